@@ -1,0 +1,20 @@
+//! The vocabulary of Thalweg: what a job says, what happens in it, what a model is, what goes wrong.
+//!
+//! Nothing here does any input or output: every other crate speaks in these words.
+
+pub mod batch;
+pub mod clock;
+pub mod error;
+pub mod event;
+pub mod model;
+pub mod report;
+pub mod rng;
+pub mod schema;
+pub mod spec;
+
+pub use batch::{Batch, Features, Targets, Task};
+pub use error::{Culprit, Error, Kind, Result};
+pub use model::{Gradient, Hooks, Layout, Model, NoHooks, Tally};
+pub use rng::Rng;
+pub use schema::Schema;
+pub use spec::{Job, JobSpec};

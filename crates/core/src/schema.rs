@@ -1,0 +1,183 @@
+//! What the columns of a data set mean: stored with the model, applied again in prediction.
+
+use crate::batch::{Features, Targets, Task};
+use serde::{Deserialize, Serialize};
+
+/// How one input column becomes numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Encoding {
+    /// The value itself; `imputed` stands in for a missing one, if asked for.
+    Number {
+        /// What a missing value becomes; without it, a missing value is an error.
+        imputed: Option<f32>,
+    },
+    /// One 0/1 number per category, in this order.
+    OneHot {
+        /// The categories.
+        categories: Vec<String>,
+    },
+}
+
+impl Encoding {
+    /// Numbers this column becomes.
+    pub fn width(&self) -> usize {
+        match self {
+            Encoding::Number { .. } => 1,
+            Encoding::OneHot { categories } => categories.len(),
+        }
+    }
+}
+
+/// One input column.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Column {
+    /// From the header, or `c0`, `c1`, ...
+    pub name: String,
+    /// How it becomes numbers.
+    pub encoding: Encoding,
+}
+
+/// The shape in which rows come.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Shape {
+    /// Columns of a table.
+    Table {
+        /// The input columns, without the label.
+        columns: Vec<Column>,
+    },
+    /// Pixels, one byte each.
+    Image {
+        /// Height, width (and channels).
+        sizes: Vec<usize>,
+    },
+    /// Mostly zeros.
+    Sparse {
+        /// How many columns there are.
+        columns: usize,
+        /// The number of the first column in the file: 0 or 1.
+        first: usize,
+    },
+    /// Characters, each predicted from the `window` before it.
+    Text {
+        /// Characters a row shows.
+        window: usize,
+        /// The characters by number.
+        alphabet: Vec<char>,
+    },
+}
+
+/// `(value - shift) * factor` for each number of a row.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scaling {
+    /// Subtracted first; empty means 0 for all.
+    pub shift: Vec<f32>,
+    /// Multiplied then; empty means 1 for all, one entry counts for all.
+    pub factor: Vec<f32>,
+}
+
+impl Scaling {
+    /// Scales one row in place.
+    pub fn apply(&self, row: &mut [f32]) {
+        if !self.shift.is_empty() {
+            for (value, shift) in row.iter_mut().zip(&self.shift) {
+                *value -= shift;
+            }
+        }
+        match self.factor.as_slice() {
+            [] => {}
+            [factor] => row.iter_mut().for_each(|value| *value *= factor),
+            factors => {
+                for (value, factor) in row.iter_mut().zip(factors) {
+                    *value *= factor;
+                }
+            }
+        }
+    }
+}
+
+/// What a row is and what is learned from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Schema {
+    /// The shape in which rows come.
+    pub shape: Shape,
+    /// Classification or regression.
+    pub task: Task,
+    /// The label column's name, where the source has one.
+    pub label: Option<String>,
+    /// Names of the classes by number; empty for regression.
+    pub classes: Vec<String>,
+    /// How numbers are scaled before the model sees them.
+    pub scaling: Scaling,
+    /// How the target of a regression is scaled: metrics and predictions are turned back.
+    pub target: TargetScaling,
+}
+
+/// `(target - shift) * factor`, and back.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TargetScaling {
+    /// Subtracted first.
+    pub shift: f32,
+    /// Multiplied then.
+    pub factor: f32,
+}
+
+impl Default for TargetScaling {
+    fn default() -> Self {
+        TargetScaling { shift: 0.0, factor: 1.0 }
+    }
+}
+
+impl TargetScaling {
+    /// From the data's units to the model's.
+    pub fn apply(&self, target: f32) -> f32 {
+        (target - self.shift) * self.factor
+    }
+
+    /// From the model's units to the data's.
+    pub fn invert(&self, answer: f32) -> f32 {
+        answer / self.factor + self.shift
+    }
+}
+
+impl Schema {
+    /// Numbers a row shows to a model.
+    pub fn width(&self) -> usize {
+        match &self.shape {
+            Shape::Table { columns } => columns.iter().map(|column| column.encoding.width()).sum(),
+            Shape::Image { sizes } => sizes.iter().product(),
+            Shape::Sparse { columns, .. } => *columns,
+            Shape::Text { window, alphabet } => window * alphabet.len(),
+        }
+    }
+
+    /// Numbers a model has to answer with: one per class, or one.
+    pub fn outputs(&self) -> usize {
+        match self.task {
+            Task::Classification => self.classes.len(),
+            Task::Regression => 1,
+        }
+    }
+
+    /// Features without rows, in the form this schema gives them.
+    pub fn empty_features(&self) -> Features {
+        match &self.shape {
+            Shape::Table { .. } | Shape::Image { .. } => Features::Dense(Vec::new()),
+            Shape::Sparse { .. } => {
+                Features::Sparse { starts: vec![0], columns: Vec::new(), values: Vec::new() }
+            }
+            Shape::Text { window, alphabet } => {
+                Features::Tokens { symbols: Vec::new(), window: *window, vocabulary: alphabet.len() }
+            }
+        }
+    }
+
+    /// Targets without rows.
+    pub fn empty_targets(&self) -> Targets {
+        match self.task {
+            Task::Classification => Targets::Classes(Vec::new()),
+            Task::Regression => Targets::Values(Vec::new()),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! `[fault]`: how long to wait for whom, and what to keep in case.
+
+use super::section::section;
+use super::setting::Auto;
+use std::time::Duration;
+
+section! {
+    /// How long to wait for whom, and what to keep in case.
+    "fault" FaultSpec {
+        /// The longest a rank may hold up a step before it is declared silent.
+        step_deadline: Duration = Duration::from_secs(30);
+        /// The longest to wait until all ranks have arrived; auto: 30 s on one machine, 10 m on several.
+        join_deadline: Auto<Duration> = Auto::Auto;
+        /// Steps between checkpoints; 0: only at the end and when interrupted.
+        checkpoint_every: u64 = 100;
+        /// How many checkpoints are kept.
+        checkpoint_keep: usize = 3;
+    }
+}

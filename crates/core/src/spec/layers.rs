@@ -1,0 +1,201 @@
+//! Where each value of a job comes from: defaults, then the preset, then the file, then the command line.
+
+use super::nearest;
+use super::setting::{Setting, brief};
+use std::collections::BTreeMap;
+use std::fmt;
+use toml::Value;
+
+/// Who said it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody; it is the default.
+    Default,
+    /// The preset of that name.
+    Preset(String),
+    /// A line of the job file.
+    File {
+        /// As given on the command line.
+        path: String,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// A flag, as typed.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => write!(f, "default"),
+            Origin::Preset(name) => write!(f, "preset {name}"),
+            Origin::File { path, line } => write!(f, "{path}:{line}"),
+            Origin::Flag(flag) => write!(f, "{flag}"),
+        }
+    }
+}
+
+/// The values somebody set, each with its origin; the last word counts.
+#[derive(Clone, Debug, Default)]
+pub struct Layers {
+    values: BTreeMap<String, (Value, Origin)>,
+}
+
+impl Layers {
+    /// Sets a value; what was there before yields.
+    pub fn set(&mut self, path: impl Into<String>, value: Value, origin: Origin) {
+        self.values.insert(path.into(), (value, origin));
+    }
+
+    /// The value and who set it.
+    pub fn get(&self, path: &str) -> Option<(&Value, &Origin)> {
+        self.values.get(path).map(|(value, origin)| (value, origin))
+    }
+
+    /// Who set a value.
+    pub fn origin(&self, path: &str) -> Origin {
+        self.values.get(path).map_or(Origin::Default, |(_, origin)| origin.clone())
+    }
+
+    /// All values that are set.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value, &Origin)> {
+        self.values.iter().map(|(path, (value, origin))| (path.as_str(), value, origin))
+    }
+
+    /// Reads one value into its place, if somebody set it.
+    pub fn read<T: Setting>(&self, path: &str, into: &mut T, complaints: &mut Vec<String>) {
+        let Some((value, origin)) = self.get(path) else { return };
+        match T::read(value) {
+            Ok(value) => *into = value,
+            Err(reason) => complaints.push(format!("{origin}: {path}: {reason}")),
+        }
+    }
+
+    /// Adds the text of a job file.
+    pub fn add_file(&mut self, path: &str, text: &str) -> Result<(), String> {
+        let table = toml::de::DeTable::parse(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| line_of(text, span.start));
+            format!("{path}:{line}: {}", error.message())
+        })?;
+        self.add_table("", table.into_inner(), path, text);
+        Ok(())
+    }
+
+    fn add_table(&mut self, prefix: &str, table: toml::de::DeTable<'_>, path: &str, text: &str) {
+        for (key, value) in table {
+            let line = line_of(text, key.span().start);
+            let full = if prefix.is_empty() {
+                key.into_inner().to_string()
+            } else {
+                format!("{prefix}.{}", key.into_inner())
+            };
+            match value.into_inner() {
+                toml::de::DeValue::Table(inner) => self.add_table(&full, inner, path, text),
+                other => {
+                    let origin = Origin::File { path: path.into(), line };
+                    match plain(other) {
+                        Ok(value) => self.set(full, value, origin),
+                        Err(()) => self.set(full, Value::String("?".into()), origin),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds `section.key=value` as typed behind `--set`. What is not a TOML value is taken as a text.
+    pub fn add_assignment(&mut self, assignment: &str) -> Result<(), String> {
+        let (path, text) = assignment
+            .split_once('=')
+            .ok_or_else(|| format!("--set {assignment}: expected section.key=value"))?;
+        let (path, text) = (path.trim(), text.trim());
+        let value = match toml::from_str::<toml::Table>(&format!("v = {text}")) {
+            Ok(mut table) => table.remove("v").unwrap_or_else(|| Value::String(text.into())),
+            Err(_) => Value::String(text.into()),
+        };
+        self.add_value(path, value, &Origin::Flag(format!("--set {assignment}")));
+        Ok(())
+    }
+
+    fn add_value(&mut self, path: &str, value: Value, origin: &Origin) {
+        match value {
+            Value::Table(table) => {
+                for (key, value) in table {
+                    self.add_value(&format!("{path}.{key}"), value, origin);
+                }
+            }
+            value => self.set(path, value, origin.clone()),
+        }
+    }
+
+    /// Complaints about keys that do not exist, with the nearest one that does.
+    pub fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
+        self.iter()
+            .filter(|(path, ..)| !known.contains(path))
+            .map(|(path, value, origin)| format!("{origin}: {}", self.explain_unknown(path, value, known)))
+            .collect()
+    }
+
+    fn explain_unknown(&self, path: &str, value: &Value, known: &[&str]) -> String {
+        if known.iter().any(|key| key.starts_with(&format!("{path}."))) {
+            return format!("`{path}` is a group of keys, but got {}", brief(value));
+        }
+        let (group, name) = path.rsplit_once('.').unwrap_or(("", path));
+        let siblings = known.iter().filter_map(|key| {
+            let (parent, leaf) = key.rsplit_once('.')?;
+            (parent == group).then_some(leaf)
+        });
+        if siblings.clone().next().is_some() {
+            // The right name in another section is a better guess than a wrong one in this section.
+            let elsewhere =
+                known.iter().find(|key| key.rsplit_once('.').is_some_and(|(_, leaf)| leaf == name));
+            return match elsewhere {
+                Some(key) => format!("unknown key `{path}`; did you mean `{key}`?"),
+                None => nearest::unknown("key", name, siblings) + &format!(" (in [{group}])"),
+            };
+        }
+        let sections = known.iter().filter_map(|key| key.split_once('.').map(|(section, _)| section));
+        let mut sections: Vec<&str> = sections.collect();
+        sections.dedup();
+        match path.split_once('.') {
+            Some((section, _)) if !sections.contains(&section) => {
+                nearest::unknown("section", section, sections.iter().copied())
+            }
+            Some(_) => nearest::unknown("key", path, known.iter().copied()),
+            None => match known.iter().find(|key| key.ends_with(&format!(".{path}"))) {
+                Some(key) => format!("unknown key `{path}`; did you mean `{key}`?"),
+                None => nearest::unknown("section", path, sections.iter().copied()),
+            },
+        }
+    }
+}
+
+/// The line a byte stands in, counted from 1.
+fn line_of(text: &str, byte: usize) -> usize {
+    text.as_bytes()[..byte.min(text.len())].iter().filter(|&&b| b == b'\n').count() + 1
+}
+
+/// A parsed value without its spans. Numbers are read here: the parser leaves them as text.
+fn plain(value: toml::de::DeValue<'_>) -> Result<Value, ()> {
+    use toml::de::DeValue;
+    Ok(match value {
+        DeValue::String(text) => Value::String(text.into_owned()),
+        DeValue::Boolean(value) => Value::Boolean(value),
+        DeValue::Datetime(value) => Value::Datetime(value),
+        DeValue::Integer(number) => Value::Integer(
+            number
+                .as_str()
+                .parse()
+                .or_else(|_| i64::from_str_radix(number.as_str(), number.radix()).map_err(|_| ()))?,
+        ),
+        DeValue::Float(number) => Value::Float(number.as_str().parse().map_err(|_| ())?),
+        DeValue::Array(items) => {
+            Value::Array(items.into_iter().map(|item| plain(item.into_inner())).collect::<Result<_, _>>()?)
+        }
+        DeValue::Table(table) => Value::Table(
+            table
+                .into_iter()
+                .map(|(key, value)| Ok((key.into_inner().into_owned(), plain(value.into_inner())?)))
+                .collect::<Result<_, ()>>()?,
+        ),
+    })
+}

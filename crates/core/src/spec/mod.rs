@@ -1,0 +1,244 @@
+//! The job: every dial explicit, every default in one place, illegal combinations refused with the reason.
+//!
+//! A job is read in layers (defaults, preset, file, command line) and validated once, here. After that the rest of
+//! the system trusts it.
+
+use crate::error::{Error, Result};
+use section::{Key, Section};
+use serde::Serialize;
+use setting::{Auto, Held};
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use toml::Value;
+
+pub mod data;
+pub mod engine;
+pub mod fault;
+pub mod layers;
+pub mod model;
+pub mod nearest;
+pub mod optimizer;
+pub mod preset;
+pub mod section;
+pub mod setting;
+pub mod strategy;
+pub mod train;
+
+pub use layers::{Layers, Origin};
+pub use preset::Preset;
+
+/// Version of the job format; a job may say `format = 1`.
+pub const FORMAT: i64 = 1;
+
+macro_rules! job {
+    ($($field:ident: $type:ty,)+) => {
+        /// A job with every value filled in.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct JobSpec {
+            $(#[doc = concat!("`[", stringify!($field), "]`.")] pub $field: $type,)+
+        }
+
+        impl JobSpec {
+            /// Every key a job can have, section by section.
+            pub fn keys() -> Vec<Key> {
+                let mut keys = Vec::new();
+                $(keys.extend(<$type>::keys());)+
+                keys
+            }
+
+            fn read(layers: &Layers, complaints: &mut Vec<String>) -> JobSpec {
+                JobSpec { $($field: <$type as Section>::read(layers, complaints),)+ }
+            }
+
+            /// Every value that is set, section by section.
+            pub fn values(&self) -> Vec<(String, Value)> {
+                let mut values = Vec::new();
+                $(values.extend(self.$field.show());)+
+                values
+            }
+        }
+    };
+}
+
+job! {
+    data: data::DataSpec,
+    model: model::ModelSpec,
+    train: train::TrainSpec,
+    optimizer: optimizer::OptimizerSpec,
+    target: train::TargetSpec,
+    strategy: strategy::StrategySpec,
+    parallelism: strategy::ParallelismSpec,
+    scheduling: strategy::SchedulingSpec,
+    exchange: strategy::ExchangeSpec,
+    fault: fault::FaultSpec,
+    engine: engine::EngineSpec,
+}
+
+/// A validated job and where its values came from.
+#[derive(Clone, Debug, Default)]
+pub struct Job {
+    /// The values.
+    pub spec: JobSpec,
+    /// Their origins.
+    pub layers: Layers,
+}
+
+/// One line of `thalweg config`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Resolved {
+    /// `train.global_batch`.
+    pub key: String,
+    /// As it would be written in a job; nothing if unset.
+    pub value: Option<Value>,
+    /// Who said so.
+    pub origin: String,
+    /// What the key means.
+    pub doc: String,
+}
+
+impl Job {
+    /// Resolves what the file and the command line say. All complaints come at once.
+    pub fn resolve(mut said: Layers) -> Result<Job> {
+        let mut complaints = Vec::new();
+        if let Some((value, origin)) = said.get("format")
+            && value.as_integer() != Some(FORMAT)
+        {
+            complaints.push(format!("{origin}: format {value} is not known here; this is format {FORMAT}"));
+        }
+        let keys = JobSpec::keys();
+        let mut known: Vec<&str> = keys.iter().map(|key| key.path.as_str()).collect();
+        known.push("format");
+        complaints.extend(said.unknown_keys(&known));
+        apply_preset(&mut said, &mut complaints);
+        let spec = JobSpec::read(&said, &mut complaints);
+        check(&spec, &said, &mut complaints);
+        if complaints.is_empty() {
+            return Ok(Job { spec, layers: said });
+        }
+        let count = complaints.len();
+        let text = complaints.join("\n  ");
+        Err(Error::job(match count {
+            1 => text,
+            _ => format!("{count} things are wrong with the job:\n  {text}"),
+        }))
+    }
+
+    /// Every key with its value and origin.
+    pub fn explain(&self) -> Vec<Resolved> {
+        let values = self.spec.values();
+        JobSpec::keys()
+            .into_iter()
+            .map(|key| Resolved {
+                value: values.iter().find(|(path, _)| *path == key.path).map(|(_, value)| value.clone()),
+                origin: self.layers.origin(&key.path).to_string(),
+                doc: key.doc,
+                key: key.path,
+            })
+            .collect()
+    }
+}
+
+impl JobSpec {
+    /// The whole job as a file that gives this job again.
+    pub fn to_toml(&self) -> String {
+        let mut text = format!("format = {FORMAT}\n");
+        let mut section = "";
+        let values = self.values();
+        for (path, value) in &values {
+            let (group, name) = path.rsplit_once('.').unwrap_or(("", path));
+            if group != section {
+                let _ = write!(text, "\n[{group}]\n");
+                section = group;
+            }
+            let _ = writeln!(text, "{name} = {value}");
+        }
+        text
+    }
+
+    /// A digest by which ranks recognise that they run the same job.
+    pub fn hash(&self) -> [u8; 32] {
+        Sha256::digest(self.to_toml()).into()
+    }
+}
+
+/// Sets what the preset sets. An explicit value that says otherwise is refused; without an explicit preset the dials
+/// speak for themselves.
+fn apply_preset(said: &mut Layers, complaints: &mut Vec<String>) {
+    let Some((Value::String(name), origin)) = said.get("strategy.preset") else { return };
+    let (name, origin) = (name.clone(), origin.clone());
+    let Some(preset) = preset::find(&name) else {
+        let names = preset::all().map(|preset| preset.name);
+        complaints.push(format!("{origin}: strategy.preset: {}", nearest::unknown("preset", &name, names)));
+        return;
+    };
+    for (key, text) in preset.dials {
+        let value = text.parse().map_or_else(|_| Value::String((*text).into()), Value::Integer);
+        match said.get(key) {
+            Some((other, origin)) if *other != value => complaints.push(format!(
+                "{origin}: {key} = {other} conflicts with preset `{name}`, which sets {value}; drop one of the two"
+            )),
+            Some(_) => {}
+            None => said.set(*key, value, Origin::Preset(name.clone())),
+        }
+    }
+}
+
+/// The rules between values.
+fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
+    let mut complain = |key: &str, reason: String| {
+        complaints.push(format!("{}: {key}: {reason}", layers.origin(key)));
+    };
+    let workers = spec.engine.workers;
+    if workers == 0 || workers > 4096 {
+        complain("engine.workers", format!("must be between 1 and 4096, is {workers}"));
+    }
+    if spec.engine.port > 65535 {
+        complain("engine.port", format!("must be at most 65535, is {}", spec.engine.port));
+    }
+    if spec.train.global_batch == 0 {
+        complain("train.global_batch", "must be at least 1".into());
+    }
+    if spec.train.epochs == 0 {
+        complain("train.epochs", "must be at least 1".into());
+    }
+    if spec.data.window == 0 {
+        complain("data.window", "must be at least 1".into());
+    }
+    if spec.model.layers.is_empty() {
+        complain("model.layers", "must have at least one layer".into());
+    }
+    if let Some(Held::Share(share)) = spec.data.validation
+        && !(0.0..1.0).contains(&share)
+    {
+        complain("data.validation", format!("must be at least 0 and below 1, is {share}"));
+    }
+    if spec.data.delimiter != "auto" && spec.data.delimiter.len() != 1 {
+        complain("data.delimiter", format!("must be one character or auto, is {:?}", spec.data.delimiter));
+    }
+    if let Auto::Is(ways) = spec.parallelism.data
+        && ways != workers
+    {
+        complain(
+            "strategy.parallelism.data",
+            format!("is {ways}, but there are {workers} workers; set engine.workers or drop this key"),
+        );
+    }
+    if spec.exchange.kind == strategy::Exchange::None && workers > 1 {
+        complain(
+            "strategy.exchange.kind",
+            format!("`none` is for one worker, but there are {workers}; use `allreduce` or --workers 1"),
+        );
+    }
+    if spec.fault.step_deadline.is_zero() {
+        complain("fault.step_deadline", "must be above 0".into());
+    }
+    if spec.fault.checkpoint_keep == 0 {
+        complain("fault.checkpoint_keep", "must be at least 1".into());
+    }
+    for (key, value) in [("accuracy", spec.target.accuracy), ("loss", spec.target.loss)] {
+        if value.is_some_and(|value| value < 0.0 || (key == "accuracy" && value > 1.0)) {
+            complain(&format!("train.target.{key}"), "is out of range".into());
+        }
+    }
+    spec.optimizer.check(layers, complaints);
+}

@@ -1,0 +1,76 @@
+//! Synchronous data parallelism: one worker, or many that add up their gradients.
+
+use super::Preset;
+
+const REPLICATED: &[(&str, &str)] = &[
+    ("strategy.optimization", "centralized"),
+    ("strategy.scheduling.kind", "bsp"),
+    ("strategy.exchange.kind", "allreduce"),
+    ("strategy.exchange.algorithm", "auto"),
+];
+
+const RING: &[(&str, &str)] = &[
+    ("strategy.optimization", "centralized"),
+    ("strategy.scheduling.kind", "bsp"),
+    ("strategy.exchange.kind", "allreduce"),
+    ("strategy.exchange.algorithm", "ring"),
+];
+
+pub(super) const PRESETS: &[Preset] = &[
+    Preset {
+        name: "single",
+        system: "stochastic gradient descent on one machine",
+        dials: &[
+            ("engine.workers", "1"),
+            ("strategy.optimization", "centralized"),
+            ("strategy.scheduling.kind", "bsp"),
+            ("strategy.exchange.kind", "none"),
+        ],
+        summary: "One worker computes every row; nothing is exchanged.",
+        when: "The model trains fast enough on one core, or as the reference for all the others.",
+        missing: &[],
+    },
+    Preset {
+        name: "allreduce",
+        system: "synchronous data-parallel SGD with replicated optimizer state",
+        dials: REPLICATED,
+        summary: "Workers share the rows of each step, add up their gradients and take the same update.",
+        when: "Workers are about equally fast and you want the answer of a single worker, sooner.",
+        missing: &[],
+    },
+    Preset {
+        name: "horovod",
+        system: "Horovod (Sergeev and Del Balso 2018)",
+        dials: RING,
+        summary: "Ring all-reduce of gradients, averaged, with the same update on every worker.",
+        when: "You come from Horovod and want its exchange step for step.",
+        missing: &[
+            "tensor fusion with overlap of back-propagation",
+            "hierarchical all-reduce",
+            "Adasum",
+            "elastic membership",
+            "fp16 compression",
+        ],
+    },
+    Preset {
+        name: "pytorch-ddp",
+        system: "PyTorch DistributedDataParallel (Li et al. 2020)",
+        dials: RING,
+        summary: "All-reduce of gradients in the order back-propagation finishes them.",
+        when: "You come from torchrun and DistributedDataParallel.",
+        missing: &[
+            "buckets that leave during back-propagation",
+            "no_sync gradient accumulation",
+            "communication hooks",
+            "join for uneven inputs (not needed here: a rank may have no row)",
+        ],
+    },
+    Preset {
+        name: "baidu",
+        system: "Baidu ring all-reduce (Gibiansky 2017)",
+        dials: RING,
+        summary: "The first ring all-reduce for deep learning: scatter-reduce, then all-gather.",
+        when: "To compare with the original: every tensor of the gradient goes around one ring.",
+        missing: &["one exchange per tensor (here all tensors share one exchange)"],
+    },
+];

@@ -1,0 +1,77 @@
+//! Sections of a job, declared once: the struct, its defaults, its documentation and how it is read.
+
+use super::layers::Layers;
+use toml::Value;
+
+/// One key of a job, for help, documentation and suggestions.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// `train.global_batch`.
+    pub path: String,
+    /// What it means.
+    pub doc: String,
+    /// What it is if nobody says anything.
+    pub default: Option<Value>,
+    /// What can stand there.
+    pub expects: String,
+}
+
+/// A group of keys with a common prefix.
+pub trait Section: Default {
+    /// `train`, or `train.optimizer`.
+    const NAME: &'static str;
+    /// Its keys in the order of declaration.
+    fn keys() -> Vec<Key>;
+    /// Reads it from the layers; every value that cannot be read adds to the complaints.
+    fn read(layers: &Layers, complaints: &mut Vec<String>) -> Self;
+    /// The values that are set, in the order of declaration.
+    fn show(&self) -> Vec<(String, Value)>;
+}
+
+/// Declares a section: one line per key, with its documentation, type and default.
+macro_rules! section {
+    ($(#[$meta:meta])* $section:literal $name:ident {
+        $($(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr;)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name { $($(#[doc = $doc])+ pub $field: $type,)+ }
+
+        impl Default for $name {
+            fn default() -> Self {
+                $name { $($field: $default,)+ }
+            }
+        }
+
+        impl $crate::spec::section::Section for $name {
+            const NAME: &'static str = $section;
+
+            fn keys() -> Vec<$crate::spec::section::Key> {
+                use $crate::spec::setting::Setting;
+                let defaults = Self::default();
+                vec![$($crate::spec::section::Key {
+                    path: concat!($section, ".", stringify!($field)).into(),
+                    doc: concat!($($doc),+).trim().into(),
+                    default: defaults.$field.show(),
+                    expects: <$type>::expects(),
+                },)+]
+            }
+
+            fn read(layers: &$crate::spec::layers::Layers, complaints: &mut Vec<String>) -> Self {
+                let mut section = Self::default();
+                $(layers.read(concat!($section, ".", stringify!($field)), &mut section.$field, complaints);)+
+                section
+            }
+
+            fn show(&self) -> Vec<(String, toml::Value)> {
+                use $crate::spec::setting::Setting;
+                let mut shown = Vec::new();
+                $(if let Some(value) = self.$field.show() {
+                    shown.push((concat!($section, ".", stringify!($field)).to_string(), value));
+                })+
+                shown
+            }
+        }
+    };
+}
+pub(crate) use section;

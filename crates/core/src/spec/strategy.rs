@@ -1,0 +1,76 @@
+//! `[strategy]`: how the work is distributed. A preset, or the dials one by one.
+
+use super::section::section;
+use super::setting::{Auto, choice};
+
+choice! {
+    /// Who holds the optimizer's state.
+    Optimization {
+        /// One state per parameter, the same for all workers.
+        Centralized = "centralized",
+    }
+}
+
+choice! {
+    /// When a worker may go on.
+    Scheduling {
+        /// When all have finished the step (bulk synchronous parallel).
+        Bsp = "bsp",
+    }
+}
+
+choice! {
+    /// How gradients meet.
+    Exchange {
+        /// Every worker gets the sum.
+        Allreduce = "allreduce",
+        /// They don't: there is one worker.
+        None = "none",
+    }
+}
+
+choice! {
+    /// Which schedule carries out an all-reduce.
+    Algorithm {
+        /// Chosen from a fixed table by size and number of workers, and recorded.
+        Auto = "auto",
+        /// Around a ring in 2 (n - 1) steps; each worker sends 2 (n - 1) / n of the bytes.
+        Ring = "ring",
+    }
+}
+
+section! {
+    /// How the work is distributed.
+    "strategy" StrategySpec {
+        /// The name of a preset: see `thalweg strategies`.
+        preset: String = "allreduce".into();
+        /// Who holds the optimizer's state.
+        optimization: Optimization = Optimization::Centralized;
+    }
+}
+
+section! {
+    /// How many ways the work is cut.
+    "strategy.parallelism" ParallelismSpec {
+        /// Workers that share the rows of a step; auto: all of them.
+        data: Auto<usize> = Auto::Auto;
+    }
+}
+
+section! {
+    /// When a worker may go on.
+    "strategy.scheduling" SchedulingSpec {
+        /// The rule.
+        kind: Scheduling = Scheduling::Bsp;
+    }
+}
+
+section! {
+    /// How gradients meet.
+    "strategy.exchange" ExchangeSpec {
+        /// The way.
+        kind: Exchange = Exchange::Allreduce;
+        /// Which schedule carries it out.
+        algorithm: Algorithm = Algorithm::Auto;
+    }
+}

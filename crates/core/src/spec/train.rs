@@ -1,0 +1,27 @@
+//! `[train]`: how long, in which steps, to what end.
+
+use super::section::section;
+
+section! {
+    /// How long, in which steps.
+    "train" TrainSpec {
+        /// Rows of one step, over all workers together.
+        global_batch: usize = 64;
+        /// Passes over the training rows.
+        epochs: u64 = 20;
+        /// Stop after so many steps, if that comes first.
+        max_steps: Option<u64> = None;
+        /// Decides the order of rows, the split and the initial parameters.
+        seed: u64 = 7;
+    }
+}
+
+section! {
+    /// When the model is good enough: training ends after the epoch that gets there.
+    "train.target" TargetSpec {
+        /// Validation accuracy to reach (classification).
+        accuracy: Option<f64> = None;
+        /// Validation loss to get down to.
+        loss: Option<f64> = None;
+    }
+}
