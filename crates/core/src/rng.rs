@@ -33,7 +33,7 @@ impl Rng {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
         mix(self.state)
     }
@@ -43,7 +43,7 @@ impl Rng {
         // Rejecting the few lowest products keeps it exactly uniform.
         let threshold = bound.wrapping_neg() % bound;
         loop {
-            let wide = u128::from(self.next()) * u128::from(bound);
+            let wide = u128::from(self.bits()) * u128::from(bound);
             if wide as u64 >= threshold {
                 return (wide >> 64) as u64;
             }
@@ -52,7 +52,7 @@ impl Rng {
 
     /// A number in `[0, 1)`.
     pub fn uniform(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1u64 << 24) as f32
+        (self.bits() >> 40) as f32 / (1u64 << 24) as f32
     }
 
     /// A number from the standard normal distribution.
@@ -77,12 +77,12 @@ mod tests {
     #[test]
     fn the_sequence_is_part_of_the_format() {
         let mut rng = Rng::keyed(7, "sampler", &[1, 2]);
-        assert_eq!([rng.next(), rng.next()], [8650007563925270019, 1383034121230413806]);
+        assert_eq!([rng.bits(), rng.bits()], [8650007563925270019, 1383034121230413806]);
     }
 
     #[test]
     fn streams_differ_by_every_part_of_their_key() {
-        let first = |seed, purpose, numbers: &[u64]| Rng::keyed(seed, purpose, numbers).next();
+        let first = |seed, purpose, numbers: &[u64]| Rng::keyed(seed, purpose, numbers).bits();
         let base = first(1, "a", &[0, 1]);
         assert_ne!(base, first(2, "a", &[0, 1]));
         assert_ne!(base, first(1, "b", &[0, 1]));
