@@ -1,1 +1,222 @@
-//! empty
+//! The one stream of events: progress, logs, metrics and the final report are views of it.
+
+use crate::error::Error;
+use crate::model::Tally;
+use crate::report::{Audit, RankReport};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Something that happened, when and where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Seconds since 1970.
+    pub time: f64,
+    /// The rank that says so; nothing for the launcher.
+    pub rank: Option<usize>,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// How much attention a notice deserves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Good to know.
+    Info,
+    /// Something is not as it should be; the job goes on.
+    Warning,
+}
+
+/// What a rank is doing right now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Reading data, setting up.
+    #[default]
+    Preparing,
+    /// On its own work.
+    Computing,
+    /// In an operation with others.
+    Exchanging,
+    /// Done with everything.
+    Leaving,
+}
+
+/// A rank's sign of life: what it does and since when.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pulse {
+    /// The step it works on, counted from 0 over the whole job.
+    pub step: u64,
+    /// What it is doing.
+    pub phase: Phase,
+    /// Number of the operation it is in, or was in last.
+    pub operation: u64,
+    /// Its name: `all-reduce of gradients`.
+    pub name: String,
+    /// Seconds since it began.
+    pub since: f64,
+}
+
+/// Metrics over a set of rows, by name (`loss`, `accuracy`, `rmse`, `mae`).
+pub type Metrics = BTreeMap<String, f64>;
+
+/// The things that happen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum Event {
+    /// The launcher starts the ranks.
+    Launched {
+        /// Its name: the run folder's.
+        name: String,
+        /// Ranks to come.
+        workers: usize,
+        /// The preset.
+        strategy: String,
+    },
+    /// Rank 0 listens for the others here.
+    Listening {
+        /// Address and port.
+        address: String,
+    },
+    /// All ranks have found each other.
+    Joined {
+        /// Host of each rank.
+        hosts: Vec<String>,
+        /// Generation of the group.
+        generation: u32,
+    },
+    /// Something worth saying.
+    Notice {
+        /// How much attention it deserves.
+        level: Level,
+        /// A sentence.
+        message: String,
+    },
+    /// Training begins.
+    Started {
+        /// Training rows.
+        rows: u64,
+        /// Validation rows.
+        validation_rows: u64,
+        /// Numbers per row.
+        width: usize,
+        /// Names of the classes; empty for regression.
+        classes: Vec<String>,
+        /// Numbers to learn.
+        parameters: usize,
+        /// The layers, one line.
+        model: String,
+        /// Epochs asked for.
+        epochs: u64,
+        /// Steps of an epoch.
+        steps_per_epoch: u64,
+        /// The step training goes on from; 0 unless resumed.
+        first_step: u64,
+        /// The schedule the exchange uses.
+        algorithm: String,
+    },
+    /// Some steps are done.
+    Step {
+        /// Counted from 0.
+        epoch: u64,
+        /// The last finished step, counted from 0 over the whole job.
+        step: u64,
+        /// Steps of an epoch.
+        steps_per_epoch: u64,
+        /// Mean training loss of the rows since the last such event.
+        loss: f64,
+        /// Rows per second since the last such event, over all ranks.
+        samples_per_s: f64,
+        /// Whose computation took longest lately.
+        slowest: usize,
+        /// Milliseconds of computation per step of that rank.
+        slowest_ms: f64,
+    },
+    /// An epoch is done and validated.
+    Epoch {
+        /// Counted from 0.
+        epoch: u64,
+        /// Steps done since the beginning of the job.
+        step: u64,
+        /// Mean training loss.
+        loss: f64,
+        /// On the validation rows.
+        validation: Metrics,
+        /// How often each row was seen.
+        audit: Audit,
+    },
+    /// A checkpoint is on disk.
+    Checkpoint {
+        /// Steps done.
+        step: u64,
+        /// The file.
+        path: String,
+    },
+    /// A rank's own account, at its end.
+    Account(RankReport),
+    /// The model is on disk.
+    Saved {
+        /// The file.
+        path: String,
+    },
+    /// A rank's sign of life (not written to disk).
+    Pulse(Pulse),
+    /// A rank gives up.
+    Failed {
+        /// Why.
+        error: Error,
+        /// What it was doing.
+        pulse: Pulse,
+    },
+    /// A rank is done with its work.
+    Done {
+        /// How it ended.
+        outcome: Outcome,
+        /// On the validation rows.
+        #[serde(rename = "final")]
+        last: Metrics,
+        /// Steps done since the beginning of the job.
+        steps: u64,
+        /// Rows trained on in this run, over all ranks.
+        rows: u64,
+        /// Seconds of training in this run, without start-up.
+        train_s: f64,
+    },
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// All epochs are done.
+    Completed,
+    /// The target was reached.
+    TargetReached,
+    /// All epochs are done, the target was not reached.
+    TargetMissed,
+    /// The user stopped it; a checkpoint is there.
+    Interrupted,
+    /// It could not go on.
+    Failed,
+}
+
+impl Tally {
+    /// The metrics of a task, in the data's own units.
+    pub fn metrics(&self, schema: &crate::Schema) -> Metrics {
+        let mut metrics = Metrics::new();
+        metrics.insert("loss".into(), self.mean_loss());
+        match schema.task {
+            crate::Task::Classification => {
+                metrics.insert("accuracy".into(), self.accuracy());
+            }
+            crate::Task::Regression => {
+                let rows = self.rows.max(1) as f64;
+                let unit = 1.0 / f64::from(schema.target.factor);
+                metrics.insert("mae".into(), self.absolute / rows * unit);
+                metrics.insert("rmse".into(), (self.squared / rows).sqrt() * unit);
+            }
+        }
+        metrics
+    }
+}
