@@ -1,1 +1,3 @@
-//! Placeholder.
+//! What tests share: conformance suites that every implementation of a boundary must pass.
+
+pub mod transport;

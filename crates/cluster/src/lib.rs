@@ -1,1 +1,21 @@
-//! Placeholder.
+//! Ranks: how they are started, find each other, stay in touch, and how their end is explained.
+//!
+//! A launcher (`engine`) starts processes, or another launcher did and left its variables in the environment. Each
+//! process finds the others through `rendezvous`, gets a [`Rank`] and runs its program on it. While it runs, pulses
+//! say what every rank is doing; when one is lost, the evidence meets in an [`inquest`] that names the culprit.
+
+pub mod beacon;
+pub mod checkpoint;
+pub mod control;
+pub mod engine;
+pub mod inquest;
+pub mod linux;
+pub mod rank;
+pub mod rendezvous;
+pub mod session;
+pub mod tensorfile;
+pub mod uplink;
+pub mod watch;
+
+pub use beacon::Beacon;
+pub use rank::Rank;

@@ -1,1 +1,15 @@
-//! Placeholder.
+//! Bytes between the ranks of a job.
+//!
+//! Three layers, each knowing only the one below. [`wire`] is the frame: a fixed header and its checksum.
+//! [`transport`] moves frames between the ranks of one group, all sends and receives of a step at once, and turns
+//! whatever goes wrong into a [`Fault`] that names a rank. [`collective`] is the arithmetic above it: schedules as
+//! data, the executor that runs them on any transport, and the checker that proves them.
+//!
+//! Nothing here knows what a model is, who started the ranks, or how they found each other.
+
+pub mod collective;
+pub mod transport;
+pub mod wire;
+
+pub use collective::{Executor, Schedule};
+pub use transport::{Abort, Cause, Fault, Incoming, Mem, Outgoing, Tag, Tcp, Traffic, Transport};

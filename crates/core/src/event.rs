@@ -154,7 +154,10 @@ pub enum Event {
         path: String,
     },
     /// A rank's own account, at its end.
-    Account(RankReport),
+    Account {
+        /// Times and bytes.
+        account: RankReport,
+    },
     /// The model is on disk.
     Saved {
         /// The file.
@@ -218,5 +221,23 @@ impl Tally {
             }
         }
         metrics
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shape_of_record_survives_a_line_of_json() {
+        let account = RankReport { rank: 1, host: "a".into(), compute_s: 0.5, ..RankReport::default() };
+        let failed = Event::Failed { error: Error::data("bad row"), pulse: Pulse::default() };
+        let notice = Event::Notice { level: Level::Warning, message: "low\nmemory".into() };
+        for event in [Event::Account { account }, Event::Pulse(Pulse::default()), failed, notice] {
+            let record = Record { time: 1.5, rank: Some(1), event };
+            let line = serde_json::to_string(&record).unwrap();
+            assert!(!line.contains('\n'));
+            assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record, "{line}");
+        }
     }
 }

@@ -1,1 +1,45 @@
-//! Placeholder.
+//! The data-flow engine of Thalweg: layers, losses, optimizers.
+//!
+//! A job's layer list becomes a [`Network`]: a chain of dense layers with a loss at its end, behind the model boundary
+//! of `thalweg-core`. A forward pass keeps each layer's output; the backward pass walks the chain from the loss
+//! to the first layer, writes each tensor's gradient into its place in the flat buffer and announces it. An
+//! [`Optimizer`] turns gradients into steps. Nothing here knows of ranks, files or sockets.
+//!
+//! ```
+//! use thalweg_core::{Batch, Features, Model, NoHooks, Targets, spec::optimizer::Rule};
+//! use thalweg_graph::{Activation, Network, Optimizer};
+//!
+//! let mut network = Network::with_inputs(2).dense(8, Activation::Tanh).dense(2, Activation::None).classification()?;
+//! let batch = Batch {
+//!     epoch: 0,
+//!     rows: vec![0, 1],
+//!     width: 2,
+//!     features: Features::Dense(vec![0.0, 1.0, 1.0, 0.0]),
+//!     targets: Targets::Classes(vec![0, 1]),
+//! };
+//! let mut parameters = vec![0.0; network.layout().len()];
+//! let mut gradient = vec![0.0; network.layout().len()];
+//! let mut optimizer = Optimizer::new(Rule::Sgd { lr: 0.5 }, parameters.len());
+//! network.initialize(7, &mut parameters);
+//! for _ in 0..50 {
+//!     network.gradient(&parameters, &batch, 0.5, &mut gradient, &mut NoHooks)?;
+//!     optimizer.update(&mut parameters, &gradient);
+//! }
+//! assert_eq!(network.evaluate(&parameters, &batch)?.correct, 2);
+//! # Ok::<(), thalweg_core::Error>(())
+//! ```
+
+pub mod activation;
+mod builder;
+mod initialize;
+mod input;
+pub mod layer;
+mod network;
+mod op;
+pub mod optimizer;
+mod pass;
+
+pub use activation::Activation;
+pub use builder::NetworkBuilder;
+pub use network::Network;
+pub use optimizer::Optimizer;

@@ -1,1 +1,17 @@
-//! Placeholder.
+//! The strategies, and the machinery they share.
+//!
+//! A strategy is one file with a short program written against [`Worker`] and its rank; [`strategy`] picks it from the
+//! dials. What every program needs (rows, gradients, updates, validation, checkpoints, audit) is the worker's.
+
+pub mod audit;
+pub mod centralized;
+pub mod modelfile;
+pub mod prepare;
+pub mod rider;
+pub mod strategy;
+pub mod validate;
+pub mod worker;
+
+pub use modelfile::SavedModel;
+pub use prepare::{Assignment, Recipe, run};
+pub use worker::Worker;

@@ -90,14 +90,11 @@ impl Layers {
                 format!("{prefix}.{}", key.into_inner())
             };
             match value.into_inner() {
-                toml::de::DeValue::Table(inner) => self.add_table(&full, inner, path, text),
-                other => {
-                    let origin = Origin::File { path: path.into(), line };
-                    match plain(other) {
-                        Ok(value) => self.set(full, value, origin),
-                        Err(()) => self.set(full, Value::String("?".into()), origin),
-                    }
+                toml::de::DeValue::Table(inner) if !inner.is_empty() => {
+                    self.add_table(&full, inner, path, text);
                 }
+                // An empty table is kept: its name may be wrong.
+                other => self.set(full, plain(other), Origin::File { path: path.into(), line }),
             }
         }
     }
@@ -108,17 +105,18 @@ impl Layers {
             .split_once('=')
             .ok_or_else(|| format!("--set {assignment}: expected section.key=value"))?;
         let (path, text) = (path.trim(), text.trim());
-        let value = match toml::from_str::<toml::Table>(&format!("v = {text}")) {
-            Ok(mut table) => table.remove("v").unwrap_or_else(|| Value::String(text.into())),
-            Err(_) => Value::String(text.into()),
-        };
+        let value = toml::from_str::<toml::Table>(&format!("v = {text}"))
+            .ok()
+            .filter(|table| table.len() == 1)
+            .and_then(|mut table| table.remove("v"))
+            .unwrap_or_else(|| Value::String(text.into()));
         self.add_value(path, value, &Origin::Flag(format!("--set {assignment}")));
         Ok(())
     }
 
     fn add_value(&mut self, path: &str, value: Value, origin: &Origin) {
         match value {
-            Value::Table(table) => {
+            Value::Table(table) if !table.is_empty() => {
                 for (key, value) in table {
                     self.add_value(&format!("{path}.{key}"), value, origin);
                 }
@@ -129,8 +127,10 @@ impl Layers {
 
     /// Complaints about keys that do not exist, with the nearest one that does.
     pub fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
+        let is_group = |path: &str| known.iter().any(|key| key.starts_with(&format!("{path}.")));
         self.iter()
             .filter(|(path, ..)| !known.contains(path))
+            .filter(|(path, value, _)| !(value.is_table() && is_group(path)))
             .map(|(path, value, origin)| format!("{origin}: {}", self.explain_unknown(path, value, known)))
             .collect()
     }
@@ -174,28 +174,29 @@ fn line_of(text: &str, byte: usize) -> usize {
     text.as_bytes()[..byte.min(text.len())].iter().filter(|&&b| b == b'\n').count() + 1
 }
 
-/// A parsed value without its spans. Numbers are read here: the parser leaves them as text.
-fn plain(value: toml::de::DeValue<'_>) -> Result<Value, ()> {
+/// A parsed value without its spans. Numbers are read here: the parser leaves them as text. A whole number that is too
+/// large becomes a fraction, which no key for whole numbers takes.
+fn plain(value: toml::de::DeValue<'_>) -> Value {
     use toml::de::DeValue;
-    Ok(match value {
+    match value {
         DeValue::String(text) => Value::String(text.into_owned()),
         DeValue::Boolean(value) => Value::Boolean(value),
         DeValue::Datetime(value) => Value::Datetime(value),
-        DeValue::Integer(number) => Value::Integer(
-            number
-                .as_str()
-                .parse()
-                .or_else(|_| i64::from_str_radix(number.as_str(), number.radix()).map_err(|_| ()))?,
-        ),
-        DeValue::Float(number) => Value::Float(number.as_str().parse().map_err(|_| ())?),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map_or_else(|_| fraction(number.as_str()), Value::Integer),
+        DeValue::Float(number) => fraction(number.as_str()),
         DeValue::Array(items) => {
-            Value::Array(items.into_iter().map(|item| plain(item.into_inner())).collect::<Result<_, _>>()?)
+            Value::Array(items.into_iter().map(|item| plain(item.into_inner())).collect())
         }
         DeValue::Table(table) => Value::Table(
             table
                 .into_iter()
-                .map(|(key, value)| Ok((key.into_inner().into_owned(), plain(value.into_inner())?)))
-                .collect::<Result<_, ()>>()?,
+                .map(|(key, value)| (key.into_inner().into_owned(), plain(value.into_inner())))
+                .collect(),
         ),
-    })
+    }
+}
+
+fn fraction(text: &str) -> Value {
+    Value::Float(text.parse().unwrap_or(f64::NAN))
 }

@@ -46,12 +46,16 @@ macro_rules! job {
                 keys
             }
 
+            /// Every section and what it is about.
+            pub fn sections() -> Vec<(&'static str, &'static str)> {
+                vec![$((<$type>::NAME, <$type>::ABOUT),)+]
+            }
+
             fn read(layers: &Layers, complaints: &mut Vec<String>) -> JobSpec {
                 JobSpec { $($field: <$type as Section>::read(layers, complaints),)+ }
             }
 
-            /// Every value that is set, section by section.
-            pub fn values(&self) -> Vec<(String, Value)> {
+            fn show(&self) -> Vec<(String, Value)> {
                 let mut values = Vec::new();
                 $(values.extend(self.$field.show());)+
                 values
@@ -139,6 +143,20 @@ impl Job {
 }
 
 impl JobSpec {
+    /// Every value that is set, section by section. A preset is named only if the dials are what it says: somebody who
+    /// turned a dial away from the default preset has left it.
+    pub fn values(&self) -> Vec<(String, Value)> {
+        let mut values = self.show();
+        let turned =
+            |key: &str, dial: &Value| values.iter().any(|(path, value)| path == key && value != dial);
+        if let Some(preset) = preset::find(&self.strategy.preset)
+            && preset.values().any(|(key, dial)| turned(key, &dial))
+        {
+            values.retain(|(path, _)| path != "strategy.preset");
+        }
+        values
+    }
+
     /// The whole job as a file that gives this job again.
     pub fn to_toml(&self) -> String {
         let mut text = format!("format = {FORMAT}\n");
@@ -171,14 +189,13 @@ fn apply_preset(said: &mut Layers, complaints: &mut Vec<String>) {
         complaints.push(format!("{origin}: strategy.preset: {}", nearest::unknown("preset", &name, names)));
         return;
     };
-    for (key, text) in preset.dials {
-        let value = text.parse().map_or_else(|_| Value::String((*text).into()), Value::Integer);
+    for (key, value) in preset.values() {
         match said.get(key) {
             Some((other, origin)) if *other != value => complaints.push(format!(
                 "{origin}: {key} = {other} conflicts with preset `{name}`, which sets {value}; drop one of the two"
             )),
             Some(_) => {}
-            None => said.set(*key, value, Origin::Preset(name.clone())),
+            None => said.set(key, value, Origin::Preset(name.clone())),
         }
     }
 }
@@ -200,6 +217,9 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
     }
     if spec.train.epochs == 0 {
         complain("train.epochs", "must be at least 1".into());
+    }
+    if spec.train.max_steps == Some(0) {
+        complain("train.max_steps", "must be at least 1".into());
     }
     if spec.data.window == 0 {
         complain("data.window", "must be at least 1".into());
@@ -231,6 +251,11 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
     }
     if spec.fault.step_deadline.is_zero() {
         complain("fault.step_deadline", "must be above 0".into());
+    }
+    if let Auto::Is(deadline) = spec.fault.join_deadline
+        && deadline.is_zero()
+    {
+        complain("fault.join_deadline", "must be above 0".into());
     }
     if spec.fault.checkpoint_keep == 0 {
         complain("fault.checkpoint_keep", "must be at least 1".into());

@@ -21,6 +21,14 @@ pub struct Preset {
     pub missing: &'static [&'static str],
 }
 
+impl Preset {
+    /// What it sets, as values of a job.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, toml::Value)> {
+        let value = |text: &str| text.parse().map_or_else(|_| text.into(), toml::Value::Integer);
+        self.dials.iter().map(move |(key, text)| (*key, value(text)))
+    }
+}
+
 /// All presets, family by family.
 pub fn all() -> impl Iterator<Item = &'static Preset> + Clone {
     [allreduce::PRESETS].into_iter().flatten()

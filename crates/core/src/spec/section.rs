@@ -14,12 +14,16 @@ pub struct Key {
     pub default: Option<Value>,
     /// What can stand there.
     pub expects: String,
+    /// Each allowed name and what it means, if they are a closed list.
+    pub choices: &'static [(&'static str, &'static str)],
 }
 
 /// A group of keys with a common prefix.
 pub trait Section: Default {
     /// `train`, or `train.optimizer`.
     const NAME: &'static str;
+    /// What it is about, in a sentence.
+    const ABOUT: &'static str;
     /// Its keys in the order of declaration.
     fn keys() -> Vec<Key>;
     /// Reads it from the layers; every value that cannot be read adds to the complaints.
@@ -30,10 +34,10 @@ pub trait Section: Default {
 
 /// Declares a section: one line per key, with its documentation, type and default.
 macro_rules! section {
-    ($(#[$meta:meta])* $section:literal $name:ident {
+    ($(#[doc = $about:literal])+ $section:literal $name:ident {
         $($(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr;)+
     }) => {
-        $(#[$meta])*
+        $(#[doc = $about])+
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name { $($(#[doc = $doc])+ pub $field: $type,)+ }
 
@@ -45,6 +49,7 @@ macro_rules! section {
 
         impl $crate::spec::section::Section for $name {
             const NAME: &'static str = $section;
+            const ABOUT: &'static str = concat!($($about),+).trim_ascii();
 
             fn keys() -> Vec<$crate::spec::section::Key> {
                 use $crate::spec::setting::Setting;
@@ -54,6 +59,7 @@ macro_rules! section {
                     doc: concat!($($doc),+).trim().into(),
                     default: defaults.$field.show(),
                     expects: <$type>::expects(),
+                    choices: <$type>::choices(),
                 },)+]
             }
 

@@ -8,8 +8,8 @@ pub trait Setting: Sized {
     /// What is expected, for help and error messages: `a whole number`, or the list of names.
     fn expects() -> String;
 
-    /// The names that are allowed, if they are a closed list.
-    fn names() -> &'static [&'static str] {
+    /// The names that are allowed and what each means, if they are a closed list.
+    fn choices() -> &'static [(&'static str, &'static str)] {
         &[]
     }
 
@@ -111,8 +111,8 @@ impl<T: Setting> Setting for Option<T> {
     fn expects() -> String {
         T::expects()
     }
-    fn names() -> &'static [&'static str] {
-        T::names()
+    fn choices() -> &'static [(&'static str, &'static str)] {
+        T::choices()
     }
     fn read(value: &Value) -> Result<Self, String> {
         T::read(value).map(Some)
@@ -122,14 +122,16 @@ impl<T: Setting> Setting for Option<T> {
     }
 }
 
-/// A length of time, written `500ms`, `30s`, `10m` or `2h`.
+/// A length of time, written `500ms`, `30s`, `10m` or `2h`, in whole milliseconds.
 impl Setting for Duration {
     fn expects() -> String {
         "a time such as \"500ms\", \"30s\", \"10m\" or \"2h\"".into()
     }
     fn read(value: &Value) -> Result<Self, String> {
         parse_quantity(value, &[("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)])
-            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+            .map(|seconds| (seconds * 1000.0).round())
+            .filter(|milliseconds| *milliseconds < 9e15)
+            .map(|milliseconds| Duration::from_millis(milliseconds as u64))
             .ok_or_else(|| mismatch::<Self>(value))
     }
     fn show(&self) -> Option<Value> {
@@ -289,10 +291,11 @@ macro_rules! choice {
 
         impl $crate::spec::setting::Setting for $name {
             fn expects() -> String {
-                format!("one of {}", <Self as $crate::spec::setting::Setting>::names().join(", "))
+                format!("one of {}", [$($text,)+].join(", "))
             }
-            fn names() -> &'static [&'static str] {
-                &[$($text,)+]
+            fn choices() -> &'static [(&'static str, &'static str)] {
+                const CHOICES: &[(&str, &str)] = &[$(($text, concat!($($doc),+).trim_ascii()),)+];
+                CHOICES
             }
             fn read(value: &toml::Value) -> Result<Self, String> {
                 let text = value.as_str().ok_or_else(|| {
@@ -300,7 +303,7 @@ macro_rules! choice {
                 })?;
                 match text {
                     $($text => Ok($name::$variant),)+
-                    other => Err($crate::spec::nearest::unknown("value", other, Self::names().iter().copied())),
+                    other => Err($crate::spec::nearest::unknown("value", other, [$($text,)+].into_iter())),
                 }
             }
             fn show(&self) -> Option<toml::Value> {

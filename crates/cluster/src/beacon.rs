@@ -1,0 +1,122 @@
+//! What a rank is doing, where other threads can see it; and what others want of it.
+//!
+//! The program writes, the pulse thread reads. The other way round, the control threads leave a verdict or a wish to
+//! stop here, and the program meets it at its next operation at the latest.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use thalweg_comm::transport::Abort;
+use thalweg_core::Error;
+use thalweg_core::event::{Phase, Pulse};
+
+/// Shared between a rank's program and the threads that speak for it.
+#[derive(Default)]
+pub struct Beacon {
+    doing: Mutex<Option<(Pulse, Instant)>>,
+    stop: AtomicBool,
+    verdict: Mutex<Option<Error>>,
+    abort: Mutex<Option<Abort>>,
+    witness: Mutex<Option<Witness>>,
+}
+
+/// Hears at once what the program met, before the program knows the whole reason.
+pub type Witness = Box<dyn Fn(&Error, &Pulse) + Send>;
+
+/// A panicking thread must not silence the others: the data behind these locks is always whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Beacon {
+    /// A new one.
+    pub fn new() -> Arc<Beacon> {
+        Arc::new(Beacon::default())
+    }
+
+    /// The program begins something.
+    pub fn enter(&self, step: u64, phase: Phase, operation: u64, name: &str) {
+        let mut doing = lock(&self.doing);
+        match doing.as_mut() {
+            Some((pulse, began)) => {
+                (pulse.step, pulse.phase, pulse.operation) = (step, phase, operation);
+                pulse.name.clear();
+                pulse.name.push_str(name);
+                *began = Instant::now();
+            }
+            None => {
+                *doing =
+                    Some((Pulse { step, phase, operation, name: name.into(), since: 0.0 }, Instant::now()))
+            }
+        }
+    }
+
+    /// What the rank is doing now.
+    pub fn pulse(&self) -> Pulse {
+        match lock(&self.doing).as_ref() {
+            Some((pulse, began)) => Pulse { since: began.elapsed().as_secs_f64(), ..pulse.clone() },
+            None => Pulse { name: "starting".into(), ..Pulse::default() },
+        }
+    }
+
+    /// Somebody wants the job to stop after this step.
+    pub fn request_stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody wants that.
+    pub fn stop_requested(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// What ends a transfer in progress.
+    pub fn attach(&self, abort: Abort) {
+        *lock(&self.abort) = Some(abort);
+        if self.verdict().is_some() {
+            self.wake();
+        }
+    }
+
+    /// Who hears at once what the program meets.
+    pub fn call_witness(&self, witness: Witness) {
+        *lock(&self.witness) = Some(witness);
+    }
+
+    /// The program met a failure in an operation with others; what it is told about the reason comes later.
+    pub fn testify(&self, error: &Error) {
+        if let Some(witness) = lock(&self.witness).as_ref() {
+            witness(error, &self.pulse());
+        }
+    }
+
+    /// The job cannot go on, and why. The first verdict stands.
+    pub fn condemn(&self, error: Error) {
+        lock(&self.verdict).get_or_insert(error);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(abort) = lock(&self.abort).as_ref() {
+            abort.abort();
+        }
+    }
+
+    /// The verdict, if there is one.
+    pub fn verdict(&self) -> Option<Error> {
+        lock(&self.verdict).clone()
+    }
+
+    /// The verdict, waiting a little for it: whoever sees a neighbour vanish learns the reason a moment later.
+    pub fn await_verdict(&self, patience: Duration) -> Option<Error> {
+        let end = Instant::now() + patience;
+        loop {
+            if let Some(error) = self.verdict() {
+                return Some(error);
+            }
+            if Instant::now() >= end {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Checkpoints: all that training needs to go on, by tensor name, so that any world can.
+
+use crate::tensorfile::TensorFile;
+use std::fs;
+use std::path::{Path, PathBuf};
+use thalweg_core::{Error, Layout, Result};
+
+/// Version of the format.
+const FORMAT: &str = "1";
+
+/// Where training stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Steps done since the beginning of the job.
+    pub step: u64,
+    /// The job as TOML: what it was trained with.
+    pub job: String,
+    /// Sum of losses and rows of the epoch so far, for the epoch's mean.
+    pub loss: (f64, u64),
+    /// Parameters in the order of the layout.
+    pub parameters: Vec<f32>,
+    /// Optimizer state by slot name, each in the order of the layout.
+    pub slots: Vec<(String, Vec<f32>)>,
+}
+
+impl Checkpoint {
+    /// Writes it as `step-N.safetensors` and keeps only the newest few.
+    pub fn write(&self, folder: &Path, layout: &Layout, keep: usize) -> Result<PathBuf> {
+        fs::create_dir_all(folder)
+            .map_err(|error| Error::io(format!("cannot make {}", folder.display()), &error))?;
+        let mut file = TensorFile::default();
+        file.metadata.insert("format".into(), FORMAT.into());
+        file.metadata.insert("step".into(), self.step.to_string());
+        file.metadata.insert("job".into(), self.job.clone());
+        file.metadata.insert("loss".into(), format!("{} {}", self.loss.0, self.loss.1));
+        let slots: Vec<&str> = self.slots.iter().map(|(name, _)| name.as_str()).collect();
+        file.metadata.insert("slots".into(), slots.join(" "));
+        for tensor in layout.tensors() {
+            file.push(tensor.name.clone(), &tensor.shape, &self.parameters[tensor.range()]);
+            for (slot, values) in &self.slots {
+                file.push(format!("{slot}.{}", tensor.name), &tensor.shape, &values[tensor.range()]);
+            }
+        }
+        let path = folder.join(format!("step-{:09}.safetensors", self.step));
+        file.write(&path)?;
+        prune(folder, keep);
+        Ok(path)
+    }
+
+    /// Reads one. The layout says which tensors there must be.
+    pub fn read(path: &Path, layout: &Layout) -> Result<Checkpoint> {
+        let file = TensorFile::read(path)?;
+        let shown = path.display();
+        let broken = |what: &str| Error::data(format!("{shown} cannot be used: its `{what}` makes no sense"));
+        if file.text("format", path)? != FORMAT {
+            return Err(Error::data(format!("{shown} has a format this version does not know"))
+                .hint("use the version of thalweg that wrote it"));
+        }
+        let gather = |prefix: &str| -> Result<Vec<f32>> {
+            let mut flat = Vec::with_capacity(layout.len());
+            for tensor in layout.tensors() {
+                let name = format!("{prefix}{}", tensor.name);
+                match file.tensors.get(&name) {
+                    Some(stored) if stored.shape == tensor.shape => flat.extend_from_slice(&stored.values),
+                    Some(stored) => {
+                        return Err(Error::job(format!(
+                            "{shown}: tensor `{name}` is {:?}, but the model has {:?}",
+                            stored.shape, tensor.shape
+                        ))
+                        .hint("resume with the model it was trained with, or start fresh with --overwrite"));
+                    }
+                    None => {
+                        return Err(Error::job(format!("{shown} has no tensor `{name}`"))
+                            .hint("resume with the model and optimizer it was trained with, or start fresh with --overwrite"));
+                    }
+                }
+            }
+            Ok(flat)
+        };
+        let slots = file.text("slots", path)?.split_whitespace();
+        let slots =
+            slots.map(|slot| Ok((slot.to_string(), gather(&format!("{slot}."))?))).collect::<Result<_>>()?;
+        let (loss, rows) = file.text("loss", path)?.split_once(' ').ok_or_else(|| broken("loss"))?;
+        Ok(Checkpoint {
+            step: file.text("step", path)?.parse().map_err(|_| broken("step"))?,
+            job: file.text("job", path)?.to_string(),
+            loss: (loss.parse().map_err(|_| broken("loss"))?, rows.parse().map_err(|_| broken("loss"))?),
+            parameters: gather("")?,
+            slots,
+        })
+    }
+}
+
+/// The checkpoints of a folder, newest first.
+pub fn list(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+            name.starts_with("step-") && name.ends_with(".safetensors")
+        })
+        .collect();
+    paths.sort();
+    paths.reverse();
+    paths
+}
+
+/// The step a checkpoint's name says.
+pub fn step_of(path: &Path) -> Option<u64> {
+    path.file_stem()?.to_str()?.strip_prefix("step-")?.parse().ok()
+}
+
+fn prune(folder: &Path, keep: usize) {
+    for old in list(folder).into_iter().skip(keep) {
+        // One that cannot be removed costs space, not correctness.
+        let _ = fs::remove_file(old);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_core::model::{Density, Role};
+
+    fn layout(width: usize) -> Layout {
+        let mut layout = Layout::default();
+        layout.push("b", &[2], Role::Trainable, Density::Dense);
+        layout.push("w", &[2, width], Role::Trainable, Density::Dense);
+        layout
+    }
+
+    fn sample(step: u64) -> Checkpoint {
+        Checkpoint {
+            step,
+            job: "format = 1\n".into(),
+            loss: (0.1 + 0.2, 64),
+            parameters: (0..8).map(|i| i as f32 / 3.0).collect(),
+            slots: vec![("m".into(), vec![1.0; 8]), ("v".into(), vec![2.0; 8])],
+        }
+    }
+
+    #[test]
+    fn it_comes_back_bit_by_bit_and_old_ones_go() {
+        let folder = tempfile::tempdir().unwrap();
+        for step in [9, 10, 11] {
+            sample(step).write(folder.path(), &layout(3), 2).unwrap();
+        }
+        let paths = list(folder.path());
+        assert_eq!(paths.iter().filter_map(|path| step_of(path)).collect::<Vec<_>>(), [11, 10]);
+        assert_eq!(Checkpoint::read(&paths[0], &layout(3)).unwrap(), sample(11));
+    }
+
+    #[test]
+    fn another_model_is_refused_by_tensor() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = sample(1).write(folder.path(), &layout(3), 2).unwrap();
+        let error = Checkpoint::read(&path, &layout(4)).unwrap_err();
+        assert!(error.message.contains("`w` is [2, 3], but the model has [2, 4]"), "{error}");
+    }
+}

@@ -1,0 +1,216 @@
+//! Which rank this process is, as its launcher's variables say: torchrun, mpirun, srun, or our own launcher.
+
+use crate::uplink;
+use thalweg_core::{Error, Result};
+
+/// The port rank 0 listens on unless MASTER_PORT says otherwise.
+pub const PORT: u16 = 29500;
+
+/// Where rank 0 listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    /// Known beforehand.
+    At {
+        /// Name or address.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// Rank 0 takes any port of the loopback interface and the launcher passes it on.
+    ByLauncher,
+}
+
+/// This process's place in the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its number.
+    pub rank: usize,
+    /// How many there are.
+    pub world: usize,
+    /// Where rank 0 listens.
+    pub meeting: Meeting,
+    /// Whether all ranks are on this machine, as far as known.
+    pub local: bool,
+    /// Who started it.
+    pub launcher: &'static str,
+}
+
+/// A way to look up variables; tests bring their own.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The place this process was given, if any.
+pub fn detect(variable: Lookup<'_>) -> Result<Option<Place>> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let number = |name: &str| -> Result<Option<usize>> {
+        let Some(text) = set(name) else { return Ok(None) };
+        text.trim().parse().map(Some).map_err(|_| Error::job(format!("{name}={text} is not a number")))
+    };
+    let place = if let Some(rank) = number("RANK")? {
+        let world = number("WORLD_SIZE")?.ok_or_else(|| {
+            Error::job("RANK is set, but WORLD_SIZE is not")
+                .hint("set both, or neither to start local workers")
+        })?;
+        let launcher = if set(uplink::VARIABLE).is_some() { "thalweg" } else { "torchrun" };
+        let local = number("LOCAL_WORLD_SIZE")? == Some(world);
+        Some(Place { rank, world, meeting: meeting(&set, "127.0.0.1")?, local, launcher })
+    } else if let (Some(rank), Some(world)) =
+        (number("OMPI_COMM_WORLD_RANK")?, number("OMPI_COMM_WORLD_SIZE")?)
+    {
+        let local = number("OMPI_COMM_WORLD_LOCAL_SIZE")?.is_none_or(|size| size == world);
+        Some(mpi(rank, world, local, &set)?)
+    } else if let (Some(rank), Some(world)) = (number("PMI_RANK")?, number("PMI_SIZE")?) {
+        let local = number("MPI_LOCALNRANKS")?.is_none_or(|size| size == world);
+        Some(mpi(rank, world, local, &set)?)
+    } else if let (Some(rank), Some(world)) = (number("SLURM_PROCID")?, number("SLURM_NTASKS")?) {
+        Some(slurm(rank, world, &set)?)
+    } else {
+        None
+    };
+    match place {
+        Some(place) if place.world == 0 || place.rank >= place.world => Err(Error::job(format!(
+            "rank {} of {} makes no sense (set by {})",
+            place.rank, place.world, place.launcher
+        ))),
+        place => Ok(place),
+    }
+}
+
+type Set<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+fn meeting(set: Set<'_>, default_host: &str) -> Result<Meeting> {
+    if set(uplink::VARIABLE).is_some() && set("MASTER_ADDR").is_none() {
+        return Ok(Meeting::ByLauncher);
+    }
+    Ok(Meeting::At {
+        host: set("MASTER_ADDR").unwrap_or_else(|| default_host.into()),
+        port: port(set, PORT)?,
+    })
+}
+
+fn port(set: Set<'_>, default: u16) -> Result<u16> {
+    match set("MASTER_PORT") {
+        Some(text) => text.parse().map_err(|_| Error::job(format!("MASTER_PORT={text} is not a port"))),
+        None => Ok(default),
+    }
+}
+
+fn mpi(rank: usize, world: usize, local: bool, set: Set<'_>) -> Result<Place> {
+    if !local && set("MASTER_ADDR").is_none() {
+        return Err(Error::job("the ranks are on several hosts, but MASTER_ADDR is not set").hint(
+            "set MASTER_ADDR to the host of rank 0, e.g. mpirun -x MASTER_ADDR=node1 -x THALWEG_TOKEN=...",
+        ));
+    }
+    Ok(Place { rank, world, meeting: meeting(set, "127.0.0.1")?, local, launcher: "mpirun" })
+}
+
+fn slurm(rank: usize, world: usize, set: Set<'_>) -> Result<Place> {
+    let nodes = set("SLURM_JOB_NODELIST").unwrap_or_default();
+    let first = first_host(&nodes);
+    let local = world == 1 || !several_hosts(&nodes);
+    // Two jobs on one node get different ports, every task of one job the same.
+    let job: u64 = set("SLURM_JOB_ID").and_then(|id| id.parse().ok()).unwrap_or(0);
+    let default = 20_000 + (job % 20_000) as u16;
+    let host = set("MASTER_ADDR").unwrap_or_else(|| if local { "127.0.0.1".into() } else { first });
+    Ok(Place {
+        rank,
+        world,
+        meeting: Meeting::At { host, port: port(set, default)? },
+        local,
+        launcher: "srun",
+    })
+}
+
+/// The first host of a list such as `node[03-07,9],login`.
+fn first_host(list: &str) -> String {
+    let Some((prefix, rest)) = list.split_once('[') else {
+        return list.split(',').next().unwrap_or("").to_string();
+    };
+    if let Some((first, _)) = prefix.split_once(',') {
+        return first.to_string();
+    }
+    let (inside, after) = rest.split_once(']').unwrap_or((rest, ""));
+    let number = inside.split([',', '-']).next().unwrap_or("");
+    let suffix = after.split(',').next().unwrap_or("");
+    format!("{prefix}{number}{suffix}")
+}
+
+fn several_hosts(list: &str) -> bool {
+    list.contains(',') || list.split_once('[').is_some_and(|(_, rest)| rest.contains('-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(pairs: &[(&str, &str)]) -> Result<Option<Place>> {
+        let pairs: Vec<(String, String)> = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        detect(&|name| pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()))
+    }
+
+    fn at(host: &str, port: u16) -> Meeting {
+        Meeting::At { host: host.into(), port }
+    }
+
+    #[test]
+    fn nothing_set_means_nobody_started_us() {
+        assert_eq!(with(&[]).unwrap(), None);
+        assert_eq!(with(&[("RANK", "")]).unwrap(), None);
+    }
+
+    #[test]
+    fn torchrun_variables() {
+        let place =
+            with(&[("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "n1"), ("MASTER_PORT", "1234")])
+                .unwrap()
+                .unwrap();
+        assert_eq!((place.rank, place.world, place.meeting), (1, 4, at("n1", 1234)));
+        let place = with(&[("RANK", "0"), ("WORLD_SIZE", "2")]).unwrap().unwrap();
+        assert_eq!(place.meeting, at("127.0.0.1", PORT));
+        assert!(with(&[("RANK", "0")]).is_err());
+        assert!(with(&[("RANK", "2"), ("WORLD_SIZE", "2")]).is_err());
+        assert!(with(&[("RANK", "x"), ("WORLD_SIZE", "2")]).is_err());
+    }
+
+    #[test]
+    fn our_own_launcher_passes_the_address_on() {
+        let place =
+            with(&[("RANK", "0"), ("WORLD_SIZE", "2"), (uplink::VARIABLE, "stdin")]).unwrap().unwrap();
+        assert_eq!((place.meeting, place.launcher), (Meeting::ByLauncher, "thalweg"));
+    }
+
+    #[test]
+    fn mpirun_is_loopback_only_if_all_are_local() {
+        let ranks = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "4")];
+        let local = [&ranks[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "4")]].concat();
+        assert_eq!(with(&local).unwrap().unwrap().meeting, at("127.0.0.1", PORT));
+        let spread = [&ranks[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat();
+        assert!(with(&spread).unwrap_err().to_string().contains("MASTER_ADDR"));
+        let spread = [&spread[..], &[("MASTER_ADDR", "n1")]].concat();
+        assert_eq!(with(&spread).unwrap().unwrap().meeting, at("n1", PORT));
+        assert_eq!(with(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]).unwrap().unwrap().rank, 1);
+    }
+
+    #[test]
+    fn srun_takes_the_first_host_and_a_port_from_the_job() {
+        let place = with(&[
+            ("SLURM_PROCID", "3"),
+            ("SLURM_NTASKS", "8"),
+            ("SLURM_JOB_NODELIST", "node[03-07,9]"),
+            ("SLURM_JOB_ID", "41"),
+        ]);
+        assert_eq!(place.unwrap().unwrap().meeting, at("node03", 20_041));
+        let place = with(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_NODELIST", "n1")])
+            .unwrap()
+            .unwrap();
+        assert_eq!(place.meeting, at("127.0.0.1", 20_000));
+    }
+
+    #[test]
+    fn host_lists() {
+        for (list, first) in
+            [("a", "a"), ("a,b", "a"), ("n[1,3]", "n1"), ("n[08-11]-ib", "n08-ib"), ("x,n[1-2]", "x")]
+        {
+            assert_eq!(first_host(list), first, "{list}");
+        }
+    }
+}

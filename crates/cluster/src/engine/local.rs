@@ -1,0 +1,284 @@
+//! The local launcher: starts workers of this machine, hears their events, ends them all, and says why.
+//!
+//! Every worker leads its own process group, so that Ctrl-C reaches only the launcher, and nothing a worker started
+//! outlives it. Whatever happens, when [`launch`] returns no worker is left.
+
+use crate::inquest::{Evidence, Inquest};
+use crate::linux;
+use crate::uplink::{VARIABLE, Wish};
+use crate::watch::Watch;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+use thalweg_core::event::{Event, Level, Pulse, Record};
+use thalweg_core::{Error, Result};
+
+/// What to start.
+pub struct Plan {
+    /// The program and its arguments: this very command.
+    pub command: Vec<OsString>,
+    /// Variables that all workers get.
+    pub variables: Vec<(String, String)>,
+    /// The ranks of this machine.
+    pub ranks: std::ops::Range<usize>,
+    /// Ranks on all machines together.
+    pub world: usize,
+    /// Where rank 0 listens, if not on this machine or on a port agreed beforehand.
+    pub master: Option<(String, u16)>,
+    /// The longest a rank may hold up a step.
+    pub step_deadline: Duration,
+}
+
+/// How the workers ended, if not with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All did their work.
+    Done,
+    /// The user stopped them with this signal.
+    Interrupted(i32),
+}
+
+/// How often the launcher looks around.
+const TICK: Duration = Duration::from_millis(20);
+
+enum Heard {
+    Said(usize, Box<Record>),
+    Closed(usize),
+}
+
+struct Worker {
+    rank: usize,
+    child: Child,
+    line: UnixStream,
+    /// Its line is drained: everything it had to say was heard.
+    closed: bool,
+    status: Option<ExitStatus>,
+    last: Pulse,
+    /// It gave a reason for its end.
+    explained: bool,
+}
+
+/// Starts the workers and stays with them until the end. `signals` yields the signals that reach this process.
+pub fn launch(
+    plan: &Plan,
+    signals: &Receiver<i32>,
+    on_record: &mut dyn FnMut(&Record) -> Result<()>,
+) -> Result<Ended> {
+    let (sender, receiver) = channel();
+    let mut crew = Crew {
+        workers: Vec::new(),
+        watch: Watch::new(plan.world, plan.step_deadline),
+        inquest: Inquest::new(plan.world),
+        start: Instant::now(),
+        interrupted: None,
+        step_deadline: plan.step_deadline,
+    };
+    for rank in plan.ranks.clone() {
+        let worker = start(plan, rank, &sender)?;
+        crew.inquest.name(rank, format!("{} (pid {})", linux::host_name(), worker.child.id()));
+        crew.workers.push(worker);
+    }
+    drop(sender);
+    let ended = crew.run(&receiver, signals, on_record);
+    crew.end_all();
+    ended
+}
+
+fn start(plan: &Plan, rank: usize, sender: &Sender<Heard>) -> Result<Worker> {
+    let failed = |error: std::io::Error| Error::io(format!("cannot start worker {rank}"), &error);
+    let (line, far_end) = UnixStream::pair().map_err(failed)?;
+    let program = plan.command.first().ok_or_else(|| Error::internal("no command to start"))?;
+    let mut command = Command::new(program);
+    command.args(&plan.command[1..]).envs(plan.variables.iter().cloned());
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", plan.world.to_string());
+    command.env("LOCAL_RANK", (rank - plan.ranks.start).to_string());
+    command.env("LOCAL_WORLD_SIZE", plan.ranks.len().to_string()).env(VARIABLE, "stdin");
+    match &plan.master {
+        Some((host, port)) => command.env("MASTER_ADDR", host).env("MASTER_PORT", port.to_string()),
+        None => command.env_remove("MASTER_ADDR").env_remove("MASTER_PORT"),
+    };
+    command.stdin(Stdio::from(OwnedFd::from(far_end))).process_group(0);
+    let child = command.spawn().map_err(failed)?;
+    let reader = line.try_clone().map_err(failed)?;
+    let sender = sender.clone();
+    std::thread::spawn(move || {
+        for text in BufReader::new(reader).lines() {
+            let Ok(text) = text else { break };
+            if let Ok(record) = serde_json::from_str::<Record>(&text)
+                && sender.send(Heard::Said(rank, Box::new(record))).is_err()
+            {
+                return;
+            }
+        }
+        let _ = sender.send(Heard::Closed(rank));
+    });
+    Ok(Worker { rank, child, line, closed: false, status: None, last: Pulse::default(), explained: false })
+}
+
+struct Crew {
+    workers: Vec<Worker>,
+    watch: Watch,
+    inquest: Inquest,
+    start: Instant,
+    /// The signal, and when it came.
+    interrupted: Option<(i32, Instant)>,
+    step_deadline: Duration,
+}
+
+impl Crew {
+    fn run(
+        &mut self,
+        receiver: &Receiver<Heard>,
+        signals: &Receiver<i32>,
+        on_record: &mut dyn FnMut(&Record) -> Result<()>,
+    ) -> Result<Ended> {
+        let mut last_tick = Instant::now();
+        loop {
+            match receiver.recv_timeout(TICK) {
+                Ok(Heard::Said(rank, record)) => self.hear(rank, &record, on_record)?,
+                Ok(Heard::Closed(rank)) => self.worker(rank).closed = true,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK),
+            }
+            if last_tick.elapsed() > Duration::from_secs(1) {
+                // This process itself was stopped, or the machine slept.
+                self.watch.forgive(self.start.elapsed());
+            }
+            last_tick = Instant::now();
+            self.reap();
+            if let Ok(signal) = signals.try_recv() {
+                if self.interrupted.is_some() {
+                    return Ok(Ended::Interrupted(signal));
+                }
+                self.interrupt(signal, on_record)?;
+            }
+            if let Some(ended) = self.decide() {
+                return ended;
+            }
+        }
+    }
+
+    fn worker(&mut self, rank: usize) -> &mut Worker {
+        let first = self.workers[0].rank;
+        &mut self.workers[rank - first]
+    }
+
+    fn hear(
+        &mut self,
+        rank: usize,
+        record: &Record,
+        on_record: &mut dyn FnMut(&Record) -> Result<()>,
+    ) -> Result<()> {
+        let now = self.start.elapsed();
+        match &record.event {
+            Event::Pulse(pulse) => {
+                self.worker(rank).last = pulse.clone();
+                self.watch.heard(rank, now, pulse.clone());
+            }
+            Event::Listening { address } => self.pass_on(&Wish::Coordinator(address.clone())),
+            Event::Failed { error, pulse } => {
+                let worker = self.worker(rank);
+                worker.last = pulse.clone();
+                worker.explained = true;
+                self.watch.dismiss(rank);
+                self.inquest.hear(now, Evidence::Failed { rank, error: error.clone(), pulse: pulse.clone() });
+            }
+            Event::Notice { message, level } => {
+                // Each says it for itself; the reader should see who.
+                let message =
+                    if self.workers.len() > 1 && rank > 0 && !message.contains(&format!("rank {rank}")) {
+                        format!("rank {rank}: {message}")
+                    } else {
+                        message.clone()
+                    };
+                return on_record(&Record {
+                    event: Event::Notice { level: *level, message },
+                    ..record.clone()
+                });
+            }
+            _ => {}
+        }
+        on_record(record)
+    }
+
+    /// Notices the workers that have ended. One is only judged when all it had to say was heard.
+    fn reap(&mut self) {
+        let now = self.start.elapsed();
+        for worker in &mut self.workers {
+            if worker.status.is_some() || !worker.closed {
+                continue;
+            }
+            let Ok(Some(status)) = worker.child.try_wait() else { continue };
+            worker.status = Some(status);
+            self.watch.dismiss(worker.rank);
+            if !status.success() && !worker.explained {
+                let evidence =
+                    Evidence::Exited { rank: worker.rank, how: describe(status), pulse: worker.last.clone() };
+                self.inquest.hear(now, evidence);
+            }
+        }
+    }
+
+    fn interrupt(&mut self, signal: i32, on_record: &mut dyn FnMut(&Record) -> Result<()>) -> Result<()> {
+        self.interrupted = Some((signal, Instant::now()));
+        self.pass_on(&Wish::Stop);
+        let message = "stopping after this step, with a checkpoint (once more to leave at once)".into();
+        on_record(&Record {
+            time: crate::session::unix_time(),
+            rank: None,
+            event: Event::Notice { level: Level::Info, message },
+        })
+    }
+
+    fn pass_on(&mut self, wish: &Wish) {
+        let Ok(mut line) = serde_json::to_vec(wish) else { return };
+        line.push(b'\n');
+        for worker in &mut self.workers {
+            // One that cannot hear it has ended.
+            let _ = worker.line.write_all(&line);
+        }
+    }
+
+    fn decide(&mut self) -> Option<Result<Ended>> {
+        let now = self.start.elapsed();
+        if self.workers.iter().all(|worker| worker.status.is_some_and(|status| status.success())) {
+            return Some(Ok(self.interrupted.map_or(Ended::Done, |(signal, _)| Ended::Interrupted(signal))));
+        }
+        if !self.inquest.is_open()
+            && let Some(evidence) = self.watch.verdict(now)
+        {
+            self.inquest.hear(now, evidence);
+        }
+        if let Some(error) = self.inquest.conclude(now) {
+            return Some(Err(error));
+        }
+        match self.interrupted {
+            Some((signal, when)) if when.elapsed() > self.step_deadline + Duration::from_secs(10) => {
+                Some(Ok(Ended::Interrupted(signal)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends whoever is left and waits until the kernel confirms it.
+    fn end_all(&mut self) {
+        for worker in &mut self.workers {
+            linux::kill_group(worker.child.id());
+            let _ = worker.child.wait();
+        }
+    }
+}
+
+/// How a process ended: `was killed by signal 9 (SIGKILL)`.
+fn describe(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("was killed by signal {signal} ({})", linux::signal_name(signal)),
+        (None, Some(code)) => format!("ended with exit code {code} without saying why"),
+        (None, None) => "ended".into(),
+    }
+}

@@ -1,0 +1,286 @@
+//! Why a job ended: the evidence of all witnesses, weighed. Pure; the launcher and the coordinator both ask it.
+//!
+//! A rank's own words about its own failure weigh most, then what the kernel says about its end, then its silence,
+//! then a broken connection, then what others say about it. Weak evidence waits a moment for stronger.
+
+use std::time::Duration;
+use thalweg_core::event::{Phase, Pulse};
+use thalweg_core::{Culprit, Error, Kind};
+
+/// Something a witness saw.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Evidence {
+    /// A rank gives up and says why.
+    Failed {
+        /// Who says it.
+        rank: usize,
+        /// Its words.
+        error: Error,
+        /// What it was doing.
+        pulse: Pulse,
+    },
+    /// The kernel says that a rank's process ended, without a word of its own.
+    Exited {
+        /// Whose.
+        rank: usize,
+        /// `was killed by signal 9 (SIGKILL)`.
+        how: String,
+        /// What it was doing when last heard of.
+        pulse: Pulse,
+    },
+    /// No sign of life for too long.
+    Silent {
+        /// Whose.
+        rank: usize,
+        /// For how long.
+        seconds: f64,
+        /// What it was doing when last heard of.
+        pulse: Pulse,
+    },
+    /// Alive, but holding up the others for too long.
+    Stuck {
+        /// Who.
+        rank: usize,
+        /// What it is doing.
+        pulse: Pulse,
+    },
+    /// Its connection closed without a goodbye.
+    Vanished {
+        /// Whose.
+        rank: usize,
+        /// What it was doing when last heard of.
+        pulse: Pulse,
+    },
+}
+
+/// How long weak evidence waits for stronger.
+pub const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Collects evidence and comes to a verdict.
+pub struct Inquest {
+    /// Host and process of each rank, as far as known: `box (pid 17)`.
+    names: Vec<Option<String>>,
+    evidence: Vec<(Duration, Evidence)>,
+}
+
+impl Inquest {
+    /// Over so many ranks.
+    pub fn new(world: usize) -> Inquest {
+        Inquest { names: vec![None; world], evidence: Vec::new() }
+    }
+
+    /// Where a rank runs.
+    pub fn name(&mut self, rank: usize, name: String) {
+        if let Some(slot) = self.names.get_mut(rank) {
+            *slot = Some(name);
+        }
+    }
+
+    /// Hears a witness.
+    pub fn hear(&mut self, now: Duration, evidence: Evidence) {
+        self.evidence.push((now, evidence));
+    }
+
+    /// Whether anything is wrong at all.
+    pub fn is_open(&self) -> bool {
+        !self.evidence.is_empty()
+    }
+
+    /// The verdict, once the evidence is strong enough or old enough.
+    pub fn conclude(&self, now: Duration) -> Option<Error> {
+        let (since, _) = self.evidence.first()?;
+        let ripe = now.saturating_sub(*since) >= PATIENCE;
+        let best =
+            self.evidence.iter().map(|(_, evidence)| evidence).min_by_key(|evidence| weight(evidence))?;
+        let strong = weight(best).0 <= 2;
+        // Even the strongest evidence waits until the others have said what they waited in, or the patience is over.
+        let witnesses = self.evidence.iter().any(|(_, evidence)| matches!(evidence, Evidence::Failed { error, rank, .. } if blames_other(*rank, error)));
+        (ripe || (strong && (witnesses || weight(best).0 == 0 || self.names.len() == 1)))
+            .then(|| self.explain(best))
+    }
+
+    fn explain(&self, best: &Evidence) -> Error {
+        let (rank, cause, pulse) = match best {
+            Evidence::Failed { rank, error, pulse } => {
+                if blames_other(*rank, error) {
+                    return error.clone();
+                }
+                return self.own_words(*rank, error, pulse);
+            }
+            Evidence::Exited { rank, how, pulse } => (*rank, how.clone(), pulse),
+            Evidence::Silent { rank, seconds, pulse } => (
+                *rank,
+                format!("has been silent for {seconds:.1} s (stopped, swapped out or unreachable)"),
+                pulse,
+            ),
+            Evidence::Stuck { rank, pulse } => (
+                *rank,
+                format!("has been busy with {} for {:.1} s while the others waited", pulse.name, pulse.since),
+                pulse,
+            ),
+            Evidence::Vanished { rank, pulse } => {
+                (*rank, "vanished: its connection closed without a goodbye".into(), pulse)
+            }
+        };
+        let waited = self.waited_in(rank);
+        let place = self.names.get(rank).cloned().flatten();
+        let at = match pulse.phase {
+            Phase::Preparing => " while it was starting".to_string(),
+            _ => format!(" at step {}", pulse.step),
+        };
+        let on = place.as_ref().map_or(String::new(), |place| format!(" on {place}"));
+        let mut message = format!("rank {rank}{on} {cause}{at}");
+        if let Some(waited) = &waited {
+            message += &format!("; {waited}");
+        }
+        Error::new(Kind::RankFailed, message).blame(Culprit {
+            rank,
+            host: place.map(|place| place.split(' ').next().unwrap_or("").to_string()),
+            step: Some(pulse.step),
+            operation: Some(self.operation(rank).unwrap_or_else(|| pulse.name.clone())),
+            cause,
+        })
+    }
+
+    /// A rank's own error, with its number in front.
+    fn own_words(&self, rank: usize, error: &Error, pulse: &Pulse) -> Error {
+        let mut error = error.clone();
+        if self.names.len() > 1 && !error.message.starts_with("rank ") {
+            error.message = format!("rank {rank}: {}", error.message);
+        }
+        if error.culprit.is_none() {
+            error.culprit = Some(Box::new(Culprit {
+                rank,
+                host: self
+                    .names
+                    .get(rank)
+                    .cloned()
+                    .flatten()
+                    .map(|place| place.split(' ').next().unwrap_or("").to_string()),
+                step: Some(pulse.step),
+                operation: Some(pulse.name.clone()),
+                cause: error.message.clone(),
+            }));
+        }
+        error
+    }
+
+    /// The operation in which the others waited.
+    fn operation(&self, culprit: usize) -> Option<String> {
+        self.evidence.iter().find_map(|(_, evidence)| match evidence {
+            Evidence::Failed { rank, pulse, .. } if *rank != culprit && pulse.phase == Phase::Exchanging => {
+                Some(pulse.name.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// `rank 0 waited for it in all-reduce of gradients`.
+    fn waited_in(&self, culprit: usize) -> Option<String> {
+        let operation = self.operation(culprit)?;
+        let mut waiting: Vec<usize> = self
+            .evidence
+            .iter()
+            .filter_map(|(_, evidence)| match evidence {
+                Evidence::Failed { rank, pulse, .. }
+                    if *rank != culprit && pulse.phase == Phase::Exchanging =>
+                {
+                    Some(*rank)
+                }
+                _ => None,
+            })
+            .collect();
+        waiting.sort_unstable();
+        waiting.dedup();
+        let list: Vec<String> = waiting.iter().map(ToString::to_string).collect();
+        let who =
+            if list.len() == 1 { format!("rank {}", list[0]) } else { format!("ranks {}", list.join(", ")) };
+        Some(format!("{who} waited for it in {operation}"))
+    }
+}
+
+/// Whether a rank only reports that another one failed it.
+pub fn blames_other(rank: usize, error: &Error) -> bool {
+    error.kind == Kind::Interrupted
+        || (matches!(error.kind, Kind::RankFailed)
+            && error.culprit.as_ref().is_none_or(|culprit| culprit.rank != rank))
+}
+
+/// How little a piece of evidence weighs: the smallest wins, lower ranks first.
+fn weight(evidence: &Evidence) -> (u8, usize) {
+    match evidence {
+        Evidence::Failed { rank, error, .. } if !blames_other(*rank, error) => (0, *rank),
+        Evidence::Exited { rank, .. } => (1, *rank),
+        Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. } => (2, *rank),
+        Evidence::Vanished { rank, .. } => (3, *rank),
+        Evidence::Failed { rank, .. } => (4, *rank),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exchanging() -> Pulse {
+        Pulse {
+            step: 40,
+            phase: Phase::Exchanging,
+            operation: 41,
+            name: "all-reduce of gradients".into(),
+            since: 0.1,
+        }
+    }
+
+    fn blames(rank: usize) -> Error {
+        Error::new(Kind::RankFailed, format!("lost rank {rank}"))
+            .blame(Culprit { rank, ..Culprit::default() })
+    }
+
+    const T0: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_kill_names_rank_signal_step_and_what_the_others_waited_in() {
+        let mut inquest = Inquest::new(3);
+        inquest.name(1, "box (pid 17)".into());
+        inquest.hear(T0, Evidence::Failed { rank: 0, error: blames(1), pulse: exchanging() });
+        assert_eq!(inquest.conclude(T0), None, "hearsay waits for the kernel");
+        let how = "was killed by signal 9 (SIGKILL)".to_string();
+        inquest.hear(
+            T0,
+            Evidence::Exited { rank: 1, how, pulse: Pulse { phase: Phase::Computing, ..exchanging() } },
+        );
+        let error = inquest.conclude(T0).unwrap();
+        assert_eq!(
+            error.message,
+            "rank 1 on box (pid 17) was killed by signal 9 (SIGKILL) at step 40; rank 0 waited for it in all-reduce of gradients"
+        );
+        assert_eq!(error.exit_code(), 3);
+        assert_eq!(error.culprit.unwrap().rank, 1);
+    }
+
+    #[test]
+    fn a_ranks_own_words_win_over_everything() {
+        let mut inquest = Inquest::new(2);
+        inquest.hear(T0, Evidence::Vanished { rank: 1, pulse: exchanging() });
+        inquest.hear(T0, Evidence::Failed { rank: 0, error: blames(1), pulse: exchanging() });
+        let own = Error::data("people.csv line 17: `abc` is not a number");
+        inquest.hear(T0, Evidence::Failed { rank: 1, error: own, pulse: exchanging() });
+        let error = inquest.conclude(T0).unwrap();
+        assert_eq!(error.message, "rank 1: people.csv line 17: `abc` is not a number");
+    }
+
+    #[test]
+    fn hearsay_alone_counts_after_the_patience() {
+        let mut inquest = Inquest::new(2);
+        inquest.hear(T0, Evidence::Failed { rank: 0, error: blames(1), pulse: exchanging() });
+        assert_eq!(inquest.conclude(T0 + PATIENCE).unwrap().culprit.unwrap().rank, 1);
+    }
+
+    #[test]
+    fn the_silent_rank_is_named() {
+        let mut inquest = Inquest::new(3);
+        inquest.hear(T0, Evidence::Silent { rank: 2, seconds: 2.0, pulse: exchanging() });
+        let error = inquest.conclude(T0 + PATIENCE).unwrap();
+        assert!(error.message.starts_with("rank 2 has been silent for 2.0 s"), "{}", error.message);
+    }
+}

@@ -1,0 +1,284 @@
+//! A rank: who am I, who are the others, how do I reach them.
+//!
+//! Programs wait, sleep, compute and draw randomness only through this. So they run unchanged on threads, on real
+//! processes and on a simulated network, and everything that waits has a deadline, a name and an owner.
+
+use crate::beacon::Beacon;
+use std::sync::Arc;
+use std::time::Duration;
+use thalweg_comm::collective::{Executor, Schedule, gather, ring};
+use thalweg_comm::transport::{Fault, Tag, Transport};
+use thalweg_core::clock::Clock;
+use thalweg_core::event::{Event, Phase};
+use thalweg_core::report::RankReport;
+use thalweg_core::{Culprit, Error, Kind, Result, Rng};
+
+/// Where a rank's events go.
+pub type Emit = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// How long a rank that lost a neighbour waits to hear why.
+const REASON: Duration = Duration::from_millis(800);
+
+/// What a rank is made of.
+pub struct Parts {
+    /// Its connections.
+    pub transport: Box<dyn Transport>,
+    /// Its time.
+    pub clock: Arc<dyn Clock>,
+    /// Where its events go.
+    pub emit: Emit,
+    /// Where its state can be seen.
+    pub beacon: Arc<Beacon>,
+    /// Machine of each rank.
+    pub hosts: Vec<String>,
+    /// Generation of the group.
+    pub generation: u32,
+    /// The longest a rank may hold up a step.
+    pub step_deadline: Duration,
+    /// The longest preparation may take.
+    pub join_deadline: Duration,
+    /// Seed of the job.
+    pub seed: u64,
+}
+
+/// A member of the group, as its program sees it.
+pub struct Rank {
+    parts: Parts,
+    /// How an all-reduce is carried out.
+    schedule: Schedule,
+    executor: Executor,
+    operation: u64,
+    step: u64,
+    training: bool,
+    account: RankReport,
+}
+
+impl Rank {
+    /// Puts a rank together.
+    pub fn new(parts: Parts) -> Rank {
+        parts.beacon.attach(parts.transport.abort_handle());
+        let rank = parts.transport.rank();
+        let host = parts.hosts.get(rank).cloned().unwrap_or_default();
+        let schedule = ring::all_reduce(rank, parts.transport.world());
+        let account = RankReport { rank, host, ..RankReport::default() };
+        let rank = Rank {
+            parts,
+            schedule,
+            executor: Executor::new(),
+            operation: 0,
+            step: 0,
+            training: false,
+            account,
+        };
+        rank.enter(Phase::Preparing, "preparation");
+        rank
+    }
+
+    /// Its number.
+    pub fn index(&self) -> usize {
+        self.parts.transport.rank()
+    }
+
+    /// How many there are.
+    pub fn world(&self) -> usize {
+        self.parts.transport.world()
+    }
+
+    /// Machine of each rank.
+    pub fn hosts(&self) -> &[String] {
+        &self.parts.hosts
+    }
+
+    /// Time since some fixed moment.
+    pub fn now(&self) -> Duration {
+        self.parts.clock.now()
+    }
+
+    /// Lets time pass.
+    pub fn sleep(&self, duration: Duration) {
+        self.parts.clock.sleep(duration);
+    }
+
+    /// A stream of random numbers for a purpose: the same on every rank unless the numbers say otherwise.
+    pub fn random(&self, purpose: &str, numbers: &[u64]) -> Rng {
+        Rng::keyed(self.parts.seed, purpose, numbers)
+    }
+
+    /// Tells the world.
+    pub fn emit(&self, event: Event) {
+        (self.parts.emit)(event);
+    }
+
+    /// Whether somebody wants the job to stop after this step.
+    pub fn stop_requested(&self) -> bool {
+        self.parts.beacon.stop_requested()
+    }
+
+    /// A step of training begins: from now on its deadline holds.
+    pub fn begin_step(&mut self, step: u64) {
+        self.step = step;
+        self.training = true;
+    }
+
+    /// Something that may take long begins outside of any step: reading data, writing files.
+    pub fn begin_preparation(&mut self, name: &str) {
+        self.training = false;
+        self.enter(Phase::Preparing, name);
+    }
+
+    /// Does a piece of the rank's own work. `operations` is what it costs in floating-point operations: a simulated
+    /// rank is charged for it, a real one is measured.
+    pub fn compute<T>(
+        &mut self,
+        name: &str,
+        _operations: u64,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.check()?;
+        if self.training {
+            self.enter(Phase::Computing, name);
+        }
+        let start = self.now();
+        let result = work();
+        if self.training {
+            self.account.compute_s += (self.now() - start).as_secs_f64();
+        }
+        result
+    }
+
+    /// Adds up a buffer over all ranks, in place; every rank gets the same bits.
+    pub fn all_reduce(&mut self, name: &str, buffer: &mut [f32]) -> Result<Duration> {
+        if self.world() == 1 {
+            return Ok(Duration::ZERO);
+        }
+        self.operate("all-reduce", name, |rank, tag, deadline| {
+            rank.executor.run(&rank.schedule, rank.parts.transport.as_mut(), tag, buffer, deadline)
+        })
+    }
+
+    /// Collects a few bytes of every rank on every rank, in the order of ranks.
+    pub fn all_gather(&mut self, name: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        if self.world() == 1 {
+            return Ok(vec![mine.to_vec()]);
+        }
+        let mut all = Vec::new();
+        self.operate("all-gather", name, |rank, tag, deadline| {
+            all = gather::all_gather(rank.parts.transport.as_mut(), tag, mine, deadline)?;
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// Everybody gets rank 0's bytes; the others' own are ignored.
+    pub fn broadcast(&mut self, name: &str, mine: Vec<u8>) -> Result<Vec<u8>> {
+        if self.world() == 1 {
+            return Ok(mine);
+        }
+        let mut theirs = Vec::new();
+        self.operate("broadcast", name, |rank, tag, deadline| {
+            theirs = gather::broadcast(rank.parts.transport.as_mut(), tag, 0, mine, deadline)?;
+            Ok(())
+        })?;
+        Ok(theirs)
+    }
+
+    /// Everybody's numbers become rank 0's.
+    pub fn broadcast_into(&mut self, name: &str, values: &mut [f32]) -> Result<()> {
+        if self.world() == 1 {
+            return Ok(());
+        }
+        self.operate("broadcast", name, |rank, tag, deadline| {
+            gather::broadcast_into(rank.parts.transport.as_mut(), tag, 0, bytemuck::cast_slice_mut(values), deadline)
+        })?;
+        Ok(())
+    }
+
+    /// Makes sure that all ranks mean the same; names the first that does not.
+    pub fn agree(&mut self, what: &str, digest: &[u8]) -> Result<()> {
+        let all = self.all_gather(what, digest)?;
+        match all.iter().position(|other| *other != all[0]) {
+            None => Ok(()),
+            Some(rank) => {
+                Err(Error::new(Kind::Rendezvous, format!("rank {rank} has another {what} than rank 0"))
+                    .hint("every host must have the same job, the same data and the same version of thalweg"))
+            }
+        }
+    }
+
+    /// Whose account this is, with the traffic so far.
+    pub fn account(&self) -> RankReport {
+        let traffic = self.parts.transport.traffic();
+        RankReport {
+            bytes_sent: traffic.total_sent,
+            bytes_received: traffic.total_received,
+            ..self.account.clone()
+        }
+    }
+
+    /// Books a share of the last operation as waiting for a slower rank.
+    pub fn book_wait(&mut self, seconds: f64) {
+        let seconds = seconds.clamp(0.0, self.account.exchange_s);
+        self.account.exchange_s -= seconds;
+        self.account.wait_s += seconds;
+    }
+
+    /// Says goodbye to the others: nobody waits for this rank any more.
+    pub fn leave(&mut self) {
+        self.enter(Phase::Leaving, "leaving");
+        self.parts.transport.close();
+    }
+
+    fn operate(
+        &mut self,
+        kind: &str,
+        name: &str,
+        run: impl FnOnce(&mut Rank, Tag, Duration) -> Result<(), Fault>,
+    ) -> Result<Duration> {
+        self.check()?;
+        self.operation += 1;
+        self.parts.beacon.enter(self.step, Phase::Exchanging, self.operation, &format!("{kind} of {name}"));
+        let start = self.now();
+        let tag = Tag { generation: self.parts.generation, operation: self.operation, tensor: 0 };
+        // The watch decides at the deadline whom to blame; this is the net below it.
+        let patience = if self.training { self.parts.step_deadline } else { self.parts.join_deadline };
+        let result = run(self, tag, patience + patience / 4 + Duration::from_secs(1));
+        let took = self.now() - start;
+        if self.training {
+            self.account.exchange_s += took.as_secs_f64();
+        }
+        result.map_err(|fault| self.explain(&fault, kind, name))?;
+        Ok(took)
+    }
+
+    /// The reason, if somebody knows it; else what this rank saw.
+    fn explain(&self, fault: &Fault, kind: &str, name: &str) -> Error {
+        let operation = format!("{kind} of {name}");
+        let seen = match fault.peer {
+            Some(peer) => {
+                let host = self.parts.hosts.get(peer).cloned();
+                let on = host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
+                let message =
+                    format!("rank {peer}{on} was lost at step {} in {operation}: {fault}", self.step);
+                Error::new(Kind::RankFailed, message).blame(Culprit {
+                    rank: peer,
+                    host,
+                    step: Some(self.step),
+                    operation: Some(operation),
+                    cause: fault.to_string(),
+                })
+            }
+            None => Error::new(Kind::RankFailed, format!("{operation} ended at step {}: {fault}", self.step)),
+        };
+        self.parts.beacon.testify(&seen);
+        self.parts.beacon.await_verdict(REASON).unwrap_or(seen)
+    }
+
+    /// A verdict that came meanwhile ends the program here.
+    fn check(&self) -> Result<()> {
+        self.parts.beacon.verdict().map_or(Ok(()), Err)
+    }
+
+    fn enter(&self, phase: Phase, name: &str) {
+        self.parts.beacon.enter(self.step, phase, self.operation, name);
+    }
+}

@@ -1,0 +1,200 @@
+//! The coordinator's part of the rendezvous: a role of rank 0, not a machine apart.
+
+use super::handshake::{Purpose, Side, shake};
+use super::message::{Answer, Join, Member, receive, send};
+use super::{REMINDER, check_token, describe, ranks};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+use thalweg_core::{Error, Kind, Result};
+
+/// Connections that may be in the middle of a handshake; more wait in the kernel's queue.
+const PENDING: usize = 64;
+
+/// A rank that has arrived.
+pub struct Arrived {
+    /// Who it is.
+    pub member: Member,
+    /// Its connection, proven.
+    pub stream: TcpStream,
+}
+
+/// What is expected of those who arrive.
+pub struct Expected {
+    /// How many ranks there are to be.
+    pub world: usize,
+    /// Digest of the job.
+    pub job: [u8; 32],
+    /// The shared secret.
+    pub token: Vec<u8>,
+    /// How long to wait for all.
+    pub deadline: Duration,
+}
+
+/// Opens the port; an occupied one is explained.
+pub fn listen(address: SocketAddr, token: &[u8]) -> Result<TcpListener> {
+    check_token(address, token)?;
+    TcpListener::bind(address).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Error::new(
+            Kind::Rendezvous,
+            format!("port {} of {} is in use: another job listens there", address.port(), address.ip()),
+        )
+        .hint("wait for that job, or give this one another port with MASTER_PORT or --set engine.port=N"),
+        _ => Error::new(Kind::Rendezvous, format!("cannot listen on {address}: {error}"))
+            .hint("MASTER_ADDR must be an address of the host that runs rank 0"),
+    })
+}
+
+/// Waits until all ranks are here, saying every now and then who is missing, and sends each the roster.
+pub fn gather(listener: &TcpListener, expected: &Expected, say: &dyn Fn(String)) -> Result<Vec<Arrived>> {
+    let start = Instant::now();
+    let mut arrived: Vec<Option<Arrived>> = (0..expected.world).map(|_| None).collect();
+    let (sender, receiver) = channel();
+    let pending = Arc::new(AtomicUsize::new(0));
+    listener.set_nonblocking(true).map_err(|error| Error::io("cannot listen", &error))?;
+    let mut reminder = REMINDER;
+    loop {
+        admit(listener, expected, &sender, &pending);
+        welcome(&receiver, expected, &mut arrived);
+        let missing: Vec<usize> = (0..expected.world).filter(|&rank| arrived[rank].is_none()).collect();
+        if missing.is_empty() {
+            return Ok(send_roster(arrived));
+        }
+        let waited = start.elapsed();
+        if waited >= expected.deadline {
+            let error = gave_up(listener, &missing, expected);
+            for here in arrived.iter_mut().flatten() {
+                let _ = send(&mut here.stream, &Answer::Refused(error.clone()));
+            }
+            return Err(error);
+        }
+        if waited >= reminder {
+            reminder += REMINDER;
+            remind(listener, &missing, waited.as_secs(), &mut arrived, say);
+        }
+    }
+}
+
+/// Takes new connections and shakes hands with each in a thread of its own: a slow stranger holds up nobody.
+fn admit(
+    listener: &TcpListener,
+    expected: &Expected,
+    sender: &Sender<(Join, TcpStream)>,
+    pending: &Arc<AtomicUsize>,
+) {
+    while pending.load(Ordering::Relaxed) < PENDING {
+        let Ok((mut stream, address)) = listener.accept() else { return };
+        if check_token(address, &expected.token).is_err() {
+            continue;
+        }
+        let (sender, pending, token) = (sender.clone(), Arc::clone(pending), expected.token.clone());
+        pending.fetch_add(1, Ordering::Relaxed);
+        std::thread::spawn(move || {
+            let joined = stream
+                .set_nonblocking(false)
+                .and_then(|()| shake(&mut stream, Side::Listener, Purpose::Control, &token))
+                .and_then(|()| receive::<Join>(&mut stream));
+            pending.fetch_sub(1, Ordering::Relaxed);
+            if let Ok(join) = joined {
+                // The receiver is gone only when the rendezvous is over.
+                let _ = sender.send((join, stream));
+            }
+        });
+    }
+}
+
+/// Gives each proven rank its place, or refuses it with the reason.
+fn welcome(receiver: &Receiver<(Join, TcpStream)>, expected: &Expected, arrived: &mut [Option<Arrived>]) {
+    match receiver.recv_timeout(Duration::from_millis(5)) {
+        Ok((join, mut stream)) => {
+            let rank = join.member.rank;
+            // A rank that lost its connection while waiting may come again.
+            if let Some(slot) = arrived.get_mut(rank)
+                && slot.as_ref().is_some_and(|here| is_gone(&here.stream))
+            {
+                *slot = None;
+            }
+            match object(&join, expected, arrived) {
+                Some(reason) => {
+                    let _ = send(&mut stream, &Answer::Refused(Error::new(Kind::Rendezvous, reason)));
+                }
+                None => arrived[rank] = Some(Arrived { member: join.member, stream }),
+            }
+        }
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+    }
+}
+
+/// Why a rank cannot join.
+fn object(join: &Join, expected: &Expected, arrived: &[Option<Arrived>]) -> Option<String> {
+    let rank = join.member.rank;
+    if join.job != expected.job {
+        return Some(format!(
+            "rank {rank} has another job than rank 0: the job files or flags differ (or another job listens on this port)"
+        ));
+    }
+    if join.world != expected.world {
+        return Some(format!("rank {rank} expects {} ranks, rank 0 expects {}", join.world, expected.world));
+    }
+    match arrived.get(rank) {
+        None => Some(format!("there is no rank {rank} among {} ranks", expected.world)),
+        Some(Some(here)) => Some(format!(
+            "rank {rank} is here already, from {} (pid {})",
+            here.member.host, here.member.process
+        )),
+        Some(None) => None,
+    }
+}
+
+fn is_gone(stream: &TcpStream) -> bool {
+    let _ = stream.set_nonblocking(true);
+    let gone = match stream.peek(&mut [0]) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+    };
+    let _ = stream.set_nonblocking(false);
+    gone
+}
+
+fn send_roster(arrived: Vec<Option<Arrived>>) -> Vec<Arrived> {
+    let mut arrived: Vec<Arrived> = arrived.into_iter().flatten().collect();
+    let members: Vec<Member> = arrived.iter().map(|here| here.member.clone()).collect();
+    let roster = Answer::Roster { members, generation: 1 };
+    for here in &mut arrived {
+        // One that has left meanwhile is noticed by whoever connects to it next.
+        let _ = send(&mut here.stream, &roster);
+    }
+    arrived
+}
+
+fn remind(
+    listener: &TcpListener,
+    missing: &[usize],
+    seconds: u64,
+    arrived: &mut [Option<Arrived>],
+    say: &dyn Fn(String),
+) {
+    let here = arrived.iter().flatten().count();
+    let at = listener.local_addr().map_or_else(|_| "?".into(), describe);
+    say(format!(
+        "waiting for {} for {seconds} s ({here} of {} are here); rank 0 listens on {at}",
+        ranks(missing),
+        arrived.len()
+    ));
+    for here in arrived.iter_mut().flatten() {
+        let _ = send(&mut here.stream, &Answer::Waiting { missing: missing.to_vec(), seconds });
+    }
+}
+
+fn gave_up(listener: &TcpListener, missing: &[usize], expected: &Expected) -> Error {
+    let at = listener.local_addr().map_or_else(|_| "?".into(), describe);
+    Error::new(
+        Kind::Rendezvous,
+        format!("{} did not arrive within {} s; rank 0 listened on {at}", ranks(missing), expected.deadline.as_secs_f64()),
+    )
+    .hint("check that they were started and can reach that address and port; fault.join_deadline sets how long to wait")
+}

@@ -1,0 +1,117 @@
+//! Messages between ranks before and beside the data: postcard behind a length, bounded.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use thalweg_core::Error;
+use thalweg_core::event::Pulse;
+
+/// The largest message anybody may send.
+const LIMIT: u32 = 1 << 20;
+
+/// What a rank says of itself when it joins.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its number.
+    pub rank: usize,
+    /// Its machine.
+    pub host: String,
+    /// Its process.
+    pub process: u32,
+    /// Where it listens for data.
+    pub data: SocketAddr,
+}
+
+/// What a rank says to join.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Join {
+    /// Who it is.
+    pub member: Member,
+    /// How many ranks it expects.
+    pub world: usize,
+    /// Digest of its job.
+    pub job: [u8; 32],
+}
+
+/// What the coordinator answers while ranks arrive.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// These are still missing.
+    Waiting {
+        /// Their numbers.
+        missing: Vec<usize>,
+        /// Since when, in seconds.
+        seconds: u64,
+    },
+    /// All are here.
+    Roster {
+        /// By rank.
+        members: Vec<Member>,
+        /// Generation of the group.
+        generation: u32,
+    },
+    /// You cannot join, or it is over.
+    Refused(Error),
+}
+
+/// What travels on the control connection once training runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Control {
+    /// I live, and do this.
+    Pulse(Pulse),
+    /// This happened to me in an operation with others; I wait for the verdict.
+    Witness(Box<Error>, Pulse),
+    /// I give up.
+    Failed(Box<Error>, Pulse),
+    /// I am done and leave in order.
+    Goodbye,
+    /// From the coordinator: it is over, and why.
+    Abort(Box<Error>),
+}
+
+/// Sends a message.
+pub fn send<T: Serialize>(stream: &mut impl Write, message: &T) -> io::Result<()> {
+    let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    let length = u32::try_from(body.len()).ok().filter(|&length| length <= LIMIT);
+    let length = length.ok_or_else(|| io::Error::other("message too large"))?;
+    let mut frame = Vec::with_capacity(body.len() + 4);
+    frame.extend_from_slice(&length.to_le_bytes());
+    frame.extend_from_slice(&body);
+    stream.write_all(&frame)
+}
+
+/// Receives a message. The stream's read timeout is the deadline.
+pub fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<T> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if length > LIMIT {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a message of {length} bytes is not one of ours"),
+        ));
+    }
+    // Reading through `take` grows the buffer with what really arrives, not with what is promised.
+    let mut body = Vec::new();
+    stream.take(u64::from(length)).read_to_end(&mut body)?;
+    if body.len() < length as usize {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    postcard::from_bytes(&body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_as_sent_and_garbage_is_an_error() {
+        let mut wire = Vec::new();
+        send(&mut wire, &Control::Goodbye).unwrap();
+        assert_eq!(receive::<Control>(&mut wire.as_slice()).unwrap(), Control::Goodbye);
+        assert!(receive::<Control>(&mut &wire[..3]).is_err());
+        assert!(receive::<Control>(&mut b"GET / HTTP/1.1\r\n\r\n".as_slice()).is_err());
+        assert!(receive::<Join>(&mut [255u8; 64].as_slice()).is_err());
+    }
+}

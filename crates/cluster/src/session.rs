@@ -1,0 +1,272 @@
+//! The life of a rank: from its place in the environment to its goodbye.
+
+use crate::beacon::Beacon;
+use crate::control::{self, Line, PULSE};
+use crate::engine::environment::{Meeting, Place};
+use crate::linux;
+use crate::rank::{Emit, Parts, Rank};
+use crate::rendezvous::message::Control;
+use crate::rendezvous::{Invitation, coordinator, join, mesh};
+use crate::uplink::Uplink;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use thalweg_comm::transport::{Transport, mem, tcp::Tcp};
+use thalweg_core::clock::SystemClock;
+use thalweg_core::event::{Event, Level, Record};
+use thalweg_core::{Error, Kind, Result};
+
+/// What a rank needs to know of its job.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Digest of the job.
+    pub job: [u8; 32],
+    /// Seed of the job.
+    pub seed: u64,
+    /// The shared secret.
+    pub token: Vec<u8>,
+    /// The longest a rank may hold up a step.
+    pub step_deadline: Duration,
+    /// The longest to wait until all are there.
+    pub join_deadline: Duration,
+    /// The port rank 0 listens on if a launcher passes it on; 0: any.
+    pub port: u16,
+}
+
+/// Where records go if there is no launcher to take them.
+pub type OnRecord = Arc<dyn Fn(&Record) -> Result<()> + Send + Sync>;
+
+/// Seconds since 1970.
+pub fn unix_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// Runs a program as the rank that this process is.
+pub fn run<T>(
+    place: &Place,
+    terms: &Terms,
+    on_record: &OnRecord,
+    program: impl FnOnce(&mut Rank) -> Result<T>,
+) -> Result<T> {
+    let beacon = Beacon::new();
+    let uplink = Uplink::open(Arc::clone(&beacon))?;
+    let line = Arc::new(OnceLock::new());
+    let session = Session { rank: place.rank, beacon, uplink, line, on_record: Arc::clone(on_record) };
+    session.keep_pulse();
+    let mut coordinator = None;
+    let entered = session.enter(place, terms, &mut coordinator);
+    let result = entered.map(|mut rank| {
+        let result = catch_unwind(AssertUnwindSafe(|| program(&mut rank)))
+            .unwrap_or_else(|panic| Err(panicked(&*panic)));
+        // The last word goes out before the data connections close: the others must learn the reason first.
+        session.last_word(&result);
+        if result.is_ok() {
+            rank.leave();
+        }
+        result
+    });
+    let result = result.unwrap_or_else(|error| {
+        let failed = Err(error);
+        session.last_word(&failed);
+        failed
+    });
+    if let Some(coordinator) = coordinator {
+        wait_for(&coordinator, Duration::from_secs(5));
+    }
+    result
+}
+
+struct Session {
+    rank: usize,
+    beacon: Arc<Beacon>,
+    uplink: Option<Arc<Uplink>>,
+    line: Arc<OnceLock<Arc<Line>>>,
+    on_record: OnRecord,
+}
+
+impl Session {
+    fn emit(&self) -> Emit {
+        let (rank, uplink, on_record, beacon) =
+            (self.rank, self.uplink.clone(), Arc::clone(&self.on_record), Arc::clone(&self.beacon));
+        Arc::new(move |event| {
+            let record = Record { time: unix_time(), rank: Some(rank), event };
+            match &uplink {
+                Some(uplink) => uplink.send(&record),
+                None => {
+                    if let Err(error) = on_record(&record) {
+                        beacon.condemn(error);
+                    }
+                }
+            }
+        })
+    }
+
+    /// Gives signs of life from now on.
+    fn keep_pulse(&self) {
+        let (beacon, line, uplink, rank) =
+            (Arc::clone(&self.beacon), Arc::clone(&self.line), self.uplink.clone(), self.rank);
+        std::thread::spawn(move || {
+            loop {
+                let pulse = beacon.pulse();
+                if let Some(line) = line.get() {
+                    let line: &Arc<Line> = line;
+                    line.say(&Control::Pulse(pulse.clone()));
+                }
+                if let Some(uplink) = &uplink {
+                    uplink.send(&Record { time: unix_time(), rank: Some(rank), event: Event::Pulse(pulse) });
+                }
+                std::thread::sleep(PULSE);
+            }
+        });
+    }
+
+    /// Finds the others.
+    fn enter(&self, place: &Place, terms: &Terms, presiding: &mut Option<JoinHandle<()>>) -> Result<Rank> {
+        let emit = self.emit();
+        if place.world == 1 {
+            let alone = mem::mesh(1).pop().ok_or_else(|| Error::internal("a world of one has no member"))?;
+            return Ok(self.rank(terms, Box::new(alone), vec![linux::host_name()], 1, emit));
+        }
+        let invitation = Invitation {
+            rank: place.rank,
+            world: place.world,
+            job: terms.job,
+            token: terms.token.clone(),
+            host: linux::host_name(),
+            anywhere: !place.local,
+            deadline: terms.join_deadline,
+        };
+        let speaker = Arc::clone(&emit);
+        let say = move |message| speaker(Event::Notice { level: Level::Warning, message });
+        let meeting = match place.rank {
+            0 => {
+                let (address, thread) = self.convene(place, terms, &emit)?;
+                *presiding = Some(thread);
+                address
+            }
+            _ => match (&place.meeting, &self.uplink) {
+                (Meeting::At { host, port }, _) => format!("{host}:{port}"),
+                (Meeting::ByLauncher, Some(uplink)) => uplink.coordinator(terms.join_deadline)?,
+                (Meeting::ByLauncher, None) => {
+                    return Err(Error::internal("no launcher to ask for rank 0's address"));
+                }
+            },
+        };
+        let joined = join::join(&invitation, &meeting, &say)?;
+        let peers = mesh::connect(&invitation, &joined)?;
+        let broken = |error: std::io::Error| Error::io("cannot set up a connection", &error);
+        let hosts: Vec<String> = joined.members.iter().map(|member| member.host.clone()).collect();
+        let line = Line::open(joined.control, place.rank, terms.step_deadline, Arc::clone(&self.beacon))
+            .map_err(broken)?;
+        let witness = Arc::clone(&line);
+        self.beacon.call_witness(Box::new(move |error, pulse| {
+            witness.say(&Control::Witness(Box::new(error.clone()), pulse.clone()))
+        }));
+        // Set once: this is the only place.
+        let _ = self.line.set(line);
+        let transport = Tcp::new(place.rank, peers).map_err(broken)?;
+        if place.rank == 0 {
+            emit(Event::Joined { hosts: hosts.clone(), generation: joined.generation });
+        }
+        Ok(self.rank(terms, Box::new(transport), hosts, joined.generation, emit))
+    }
+
+    /// Rank 0 opens the port and takes the coordinator's role in a thread of its own.
+    fn convene(&self, place: &Place, terms: &Terms, emit: &Emit) -> Result<(String, JoinHandle<()>)> {
+        let (address, meeting) = match &place.meeting {
+            Meeting::ByLauncher => (SocketAddr::new(Ipv4Addr::LOCALHOST.into(), terms.port), None),
+            Meeting::At { host, port } => {
+                (listening_address(host, *port, place.local, &terms.token)?, Some(format!("{host}:{port}")))
+            }
+        };
+        let listener = coordinator::listen(address, &terms.token)?;
+        let bound = listener.local_addr().map_err(|error| Error::io("no local address", &error))?;
+        emit(Event::Listening { address: bound.to_string() });
+        let expected = coordinator::Expected {
+            world: place.world,
+            job: terms.job,
+            token: terms.token.clone(),
+            deadline: terms.join_deadline,
+        };
+        let (beacon, emit, deadline) = (Arc::clone(&self.beacon), Arc::clone(emit), terms.step_deadline);
+        let thread = std::thread::spawn(move || {
+            let say = |message| emit(Event::Notice { level: Level::Warning, message });
+            // On failure every rank that arrived, rank 0 among them, has been told why.
+            if let Ok(arrived) = coordinator::gather(&listener, &expected, &say) {
+                drop(listener);
+                control::preside(arrived, deadline, &beacon);
+            }
+        });
+        Ok((meeting.unwrap_or_else(|| bound.to_string()), thread))
+    }
+
+    fn rank(
+        &self,
+        terms: &Terms,
+        transport: Box<dyn Transport>,
+        hosts: Vec<String>,
+        generation: u32,
+        emit: Emit,
+    ) -> Rank {
+        Rank::new(Parts {
+            transport,
+            clock: Arc::new(SystemClock::default()),
+            emit,
+            beacon: Arc::clone(&self.beacon),
+            hosts,
+            generation,
+            step_deadline: terms.step_deadline,
+            join_deadline: terms.join_deadline,
+            seed: terms.seed,
+        })
+    }
+
+    fn last_word<T>(&self, result: &Result<T>) {
+        let pulse = self.beacon.pulse();
+        if let Err(error) = result {
+            (self.emit())(Event::Failed { error: error.clone(), pulse: pulse.clone() });
+        }
+        if let Some(line) = self.line.get() {
+            line.leave(&match result {
+                Ok(_) => Control::Goodbye,
+                Err(error) => Control::Failed(Box::new(error.clone()), pulse),
+            });
+        }
+    }
+}
+
+/// Where rank 0 listens: where it is told, or on all addresses if others come from elsewhere with a token (a host's
+/// own name often leads to an address that only it can use).
+fn listening_address(host: &str, port: u16, local: bool, token: &[u8]) -> Result<SocketAddr> {
+    let resolved = (host, port).to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    let address = resolved.ok_or_else(|| {
+        Error::new(Kind::Rendezvous, format!("the name {host} does not resolve"))
+            .hint("MASTER_ADDR must be a name or an address of the host that runs rank 0")
+    })?;
+    let explicit_loopback =
+        host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    if local || explicit_loopback || token.is_empty() {
+        return Ok(address);
+    }
+    Ok(SocketAddr::new(
+        if address.is_ipv6() { std::net::Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() },
+        port,
+    ))
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_string())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    Error::internal(format!("the program panicked: {}", text.unwrap_or_default()))
+}
+
+fn wait_for(thread: &JoinHandle<()>, patience: Duration) {
+    let end = Instant::now() + patience;
+    while !thread.is_finished() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,170 @@
+//! Tensors by name in a safetensors file, with a checksum, written so that a reader sees all of it or none.
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use thalweg_core::{Error, Result};
+
+/// The metadata key under which the checksum stands.
+const CHECKSUM: &str = "sha256";
+
+/// One tensor of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    /// Sizes, outermost first.
+    pub shape: Vec<usize>,
+    /// Values, row-major.
+    pub values: Vec<f32>,
+}
+
+/// Named tensors and what is written about them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TensorFile {
+    /// By name.
+    pub tensors: BTreeMap<String, Stored>,
+    /// Texts by key.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl TensorFile {
+    /// Adds a tensor.
+    pub fn push(&mut self, name: impl Into<String>, shape: &[usize], values: &[f32]) {
+        self.tensors.insert(name.into(), Stored { shape: shape.to_vec(), values: values.to_vec() });
+    }
+
+    /// Covers names, shapes, values and metadata.
+    fn checksum(&self) -> String {
+        let mut digest = Sha256::new();
+        for (key, text) in self.metadata.iter().filter(|(key, _)| *key != CHECKSUM) {
+            digest.update(format!("{key}={}:{text}\n", text.len()));
+        }
+        for (name, tensor) in &self.tensors {
+            digest.update(format!("{name} {:?}\n", tensor.shape));
+            digest.update(bytemuck::cast_slice::<f32, u8>(&tensor.values));
+        }
+        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Writes it: first beside its place, then moved there in one go.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let views: Vec<(&str, TensorView<'_>)> = self
+            .tensors
+            .iter()
+            .map(|(name, tensor)| {
+                let bytes = bytemuck::cast_slice(&tensor.values);
+                TensorView::new(Dtype::F32, tensor.shape.clone(), bytes)
+                    .map(|view| (name.as_str(), view))
+                    .map_err(|error| Error::internal(format!("tensor {name}: {error}")))
+            })
+            .collect::<Result<_>>()?;
+        let mut metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
+        metadata.insert(CHECKSUM.into(), self.checksum());
+        let bytes = safetensors::serialize(views, Some(metadata))
+            .map_err(|error| Error::internal(format!("{}: {error}", path.display())))?;
+        write_atomically(path, &bytes)
+    }
+
+    /// Reads it and checks it against its checksum.
+    pub fn read(path: &Path) -> Result<TensorFile> {
+        let shown = path.display();
+        let bytes = fs::read(path).map_err(|error| Error::io(format!("cannot read {shown}"), &error))?;
+        let broken = |why: String| {
+            Error::data(format!("{shown} is damaged: {why}")).hint(
+                "it was cut short or changed after it was written; use another checkpoint or train again",
+            )
+        };
+        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| broken(error.to_string()))?;
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| broken(error.to_string()))?;
+        let metadata: BTreeMap<String, String> =
+            header.metadata().clone().unwrap_or_default().into_iter().collect();
+        let mut file = TensorFile { tensors: BTreeMap::new(), metadata };
+        for (name, view) in tensors.tensors() {
+            if view.dtype() != Dtype::F32 {
+                return Err(broken(format!("tensor {name} is not f32")));
+            }
+            let values =
+                view.data().as_chunks::<4>().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect();
+            file.tensors.insert(name, Stored { shape: view.shape().to_vec(), values });
+        }
+        match file.metadata.remove(CHECKSUM) {
+            Some(stored) if stored == file.checksum() => Ok(file),
+            Some(_) => Err(broken("its checksum does not fit its content".into())),
+            None => Err(Error::data(format!("{shown} was not written by thalweg: it has no checksum"))),
+        }
+    }
+
+    /// A text of the metadata.
+    pub fn text(&self, key: &str, path: &Path) -> Result<&str> {
+        self.metadata.get(key).map(String::as_str).ok_or_else(|| {
+            Error::data(format!("{} does not say its `{key}`: it is not such a file", path.display()))
+        })
+    }
+}
+
+/// Writes a file beside its place and moves it there once it is safely on disk.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let beside = path.with_file_name(name);
+    let written = File::create(&beside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    let moved = written.and_then(|()| fs::rename(&beside, path));
+    moved.map_err(|error| {
+        // Best effort: the half-written file is worth nothing to anybody.
+        let _ = fs::remove_file(&beside);
+        Error::io(format!("cannot write {}", path.display()), &error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> TensorFile {
+        let mut file = TensorFile::default();
+        file.push("layers.0.weight", &[2, 3], &[1.0, -2.0, 3.5, 0.0, f32::MIN_POSITIVE, 9.0]);
+        file.push("layers.0.bias", &[0], &[]);
+        file.metadata.insert("step".into(), "17".into());
+        file
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        sample().write(&path).unwrap();
+        assert_eq!(TensorFile::read(&path).unwrap(), sample());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn every_cut_and_every_flipped_byte_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        sample().write(&path).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert!(TensorFile::read(&path).is_err(), "cut to {length}");
+        }
+        for place in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[place] ^= 0x10;
+            fs::write(&path, &changed).unwrap();
+            if let Ok(read) = TensorFile::read(&path) {
+                assert_eq!(read, sample(), "byte {place} changed what is read");
+            }
+        }
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_says_which() {
+        let error = write_atomically(Path::new("/nowhere/at/all"), b"x").unwrap_err();
+        assert!(error.message.contains("/nowhere/at/all"), "{error}");
+    }
+}

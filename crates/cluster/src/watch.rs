@@ -1,0 +1,146 @@
+//! Who holds up the job: a pure decision over the ranks' pulses.
+//!
+//! A rank that gives no sign of life for the deadline is silent, whatever the others do. A rank that lives but
+//! computes for longer than the deadline while others wait for it holds them up. Those who wait are never blamed.
+
+use crate::inquest::Evidence;
+use std::time::Duration;
+use thalweg_core::event::{Phase, Pulse};
+
+/// The pulses of a group, and when they were heard.
+pub struct Watch {
+    deadline: Duration,
+    ranks: Vec<Heard>,
+}
+
+#[derive(Clone, Default)]
+struct Heard {
+    /// When, and what; nothing before the first pulse and after an orderly goodbye.
+    last: Option<(Duration, Pulse)>,
+}
+
+impl Watch {
+    /// Watches so many ranks.
+    pub fn new(world: usize, deadline: Duration) -> Watch {
+        Watch { deadline, ranks: vec![Heard::default(); world] }
+    }
+
+    /// A rank gave a sign of life.
+    pub fn heard(&mut self, rank: usize, now: Duration, pulse: Pulse) {
+        if let Some(heard) = self.ranks.get_mut(rank) {
+            heard.last = Some((now, pulse));
+        }
+    }
+
+    /// A rank is no longer expected to give any.
+    pub fn dismiss(&mut self, rank: usize) {
+        if let Some(heard) = self.ranks.get_mut(rank) {
+            heard.last = None;
+        }
+    }
+
+    /// The watcher itself was asleep (stopped, or the machine suspended): nobody is to blame for that time.
+    pub fn forgive(&mut self, now: Duration) {
+        for heard in &mut self.ranks {
+            if let Some((when, _)) = &mut heard.last {
+                *when = now;
+            }
+        }
+    }
+
+    /// What a rank was doing when last heard of.
+    pub fn last(&self, rank: usize) -> Option<&Pulse> {
+        self.ranks.get(rank)?.last.as_ref().map(|(_, pulse)| pulse)
+    }
+
+    /// Whoever holds up the job at this moment.
+    pub fn verdict(&self, now: Duration) -> Option<Evidence> {
+        let heard =
+            || self.ranks.iter().enumerate().filter_map(|(rank, h)| h.last.as_ref().map(|last| (rank, last)));
+        let silence = |when: &Duration| now.saturating_sub(*when);
+        let silent = heard()
+            .filter(|(_, (when, _))| silence(when) >= self.deadline)
+            .max_by_key(|(rank, (when, _))| (silence(when), usize::MAX - rank));
+        if let Some((rank, (when, pulse))) = silent {
+            return Some(Evidence::Silent {
+                rank,
+                seconds: silence(when).as_secs_f64(),
+                pulse: pulse.clone(),
+            });
+        }
+        let deadline = self.deadline.as_secs_f64();
+        let waiting = |pulse: &Pulse| pulse.phase == Phase::Exchanging && pulse.since >= deadline;
+        if !heard().any(|(_, (_, pulse))| waiting(pulse)) {
+            return None;
+        }
+        heard()
+            .filter(|(_, (_, pulse))| pulse.phase == Phase::Computing && pulse.since >= deadline)
+            .min_by_key(|(rank, (_, pulse))| (pulse.operation, *rank))
+            .map(|(rank, (_, pulse))| Evidence::Stuck { rank, pulse: pulse.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    fn pulse(phase: Phase, operation: u64, since: f64) -> Pulse {
+        Pulse { phase, operation, since, ..Pulse::default() }
+    }
+
+    fn watch() -> Watch {
+        Watch::new(4, at(2.0))
+    }
+
+    #[test]
+    fn nobody_is_blamed_while_all_are_heard() {
+        let mut watch = watch();
+        for rank in 0..4 {
+            watch.heard(rank, at(1.0), pulse(Phase::Exchanging, 5, 0.1));
+        }
+        assert_eq!(watch.verdict(at(1.5)), None);
+    }
+
+    #[test]
+    fn the_silent_one_is_blamed_not_those_who_wait_for_it() {
+        let mut watch = watch();
+        watch.heard(2, at(1.0), pulse(Phase::Computing, 4, 0.1));
+        for rank in [0, 1, 3] {
+            watch.heard(rank, at(3.0), pulse(Phase::Exchanging, 5, 2.0));
+        }
+        assert!(matches!(watch.verdict(at(3.0)), Some(Evidence::Silent { rank: 2, .. })));
+    }
+
+    #[test]
+    fn a_rank_that_computes_forever_is_stuck() {
+        let mut watch = watch();
+        watch.heard(1, at(9.0), pulse(Phase::Computing, 4, 5.0));
+        for rank in [0, 2, 3] {
+            watch.heard(rank, at(9.0), pulse(Phase::Exchanging, 5, 4.0));
+        }
+        assert!(matches!(watch.verdict(at(9.1)), Some(Evidence::Stuck { rank: 1, .. })));
+    }
+
+    #[test]
+    fn long_preparation_is_nobodys_fault() {
+        let mut watch = watch();
+        watch.heard(1, at(9.0), pulse(Phase::Preparing, 0, 9.0));
+        watch.heard(0, at(9.0), pulse(Phase::Exchanging, 1, 8.0));
+        assert_eq!(watch.verdict(at(9.1)), None);
+    }
+
+    #[test]
+    fn a_watcher_that_slept_forgives() {
+        let mut watch = watch();
+        watch.heard(0, at(1.0), pulse(Phase::Computing, 1, 0.0));
+        assert!(watch.verdict(at(60.0)).is_some());
+        watch.forgive(at(60.0));
+        assert_eq!(watch.verdict(at(60.5)), None);
+        watch.dismiss(0);
+        assert_eq!(watch.verdict(at(99.0)), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! Moving frames between the ranks of one group.
+//!
+//! A [`Transport`] is a rank's view of its group. Its one verb, [`Transport::transfer`], carries out any number of
+//! sends and receives at once, so that a schedule's step is one call and nothing depends on a buffer in between.
+//! [`mem`] connects threads, [`tcp`] processes and hosts; both are [`stream::Streamed`] over their own byte streams,
+//! so that framing, checksums, deadlines and blame exist once.
+
+pub mod fault;
+mod frame;
+mod hangup;
+pub mod mem;
+pub mod stream;
+pub mod tcp;
+
+pub use fault::{Cause, Fault, culprit};
+pub use mem::{Links, Mem, mesh};
+pub use tcp::Tcp;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What a transfer belongs to. Both ends of every frame must agree on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// The life of the group; it changes when the membership does.
+    pub generation: u32,
+    /// The number of the operation within the generation.
+    pub operation: u64,
+    /// The tensor the operation is about.
+    pub tensor: u32,
+}
+
+/// A chunk to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// The rank that receives it.
+    pub to: usize,
+    /// Which part of the tensor it is.
+    pub chunk: u32,
+    /// Its bytes, at most [`crate::wire::MAX_PAYLOAD`].
+    pub bytes: &'a [u8],
+}
+
+/// A chunk to receive, and the memory it goes to.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    /// The rank that sends it.
+    pub from: usize,
+    /// Which part of the tensor it is.
+    pub chunk: u32,
+    /// Where it goes; the sender must send exactly this many bytes.
+    pub bytes: &'a mut [u8],
+}
+
+/// One rank's view of a group of ranks that are connected to each other.
+pub trait Transport: Send {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks in the group.
+    fn world(&self) -> usize;
+
+    /// Carries out all sends and receives at once and returns when all are done.
+    ///
+    /// No send relies on a buffer: it may take until the other rank receives. Several chunks to or from the same
+    /// rank travel in the order of the list. Ends early, naming a rank, when *any* rank of the group is lost (not
+    /// only those in the lists), when `deadline` has passed, or when [`Abort::abort`] is called. A rank that left
+    /// the group by [`Transport::close`] is a fault only for those who still need something from it.
+    ///
+    /// After a fault the contents of the receiving memory are unspecified, the group is at its end, and every
+    /// further transfer returns the same fault.
+    fn transfer(
+        &mut self,
+        tag: Tag,
+        sends: &[Outgoing<'_>],
+        receives: &mut [Incoming<'_>],
+        deadline: Duration,
+    ) -> Result<(), Fault>;
+
+    /// What has passed through so far.
+    fn traffic(&self) -> Traffic;
+
+    /// A handle by which another thread ends a transfer in progress.
+    fn abort_handle(&self) -> Abort;
+
+    /// Leaves the group in good order: the others are told that this rank is done, not dead.
+    ///
+    /// A transport that is dropped without it looks like a dead rank to the others, which is what a rank that ends
+    /// with an error of its own wants.
+    fn close(&mut self);
+}
+
+/// Bytes that passed through a transport since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Payload handed to the network.
+    pub payload_sent: u64,
+    /// Payload taken from the network.
+    pub payload_received: u64,
+    /// All bytes handed to the network, headers included.
+    pub total_sent: u64,
+    /// All bytes taken from the network, headers included.
+    pub total_received: u64,
+}
+
+/// Ends the transfers of one rank from another thread, within some 20 ms.
+#[derive(Clone, Debug, Default)]
+pub struct Abort(Arc<AtomicBool>);
+
+impl Abort {
+    /// Ends the transfer in progress and every later one with [`Cause::Aborted`].
+    pub fn abort(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Abort::abort`] was called.
+    pub fn is_aborted(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,139 @@
+//! Sockets between processes and hosts.
+//!
+//! A full mesh of connected, already authenticated streams. One `poll(2)` serves all sends and receives of a
+//! transfer in both directions, without threads, and watches every peer of the group for a hang-up, so that a death
+//! is noticed by those who exchange nothing with the dead.
+
+use super::hangup::{self, is_hang_up};
+use super::stream::{Interest, Link, Streamed, Wires};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// A transport over TCP connections.
+pub type Tcp = Streamed<Sockets>;
+
+/// How often a rank looks at its sockets before it sleeps, if every rank may have a core. A wake-up costs some
+/// 50 microseconds, a look about one.
+const PATIENCE: u32 = 64;
+
+impl Tcp {
+    /// Rank `rank` of a group of `peers.len()`, connected to each of the others; `peers[rank]` is `None`.
+    ///
+    /// The streams must be fresh: nothing but frames may be on them any more.
+    pub fn new(rank: usize, peers: Vec<Option<TcpStream>>) -> io::Result<Tcp> {
+        for (peer, stream) in peers.iter().enumerate() {
+            match stream {
+                Some(stream) if peer != rank => {
+                    stream.set_nodelay(true)?;
+                    stream.set_nonblocking(true)?;
+                }
+                None if peer == rank => {}
+                _ => {
+                    let what =
+                        format!("rank {rank} needs one connection to each other rank; see rank {peer}");
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+                }
+            }
+        }
+        if rank >= peers.len() {
+            let what = format!("rank {rank} is not in a world of {}", peers.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let patience = if peers.len() <= cores { PATIENCE } else { 1 };
+        let links = peers.into_iter().map(|stream| stream.map(Socket)).collect();
+        Ok(Streamed::over(rank, Sockets { links, patience }))
+    }
+}
+
+/// The connection to one peer.
+pub struct Socket(TcpStream);
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.0.read_vectored(buffers)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.write_vectored(buffers)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Link for Socket {
+    fn last_words(&mut self) -> io::Result<Vec<u8>> {
+        hangup::unread(&self.0)
+    }
+
+    fn finish(&mut self) {
+        // Fails only if the connection is gone already.
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+}
+
+/// The connections of one rank.
+pub struct Sockets {
+    links: Vec<Option<Socket>>,
+    patience: u32,
+}
+
+impl Wires for Sockets {
+    type Link = Socket;
+
+    fn links(&mut self) -> &mut [Option<Socket>] {
+        &mut self.links
+    }
+
+    fn wait(
+        &mut self,
+        interests: &[Interest],
+        timeout: Duration,
+        hung_up: &mut Vec<usize>,
+    ) -> io::Result<()> {
+        let mut peers = Vec::with_capacity(self.links.len());
+        let mut polled = Vec::with_capacity(self.links.len());
+        for (peer, (link, interest)) in self.links.iter().zip(interests).enumerate() {
+            if let (Some(link), true) = (link, *interest != Interest::default()) {
+                peers.push(peer);
+                polled.push(PollFd::new(link.0.as_fd(), events(*interest)));
+            }
+        }
+        let timeout = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
+        match poll(&mut polled, PollTimeout::from(timeout)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let gone = peers.iter().zip(&polled).filter(|(_, polled)| is_hang_up(polled));
+        hung_up.extend(gone.map(|(peer, _)| *peer));
+        Ok(())
+    }
+
+    fn patience(&self) -> u32 {
+        self.patience
+    }
+}
+
+fn events(interest: Interest) -> PollFlags {
+    let mut events = PollFlags::empty();
+    events.set(PollFlags::POLLIN, interest.read);
+    events.set(PollFlags::POLLOUT, interest.write);
+    events.set(hangup::WATCH, interest.hang_up);
+    events
+}

@@ -1,0 +1,265 @@
+//! The frame: what every byte between two ranks is wrapped in.
+//!
+//! A frame is a header of [`HEADER`] bytes, little-endian, and a payload of the length it states:
+//!
+//! | bytes  | field      | why                                                              |
+//! |--------|------------|------------------------------------------------------------------|
+//! | 0..4   | magic      | tells data from a farewell, and both from a stranger's bytes     |
+//! | 4..8   | generation | frames of a group that no longer exists are recognised           |
+//! | 8..16  | operation  | two ranks that run different operations notice at the first frame |
+//! | 16..20 | tensor     | so does a rank that exchanges another tensor                     |
+//! | 20..24 | chunk      | which part of the tensor this is                                 |
+//! | 24..28 | length     | of the payload, at most [`MAX_PAYLOAD`]                          |
+//! | 28..32 | checksum   | CRC-32C of the 28 bytes before it and of the payload             |
+//!
+//! A farewell is a frame without payload, the last one on its connection; it tells an orderly leaver from a dead one.
+
+use std::fmt;
+use thiserror::Error;
+
+/// Length of an encoded header.
+pub const HEADER: usize = 32;
+
+/// The largest payload one frame may carry, 1 GiB. A header that states more is not ours.
+pub const MAX_PAYLOAD: usize = 1 << 30;
+
+const CHECKED: usize = HEADER - 4;
+const DATA: u32 = u32::from_le_bytes(*b"TLWD");
+const FAREWELL: u32 = u32::from_le_bytes(*b"TLWF");
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A chunk of a tensor.
+    Data,
+    /// The last frame on its connection, see [`Departure`].
+    Farewell,
+}
+
+/// A decoded header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is for.
+    pub kind: Kind,
+    /// The life of the group the frame belongs to.
+    pub generation: u32,
+    /// The number of the operation within the generation.
+    pub operation: u64,
+    /// The tensor the operation is about.
+    pub tensor: u32,
+    /// The part of the tensor; in a farewell, the [`Departure`].
+    pub chunk: u32,
+    /// Bytes of payload that follow.
+    pub length: u32,
+    /// CRC-32C over the fields above and the payload.
+    pub checksum: u32,
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Header { generation, operation, tensor, chunk, length, .. } = self;
+        match self.kind {
+            Kind::Data => write!(
+                f,
+                "generation {generation}, operation {operation}, tensor {tensor}, chunk {chunk}, {length} bytes"
+            ),
+            Kind::Farewell => write!(f, "a damaged farewell"),
+        }
+    }
+}
+
+/// Why some bytes are not a header.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum HeaderError {
+    /// Fewer bytes than a header has.
+    #[error("a header has {HEADER} bytes, here are {0}")]
+    Short(usize),
+    /// The first four bytes are not ours: a stranger, or a stream that lost its place.
+    #[error("the bytes {0:#010x} do not start a frame")]
+    Magic(u32),
+    /// The stated payload is larger than any of ours, or a farewell states one at all.
+    #[error("a payload of {0} bytes is more than a frame may carry")]
+    Oversized(u32),
+}
+
+impl Header {
+    /// The header of a data frame, its checksum computed over `payload`.
+    pub fn data(generation: u32, operation: u64, tensor: u32, chunk: u32, payload: &[u8]) -> Header {
+        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let header = Header { kind: Kind::Data, generation, operation, tensor, chunk, length, checksum: 0 };
+        Header { checksum: crc32c::crc32c_append(header.seed(), payload), ..header }
+    }
+
+    /// The header that says goodbye.
+    pub fn farewell(generation: u32, departure: Departure) -> Header {
+        let chunk = departure.encode();
+        let header = Header {
+            kind: Kind::Farewell,
+            generation,
+            operation: 0,
+            tensor: 0,
+            chunk,
+            length: 0,
+            checksum: 0,
+        };
+        Header { checksum: header.seed(), ..header }
+    }
+
+    /// The checksum of the header's own fields, to which the payload's is appended.
+    pub fn seed(&self) -> u32 {
+        crc32c::crc32c(&self.encode()[..CHECKED])
+    }
+
+    /// The departure this frame announces, if it is an intact farewell.
+    pub fn departure(&self) -> Option<Departure> {
+        let intact = self.kind == Kind::Farewell && self.checksum == self.seed();
+        intact.then(|| Departure::decode(self.chunk))
+    }
+
+    /// The bytes on the wire.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let magic = match self.kind {
+            Kind::Data => DATA,
+            Kind::Farewell => FAREWELL,
+        };
+        let mut bytes = [0; HEADER];
+        bytes[0..4].copy_from_slice(&magic.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.operation.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.tensor.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.chunk.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.length.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header from the start of `bytes`; any bytes at all are safe to give.
+    ///
+    /// The checksum is not verified here, as it covers the payload too.
+    pub fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
+        let Some(bytes) = bytes.first_chunk::<HEADER>() else {
+            return Err(HeaderError::Short(bytes.len()));
+        };
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let (kind, limit) = match word(0) {
+            DATA => (Kind::Data, MAX_PAYLOAD),
+            FAREWELL => (Kind::Farewell, 0),
+            other => return Err(HeaderError::Magic(other)),
+        };
+        let length = word(24);
+        if length as usize > limit {
+            return Err(HeaderError::Oversized(length));
+        }
+        Ok(Header {
+            kind,
+            generation: word(4),
+            operation: u64::from(word(8)) | u64::from(word(12)) << 32,
+            tensor: word(16),
+            chunk: word(20),
+            length,
+            checksum: word(28),
+        })
+    }
+}
+
+/// Why a rank leaves its group, as its farewell tells the others.
+///
+/// The reason matters because those who are still busy must name the rank that started it, not the one that merely
+/// left first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// Its work is done.
+    Done,
+    /// It waited for somebody until its deadline.
+    GaveUp,
+    /// It was told to stop.
+    Aborted,
+    /// It lost this rank.
+    Lost(usize),
+}
+
+impl Departure {
+    fn encode(self) -> u32 {
+        match self {
+            Departure::Done => 0,
+            Departure::GaveUp => 1,
+            Departure::Aborted => 2,
+            Departure::Lost(rank) => u32::try_from(rank).unwrap_or(u32::MAX).saturating_add(3),
+        }
+    }
+
+    fn decode(code: u32) -> Departure {
+        match code {
+            0 => Departure::Done,
+            1 => Departure::GaveUp,
+            2 => Departure::Aborted,
+            rank => Departure::Lost(rank as usize - 3),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(header) = Header::decode(&bytes) {
+                prop_assert_eq!(&header.encode()[..], &bytes[..HEADER]);
+            }
+        }
+
+        #[test]
+        fn any_bytes_behind_a_magic_are_decoded_or_refused(mut bytes in any::<[u8; HEADER]>(), data: bool) {
+            bytes[..4].copy_from_slice(&if data { DATA } else { FAREWELL }.to_le_bytes());
+            match Header::decode(&bytes) {
+                Ok(header) => {
+                    prop_assert!(header.length as usize <= MAX_PAYLOAD);
+                    prop_assert_eq!(header.encode(), bytes);
+                }
+                Err(error) => prop_assert!(matches!(error, HeaderError::Oversized(_))),
+            }
+        }
+
+        #[test]
+        fn a_header_survives_the_wire(generation: u32, operation: u64, tensor: u32, chunk: u32, payload: Vec<u8>) {
+            let header = Header::data(generation, operation, tensor, chunk, &payload);
+            prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
+            prop_assert_eq!(crc32c::crc32c_append(header.seed(), &payload), header.checksum);
+        }
+
+        #[test]
+        fn one_flipped_bit_is_noticed(operation: u64, payload in proptest::collection::vec(any::<u8>(), 1..64), bit: u16) {
+            let header = Header::data(1, operation, 2, 3, &payload);
+            let mut frame = [&header.encode()[..], &payload].concat();
+            let bit = bit as usize % (frame.len() * 8);
+            frame[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(header) = Header::decode(&frame) {
+                prop_assert_ne!(crc32c::crc32c_append(header.seed(), &frame[HEADER..]), header.checksum);
+            }
+        }
+    }
+
+    #[test]
+    fn refusals_say_why() {
+        assert_eq!(Header::decode(&[0; 5]), Err(HeaderError::Short(5)));
+        assert!(matches!(
+            Header::decode(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"),
+            Err(HeaderError::Magic(_))
+        ));
+        let huge = Header { length: MAX_PAYLOAD as u32 + 1, ..Header::data(0, 0, 0, 0, &[]) };
+        assert_eq!(Header::decode(&huge.encode()), Err(HeaderError::Oversized(MAX_PAYLOAD as u32 + 1)));
+    }
+
+    #[test]
+    fn farewells_carry_their_reason() {
+        for reason in
+            [Departure::Done, Departure::GaveUp, Departure::Aborted, Departure::Lost(0), Departure::Lost(63)]
+        {
+            assert_eq!(Header::farewell(4, reason).departure(), Some(reason));
+        }
+        assert_eq!(Header::data(0, 0, 0, 0, &[]).departure(), None);
+    }
+}

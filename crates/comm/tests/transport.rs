@@ -1,0 +1,7 @@
+//! The conformance suite on the transports of this crate.
+
+use thalweg_testkit::transport::{Loopback, Memory};
+use thalweg_testkit::transport_conformance;
+
+transport_conformance!(mem, Memory);
+transport_conformance!(tcp, Loopback);

@@ -1,0 +1,369 @@
+//! The job as its users meet it: what is accepted, what is refused and in which words.
+
+use proptest::prelude::*;
+use std::collections::HashSet;
+use std::time::Duration;
+use thalweg_core::spec::optimizer::{OptimizerKind, Rule};
+use thalweg_core::spec::setting::{Auto, Bytes, ColumnRef, Held};
+use thalweg_core::spec::strategy::{Algorithm, Exchange};
+use thalweg_core::spec::{Job, JobSpec, Layers, data, preset};
+use thalweg_core::{Kind, Result};
+
+/// A job from the text of a file and what stands behind `--set`.
+fn resolve(file: &str, set: &[&str]) -> Result<Job> {
+    let mut layers = Layers::default();
+    layers.add_file("job.toml", file).map_err(thalweg_core::Error::job)?;
+    for assignment in set {
+        layers.add_assignment(assignment).map_err(thalweg_core::Error::job)?;
+    }
+    Job::resolve(layers)
+}
+
+fn accepted(file: &str, set: &[&str]) -> JobSpec {
+    resolve(file, set).unwrap_or_else(|error| panic!("{file} {set:?}: {error}")).spec
+}
+
+fn refused(file: &str, set: &[&str]) -> String {
+    match resolve(file, set) {
+        Ok(_) => panic!("accepted: {file} {set:?}"),
+        Err(error) => {
+            assert_eq!(error.kind, Kind::Job);
+            error.message
+        }
+    }
+}
+
+/// Refused, with each of the pieces in the message.
+fn refused_with(file: &str, set: &[&str], pieces: &[&str]) {
+    let message = refused(file, set);
+    for piece in pieces {
+        assert!(message.contains(piece), "no {piece:?} in: {message}");
+    }
+}
+
+#[test]
+fn an_empty_job_is_the_default_one() {
+    let spec = accepted("", &[]);
+    assert_eq!(spec, JobSpec::default());
+    assert_eq!(spec.data.source, "builtin:digits");
+    assert_eq!(spec.engine.workers, 2);
+    assert_eq!(spec.strategy.preset, "allreduce");
+    assert!(preset::find(&spec.strategy.preset).is_some());
+    assert_eq!(accepted("format = 1\n[train]\n[engine]\n", &["train.optimizer={}"]), spec);
+}
+
+#[test]
+fn unknown_names_are_answered_with_the_nearest() {
+    refused_with("[train]\nepoch = 3", &[], &["job.toml:2", "`epoch`", "did you mean `epochs`"]);
+    refused_with("[trian]\nepochs = 3", &[], &["unknown section `trian`", "did you mean `train`"]);
+    refused_with("[trian]", &[], &["job.toml:1", "unknown section `trian`", "did you mean `train`"]);
+    refused_with("", &["enigne.workers=2"], &["--set enigne.workers=2", "did you mean `engine`"]);
+    refused_with("[train]\nworkers = 3", &[], &["did you mean `engine.workers`"]);
+    refused_with("epochs = 3", &[], &["did you mean `train.epochs`"]);
+    refused_with("[train.optimiser]\nlr = 1", &[], &["did you mean `train.optimizer.lr`"]);
+    refused_with("[train]\noptimizer = { rate = 1 }", &[], &["`rate`", "[train.optimizer]"]);
+    refused_with("[data]\nscale = \"minimax\"", &[], &["data.scale", "did you mean `minmax`"]);
+    refused_with("", &["strategy.preset=horovd"], &["unknown preset `horovd`", "did you mean `horovod`"]);
+    refused_with("", &["strategy.preset=zzzzzzzzz"], &["known are", "allreduce", "pytorch-ddp"]);
+    refused_with("", &["data.task=zzzzzzzzzzzzzz"], &["known are auto, classification, regression"]);
+}
+
+#[test]
+fn a_value_of_the_wrong_kind_is_answered_with_what_was_expected() {
+    refused_with("[train]\nepochs = \"three\"", &[], &["train.epochs", "a whole number", "\"three\""]);
+    refused_with("[train]\nepochs = 2.5", &[], &["a whole number", "2.5"]);
+    refused_with("[train]\nepochs = -1", &[], &["a whole number, 0 or more", "-1"]);
+    refused_with(
+        "[train]\nepochs = 99999999999999999999",
+        &[],
+        &["a whole number", "100000000000000000000.0"],
+    );
+    refused_with("[train.epochs]", &[], &["train.epochs", "a whole number", "a table"]);
+    refused_with("[train]\noptimizer = \"sgd\"", &[], &["`train.optimizer` is a group of keys", "\"sgd\""]);
+    refused_with("[fault]\nstep_deadline = 30", &[], &["a time such as", "30"]);
+    refused_with("[data]\nmemory = \"2 elephants\"", &[], &["a size such as"]);
+    refused_with("[model]\nlayers = [\"dense 3\", 4]", &[], &["a list of texts"]);
+    refused_with("[train.optimizer]\nlr = nan", &[], &["a number"]);
+    refused_with("", &["train.epochs"], &["--set train.epochs", "expected section.key=value"]);
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    for (assignment, reason) in [
+        ("engine.workers=0", "between 1 and 4096"),
+        ("engine.workers=5000", "between 1 and 4096"),
+        ("engine.port=70000", "at most 65535"),
+        ("train.global_batch=0", "at least 1"),
+        ("train.epochs=0", "at least 1"),
+        ("train.max_steps=0", "at least 1"),
+        ("data.window=0", "at least 1"),
+        ("model.layers=[]", "at least one layer"),
+        ("data.validation=1.0", "below 1"),
+        ("data.delimiter=ab", "one character"),
+        ("strategy.parallelism.data=3", "there are 2 workers"),
+        ("strategy.exchange.kind=none", "for one worker"),
+        ("fault.step_deadline=0s", "above 0"),
+        ("fault.step_deadline=0.0001ms", "above 0"),
+        ("fault.join_deadline=0s", "above 0"),
+        ("fault.checkpoint_keep=0", "at least 1"),
+        ("train.target.accuracy=1.5", "out of range"),
+        ("train.optimizer.lr=0", "above 0"),
+        ("train.optimizer.beta1=1.0", "below 1"),
+        ("train.optimizer.epsilon=0.0", "above 0"),
+    ] {
+        let (key, _) = assignment.split_once('=').unwrap();
+        refused_with("", &[assignment], &[key, reason, "--set"]);
+    }
+}
+
+#[test]
+fn all_complaints_come_at_once_with_their_lines() {
+    let file = "[train]\nepoch = 3\nglobal_batch = 0\n\n[engine]\nworkers = \"two\"\n";
+    let message = refused(file, &["data.scale=huge"]);
+    assert!(message.starts_with("4 things are wrong"), "{message}");
+    assert_eq!(message.lines().count(), 5, "{message}");
+    for piece in ["job.toml:2:", "job.toml:3:", "job.toml:6:", "--set data.scale=huge:"] {
+        assert!(message.contains(piece), "no {piece} in {message}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_refused_with_its_line() {
+    refused_with("[train]\nepochs = = 3\n", &[], &["job.toml:2"]);
+    refused_with("[train]\nepochs = 3\nepochs = 4\n", &[], &["job.toml:3", "duplicate"]);
+}
+
+#[test]
+fn only_this_format_is_understood() {
+    assert_eq!(accepted("format = 1", &[]), JobSpec::default());
+    refused_with("format = 2", &[], &["job.toml:1", "format 2", "this is format 1"]);
+}
+
+#[test]
+fn numbers_are_read_in_every_notation() {
+    assert_eq!(accepted("[train]\nseed = 0x10\nepochs = 1_000\n", &[]).train.seed, 16);
+    assert_eq!(accepted("[train]\nseed = 0b11\n", &[]).train.seed, 3);
+    assert_eq!(accepted("", &["train.seed=0x10"]).train.seed, 16);
+    assert_eq!(accepted("[train.optimizer]\nlr = 1\n", &[]).optimizer.lr, 1.0);
+    assert_eq!(accepted("", &["train.optimizer.lr=5e-4"]).optimizer.lr, 5e-4);
+}
+
+#[test]
+fn set_takes_numbers_texts_lists_and_tables() {
+    let spec = accepted(
+        "[train]\nepochs = 9\n",
+        &[
+            "train.epochs=3",
+            "data.source=rows of 2024.csv",
+            "data.label=quality",
+            "data.delimiter=;",
+            "data.validation = other.csv",
+            "model.layers=[\"dense 64 tanh\", \"dense auto\"]",
+            "train.optimizer={ kind = \"momentum\", lr = 0.1 }",
+            "fault.join_deadline=1m",
+        ],
+    );
+    assert_eq!(spec.train.epochs, 3);
+    assert_eq!(spec.data.source, "rows of 2024.csv");
+    assert_eq!(spec.data.label, Some(ColumnRef::Name("quality".into())));
+    assert_eq!(spec.data.delimiter, ";");
+    assert_eq!(spec.data.validation, Some(Held::Source("other.csv".into())));
+    assert_eq!(spec.model.layers, ["dense 64 tanh", "dense auto"]);
+    assert_eq!(spec.optimizer.rule(), Rule::Momentum { lr: 0.1, momentum: 0.9 });
+    assert_eq!(spec.fault.join_deadline, Auto::Is(Duration::from_secs(60)));
+    assert_eq!(accepted("", &["data.label=-2"]).data.label, Some(ColumnRef::Index(-2)));
+    assert_eq!(accepted("", &["data.source=a=b\nformat=2"]).data.source, "a=b\nformat=2");
+    assert_eq!(accepted("", &["data.source=\"quoted\""]).data.source, "quoted");
+}
+
+#[test]
+fn the_last_word_counts_and_is_named() {
+    let job = resolve("[train]\nepochs = 9\nseed = 1\n", &["train.epochs=3", "train.epochs=4"]).unwrap();
+    assert_eq!(job.spec.train.epochs, 4);
+    let origin = |key: &str| job.explain().into_iter().find(|line| line.key == key).unwrap().origin;
+    assert_eq!(origin("train.epochs"), "--set train.epochs=4");
+    assert_eq!(origin("train.seed"), "job.toml:3");
+    assert_eq!(origin("train.global_batch"), "default");
+    assert_eq!(job.explain().len(), JobSpec::keys().len());
+}
+
+#[test]
+fn a_preset_overrules_defaults_and_nothing_else() {
+    let job = resolve("", &["strategy.preset=single"]).unwrap();
+    assert_eq!((job.spec.engine.workers, job.spec.exchange.kind), (1, Exchange::None));
+    assert_eq!(job.layers.origin("engine.workers").to_string(), "preset single");
+
+    let conflict = ["engine.workers = 3", "conflicts with preset `single`", "sets 1", "job.toml:2"];
+    refused_with("[engine]\nworkers = 3\n", &["strategy.preset=single"], &conflict);
+    let conflict = ["strategy.exchange.algorithm = \"auto\"", "preset `horovod`", "sets \"ring\""];
+    refused_with("[strategy]\npreset = \"horovod\"", &["strategy.exchange.algorithm=auto"], &conflict);
+
+    assert_eq!(accepted("[engine]\nworkers = 1\n", &["strategy.preset=single"]).engine.workers, 1);
+    assert_eq!(accepted("[engine]\nworkers = 3\n", &["strategy.preset=horovod"]).engine.workers, 3);
+}
+
+#[test]
+fn without_an_explicit_preset_the_dials_speak_for_themselves() {
+    let spec = accepted("", &["strategy.exchange.algorithm=ring"]);
+    assert_eq!(spec.exchange.algorithm, Algorithm::Ring);
+    let spec = accepted("", &["strategy.exchange.kind=none", "engine.workers=1"]);
+    assert_eq!(spec.exchange.kind, Exchange::None);
+
+    // Written down, such a job does not claim to be a preset that it is not.
+    assert!(!spec.to_toml().contains("preset"));
+    assert_eq!(accepted(&spec.to_toml(), &[]), spec);
+    assert!(JobSpec::default().to_toml().contains("preset = \"allreduce\""));
+}
+
+#[test]
+fn every_preset_is_a_job() {
+    for preset in preset::all() {
+        let spec = accepted("", &[&format!("strategy.preset={}", preset.name)]);
+        let values = spec.values();
+        for (key, value) in preset.dials {
+            let (_, found) = values.iter().find(|(path, _)| path == key).unwrap_or_else(|| panic!("{key}"));
+            assert_eq!(found.to_string().trim_matches('"'), *value, "{}: {key}", preset.name);
+        }
+    }
+}
+
+#[test]
+fn the_numbers_of_another_rule_are_refused() {
+    let sgd = "train.optimizer.kind=sgd";
+    refused_with("", &[sgd, "train.optimizer.beta1=0.8"], &["beta1", "belongs to `adam`", "is `sgd`"]);
+    refused_with("", &["train.optimizer.momentum=0.8"], &["belongs to `momentum`", "is `adam`"]);
+    let spec = accepted("", &["train.optimizer={kind='adam', beta2=0.99}"]);
+    assert_eq!(spec.optimizer.rule(), Rule::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.99, epsilon: 1e-8 });
+}
+
+#[test]
+fn every_key_has_a_meaning_and_its_default_is_a_value_it_takes() {
+    let mut seen = HashSet::new();
+    for key in JobSpec::keys() {
+        assert!(key.doc.ends_with(['.', ')']) && !key.expects.is_empty(), "{}", key.path);
+        assert!(seen.insert(key.path.clone()), "{} twice", key.path);
+        if let Some(default) = key.default {
+            let assignment = format!("{}={default}", key.path);
+            assert_eq!(accepted("", &[&assignment]), JobSpec::default(), "{assignment}");
+        }
+    }
+}
+
+#[test]
+fn the_hash_changes_with_every_key() {
+    let changed = [
+        "data.source=a.csv",
+        "data.label=x",
+        "data.header=true",
+        "data.delimiter=;",
+        "data.categorical=['a']",
+        "data.ignore=['a']",
+        "data.missing=mean",
+        "data.task=regression",
+        "data.scale=none",
+        "data.window=8",
+        "data.validation=0.3",
+        "data.memory=1MiB",
+        "data.cache=here",
+        "model.layers=['dense auto']",
+        "train.global_batch=65",
+        "train.epochs=21",
+        "train.max_steps=5",
+        "train.seed=8",
+        "train.optimizer.kind=sgd",
+        "train.optimizer.lr=0.1",
+        "train.optimizer.beta1=0.8",
+        "train.optimizer.beta2=0.8",
+        "train.optimizer.epsilon=1e-7",
+        "train.target.accuracy=0.9",
+        "train.target.loss=0.9",
+        "strategy.preset=horovod",
+        "strategy.parallelism.data=2",
+        "strategy.exchange.algorithm=ring",
+        "fault.step_deadline=31s",
+        "fault.join_deadline=31s",
+        "fault.checkpoint_every=5",
+        "fault.checkpoint_keep=5",
+        "engine.workers=3",
+        "engine.port=5",
+    ];
+    let mut hashes = HashSet::from([JobSpec::default().hash()]);
+    for assignment in changed {
+        assert!(hashes.insert(accepted("", &[assignment]).hash()), "{assignment} leaves the hash as it is");
+    }
+    let tested = |path: &str| changed.iter().any(|assignment| assignment.starts_with(&format!("{path}=")));
+    // Momentum needs its own kind; the others have a single value so far.
+    let untested = [
+        "train.optimizer.momentum",
+        "strategy.optimization",
+        "strategy.scheduling.kind",
+        "strategy.exchange.kind",
+        "engine.kind",
+    ];
+    for key in JobSpec::keys() {
+        assert!(tested(&key.path) || untested.contains(&key.path.as_str()), "{} is not tested", key.path);
+    }
+}
+
+/// Any text a user could write, awkward ones included.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof!["[a-z./:*]{1,12}", "\\PC{1,8}", Just("a\"b\\c\n'''#".to_string()), Just("true".to_string())]
+}
+
+fn data() -> impl Strategy<Value = data::DataSpec> {
+    let label = prop_oneof![
+        Just(None),
+        text().prop_map(|name| Some(ColumnRef::Name(name))),
+        any::<i64>().prop_map(|index| Some(ColumnRef::Index(index))),
+    ];
+    let validation = prop_oneof![
+        Just(None),
+        (0.0..1.0f64).prop_map(|share| Some(Held::Share(share))),
+        text().prop_map(|source| Some(Held::Source(source))),
+    ];
+    let header = prop_oneof![Just(Auto::Auto), any::<bool>().prop_map(Auto::Is)];
+    let columns = proptest::collection::vec(text(), 0..3);
+    (text(), label, header, columns, validation, 0..1u64 << 50, 1..100usize).prop_map(
+        |(source, label, header, ignore, validation, memory, window)| data::DataSpec {
+            source,
+            label,
+            header,
+            ignore,
+            validation,
+            memory: Bytes(memory),
+            window,
+            ..Default::default()
+        },
+    )
+}
+
+fn job() -> impl Strategy<Value = JobSpec> {
+    let numbers = (1..10_000usize, 1..1000u64, 0..i64::MAX as u64, 1..4096usize, 1e-9..1e9f64, 0.0..1.0f64);
+    let times = (1..100_000_000u64, proptest::option::of(1..100_000_000u64));
+    (data(), numbers, times).prop_map(|(data, (batch, epochs, seed, workers, lr, momentum), (step, join))| {
+        let mut spec = JobSpec { data, ..JobSpec::default() };
+        (spec.train.global_batch, spec.train.epochs, spec.train.seed) = (batch, epochs, seed);
+        (spec.engine.workers, spec.optimizer.lr) = (workers, lr);
+        (spec.optimizer.kind, spec.optimizer.momentum) = (OptimizerKind::Momentum, Some(momentum));
+        spec.fault.step_deadline = Duration::from_millis(step);
+        spec.fault.join_deadline = join.map_or(Auto::Auto, |join| Auto::Is(Duration::from_millis(join)));
+        spec
+    })
+}
+
+proptest! {
+    /// The launcher hands its workers this text: they must read the very same job.
+    #[test]
+    fn a_job_written_down_is_the_same_job(spec in job()) {
+        let text = spec.to_toml();
+        let again = resolve(&text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}")).spec;
+        prop_assert_eq!(&again, &spec, "{}", text);
+        prop_assert_eq!(again.hash(), spec.hash());
+    }
+
+    /// Whatever is typed, the answer is a job or a complaint.
+    #[test]
+    fn no_text_brings_it_down(file in "\\PC{0,60}", assignment in "\\PC{0,40}") {
+        let _ = resolve(&file, &[&assignment]);
+    }
+}

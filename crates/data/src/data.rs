@@ -1,0 +1,141 @@
+//! A source opened, split and scaled.
+
+use crate::format::{self, Opened, Source, memory};
+use crate::rows::{Preparation, Rows, Store};
+use crate::scaling::{Fitting, numbers};
+use crate::selection::Selection;
+use crate::share::share;
+use crate::split::Split;
+use crate::statistics::{BlockStatistics, Statistics};
+use std::sync::{Arc, OnceLock};
+use thalweg_core::schema::Schema;
+use thalweg_core::spec::data::{DataSpec, Missing, Scale, VALIDATION_SHARE};
+use thalweg_core::spec::setting::Held;
+use thalweg_core::{Error, Result, Targets};
+
+/// A source opened, sniffed, indexed and split.
+#[derive(Debug)]
+pub struct Data {
+    /// What a row is; complete after [`Data::fit`].
+    pub schema: Schema,
+    /// The rows to learn from.
+    pub training: Rows,
+    /// The rows to judge by; there may be none.
+    pub validation: Rows,
+    fitting: Fitting,
+    preparation: Arc<OnceLock<Preparation>>,
+}
+
+impl Data {
+    /// Opens the source of a job and splits it by seed.
+    pub fn open(spec: &DataSpec, seed: u64) -> Result<Data> {
+        let opened = format::open(spec, None)?;
+        let held = match &spec.validation {
+            Some(Held::Source(source)) => {
+                let spec = DataSpec { source: source.clone(), validation: None, ..spec.clone() };
+                Some(format::open(&spec, Some(&opened.schema))?.source)
+            }
+            _ => opened.held.clone(),
+        };
+        let share = match spec.validation {
+            Some(Held::Share(share)) => share,
+            _ => VALIDATION_SHARE,
+        };
+        Data::assemble(opened, held, share, seed, spec)
+    }
+
+    /// A user's own rows: dense features, row-major, `width` numbers each, with their targets. They are taken as they
+    /// are, without scaling.
+    pub fn in_memory(
+        width: usize,
+        features: Vec<f32>,
+        targets: Targets,
+        validation_share: f64,
+        seed: u64,
+    ) -> Result<Data> {
+        let opened = memory::open(width, &features, &targets)?;
+        let spec = DataSpec { scale: Scale::None, ..Default::default() };
+        Data::assemble(opened, None, validation_share, seed, &spec)
+    }
+
+    fn assemble(
+        opened: Opened,
+        held: Option<Arc<dyn Source>>,
+        share: f64,
+        seed: u64,
+        spec: &DataSpec,
+    ) -> Result<Data> {
+        let Opened { source, mut schema, .. } = opened;
+        let fitting = Fitting::choose(spec.scale, spec.missing, &mut schema);
+        let preparation = Arc::new(OnceLock::new());
+        if !fitting.needs_statistics() {
+            let _ = preparation.set(Preparation::new(&schema));
+        }
+        let blocks = source.blocks().clone();
+        let memory = spec.memory.0 / 2;
+        let rows =
+            |store: &Arc<Store>, selection| Rows::new(store.clone(), selection, preparation.clone(), &schema);
+        let store = Store::new(source.clone(), memory);
+        let (training, validation) = match held {
+            Some(held) => {
+                let selection = Selection::all(held.blocks().clone());
+                (rows(&store, Selection::all(blocks)), rows(&Store::new(held, memory), selection))
+            }
+            None => {
+                let split = match source.overlap() {
+                    0 => Split::drawn(blocks, share, seed)?,
+                    gap => Split::at_the_end(blocks, share, gap)?,
+                };
+                (rows(&store, split.training), rows(&store, split.validation))
+            }
+        };
+        Ok(Data { schema, training, validation, fitting, preparation })
+    }
+
+    /// Whether [`Data::fit`] has to be called before rows can be loaded.
+    pub fn needs_statistics(&self) -> bool {
+        self.fitting.needs_statistics() && self.preparation.get().is_none()
+    }
+
+    /// Statistics of the training rows in this part's share of the blocks. Here rows are decoded: one that cannot be
+    /// used is an error that names file and row.
+    pub fn statistics(&self, part: usize, parts: usize) -> Result<Statistics> {
+        let selection = self.training.selection();
+        let wanted = if self.fitting.needs_columns() { numbers(&self.schema) } else { Vec::new() };
+        let width = self.schema.width();
+        let mut statistics = Statistics::default();
+        let mut ids = Vec::new();
+        for number in share(selection.blocks().len(), part, parts) {
+            let block = self.training.store().block(number)?;
+            let first = selection.blocks().range(number).start;
+            ids.clear();
+            selection.append_ids(number, &mut ids);
+            let rows: Vec<usize> = ids.iter().map(|id| (id - first) as usize).collect();
+            statistics.blocks.push(BlockStatistics::gather(number, &block, &rows, width, &wanted));
+        }
+        Ok(statistics)
+    }
+
+    /// Fits scaling and imputation to the statistics of all parts together; from then on every set of rows applies
+    /// them. The result is the same bits for any number of parts.
+    pub fn fit(&mut self, parts: &[Statistics]) -> Result<()> {
+        if !self.needs_statistics() {
+            return Ok(());
+        }
+        self.fitting.fit(parts, self.training.selection().blocks().len(), &mut self.schema)?;
+        self.preparation
+            .set(Preparation::new(&self.schema))
+            .map_err(|_| Error::internal("the scaling was fitted twice"))
+    }
+
+    /// All rows of another source, read with a stored schema: the same columns by name, the same classes, categories
+    /// and scaling. What does not fit is an error that names the column. Of an IDX folder with a t10k part, that part.
+    pub fn open_with(spec: &DataSpec, schema: &Schema) -> Result<Rows> {
+        let source =
+            format::open(&DataSpec { missing: Missing::Error, ..spec.clone() }, Some(schema))?.source;
+        let preparation = Arc::new(OnceLock::new());
+        let _ = preparation.set(Preparation::new(schema));
+        let selection = Selection::all(source.blocks().clone());
+        Ok(Rows::new(Store::new(source, spec.memory.0 / 2), selection, preparation, schema))
+    }
+}

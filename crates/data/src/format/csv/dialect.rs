@@ -1,0 +1,107 @@
+//! What separates the columns of a table.
+
+use super::fields::FieldReader;
+use thalweg_core::{Error, Result};
+
+/// What separates fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delimiter {
+    /// One character; fields may be quoted.
+    Byte(u8),
+    /// Any run of spaces and tabs; no quotes.
+    Spaces,
+}
+
+/// Lines looked at to guess.
+const SAMPLE_LINES: usize = 200;
+
+impl Delimiter {
+    /// As a job says it: `auto`, `tab` or one character.
+    pub(crate) fn choose(asked: &str, sample: &[u8]) -> Result<Delimiter> {
+        match asked {
+            "auto" => Ok(Delimiter::guess(sample)),
+            "tab" | "\\t" => Ok(Delimiter::Byte(b'\t')),
+            " " | "space" => Ok(Delimiter::Spaces),
+            _ => match asked.as_bytes() {
+                [byte] if byte.is_ascii() && !byte.is_ascii_alphanumeric() => Ok(Delimiter::Byte(*byte)),
+                _ => Err(Error::job(format!(
+                    "data.delimiter = `{asked}`: expected auto, tab, space or one character"
+                ))),
+            },
+        }
+    }
+
+    /// The one that cuts the most lines into the same number of fields, more than one.
+    fn guess(sample: &[u8]) -> Delimiter {
+        let candidates = [b',', b'\t', b';', b'|'].map(Delimiter::Byte);
+        let best = candidates
+            .into_iter()
+            .chain([Delimiter::Spaces])
+            .map(|candidate| (agreement(sample, candidate), candidate))
+            .reduce(|best, next| if next.0 > best.0 { next } else { best });
+        match best {
+            Some((score, delimiter)) if score > 0.0 => delimiter,
+            _ => Delimiter::Byte(b','),
+        }
+    }
+
+    /// For the user: `,`, `tab` or `space`.
+    pub(crate) fn shown(self) -> String {
+        match self {
+            Delimiter::Byte(b'\t') => "tab".into(),
+            Delimiter::Byte(byte) => char::from(byte).into(),
+            Delimiter::Spaces => "space".into(),
+        }
+    }
+}
+
+/// The share of lines with the commonest number of fields; 0 if that number is one.
+fn agreement(sample: &[u8], delimiter: Delimiter) -> f64 {
+    let mut reader = FieldReader::new(sample, delimiter);
+    let mut counts = Vec::new();
+    while counts.len() < SAMPLE_LINES {
+        match reader.next("") {
+            Ok(Some(record)) => counts.push(record.len()),
+            _ => break,
+        }
+    }
+    // The end of the sample may cut a line.
+    if counts.len() > 2 {
+        counts.pop();
+    }
+    counts.sort_unstable();
+    let commonest = counts.chunk_by(|one, other| one == other).max_by_key(|same| same.len());
+    match commonest {
+        Some(same) if same[0] > 1 => same.len() as f64 / counts.len() as f64,
+        _ => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guess(text: &str) -> Delimiter {
+        Delimiter::choose("auto", text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn separators_are_guessed() {
+        assert_eq!(guess("a,b\n1,2\n3,4\n"), Delimiter::Byte(b','));
+        assert_eq!(guess("a;b\n1,5;2,5\n3,1;4,0\n"), Delimiter::Byte(b';'), "decimal commas");
+        assert_eq!(guess("a;b;c\n1;2,5;3\n3,1;4;5\n"), Delimiter::Byte(b';'));
+        assert_eq!(guess("a b\tc\n1\t2\n1\t2\n"), Delimiter::Byte(b'\t'));
+        assert_eq!(guess("1|2\n3|4\n"), Delimiter::Byte(b'|'));
+        assert_eq!(guess(" 1   2\n10  20\n"), Delimiter::Spaces);
+        assert_eq!(guess("39, State gov, 7\n50, Self, 3\n"), Delimiter::Byte(b','));
+        assert_eq!(guess("\"a, b\";1\n\"c, d, e\";2\n"), Delimiter::Byte(b';'));
+        assert_eq!(guess("1\n2\n"), Delimiter::Byte(b','));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert_eq!(Delimiter::choose("tab", b"").unwrap(), Delimiter::Byte(b'\t'));
+        assert!(Delimiter::choose("comma", b"").is_err());
+        assert!(Delimiter::choose("", b"").is_err());
+    }
+}

@@ -1,0 +1,148 @@
+//! Records and their fields, one line at a time.
+
+use super::dialect::Delimiter;
+use csv::{ByteRecord, Position};
+use std::io::{BufRead, BufReader, Read};
+use thalweg_core::{Error, Result};
+
+const BUFFER: usize = 1 << 17;
+
+/// Reads the records of a table; blank lines are passed over.
+pub(crate) struct FieldReader<R> {
+    lines: Lines<R>,
+    record: ByteRecord,
+}
+
+enum Lines<R> {
+    Quoted(Box<csv::Reader<R>>),
+    Spaced { reader: BufReader<R>, line: Vec<u8>, position: u64 },
+}
+
+/// One record.
+pub(crate) struct Record<'a> {
+    record: &'a ByteRecord,
+}
+
+impl Record<'_> {
+    /// How many fields it has.
+    pub(crate) fn len(&self) -> usize {
+        self.record.len()
+    }
+
+    /// A field, trimmed; empty if there is no such field.
+    pub(crate) fn field(&self, number: usize) -> &[u8] {
+        self.record.get(number).unwrap_or_default().trim_ascii()
+    }
+
+    /// Where it begins, counted from where the reader began; blank lines may stand before it.
+    pub(crate) fn offset(&self) -> u64 {
+        self.record.position().map_or(0, Position::byte)
+    }
+
+    /// All fields, as text.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = String> + '_ {
+        (0..self.len()).map(|number| String::from_utf8_lossy(self.field(number)).into_owned())
+    }
+}
+
+impl<R: Read> FieldReader<R> {
+    pub(crate) fn new(reader: R, delimiter: Delimiter) -> FieldReader<R> {
+        let lines = match delimiter {
+            Delimiter::Byte(byte) => {
+                let mut builder = csv::ReaderBuilder::new();
+                builder.has_headers(false).flexible(true).delimiter(byte).buffer_capacity(BUFFER);
+                Lines::Quoted(Box::new(builder.from_reader(reader)))
+            }
+            Delimiter::Spaces => {
+                let reader = BufReader::with_capacity(BUFFER, reader);
+                Lines::Spaced { reader, line: Vec::new(), position: 0 }
+            }
+        };
+        FieldReader { lines, record: ByteRecord::new() }
+    }
+
+    /// The next record, or nothing at the end. `name` is the file's, for messages.
+    pub(crate) fn next(&mut self, name: &str) -> Result<Option<Record<'_>>> {
+        loop {
+            let found = match &mut self.lines {
+                Lines::Quoted(reader) => {
+                    reader.read_byte_record(&mut self.record).map_err(|error| unreadable(name, error))?
+                }
+                Lines::Spaced { reader, line, position } => {
+                    read_spaced(reader, line, position, &mut self.record)
+                        .map_err(|error| Error::io(format!("cannot read {name}"), &error))?
+                }
+            };
+            if !found {
+                return Ok(None);
+            }
+            let blank =
+                self.record.len() <= 1 && self.record.iter().all(|field| field.trim_ascii().is_empty());
+            if !blank {
+                return Ok(Some(Record { record: &self.record }));
+            }
+        }
+    }
+
+    /// Where the next record begins.
+    pub(crate) fn position(&self) -> u64 {
+        match &self.lines {
+            Lines::Quoted(reader) => reader.position().byte(),
+            Lines::Spaced { position, .. } => *position,
+        }
+    }
+}
+
+fn unreadable(name: &str, error: csv::Error) -> Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => Error::io(format!("cannot read {name}"), &error),
+        other => Error::data(format!("{name} cannot be read as a table: {other:?}")),
+    }
+}
+
+fn read_spaced<R: Read>(
+    reader: &mut BufReader<R>,
+    line: &mut Vec<u8>,
+    position: &mut u64,
+    record: &mut ByteRecord,
+) -> std::io::Result<bool> {
+    line.clear();
+    record.clear();
+    let length = reader.read_until(b'\n', line)?;
+    let mut start = Position::new();
+    start.set_byte(*position);
+    *position += length as u64;
+    let fields = line.split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty());
+    fields.for_each(|field| record.push_field(field));
+    record.set_position(Some(start));
+    Ok(length > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, delimiter: Delimiter) -> Vec<(u64, Vec<String>)> {
+        let mut reader = FieldReader::new(text.as_bytes(), delimiter);
+        let mut records = Vec::new();
+        while let Some(record) = reader.next("a").unwrap() {
+            records.push((record.offset(), record.texts().collect()));
+        }
+        assert_eq!(reader.position(), text.len() as u64);
+        records
+    }
+
+    #[test]
+    fn quotes_spaces_and_blank_lines() {
+        let records = read("a, b \n\n\"x, \"\"y\"\"\nz\",2\n \n3,4", Delimiter::Byte(b','));
+        let fields: Vec<_> = records.into_iter().map(|(_, fields)| fields).collect();
+        assert_eq!(fields, [vec!["a", "b"], vec!["x, \"y\"\nz", "2"], vec!["3", "4"]]);
+    }
+
+    #[test]
+    fn runs_of_spaces_separate() {
+        let records = read(" 1  2\t3\r\n\n4 5 6", Delimiter::Spaces);
+        assert_eq!(records[0].1, ["1", "2", "3"]);
+        assert_eq!(records[1], (10, vec!["4".into(), "5".into(), "6".into()]));
+    }
+}

@@ -1,0 +1,121 @@
+//! Tables as text: comma-, semicolon-, tab-, bar- or space-separated.
+//!
+//! `open` samples the first rows to learn the dialect, the header and the kind of each column, then passes once over
+//! all files: how many fields each line has, which labels and categories there are, where blocks begin. Numbers are
+//! parsed only when a block is decoded, so a rank meets the bad values of its own share.
+
+pub(crate) mod dialect;
+pub(crate) mod fields;
+pub(crate) mod header;
+mod index;
+pub(crate) mod sample;
+
+use super::{Opened, Source};
+use crate::block::{Block, BlockFeatures, Blocks};
+use crate::raw::Raw;
+use crate::table::encoder::{Encoder, push_target};
+use crate::table::labels::Labels;
+use crate::table::problem::Problem;
+use dialect::Delimiter;
+use fields::FieldReader;
+use index::Extent;
+use std::sync::Arc;
+use thalweg_core::schema::{Column, Encoding, Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::spec::data::{DataSpec, Missing};
+use thalweg_core::{Result, Targets, Task};
+
+/// Indexed files of a table.
+pub(crate) struct Csv {
+    files: Vec<Raw>,
+    delimiter: Delimiter,
+    /// Where each block stands.
+    extents: Vec<Extent>,
+    blocks: Arc<Blocks>,
+    encoder: Encoder,
+    labels: Labels,
+    label: usize,
+    label_name: String,
+}
+
+/// Indexes the files of a table.
+pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
+    let plan = header::plan(&files, spec, known)?;
+    let index = index::pass(&files, &plan, spec, known)?;
+    let columns: Vec<Column> = match known.map(|schema| &schema.shape) {
+        Some(Shape::Table { columns }) => columns.clone(),
+        _ => index.columns(&plan, spec),
+    };
+    let missing_allowed = match known {
+        Some(_) => {
+            columns.iter().any(|column| matches!(column.encoding, Encoding::Number { imputed: Some(_) }))
+        }
+        None => spec.missing != Missing::Error,
+    };
+    let label_name = plan.names[plan.label].clone();
+    let schema = known.cloned().unwrap_or_else(|| Schema {
+        shape: Shape::Table { columns: columns.clone() },
+        task: index.labels.task(),
+        label: Some(label_name.clone()),
+        classes: index.labels.names(),
+        scaling: Scaling::default(),
+        target: TargetScaling::default(),
+    });
+    let source = Csv {
+        delimiter: plan.delimiter,
+        blocks: Arc::new(Blocks::of_sizes(index.extents.iter().map(|extent| extent.rows))),
+        extents: index.extents,
+        encoder: Encoder::new(&columns, &plan.inputs, missing_allowed),
+        labels: index.labels,
+        label: plan.label,
+        label_name,
+        files,
+    };
+    Ok(Opened { source: Arc::new(source), schema, held: None })
+}
+
+impl Source for Csv {
+    fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
+    }
+
+    fn row_bytes(&self) -> u64 {
+        self.encoder.width() as u64 * 4 + 8
+    }
+
+    fn decode(&self, block: usize) -> Result<Arc<Block>> {
+        let extent = &self.extents[block];
+        let file = &self.files[extent.file];
+        let bytes = file.slice(extent.start..extent.end)?;
+        let mut reader = FieldReader::new(&bytes[..], self.delimiter);
+        let mut features = Vec::with_capacity(extent.rows as usize * self.encoder.width());
+        let mut targets = match self.labels.task() {
+            Task::Classification => Targets::Classes(Vec::with_capacity(extent.rows as usize)),
+            Task::Regression => Targets::Values(Vec::with_capacity(extent.rows as usize)),
+        };
+        while let Some(record) = reader.next(file.name())? {
+            let field = |number: usize| record.field(number);
+            let done = self
+                .encoder
+                .row(field, &mut features)
+                .and_then(|()| push_target(&self.labels, &self.label_name, field(self.label), &mut targets));
+            if let Err(problem) = done {
+                return Err(self.locate(problem, file, extent.start + record.offset()));
+            }
+        }
+        Ok(Arc::new(Block { features: BlockFeatures::Dense(features), targets }))
+    }
+}
+
+impl Csv {
+    fn locate(&self, problem: Problem, file: &Raw, offset: u64) -> thalweg_core::Error {
+        match place(file, offset) {
+            Ok(place) => problem.at(&place),
+            Err(error) => error,
+        }
+    }
+}
+
+/// `people.csv line 17`.
+pub(crate) fn place(file: &Raw, offset: u64) -> Result<String> {
+    Ok(format!("{} line {}", file.name(), file.line(offset)?))
+}

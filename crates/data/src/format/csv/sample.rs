@@ -1,0 +1,143 @@
+//! The first rows of a table: is the first line a header, and which columns hold numbers?
+
+use super::dialect::Delimiter;
+use super::fields::FieldReader;
+use crate::raw::Raw;
+use crate::table::columns::{names_of_header, numbered_names};
+use crate::table::value::{is_missing, number};
+use std::collections::HashSet;
+use std::io::Read;
+use thalweg_core::spec::setting::Auto;
+use thalweg_core::{Error, Result};
+
+/// Rows looked at.
+pub(crate) const SAMPLE_ROWS: usize = 10_000;
+
+/// Bytes looked at, at most.
+const SAMPLE_BYTES: u64 = 16 << 20;
+
+/// Bytes looked at to find out the delimiter.
+const DIALECT_BYTES: u64 = 1 << 16;
+
+/// The first rows of a file.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    pub(crate) delimiter: Delimiter,
+    /// The first records, trimmed, a header included.
+    pub(crate) records: Vec<Vec<Vec<u8>>>,
+    /// Where each of the first two records begins.
+    pub(crate) offsets: Vec<u64>,
+}
+
+impl Sample {
+    /// Reads the beginning of a file.
+    pub(crate) fn read(file: &Raw, delimiter: &str) -> Result<Sample> {
+        let beginning = file.slice(0..file.len().min(DIALECT_BYTES))?;
+        // C4.5 files such as UCI Adult begin with a comment behind a bar.
+        let comment = beginning.first() == Some(&b'|') && !beginning[1..].starts_with(b"|");
+        let body = match memchr::memchr(b'\n', &beginning) {
+            Some(end) if comment => end + 1,
+            _ => 0,
+        };
+        let delimiter = Delimiter::choose(delimiter, &beginning[body..])?;
+        let comment = comment && delimiter != Delimiter::Byte(b'|');
+        let mut sample = Sample { delimiter, records: Vec::new(), offsets: Vec::new() };
+        let start = if comment { body as u64 } else { 0 };
+        let mut reader = FieldReader::new(file.reader(start).take(SAMPLE_BYTES), delimiter);
+        while sample.records.len() <= SAMPLE_ROWS {
+            let Some(record) = reader.next(file.name())? else { break };
+            let fields = (0..record.len()).map(|field| record.field(field).to_vec()).collect();
+            sample.offsets.push(start + record.offset());
+            sample.records.push(fields);
+        }
+        if start + SAMPLE_BYTES < file.len() && sample.records.len() > 1 {
+            // The end of the sample may cut a record.
+            sample.records.pop();
+        }
+        Ok(sample)
+    }
+
+    /// Whether the first record names the columns.
+    pub(crate) fn has_header(&self, asked: Auto<bool>, file: &Raw) -> Result<bool> {
+        let [first, rest @ ..] = self.records.as_slice() else { return Ok(false) };
+        match asked {
+            Auto::Is(answer) => Ok(answer),
+            Auto::Auto => self.guess_header(first, rest, file),
+        }
+    }
+
+    fn guess_header(&self, first: &[Vec<u8>], rest: &[Vec<Vec<u8>>], file: &Raw) -> Result<bool> {
+        if rest.is_empty() {
+            return Ok(first.iter().all(|field| number(field).is_none()));
+        }
+        if rest.len() > 1 && first.len() != rest[0].len() && rest.iter().all(|row| row.len() == rest[0].len())
+        {
+            return Err(Error::data(format!(
+                "{} line {} has {} fields, but the rows after it have {}",
+                file.name(),
+                file.line(self.offsets[0])?,
+                first.len(),
+                rest[0].len()
+            ))
+            .hint("fix or remove the line; data.header = true passes over it"));
+        }
+        let numeric: Vec<usize> = (0..first.len()).filter(|&column| holds_numbers(rest, column)).collect();
+        let named =
+            numeric.iter().filter(|&&column| !is_missing(&first[column]) && number(&first[column]).is_none());
+        let named = named.count();
+        if numeric.is_empty() {
+            return Ok(never_repeats(first, rest));
+        }
+        if named > 0 && named * 2 < numeric.len() {
+            return Err(Error::data(format!(
+                "{} line {}: {named} of the {} columns of numbers begin with something else, so it is neither a header nor a row",
+                file.name(),
+                file.line(self.offsets[0])?,
+                numeric.len()
+            ))
+            .hint("fix the line, or set data.header = true or false"));
+        }
+        Ok(named > 0)
+    }
+
+    /// Names of the columns, given whether there is a header.
+    pub(crate) fn names(&self, header: bool) -> Vec<String> {
+        let width = self.records.get(usize::from(header)).or(self.records.first()).map_or(0, Vec::len);
+        match self.records.first() {
+            Some(first) if header && first.len() == width => {
+                names_of_header(first.iter().map(|field| String::from_utf8_lossy(field).into_owned()))
+            }
+            _ => numbered_names(width),
+        }
+    }
+
+    /// The rows, without the header.
+    pub(crate) fn rows(&self, header: bool) -> &[Vec<Vec<u8>>] {
+        &self.records[usize::from(header).min(self.records.len())..]
+    }
+}
+
+/// Whether nine in ten of a column's values are numbers; a column without any value counts as numbers.
+pub(crate) fn holds_numbers(rows: &[Vec<Vec<u8>>], column: usize) -> bool {
+    let values = rows.iter().filter_map(|row| row.get(column)).filter(|value| !is_missing(value));
+    let (mut count, mut numbers) = (0u64, 0u64);
+    for value in values {
+        count += 1;
+        numbers += u64::from(number(value).is_some());
+    }
+    numbers * 10 >= count * 9
+}
+
+/// Whether no column ever shows its first value again, while some column repeats others: then the first are names.
+fn never_repeats(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
+    let mut repeats = false;
+    for (column, name) in first.iter().enumerate() {
+        let values = || rest.iter().filter_map(|row| row.get(column));
+        if name.is_empty() || values().any(|value| value == name) {
+            return false;
+        }
+        let distinct: HashSet<&Vec<u8>> = values().collect();
+        repeats |= distinct.len() < rest.len();
+    }
+    repeats
+}

@@ -1,0 +1,309 @@
+//! Folders in the layout of MNIST: images and labels as IDX files, plain or gz, with a t10k part that validates.
+
+use super::csv::header::shape_name;
+use super::{Opened, Source, budget, mismatch};
+use crate::block::{BLOCK_BYTES, BLOCK_ROWS, Block, BlockFeatures, Blocks};
+use crate::raw::{Budget, Raw};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thalweg_core::schema::{Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::spec::data::{DataSpec, TaskChoice};
+use thalweg_core::{Error, Result, Targets, Task};
+
+/// Element type "unsigned byte" in an IDX header.
+const UNSIGNED_BYTE: u8 = 8;
+
+/// Images and labels of one part of the folder.
+struct Idx {
+    images: Raw,
+    /// Where the pixels begin.
+    begin: u64,
+    pixels: u64,
+    labels: Vec<u8>,
+    /// The class of each label value; none for a regression.
+    classes: Option<Box<[u32; 256]>>,
+    blocks: Arc<Blocks>,
+}
+
+/// Opens the parts of a folder.
+pub(crate) fn open(folder: &Path, spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
+    let mut budget = budget(spec);
+    let Some(training) = Part::open(folder, "train", &mut budget)? else { return Err(no_parts(folder)) };
+    let schema = match known {
+        Some(schema) => schema.clone(),
+        None => training.schema(spec.task)?,
+    };
+    // What a model is evaluated on is the part it has not seen.
+    let held = match (spec.validation.is_none(), Part::open(folder, "t10k", &mut budget)?) {
+        (true, Some(part)) => Some(part.source(&schema)?),
+        _ => None,
+    };
+    match (known, held) {
+        (Some(_), Some(held)) => Ok(Opened { source: held, schema, held: None }),
+        (_, held) => Ok(Opened { source: training.source(&schema)?, schema, held }),
+    }
+}
+
+/// A pair of files, checked.
+struct Part {
+    images: Raw,
+    begin: u64,
+    sizes: Vec<usize>,
+    labels_name: String,
+    labels: Vec<u8>,
+}
+
+impl Part {
+    /// The files of a part, if the folder has it.
+    fn open(folder: &Path, part: &str, budget: &mut Budget) -> Result<Option<Part>> {
+        let (images, labels) = (find(folder, part, "images")?, find(folder, part, "labels")?);
+        let (images, labels) = match (images, labels) {
+            (Some(images), Some(labels)) => (images, labels),
+            (None, None) => return Ok(None),
+            (Some(images), None) => return Err(alone(&images, part, "labels")),
+            (None, Some(labels)) => return Err(alone(&labels, part, "images")),
+        };
+        let images = Raw::open(&images, budget)?;
+        let labels = Raw::open(&labels, budget)?;
+        let (begin, shape) = header(&images)?;
+        let (labels_begin, labels_shape) = header(&labels)?;
+        if shape.len() < 2 || labels_shape.len() != 1 {
+            return Err(Error::data(format!(
+                "{} has {} dimensions and {} has {}; expected images and a list of labels",
+                images.name(),
+                shape.len(),
+                labels.name(),
+                labels_shape.len()
+            )));
+        }
+        if shape[0] != labels_shape[0] {
+            return Err(Error::data(format!(
+                "{} holds {} images but {} holds {} labels",
+                images.name(),
+                shape[0],
+                labels.name(),
+                labels_shape[0]
+            ))
+            .hint("use files that belong together"));
+        }
+        let labels_name = labels.name().to_string();
+        let labels = labels.slice(labels_begin..labels.len())?.to_vec();
+        Ok(Some(Part { images, begin, sizes: shape[1..].to_vec(), labels_name, labels }))
+    }
+
+    fn schema(&self, task: TaskChoice) -> Result<Schema> {
+        let task = if task == TaskChoice::Regression { Task::Regression } else { Task::Classification };
+        let mut seen = [false; 256];
+        self.labels.iter().for_each(|&label| seen[usize::from(label)] = true);
+        let classes: Vec<String> =
+            (0..256).filter(|&label| seen[label]).map(|label| label.to_string()).collect();
+        if let ([class], Task::Classification) = (classes.as_slice(), task) {
+            return Err(Error::data(format!("{}: every image has the same label {class}", self.labels_name))
+                .hint("a classification needs at least two classes"));
+        }
+        Ok(Schema {
+            shape: Shape::Image { sizes: self.sizes.clone() },
+            task,
+            label: None,
+            classes: if task == Task::Classification { classes } else { Vec::new() },
+            scaling: Scaling::default(),
+            target: TargetScaling::default(),
+        })
+    }
+
+    fn source(self, schema: &Schema) -> Result<Arc<dyn Source>> {
+        let sizes = match &schema.shape {
+            Shape::Image { sizes } => sizes,
+            other => return Err(mismatch(self.images.name(), "images", shape_name(other))),
+        };
+        if *sizes != self.sizes {
+            let found = format!("images of {:?} pixels", self.sizes);
+            return Err(mismatch(self.images.name(), &found, &format!("images of {sizes:?} pixels")));
+        }
+        let classes = match schema.task {
+            Task::Classification => Some(self.class_numbers(&schema.classes)?),
+            Task::Regression => None,
+        };
+        let pixels = sizes.iter().product::<usize>() as u64;
+        let blocks =
+            Blocks::even(self.labels.len() as u64, (BLOCK_BYTES / pixels.max(1)).clamp(1, BLOCK_ROWS));
+        let Part { images, begin, labels, .. } = self;
+        Ok(Arc::new(Idx { images, begin, pixels, labels, classes, blocks: Arc::new(blocks) }))
+    }
+
+    /// The class of each label value; a label without a class is an error.
+    fn class_numbers(&self, names: &[String]) -> Result<Box<[u32; 256]>> {
+        let mut numbers = Box::new([u32::MAX; 256]);
+        for (class, name) in names.iter().enumerate() {
+            if let Ok(label) = name.parse::<u8>() {
+                numbers[usize::from(label)] = class as u32;
+            }
+        }
+        match self.labels.iter().position(|&label| numbers[usize::from(label)] == u32::MAX) {
+            None => Ok(numbers),
+            Some(row) => Err(Error::data(format!(
+                "{} row {}: the label {} is not one of the classes {}",
+                self.labels_name,
+                row + 1,
+                self.labels[row],
+                names.join(", ")
+            ))),
+        }
+    }
+}
+
+impl Source for Idx {
+    fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
+    }
+
+    fn row_bytes(&self) -> u64 {
+        self.pixels + 8
+    }
+
+    fn decode(&self, block: usize) -> Result<Arc<Block>> {
+        let rows = self.blocks.range(block);
+        let pixels =
+            self.images.slice(self.begin + rows.start * self.pixels..self.begin + rows.end * self.pixels)?;
+        let labels = self.labels[rows.start as usize..rows.end as usize].iter();
+        let targets = match &self.classes {
+            Some(classes) => Targets::Classes(labels.map(|&label| classes[usize::from(label)]).collect()),
+            None => Targets::Values(labels.map(|&label| f32::from(label)).collect()),
+        };
+        Ok(Arc::new(Block { features: BlockFeatures::Pixels(pixels), targets }))
+    }
+}
+
+/// Where the elements begin, and the sizes; the file must be exactly as long as they say.
+fn header(raw: &Raw) -> Result<(u64, Vec<usize>)> {
+    let magic = raw.slice(0..raw.len().min(4))?;
+    let &[0, 0, kind, dimensions] = &magic[..] else { return Err(not_idx(raw)) };
+    if !(1..=8).contains(&dimensions) {
+        return Err(not_idx(raw));
+    }
+    if kind != UNSIGNED_BYTE {
+        return Err(Error::data(format!(
+            "{} holds elements of type {kind:#04x}; only bytes (0x08) can be read",
+            raw.name()
+        )));
+    }
+    let begin = 4 + 4 * u64::from(dimensions);
+    if raw.len() < begin {
+        return Err(not_idx(raw));
+    }
+    let sizes = raw.slice(4..begin)?;
+    let sizes: Vec<usize> = sizes
+        .chunks_exact(4)
+        .map(|size| u32::from_be_bytes([size[0], size[1], size[2], size[3]]) as usize)
+        .collect();
+    let product = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64));
+    let expected = product.and_then(|product| product.checked_add(begin));
+    if expected != Some(raw.len()) || sizes[1..].contains(&0) {
+        return Err(Error::data(format!(
+            "{} is {} bytes long, which does not fit its sizes {sizes:?}",
+            raw.name(),
+            raw.len()
+        ))
+        .hint("it may be incomplete: copy or download it again"));
+    }
+    Ok((begin, sizes))
+}
+
+fn not_idx(raw: &Raw) -> Error {
+    Error::data(format!("{} is not an IDX file", raw.name())).hint("an IDX file begins with two zero bytes")
+}
+
+/// The file of a part: `train-images-idx3-ubyte` or `train-images.idx3-ubyte`, the unpacked one first.
+fn find(folder: &Path, part: &str, what: &str) -> Result<Option<PathBuf>> {
+    let entries = std::fs::read_dir(folder)
+        .map_err(|error| Error::io(format!("cannot read the folder {}", folder.display()), &error))?;
+    let prefix = format!("{part}-{what}");
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let name = name.strip_suffix(".gz").unwrap_or(&name);
+            let rest = name.strip_prefix(&prefix).and_then(|rest| rest.strip_prefix(['-', '.']));
+            rest.is_some_and(|rest| rest.starts_with("idx") && rest.ends_with("ubyte"))
+        })
+        .collect();
+    found.sort_by_key(|path| (path.extension().is_some_and(|extension| extension == "gz"), path.clone()));
+    Ok(found.into_iter().next())
+}
+
+fn alone(file: &Path, part: &str, other: &str) -> Error {
+    Error::data(format!("{} stands alone: there is no {part}-{other}-idx file beside it", file.display()))
+}
+
+fn no_parts(folder: &Path) -> Error {
+    Error::data(format!("the folder {} holds no train-images-idx3-ubyte file", folder.display()))
+        .hint(format!("for files of other kinds name them, for instance {}/*.csv", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn idx(sizes: &[u32], data: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0, 0, UNSIGNED_BYTE, sizes.len() as u8];
+        sizes.iter().for_each(|size| bytes.extend(size.to_be_bytes()));
+        bytes.extend(data);
+        bytes
+    }
+
+    fn folder(files: &[(&str, Vec<u8>)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        files.iter().for_each(|(name, bytes)| std::fs::write(folder.path().join(name), bytes).unwrap());
+        folder
+    }
+
+    fn open_folder(files: &[(&str, Vec<u8>)]) -> Result<Opened> {
+        open(folder(files).path(), &DataSpec::default(), None)
+    }
+
+    #[test]
+    fn both_spellings_and_gz_are_found() {
+        let packed = crate::raw::tests::gzip(&idx(&[2], &[3, 7]));
+        let opened = open_folder(&[
+            ("train-images.idx3-ubyte", idx(&[2, 1, 2], &[1, 2, 3, 4])),
+            ("train-labels-idx1-ubyte.gz", packed),
+        ])
+        .unwrap();
+        assert_eq!(opened.schema.classes, ["3", "7"]);
+        let block = opened.source.decode(0).unwrap();
+        assert_eq!(block.targets, Targets::Classes(vec![0, 1]));
+        let BlockFeatures::Pixels(pixels) = &block.features else { panic!("not pixels") };
+        assert_eq!(&pixels[..], [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn damaged_folders_are_told_apart() {
+        let message = |files: &[(&str, Vec<u8>)]| open_folder(files).err().unwrap().message;
+        let images = ("train-images-idx3-ubyte", idx(&[2, 1, 2], &[1, 2, 3, 4]));
+        let labels = |count: u32| ("train-labels-idx1-ubyte", idx(&[count], &vec![1; count as usize]));
+        assert!(message(&[]).contains("holds no train-images"));
+        assert!(message(&[images.clone()]).contains("stands alone"));
+        assert!(message(&[images.clone(), labels(3)]).contains("2 images but"));
+        assert!(message(&[images.clone(), labels(2)]).contains("same label 1"));
+        let cut = ("train-images-idx3-ubyte", idx(&[2, 1, 2], &[1, 2, 3]));
+        assert!(message(&[cut, labels(2)]).contains("does not fit its sizes [2, 1, 2]"));
+        let huge = ("train-images-idx3-ubyte", idx(&[u32::MAX, u32::MAX, u32::MAX], &[]));
+        assert!(message(&[huge, labels(2)]).contains("does not fit"));
+        let foreign = ("train-images-idx3-ubyte", b"hello".to_vec());
+        assert!(message(&[foreign, labels(2)]).contains("not an IDX file"));
+        let floats = ("train-images-idx3-ubyte", vec![0, 0, 13, 3, 0, 0]);
+        assert!(message(&[floats, labels(2)]).contains("only bytes"));
+    }
+
+    #[test]
+    fn a_label_of_the_held_part_must_be_a_class() {
+        let error = open_folder(&[
+            ("train-images-idx3-ubyte", idx(&[2, 1, 2], &[1, 2, 3, 4])),
+            ("train-labels-idx1-ubyte", idx(&[2], &[0, 1])),
+            ("t10k-images-idx3-ubyte", idx(&[1, 1, 2], &[1, 2])),
+            ("t10k-labels-idx1-ubyte", idx(&[1], &[9])),
+        ]);
+        assert!(error.err().unwrap().message.contains("row 1: the label 9"));
+    }
+}

@@ -1,0 +1,97 @@
+//! A user's own rows, given as arrays.
+
+use super::{Opened, Source};
+use crate::block::{BLOCK_ROWS, Block, BlockFeatures, Blocks};
+use crate::table::columns::numbered_names;
+use std::sync::Arc;
+use thalweg_core::schema::{Column, Encoding, Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::{Error, Result, Targets, Task};
+
+struct Memory {
+    blocks: Arc<Blocks>,
+    decoded: Vec<Arc<Block>>,
+    row_bytes: u64,
+}
+
+impl Source for Memory {
+    fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
+    }
+
+    fn row_bytes(&self) -> u64 {
+        self.row_bytes
+    }
+
+    fn decode(&self, block: usize) -> Result<Arc<Block>> {
+        Ok(self.decoded[block].clone())
+    }
+}
+
+/// Dense features, row-major, `width` numbers each.
+pub(crate) fn open(width: usize, features: &[f32], targets: &Targets) -> Result<Opened> {
+    check(width, features, targets)?;
+    let rows = targets.len() as u64;
+    let blocks = Arc::new(Blocks::even(rows, BLOCK_ROWS));
+    let decoded = (0..blocks.len()).map(|block| {
+        let range = blocks.range(block).start as usize..blocks.range(block).end as usize;
+        let targets = match targets {
+            Targets::Classes(classes) => Targets::Classes(classes[range.clone()].to_vec()),
+            Targets::Values(values) => Targets::Values(values[range.clone()].to_vec()),
+        };
+        let features = BlockFeatures::Dense(features[range.start * width..range.end * width].to_vec());
+        Arc::new(Block { features, targets })
+    });
+    let decoded = decoded.collect();
+    let source = Memory { blocks, decoded, row_bytes: width as u64 * 4 + 8 };
+    Ok(Opened { source: Arc::new(source), schema: schema(width, targets), held: None })
+}
+
+fn check(width: usize, features: &[f32], targets: &Targets) -> Result<()> {
+    if targets.is_empty() || width == 0 {
+        return Err(Error::data("there are no rows to learn from"));
+    }
+    if features.len() != width * targets.len() {
+        return Err(Error::data(format!(
+            "{} rows of {width} numbers are {} numbers, but there are {}",
+            targets.len(),
+            width * targets.len(),
+            features.len()
+        )));
+    }
+    if let Some(place) = features.iter().position(|value| !value.is_finite()) {
+        return Err(Error::data(format!(
+            "row {}, column {}: {} is not a finite number",
+            place / width,
+            place % width,
+            features[place]
+        )));
+    }
+    match targets {
+        Targets::Values(values) => match values.iter().position(|value| !value.is_finite()) {
+            Some(row) => {
+                Err(Error::data(format!("row {row}: the target {} is not a finite number", values[row])))
+            }
+            None => Ok(()),
+        },
+        Targets::Classes(_) => Ok(()),
+    }
+}
+
+fn schema(width: usize, targets: &Targets) -> Schema {
+    let number = |name| Column { name, encoding: Encoding::Number { imputed: None } };
+    let (task, classes) = match targets {
+        Targets::Classes(classes) => {
+            let count = classes.iter().max().map_or(0, |class| class + 1);
+            (Task::Classification, (0..count.max(2)).map(|class| class.to_string()).collect())
+        }
+        Targets::Values(_) => (Task::Regression, Vec::new()),
+    };
+    Schema {
+        shape: Shape::Table { columns: numbered_names(width).into_iter().map(number).collect() },
+        task,
+        label: None,
+        classes,
+        scaling: Scaling::default(),
+        target: TargetScaling::default(),
+    }
+}

@@ -1,0 +1,72 @@
+//! One file per format: `open` indexes a source in one pass, `decode` turns a block into rows.
+
+pub(crate) mod csv;
+pub(crate) mod digits;
+pub(crate) mod idx;
+pub(crate) mod memory;
+
+use crate::block::{Block, Blocks};
+use crate::locate::{FileKind, Located, locate};
+use crate::raw::{Budget, Raw};
+use std::path::PathBuf;
+use std::sync::Arc;
+use thalweg_core::schema::Schema;
+use thalweg_core::spec::data::DataSpec;
+use thalweg_core::{Error, Result};
+
+/// A source of rows, indexed.
+pub(crate) trait Source: Send + Sync {
+    /// Which rows each block holds.
+    fn blocks(&self) -> &Arc<Blocks>;
+
+    /// Memory a decoded row takes, about: a pure function of the source, for it decides the order of rows.
+    fn row_bytes(&self) -> u64;
+
+    /// Decodes a block. A value that cannot be used is an error that names file and row.
+    fn decode(&self, block: usize) -> Result<Arc<Block>>;
+
+    /// Rows that overlap the row after them, so that a split has to leave them out; 0 if rows stand alone.
+    fn overlap(&self) -> u64 {
+        0
+    }
+}
+
+/// An opened source and what its rows mean.
+pub(crate) struct Opened {
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) schema: Schema,
+    /// Rows that the source itself keeps for validation.
+    pub(crate) held: Option<Arc<dyn Source>>,
+}
+
+/// Opens what a job names; with a stored schema, its columns, classes and categories hold.
+pub(crate) fn open(spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
+    let opened = match locate(&spec.source)? {
+        Located::Digits => digits::open(spec, known)?,
+        Located::Folder(folder) => idx::open(&folder, spec, known)?,
+        Located::Files(FileKind::Table, paths) => csv::open(open_all(&paths, spec)?, spec, known)?,
+        Located::Files(kind, _) => return Err(Error::data(format!("{kind:?} files cannot be read yet"))),
+    };
+    if opened.source.blocks().rows() == 0 {
+        return Err(
+            Error::data(format!("{} holds no rows", spec.source)).hint("check data.source and the file")
+        );
+    }
+    Ok(opened)
+}
+
+/// A stored schema does not fit the source.
+pub(crate) fn mismatch(source: &str, found: &str, wanted: &str) -> Error {
+    Error::data(format!("{source} holds {found}, but the model was trained on {wanted}"))
+        .hint("choose a source like the one the model was trained on")
+}
+
+/// What is kept in memory as it stands in the files: half of what a rank may use, the rest is for decoded rows.
+pub(crate) fn budget(spec: &DataSpec) -> Budget {
+    Budget { bytes: spec.memory.0 / 2, cache: spec.cache.as_ref().map(PathBuf::from) }
+}
+
+fn open_all(paths: &[PathBuf], spec: &DataSpec) -> Result<Vec<Raw>> {
+    let mut budget = budget(spec);
+    paths.iter().map(|path| Raw::open(path, &mut budget)).collect()
+}

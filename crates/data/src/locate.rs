@@ -1,0 +1,175 @@
+//! From what the user wrote as a source to files on disk.
+
+use std::path::{Path, PathBuf};
+use thalweg_core::spec::nearest::nearest;
+use thalweg_core::{Error, Kind, Result};
+
+/// The kinds of files that are understood, by extension; `.gz` may follow each.
+const KNOWN: &[(&str, FileKind)] = &[
+    ("csv", FileKind::Table),
+    ("tsv", FileKind::Table),
+    ("tab", FileKind::Table),
+    ("data", FileKind::Table),
+    ("test", FileKind::Table),
+    ("libsvm", FileKind::Libsvm),
+    ("svm", FileKind::Libsvm),
+    ("svmlight", FileKind::Libsvm),
+    ("parquet", FileKind::Parquet),
+    ("txt", FileKind::Text),
+];
+
+/// What is in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    Table,
+    Libsvm,
+    Parquet,
+    Text,
+}
+
+/// Where rows come from.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Located {
+    /// The digits that come with the program.
+    Digits,
+    /// A folder of IDX files.
+    Folder(PathBuf),
+    /// Files of one kind, in the order of their names.
+    Files(FileKind, Vec<PathBuf>),
+}
+
+/// Finds what a source names.
+pub(crate) fn locate(source: &str) -> Result<Located> {
+    if let Some(name) = source.strip_prefix("builtin:") {
+        return match name {
+            "digits" => Ok(Located::Digits),
+            _ => Err(Error::job(format!(
+                "unknown data set `{source}`; the only one built in is builtin:digits"
+            ))),
+        };
+    }
+    let path = Path::new(source);
+    if path.is_dir() {
+        return Ok(Located::Folder(path.to_owned()));
+    }
+    let files = if path.exists() || !source.contains(['*', '?', '[']) {
+        vec![path.to_owned()]
+    } else {
+        matches(source)?
+    };
+    let kind = kind_of(&files[0])?;
+    for file in &files {
+        if !file.exists() {
+            return Err(missing(file));
+        }
+        if kind_of(file)? != kind {
+            return Err(Error::data(format!(
+                "`{source}` matches files of different kinds: {} and {}",
+                files[0].display(),
+                file.display()
+            ))
+            .hint("use a narrower pattern"));
+        }
+    }
+    Ok(Located::Files(kind, files))
+}
+
+fn matches(pattern: &str) -> Result<Vec<PathBuf>> {
+    let paths = glob::glob(pattern)
+        .map_err(|error| Error::job(format!("the pattern `{pattern}` is wrong: {error}")))?;
+    let mut files = Vec::new();
+    for path in paths {
+        let path = path
+            .map_err(|error| Error::io(format!("cannot read {}", error.path().display()), error.error()))?;
+        if path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(Error::new(Kind::Io, format!("no file matches `{pattern}`"))
+            .hint("check data.source; it is looked up from the folder where thalweg was started"));
+    }
+    Ok(files)
+}
+
+/// The kind of a file by the extension of its name.
+pub(crate) fn kind_of(path: &Path) -> Result<FileKind> {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension).unwrap_or_default();
+    if let Some((_, kind)) = KNOWN.iter().find(|(known, _)| *known == extension) {
+        return Ok(*kind);
+    }
+    if !path.exists() {
+        return Err(missing(path));
+    }
+    let known: Vec<String> = KNOWN.iter().map(|(known, _)| format!(".{known}")).collect();
+    Err(Error::data(format!("{}: the kind of this file is not known from its name", path.display())).hint(
+        format!(
+            "known are {} (each also with .gz), and folders of IDX files; rename it or link to it",
+            known.join(", ")
+        ),
+    ))
+}
+
+/// A file is not there: say so, with a name in the same folder that is close.
+fn missing(path: &Path) -> Error {
+    let error = Error::new(Kind::Io, format!("cannot read {}: there is no such file", path.display()));
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let wanted = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return error.hint(format!("the folder {} cannot be read either", folder.display()));
+    };
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    let packed = format!("{wanted}.gz");
+    let close = names.iter().find(|name| **name == packed).map(String::as_str);
+    match close.or_else(|| nearest(&wanted, names.iter().map(String::as_str))) {
+        Some(name) => error.hint(format!("did you mean {}?", folder.join(name).display())),
+        None => error.hint("check data.source; it is looked up from the folder where thalweg was started"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_suggests_its_neighbour() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("people.csv"), "a").unwrap();
+        std::fs::write(folder.path().join("iris.csv.gz"), "a").unwrap();
+        let hint = |name: &str| locate(folder.path().join(name).to_str().unwrap()).unwrap_err().hint.unwrap();
+        assert!(hint("peple.csv").ends_with("people.csv?"));
+        assert!(hint("iris.csv").ends_with("iris.csv.gz?"));
+        assert!(hint("zzzzzzzzzzzzzzzz.csv").contains("data.source"));
+        assert!(hint("nowhere/a.csv").contains("cannot be read either"));
+    }
+
+    #[test]
+    fn globs_are_sorted_and_must_match() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b.csv", "a.csv", "c.csv.gz"] {
+            std::fs::write(folder.path().join(name), "a").unwrap();
+        }
+        let at = |pattern: &str| locate(folder.path().join(pattern).to_str().unwrap());
+        let Ok(Located::Files(FileKind::Table, files)) = at("*.csv*") else { panic!("not found") };
+        let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, ["a.csv", "b.csv", "c.csv.gz"]);
+        assert!(at("*.parquet").unwrap_err().message.contains("no file matches"));
+        std::fs::write(folder.path().join("d.txt"), "a").unwrap();
+        assert!(at("*").unwrap_err().message.contains("different kinds"));
+    }
+
+    #[test]
+    fn unknown_kinds_and_builtins_list_the_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.xlsx");
+        std::fs::write(&path, "a").unwrap();
+        let error = locate(path.to_str().unwrap()).unwrap_err();
+        assert!(error.hint.unwrap().contains(".csv, .tsv"), "{}", error.message);
+        assert!(locate("builtin:mnist").unwrap_err().message.contains("builtin:digits"));
+    }
+}

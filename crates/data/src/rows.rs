@@ -1,0 +1,207 @@
+//! A set of rows, ready to be loaded into batches.
+
+use crate::block::{Block, BlockFeatures};
+use crate::cache::Cache;
+use crate::format::Source;
+use crate::sampler::WINDOW_BYTES;
+use crate::selection::Selection;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use thalweg_core::schema::{Encoding, Schema, Shape};
+use thalweg_core::{Batch, Error, Features, Result, Targets};
+
+/// A source with its cache of decoded blocks, shared by all sets of rows cut from it.
+pub(crate) struct Store {
+    pub(crate) source: Arc<dyn Source>,
+    cache: Cache,
+}
+
+impl Store {
+    /// Keeps decoded blocks up to so many bytes, and at least what the sampler permutes together: with less, each
+    /// step would decode every block of its window again.
+    pub(crate) fn new(source: Arc<dyn Source>, memory: u64) -> Arc<Store> {
+        Arc::new(Store { source, cache: Cache::new(memory.max(WINDOW_BYTES / 4 * 5)) })
+    }
+
+    /// A decoded block.
+    pub(crate) fn block(&self, number: usize) -> Result<Arc<Block>> {
+        self.cache.get(number, || self.source.decode(number))
+    }
+}
+
+/// How decoded rows become what a model sees; fitted once, seen by every set of rows.
+#[derive(Debug)]
+pub(crate) struct Preparation {
+    schema: Schema,
+    /// What a missing value of each number becomes; empty if nothing can be missing.
+    imputed: Vec<f32>,
+}
+
+impl Preparation {
+    /// From a schema with its scaling.
+    pub(crate) fn new(schema: &Schema) -> Preparation {
+        let mut imputed = Vec::new();
+        if let Shape::Table { columns } = &schema.shape {
+            for column in columns {
+                match column.encoding {
+                    Encoding::Number { imputed: value } => imputed.push(value.unwrap_or(f32::NAN)),
+                    Encoding::OneHot { .. } => {
+                        imputed.resize(imputed.len() + column.encoding.width(), f32::NAN)
+                    }
+                }
+            }
+        }
+        if imputed.iter().all(|value| value.is_nan()) {
+            imputed.clear();
+        }
+        Preparation { schema: schema.clone(), imputed }
+    }
+
+    /// Fills in what is missing and scales, in place.
+    pub(crate) fn finish(&self, row: &mut [f32]) {
+        for (value, &imputed) in row.iter_mut().zip(&self.imputed) {
+            *value = if value.is_nan() { imputed } else { *value };
+        }
+        self.schema.scaling.apply(row);
+    }
+}
+
+/// A set of rows of a source: cheap to clone, safe to share.
+#[derive(Clone)]
+pub struct Rows {
+    store: Arc<Store>,
+    selection: Arc<Selection>,
+    preparation: Arc<OnceLock<Preparation>>,
+    empty: Arc<Batch>,
+}
+
+impl Rows {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        selection: Selection,
+        preparation: Arc<OnceLock<Preparation>>,
+        schema: &Schema,
+    ) -> Rows {
+        let empty = Batch::empty(schema.width(), schema.empty_features(), schema.empty_targets());
+        Rows { store, selection: Arc::new(selection), preparation, empty: Arc::new(empty) }
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> u64 {
+        self.selection.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A batch without rows, of the form these rows have.
+    pub fn empty_batch(&self) -> Batch {
+        Batch::clone(&self.empty)
+    }
+
+    /// The id of the `index`-th row of this set, in the order of the source; `index` must be below [`Rows::len`].
+    pub fn id(&self, index: u64) -> u64 {
+        self.selection.id(index)
+    }
+
+    /// Rows of the whole source: every id is below it.
+    pub fn source_len(&self) -> u64 {
+        self.selection.blocks().rows()
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn selection(&self) -> Arc<Selection> {
+        self.selection.clone()
+    }
+
+    pub(crate) fn row_bytes(&self) -> u64 {
+        self.store.source.row_bytes()
+    }
+
+    /// Replaces the rows of a batch by these, scaled and with missing values filled in. After a few calls it takes no
+    /// new memory.
+    pub fn load(&self, ids: &[u64], epoch: u64, batch: &mut Batch) -> Result<()> {
+        let preparation = self
+            .preparation
+            .get()
+            .ok_or_else(|| Error::internal("rows were loaded before their scaling was fitted"))?;
+        batch.clear();
+        batch.epoch = epoch;
+        batch.width = self.empty.width;
+        batch.rows.extend_from_slice(ids);
+        let mut current: Option<(usize, Arc<Block>)> = None;
+        for &id in ids {
+            if id >= self.source_len() {
+                return Err(Error::internal(format!("row {id} of a source of {} rows", self.source_len())));
+            }
+            let blocks = self.selection.blocks();
+            let number = blocks.find(id);
+            let block = match current.take() {
+                Some((at, block)) if at == number => block,
+                _ => self.store.block(number)?,
+            };
+            copy_row(&block, (id - blocks.range(number).start) as usize, preparation, batch)?;
+            current = Some((number, block));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rows {{ {} of {} }}", self.len(), self.source_len())
+    }
+}
+
+/// Appends one row of a block to a batch.
+fn copy_row(block: &Block, row: usize, preparation: &Preparation, batch: &mut Batch) -> Result<()> {
+    let width = batch.width;
+    match (&block.features, &mut batch.features) {
+        (BlockFeatures::Dense(from), Features::Dense(into)) => {
+            let start = into.len();
+            into.extend_from_slice(&from[row * width..(row + 1) * width]);
+            preparation.finish(&mut into[start..]);
+        }
+        (BlockFeatures::Pixels(from), Features::Dense(into)) => {
+            let start = into.len();
+            into.extend(from[row * width..(row + 1) * width].iter().map(|&pixel| f32::from(pixel)));
+            preparation.finish(&mut into[start..]);
+        }
+        (
+            BlockFeatures::Sparse { starts, columns, values },
+            Features::Sparse { starts: into_starts, columns: into_columns, values: into_values },
+        ) => {
+            let stored = starts[row]..starts[row + 1];
+            let factors = &preparation.schema.scaling.factor;
+            into_columns.extend_from_slice(&columns[stored.clone()]);
+            let factor = |column: u32| factors.get(column as usize).copied().unwrap_or(1.0);
+            into_values.extend(stored.map(|place| values[place] * factor(columns[place])));
+            into_starts.push(into_values.len());
+        }
+        (BlockFeatures::Text(from), Features::Tokens { symbols, window, .. }) => {
+            symbols.extend_from_slice(&from[row..row + *window]);
+            if let Targets::Classes(classes) = &mut batch.targets {
+                classes.push(from[row + *window]);
+            }
+            return Ok(());
+        }
+        _ => return Err(foreign_batch()),
+    }
+    match (&block.targets, &mut batch.targets) {
+        (Targets::Classes(from), Targets::Classes(into)) => into.push(from[row]),
+        (Targets::Values(from), Targets::Values(into)) => {
+            into.push(preparation.schema.target.apply(from[row]))
+        }
+        _ => return Err(foreign_batch()),
+    }
+    Ok(())
+}
+
+fn foreign_batch() -> Error {
+    Error::internal("rows were loaded into a batch of another form; use Rows::empty_batch")
+}

@@ -1,0 +1,137 @@
+//! From the fields of a record to the numbers of a row.
+
+use super::categories::Categories;
+use super::labels::Labels;
+use super::problem::Problem;
+use super::value::{is_missing, number, shown};
+use thalweg_core::Targets;
+use thalweg_core::schema::{Column, Encoding};
+
+/// How each input column becomes numbers.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    columns: Vec<Slot>,
+    width: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Where the column stands in a record.
+    field: usize,
+    name: String,
+    kind: SlotKind,
+}
+
+#[derive(Debug)]
+enum SlotKind {
+    Number { missing_allowed: bool },
+    OneHot(Categories),
+}
+
+impl Encoder {
+    /// Columns and the fields where they stand; `missing_allowed` for numbers that will be imputed.
+    pub(crate) fn new(columns: &[Column], fields: &[usize], missing_allowed: bool) -> Encoder {
+        let slots = columns.iter().zip(fields).map(|(column, &field)| Slot {
+            field,
+            name: column.name.clone(),
+            kind: match &column.encoding {
+                Encoding::Number { .. } => SlotKind::Number { missing_allowed },
+                Encoding::OneHot { categories } => SlotKind::OneHot(Categories::new(categories)),
+            },
+        });
+        Encoder {
+            columns: slots.collect(),
+            width: columns.iter().map(|column| column.encoding.width()).sum(),
+        }
+    }
+
+    /// Numbers per row.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Appends the numbers of a record. `field` gives a field, trimmed; a missing number becomes NaN.
+    pub(crate) fn row<'a>(
+        &self,
+        field: impl Fn(usize) -> &'a [u8],
+        row: &mut Vec<f32>,
+    ) -> Result<(), Problem> {
+        for slot in &self.columns {
+            let value = field(slot.field);
+            match &slot.kind {
+                SlotKind::Number { missing_allowed } => {
+                    row.push(as_number(&slot.name, value, *missing_allowed)?)
+                }
+                SlotKind::OneHot(categories) => {
+                    let start = row.len();
+                    row.resize(start + categories.len(), 0.0);
+                    row[start + categories.number(&slot.name, value)?] = 1.0;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn as_number(column: &str, value: &[u8], missing_allowed: bool) -> Result<f32, Problem> {
+    match number(value) {
+        Some(number) if (number as f32).is_finite() => Ok(number as f32),
+        _ if is_missing(value) && missing_allowed => Ok(f32::NAN),
+        _ if is_missing(value) => Err(Problem::missing(column)),
+        Some(_) => Err(Problem::not_finite(column, &shown(value))),
+        None => Err(Problem::not_a_number(column, &shown(value))),
+    }
+}
+
+/// Appends the target that a label spells.
+pub(crate) fn push_target(
+    labels: &Labels,
+    column: &str,
+    value: &[u8],
+    targets: &mut Targets,
+) -> Result<(), Problem> {
+    if is_missing(value) {
+        return Err(Problem::missing_label(column));
+    }
+    match (labels, targets) {
+        (Labels::Classes(classes), Targets::Classes(targets)) => targets.push(classes.number(column, value)?),
+        (_, Targets::Values(targets)) => targets.push(as_number(column, value, false)?),
+        (Labels::Values, Targets::Classes(_)) => {
+            return Err(Problem::not_a_number(column, &shown(value)));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoder(missing_allowed: bool) -> Encoder {
+        let age = Column { name: "age".into(), encoding: Encoding::Number { imputed: None } };
+        let categories = vec!["oslo".into(), "rome".into()];
+        let city = Column { name: "city".into(), encoding: Encoding::OneHot { categories } };
+        Encoder::new(&[age, city], &[2, 0], missing_allowed)
+    }
+
+    fn row(encoder: &Encoder, fields: [&'static str; 3]) -> Result<Vec<f32>, Problem> {
+        let mut row = Vec::new();
+        encoder.row(|field| fields[field].as_bytes(), &mut row).map(|()| row)
+    }
+
+    #[test]
+    fn numbers_and_categories_stand_in_the_order_of_the_columns() {
+        assert_eq!(encoder(false).width(), 3);
+        assert_eq!(row(&encoder(false), ["rome", "x", "-4.5"]).unwrap(), [-4.5, 0.0, 1.0]);
+    }
+
+    #[test]
+    fn bad_values_are_told_apart() {
+        let what = |age| row(&encoder(false), ["oslo", "", age]).unwrap_err().what;
+        assert_eq!(what("abc"), "`abc` is not a number");
+        assert_eq!(what("NA"), "the value is missing");
+        assert!(what("1e300").contains("not a finite number"));
+        assert!(what("-inf").contains("not a finite number"));
+        assert!(row(&encoder(true), ["oslo", "", "NA"]).unwrap()[0].is_nan());
+    }
+}

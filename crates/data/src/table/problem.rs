@@ -1,0 +1,88 @@
+//! What is wrong with a value, before it is known where it stands.
+
+use thalweg_core::Error;
+
+/// A value that cannot be used.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    /// The column's name.
+    pub(crate) column: String,
+    /// What is wrong, as a clause.
+    pub(crate) what: String,
+    /// What to do about it.
+    pub(crate) hint: String,
+}
+
+impl Problem {
+    /// The error for a value at a place such as `people.csv line 17`.
+    pub(crate) fn at(self, place: &str) -> Error {
+        Error::data(format!("{place}, column `{}`: {}", self.column, self.what)).hint(self.hint)
+    }
+
+    /// There is no value.
+    pub(crate) fn missing(column: &str) -> Problem {
+        Problem {
+            column: column.into(),
+            what: "the value is missing".into(),
+            hint: "fill it in, or set data.missing = \"mean\" (or \"zero\"), or leave the column out with data.ignore".into(),
+        }
+    }
+
+    /// There is no label.
+    pub(crate) fn missing_label(column: &str) -> Problem {
+        Problem {
+            column: column.into(),
+            what: "the label is missing".into(),
+            hint: "fill it in or remove the row; data.label names the column to predict".into(),
+        }
+    }
+
+    /// Not a number where there should be one.
+    pub(crate) fn not_a_number(column: &str, value: &str) -> Problem {
+        Problem {
+            column: column.into(),
+            what: format!("`{value}` is not a number"),
+            hint: format!(
+                "fix it; or set data.categorical = [\"{column}\"] if the column holds names; \
+                 if it stands for a missing value, leave the field empty and set data.missing = \"mean\""
+            ),
+        }
+    }
+
+    /// Infinite, or too large.
+    pub(crate) fn not_finite(column: &str, value: &str) -> Problem {
+        Problem {
+            column: column.into(),
+            what: format!("`{value}` is not a finite number of single precision"),
+            hint: "fix it, or leave the column out with data.ignore".into(),
+        }
+    }
+
+    /// A category that was not there in training.
+    pub(crate) fn unknown_category<'a>(
+        column: &str,
+        value: &str,
+        known: impl Iterator<Item = &'a str>,
+    ) -> Problem {
+        let mut names: Vec<&str> = known.take(13).collect();
+        let more = if names.len() > 12 { ", ..." } else { "" };
+        names.truncate(12);
+        Problem {
+            column: column.into(),
+            what: format!("the category `{value}` is not known to the model"),
+            hint: format!("known are {}{more}", names.join(", ")),
+        }
+    }
+
+    /// A class that was not there in training.
+    pub(crate) fn unknown_class<'a>(
+        column: &str,
+        value: &str,
+        known: impl Iterator<Item = &'a str>,
+    ) -> Problem {
+        Problem {
+            what: format!("the class `{value}` is not known to the model"),
+            ..Problem::unknown_category(column, value, known)
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Tables as text, from good to hostile.
+
+use std::path::Path;
+use tempfile::TempDir;
+use thalweg_core::schema::{Encoding, Shape};
+use thalweg_core::spec::data::{DataSpec, Missing, Scale, TaskChoice};
+use thalweg_core::spec::setting::{Auto, ColumnRef, Held};
+use thalweg_core::{Error, Features, Result, Schema, Targets, Task};
+use thalweg_data::{Data, Rows};
+
+fn folder(files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    files.iter().for_each(|(name, text)| std::fs::write(folder.path().join(name), text).unwrap());
+    folder
+}
+
+/// Everything trains, nothing is scaled.
+fn spec(folder: &Path, pattern: &str) -> DataSpec {
+    DataSpec {
+        source: folder.join(pattern).to_str().unwrap().into(),
+        validation: Some(Held::Share(0.0)),
+        scale: Scale::None,
+        ..Default::default()
+    }
+}
+
+fn fit(data: &mut Data) -> Result<()> {
+    if data.needs_statistics() {
+        let statistics = data.statistics(0, 1)?;
+        data.fit(&[statistics])?;
+    }
+    Ok(())
+}
+
+fn all(rows: &Rows) -> Result<(Vec<f32>, Targets)> {
+    let ids: Vec<u64> = (0..rows.len()).map(|index| rows.id(index)).collect();
+    let mut batch = rows.empty_batch();
+    rows.load(&ids, 0, &mut batch)?;
+    let Features::Dense(values) = batch.features else { panic!("not dense") };
+    Ok((values, batch.targets))
+}
+
+fn read(spec: &DataSpec) -> Result<(Vec<f32>, Targets, Schema)> {
+    let mut data = Data::open(spec, 1)?;
+    fit(&mut data)?;
+    let (values, targets) = all(&data.training)?;
+    Ok((values, targets, data.schema))
+}
+
+fn read_text(text: &str, change: impl Fn(&mut DataSpec)) -> Result<(Vec<f32>, Targets, Schema)> {
+    let folder = folder(&[("people.csv", text)]);
+    let mut spec = spec(folder.path(), "people.csv");
+    change(&mut spec);
+    read(&spec)
+}
+
+fn complaint(text: &str, change: impl Fn(&mut DataSpec)) -> Error {
+    read_text(text, change).unwrap_err()
+}
+
+fn names(schema: &Schema) -> Vec<&str> {
+    let Shape::Table { columns } = &schema.shape else { panic!("not a table") };
+    columns.iter().map(|column| column.name.as_str()).collect()
+}
+
+#[test]
+fn numbers_categories_and_classes() {
+    let text = "age,city,spender\n30,oslo,yes\n41.5,rome,no\n29,oslo,no\n";
+    let (values, targets, schema) = read_text(text, |_| ()).unwrap();
+    assert_eq!(values, [30.0, 1.0, 0.0, 41.5, 0.0, 1.0, 29.0, 1.0, 0.0]);
+    assert_eq!(targets, Targets::Classes(vec![1, 0, 0]));
+    assert_eq!((names(&schema), schema.label.as_deref()), (vec!["age", "city"], Some("spender")));
+    assert_eq!(schema.classes, ["no", "yes"]);
+}
+
+#[test]
+fn other_dialects_read_the_same() {
+    let expected = read_text("1,2,0\n3,4,1\n", |_| ()).unwrap();
+    for text in [
+        "1;2;0\n3;4;1\n",
+        "1\t2\t0\r\n3\t4\t1\r\n",
+        "1|2|0\n\n3|4|1",
+        " 1  2 0\n 3  4 1\n",
+        "\"1\",2,0\n 3, 4,1\n",
+    ] {
+        assert_eq!(read_text(text, |_| ()).unwrap(), expected, "{text:?}");
+    }
+    assert_eq!(names(&expected.2), ["c0", "c1"]);
+}
+
+#[test]
+fn a_header_is_recognised_or_declared() {
+    let (_, _, schema) = read_text("a,b,y\n1,2,0\n3,4,1\n", |_| ()).unwrap();
+    assert_eq!(names(&schema), ["a", "b"]);
+    let (values, _, _) = read_text("5,6,0\n1,2,0\n3,4,1\n", |spec| spec.header = Auto::Is(true)).unwrap();
+    assert_eq!(values, [1.0, 2.0, 3.0, 4.0]);
+    let (_, targets, schema) = read_text("colour,class\nred,a\nblue,b\nred,b\n", |_| ()).unwrap();
+    assert_eq!((names(&schema), targets.len()), (vec!["colour"], 3));
+    let (_, targets, _) = read_text("red,a\nblue,b\nred,b\n", |_| ()).unwrap();
+    assert_eq!(targets.len(), 3);
+    let doubtful = complaint("1,2,3,x,0\n1,2,3,4,0\n3,4,5,6,1\n", |_| ());
+    assert!(doubtful.message.contains("neither a header nor a row"), "{doubtful}");
+    let short = complaint("title\n1,2,0\n3,4,1\n", |_| ());
+    assert!(short.message.contains("line 1 has 1 fields, but the rows after it have 3"), "{short}");
+    let (values, _, _) = read_text("title\n1,2,0\n3,4,1\n", |spec| spec.header = Auto::Is(true)).unwrap();
+    assert_eq!(values, [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
+fn a_bad_number_is_named_when_its_block_is_decoded() {
+    let text =
+        "age,city,y\n1,a,0\n2,a,1\n3,b,0\n4,b,1\n5,a,0\n6,a,1\n7,a,0\n8,a,1\n9,a,0\n10,a,1\n\nabc,a,0\n";
+    let folder = folder(&[("people.csv", text)]);
+    let data = Data::open(&spec(folder.path(), "people.csv"), 1).unwrap();
+    let error = all(&data.training).unwrap_err();
+    assert!(error.message.ends_with("people.csv line 13, column `age`: `abc` is not a number"), "{error}");
+    assert!(error.hint.unwrap().contains("data.categorical = [\"age\"]"));
+    assert!(data.statistics(0, 1).is_err());
+    assert!(complaint(&text.replace("abc", "inf"), |_| ()).message.contains("`inf` is not a finite number"));
+    assert!(
+        complaint(&text.replace("abc", "1e99"), |_| ()).message.contains("`1e99` is not a finite number")
+    );
+}
+
+#[test]
+fn missing_values_are_an_error_or_filled_in() {
+    let text = "age,city,y\n1,a,0\n,b,1\n3,?,0\n";
+    let error = complaint(text, |_| ());
+    assert!(error.message.contains("line 3, column `age`: the value is missing"), "{error}");
+    let error = complaint("age,city,y\n1,a,0\n2,b,1\n3,?,0\n", |_| ());
+    assert!(error.message.contains("line 4, column `city`: the value is missing"), "{error}");
+    let (values, _, _) = read_text(text, |spec| spec.missing = Missing::Mean).unwrap();
+    assert_eq!(values, [1.0, 0.0, 1.0, 0.0, 2.0, 0.0, 0.0, 1.0, 3.0, 1.0, 0.0, 0.0]);
+    let (values, _, schema) = read_text(text, |spec| spec.missing = Missing::Zero).unwrap();
+    assert_eq!(values[4], 0.0);
+    let Shape::Table { columns } = &schema.shape else { panic!("not a table") };
+    assert_eq!(columns[0].encoding, Encoding::Number { imputed: Some(0.0) });
+    let error = complaint("age,y\n1,0\n2,\n", |spec| spec.missing = Missing::Mean);
+    assert!(error.message.contains("line 3, column `y`: the label is missing"), "{error}");
+}
+
+#[test]
+fn damaged_tables_are_told_apart() {
+    let message = |text: &str| complaint(text, |_| ()).message;
+    assert!(message("").contains("is empty"));
+    assert!(message("\n \n").contains("is empty"));
+    assert!(message("age,y\n").contains("holds a header and no rows"));
+    assert!(message("a,y\n1,x\n2,x\n").contains("same label `x`"));
+    assert!(message("a,b,y\n1,2,0\n3,1\n4,5,1\n").contains("line 3 has 2 fields where the others have 3"));
+    assert!(
+        message("a,b,y\n1,2,0\n3,1,1,1\n4,5,1\n").contains("line 3 has 4 fields where the others have 3")
+    );
+    assert!(message("1\n2\n3\n").contains("no column to learn from"));
+    let many: String = (0..1100).map(|row| format!("name{row},{}\n", row % 2)).collect();
+    assert!(message(&many).contains("more than 1000 different values"));
+}
+
+#[test]
+fn names_in_the_job_must_exist() {
+    let text = "age,city,income\n1,a,0\n2,b,1\n";
+    let unknown = |change: fn(&mut DataSpec)| complaint(text, change).message;
+    let label = unknown(|spec| spec.label = Some(ColumnRef::Name("incme".into())));
+    assert!(label.contains("data.label: unknown column `incme`; did you mean `income`?"), "{label}");
+    assert!(unknown(|spec| spec.ignore = vec!["ag".into()]).contains("data.ignore: unknown column `ag`"));
+    assert!(unknown(|spec| spec.categorical = vec!["ct".into()]).contains("data.categorical"));
+    assert!(unknown(|spec| spec.label = Some(ColumnRef::Index(7))).contains("only 3 columns"));
+}
+
+#[test]
+fn columns_can_be_declared_left_out_and_predicted() {
+    let text = "id,code,y\n1,7,2.5\n2,9,3.5\n3,7,1.0\n";
+    let (values, targets, schema) = read_text(text, |spec| {
+        spec.ignore = vec!["id".into()];
+        spec.categorical = vec!["code".into()];
+    })
+    .unwrap();
+    assert_eq!(values, [1.0, 0.0, 0.0, 1.0, 1.0, 0.0]);
+    assert_eq!((targets, schema.task), (Targets::Values(vec![2.5, 3.5, 1.0]), Task::Regression));
+    let (_, targets, schema) = read_text(text, |spec| {
+        spec.label = Some(ColumnRef::Index(1));
+        spec.task = TaskChoice::Classification;
+    })
+    .unwrap();
+    assert_eq!((targets, schema.classes), (Targets::Classes(vec![0, 1, 0]), vec!["7".into(), "9".into()]));
+}
+
+#[test]
+fn several_files_are_one_source() {
+    let expected = read_text("a,y\n1,0\n2,1\n3,0\n", |_| ()).unwrap();
+    for second in ["a,y\n2,1\n3,0\n", "2,1\n3,0\n"] {
+        let folder = folder(&[("part-1.csv", "a,y\n1,0\n"), ("part-2.csv", second)]);
+        assert_eq!(read(&spec(folder.path(), "part-*.csv")).unwrap(), expected);
+    }
+    let wider = folder(&[("a.csv", "a,y\n1,0\n2,1\n"), ("b.csv", "a,b,y\n2,2,1\n")]);
+    let error = read(&spec(wider.path(), "*.csv")).unwrap_err();
+    assert!(
+        error.message.contains("b.csv has 3 columns where") && error.message.ends_with("a.csv has 2"),
+        "{error}"
+    );
+    let renamed = folder(&[("a.csv", "a,y\n1,0\n2,1\n"), ("b.csv", "b,y\n2,1\n")]);
+    let error = read(&spec(renamed.path(), "*.csv")).unwrap_err();
+    assert!(error.message.contains("column 0 is called `b` in"), "{error}");
+}
+
+#[test]
+fn scaling_is_fitted_on_the_training_rows_alone() {
+    let rows: String = (0..1000).map(|row| format!("{row},5,{}\n", row * 3)).collect();
+    for scale in [Scale::Auto, Scale::Minmax] {
+        let folder = folder(&[("people.csv", &rows)]);
+        let mut spec = spec(folder.path(), "people.csv");
+        (spec.scale, spec.validation, spec.task) = (scale, None, TaskChoice::Regression);
+        let mut data = Data::open(&spec, 3).unwrap();
+        assert_eq!((data.training.len(), data.validation.len()), (800, 200));
+        fit(&mut data).unwrap();
+        let (values, Targets::Values(targets)) = all(&data.training).unwrap() else { panic!("classes") };
+        let column: Vec<f32> = values.chunks(2).map(|row| row[0]).collect();
+        assert!(values.chunks(2).all(|row| row[1] == 0.0), "a constant column becomes 0");
+        for numbers in [&column, &targets] {
+            let mean = numbers.iter().sum::<f32>() / 800.0;
+            let (low, high) = numbers.iter().fold((f32::MAX, f32::MIN), |(l, h), &x| (l.min(x), h.max(x)));
+            match scale {
+                Scale::Minmax => assert!(low == 0.0 && (high - 1.0).abs() < 1e-6),
+                _ => assert!(mean.abs() < 1e-4 && high > 1.6 && low < -1.6),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_fit_is_the_same_bits_for_any_number_of_parts() {
+    let rows: String = (0..20_000).map(|row| format!("{},{}\n", (row as f64).sin() * 1e3, row % 7)).collect();
+    let folder = folder(&[("people.csv", &rows)]);
+    let mut spec = spec(folder.path(), "people.csv");
+    spec.scale = Scale::Standard;
+    let schema = |parts: usize| {
+        let mut data = Data::open(&spec, 3).unwrap();
+        let statistics: Vec<_> = (0..parts).map(|part| data.statistics(part, parts).unwrap()).collect();
+        data.fit(&statistics).unwrap();
+        data.schema
+    };
+    let one = schema(1);
+    assert_ne!(one.scaling.factor, [1.0]);
+    for parts in [2, 3, 9] {
+        assert_eq!(schema(parts), one);
+    }
+}
+
+#[test]
+fn another_source_is_read_with_the_stored_schema() {
+    let folder = folder(&[
+        ("train.csv", "age,city,y\n1,a,no\n2,b,yes\n3,a,no\n"),
+        ("test.csv", "y,id,city,age\nyes,7,b,4\n"),
+        ("unknown.csv", "age,city,y\n1,z,no\n"),
+        ("class.csv", "age,city,y\n1,a,maybe\n"),
+        ("narrow.csv", "age,town,y\n1,a,no\n"),
+    ]);
+    let mut spec = spec(folder.path(), "train.csv");
+    let schema = read(&spec).unwrap().2;
+    let mut with = |name: &str| {
+        spec.source = folder.path().join(name).to_str().unwrap().into();
+        Data::open_with(&spec, &schema).and_then(|rows| all(&rows))
+    };
+    assert_eq!(with("test.csv").unwrap(), (vec![4.0, 0.0, 1.0], Targets::Classes(vec![1])));
+    let message = with("unknown.csv").unwrap_err().message;
+    assert!(message.contains("line 2, column `city`: the category `z` is not known"), "{message}");
+    assert!(with("class.csv").unwrap_err().message.contains("the class `maybe` is not known"));
+    assert!(with("narrow.csv").unwrap_err().message.contains("has no column `city`"));
+}
+
+#[test]
+fn the_memory_given_does_not_change_the_rows() {
+    let rows: String = (0..10_000).map(|row| format!("{row},{}.5,k{}\n", row * 7 % 1000, row % 3)).collect();
+    let folder = folder(&[("people.csv", &rows)]);
+    let mut spec = spec(folder.path(), "people.csv");
+    let in_memory = read(&spec).unwrap();
+    spec.memory = thalweg_core::spec::setting::Bytes(0);
+    assert_eq!(read(&spec).unwrap(), in_memory);
+}

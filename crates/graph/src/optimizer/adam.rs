@@ -1,0 +1,47 @@
+//! Adam with bias correction (Kingma and Ba 2015), epsilon added after the root, as PyTorch does it.
+
+/// The decaying means of the gradient and of its square.
+pub const SLOTS: [&str; 2] = ["first_moment", "second_moment"];
+
+/// The numbers of one step, the same for every element. They are worked out in double precision.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// `lr / (1 - beta1^t)`.
+    rate: f32,
+    /// `1 / sqrt(1 - beta2^t)`.
+    root: f32,
+    /// `1 - beta1`.
+    first_share: f32,
+    beta2: f32,
+    /// `1 - beta2`.
+    second_share: f32,
+    epsilon: f32,
+}
+
+impl Step {
+    /// The numbers of step `step`, counted from 1.
+    pub fn new(lr: f32, beta1: f32, beta2: f32, epsilon: f32, step: u64) -> Step {
+        let left_over = |beta: f32| 1.0 - f64::from(beta).powf(step as f64);
+        Step {
+            rate: (f64::from(lr) / left_over(beta1)) as f32,
+            root: (1.0 / left_over(beta2).sqrt()) as f32,
+            first_share: (1.0 - f64::from(beta1)) as f32,
+            beta2,
+            second_share: (1.0 - f64::from(beta2)) as f32,
+            epsilon,
+        }
+    }
+}
+
+/// One step over a share of the buffers, in one pass over memory; vector instructions, root and division included.
+pub fn update(step: &Step, parameters: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32]) {
+    let len = parameters.len();
+    assert!([gradient.len(), first.len(), second.len()] == [len; 3], "slices differ in length");
+    let Step { rate, root, first_share, beta2, second_share, epsilon } = *step;
+    let moments = first.iter_mut().zip(second);
+    for ((parameter, &gradient), (first, second)) in parameters.iter_mut().zip(gradient).zip(moments) {
+        *first += first_share * (gradient - *first);
+        *second = beta2 * *second + second_share * (gradient * gradient);
+        *parameter -= rate * (*first / (second.sqrt() * root + epsilon));
+    }
+}

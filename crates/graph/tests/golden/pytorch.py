@@ -1,0 +1,49 @@
+"""Prints the constants of golden.rs: losses, gradients and optimizer steps as PyTorch computes them.
+
+Needs torch (made with 2.15). Every number that goes in is a multiple of 1/64, exact in single precision.
+"""
+
+import torch
+from torch.nn import functional
+
+torch.set_num_threads(1)
+
+
+def numbers(count, seed):
+    return [((seed * 37 + i * 53) % 97 - 48) / 64 for i in range(count)]
+
+
+def show(name, values):
+    print(f"    {name}: &[{', '.join(f'{value:.9g}' for value in values)}],")
+
+
+def optimizer(name, make):
+    parameters = torch.tensor(numbers(5, 100), requires_grad=True)
+    rule = make([parameters])
+    for step in range(1, 11):
+        parameters.grad = torch.tensor(numbers(5, step))
+        rule.step()
+    show(name, parameters.tolist())
+
+
+def network(name, activation, classes):
+    shapes = [(classes or 1,), (classes or 1, 5), (5,), (5, 3)]
+    tensors = [torch.tensor(numbers(torch.Size(s).numel(), 20 + i)).reshape(s) for i, s in enumerate(shapes)]
+    bias1, weight1, bias0, weight0 = (tensor.requires_grad_() for tensor in tensors)
+    rows = torch.tensor(numbers(12, 10)).reshape(4, 3)
+    answers = functional.linear(activation(functional.linear(rows, weight0, bias0)), weight1, bias1)
+    if classes:
+        loss = functional.cross_entropy(answers, torch.tensor([0, 2, 1, 1]))
+    else:
+        loss = functional.mse_loss(answers[:, 0], torch.tensor(numbers(4, 11)))
+    loss.backward()
+    print(f"    {name} loss: {loss.item():.9g},")
+    show(name, [value for tensor in tensors for value in tensor.grad.flatten().tolist()])
+
+
+optimizer("sgd", lambda p: torch.optim.SGD(p, lr=0.1))
+optimizer("momentum", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+optimizer("adam", lambda p: torch.optim.Adam(p, lr=0.001))
+for activation in [torch.relu, torch.tanh, torch.sigmoid]:
+    network(activation.__name__ + " classification", activation, 3)
+    network(activation.__name__ + " regression", activation, None)

@@ -1,0 +1,183 @@
+//! What the tests compare with: the same networks written as plainly as possible, in double precision.
+
+use thalweg_core::{Batch, Features, Layout, Rng, Targets};
+use thalweg_graph::Activation;
+
+/// How a batch shows its rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum InputKind {
+    Dense,
+    Sparse,
+    Tokens,
+}
+
+/// A network as a list of sizes: the first is what it reads.
+#[derive(Clone, Debug)]
+pub struct Plain {
+    pub sizes: Vec<usize>,
+    pub activations: Vec<Activation>,
+    pub layout: Layout,
+}
+
+impl Plain {
+    fn tensor<'a>(&self, parameters: &'a [f64], name: &str) -> &'a [f64] {
+        let tensor = self.layout.tensors().iter().find(|tensor| tensor.name == name).unwrap();
+        &parameters[tensor.range()]
+    }
+
+    /// What the network answers for one row, and the number nearest to zero that any ReLU saw.
+    pub fn answer(&self, parameters: &[f64], row: &[f64]) -> (Vec<f64>, f64) {
+        let mut values = row.to_vec();
+        let mut nearest_kink = f64::INFINITY;
+        for (index, activation) in self.activations.iter().enumerate() {
+            let weight = self.tensor(parameters, &format!("layers.{index}.weight"));
+            let bias = self.tensor(parameters, &format!("layers.{index}.bias"));
+            let product = |unit: usize| -> f64 {
+                let weights = &weight[unit * values.len()..][..values.len()];
+                bias[unit] + weights.iter().zip(&values).map(|(w, x)| w * x).sum::<f64>()
+            };
+            let sums: Vec<f64> = (0..self.sizes[index + 1]).map(product).collect();
+            if *activation == Activation::Relu {
+                nearest_kink = sums.iter().fold(nearest_kink, |near, x| near.min(x.abs()));
+            }
+            let apply = |x: f64| match activation {
+                Activation::None => x,
+                Activation::Relu => x.max(0.0),
+                Activation::Tanh => x.tanh(),
+                Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            };
+            values = sums.into_iter().map(apply).collect();
+        }
+        (values, nearest_kink)
+    }
+
+    /// The summed loss of a batch.
+    pub fn loss(&self, parameters: &[f64], batch: &Batch) -> f64 {
+        let rows = spell_out(batch);
+        (0..batch.len())
+            .map(|row| {
+                let (answer, _) = self.answer(parameters, &rows[row]);
+                match &batch.targets {
+                    Targets::Classes(classes) => {
+                        let sum: f64 = answer.iter().map(|x| x.exp()).sum();
+                        sum.ln() - answer[classes[row] as usize]
+                    }
+                    Targets::Values(values) => (answer[0] - f64::from(values[row])).powi(2),
+                }
+            })
+            .sum()
+    }
+
+    /// Whether some ReLU stands so near to its kink that a difference says nothing about its slope.
+    pub fn near_kink(&self, parameters: &[f64], batch: &Batch) -> bool {
+        spell_out(batch).iter().any(|row| self.answer(parameters, row).1 < 1e-4)
+    }
+
+    /// The gradient of the summed loss by central differences.
+    pub fn differences(&self, parameters: &[f64], batch: &Batch) -> Vec<f64> {
+        const STEP: f64 = 1e-5;
+        let mut moved = parameters.to_vec();
+        (0..parameters.len())
+            .map(|index| {
+                moved[index] = parameters[index] + STEP;
+                let above = self.loss(&moved, batch);
+                moved[index] = parameters[index] - STEP;
+                let below = self.loss(&moved, batch);
+                moved[index] = parameters[index];
+                (above - below) / (2.0 * STEP)
+            })
+            .collect()
+    }
+}
+
+/// Every row of a batch as `width` numbers.
+pub fn spell_out(batch: &Batch) -> Vec<Vec<f64>> {
+    let mut rows = vec![vec![0.0; batch.width]; batch.len()];
+    for (index, row) in rows.iter_mut().enumerate() {
+        match &batch.features {
+            Features::Dense(values) => {
+                let values = &values[index * batch.width..][..batch.width];
+                row.iter_mut().zip(values).for_each(|(x, value)| *x = f64::from(*value));
+            }
+            Features::Sparse { starts, columns, values } => {
+                for place in starts[index]..starts[index + 1] {
+                    row[columns[place] as usize] += f64::from(values[place]);
+                }
+            }
+            Features::Tokens { symbols, window, vocabulary } => {
+                for position in 0..*window {
+                    row[position * vocabulary + symbols[index * window + position] as usize] = 1.0;
+                }
+            }
+        }
+    }
+    rows
+}
+
+/// The same rows with every number written out.
+pub fn densified(batch: &Batch) -> Batch {
+    let values = spell_out(batch).into_iter().flatten().map(|value| value as f32).collect();
+    Batch { features: Features::Dense(values), ..batch.clone() }
+}
+
+/// A part of a batch's rows.
+pub fn part(batch: &Batch, rows: std::ops::Range<usize>) -> Batch {
+    let features = match &batch.features {
+        Features::Dense(values) => {
+            Features::Dense(values[rows.start * batch.width..rows.end * batch.width].to_vec())
+        }
+        Features::Sparse { starts, columns, values } => {
+            let (begin, end) = (starts[rows.start], starts[rows.end]);
+            Features::Sparse {
+                starts: starts[rows.start..=rows.end].iter().map(|start| start - begin).collect(),
+                columns: columns[begin..end].to_vec(),
+                values: values[begin..end].to_vec(),
+            }
+        }
+        Features::Tokens { symbols, window, vocabulary } => Features::Tokens {
+            symbols: symbols[rows.start * window..rows.end * window].to_vec(),
+            window: *window,
+            vocabulary: *vocabulary,
+        },
+    };
+    let targets = match &batch.targets {
+        Targets::Classes(classes) => Targets::Classes(classes[rows.clone()].to_vec()),
+        Targets::Values(values) => Targets::Values(values[rows.clone()].to_vec()),
+    };
+    Batch { epoch: batch.epoch, rows: batch.rows[rows].to_vec(), width: batch.width, features, targets }
+}
+
+/// Random rows of a kind. `classes` is nothing for a regression. A width of tokens is `window * vocabulary`.
+pub fn random_batch(
+    rng: &mut Rng,
+    kind: InputKind,
+    rows: usize,
+    width: usize,
+    classes: Option<usize>,
+) -> Batch {
+    let features = match kind {
+        InputKind::Dense => Features::Dense((0..rows * width).map(|_| rng.normal()).collect()),
+        InputKind::Sparse => {
+            let (mut starts, mut columns, mut values) = (vec![0], Vec::new(), Vec::new());
+            for _ in 0..rows {
+                for column in (0..width as u32).filter(|_| rng.below(3) == 0).collect::<Vec<_>>() {
+                    columns.push(column);
+                    values.push(rng.normal());
+                }
+                starts.push(columns.len());
+            }
+            Features::Sparse { starts, columns, values }
+        }
+        InputKind::Tokens => {
+            let window = if width.is_multiple_of(3) { 3 } else { 1 };
+            let vocabulary = width / window;
+            let symbols = (0..rows * window).map(|_| rng.below(vocabulary as u64) as u32).collect();
+            Features::Tokens { symbols, window, vocabulary }
+        }
+    };
+    let targets = match classes {
+        Some(count) => Targets::Classes((0..rows).map(|_| rng.below(count as u64) as u32).collect()),
+        None => Targets::Values((0..rows).map(|_| rng.normal()).collect()),
+    };
+    Batch { epoch: 0, rows: (0..rows as u64).collect(), width, features, targets }
+}

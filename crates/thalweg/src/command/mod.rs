@@ -1,0 +1,25 @@
+//! The sub-commands of `thalweg`, one file each.
+
+use std::io::{ErrorKind, Write};
+use thalweg_core::{Error, Result};
+
+pub mod config;
+pub mod strategies;
+
+/// Prints the result of a listing on stdout. A reader that went away (`| head`) is no error.
+pub fn print(text: &str) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::io("cannot write to standard output", &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a value as JSON.
+pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::internal(format!("cannot be written as JSON: {error}")))?;
+    print(&(text + "\n"))
+}

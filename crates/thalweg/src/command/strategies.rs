@@ -1,0 +1,112 @@
+//! `thalweg strategies`: the presets, what they set, where they come from and when to use them.
+
+use super::{print, print_json};
+use crate::view::wording::wrapped;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use thalweg_core::Result;
+use thalweg_core::spec::JobSpec;
+use thalweg_core::spec::preset::{self, Preset};
+
+/// Prints the list, as text or as JSON.
+pub fn run(as_json: bool) -> Result<()> {
+    if as_json {
+        return print_json(&preset::all().map(entry).collect::<Vec<_>>());
+    }
+    print(&listing())
+}
+
+/// A preset as scripts see it.
+fn entry(preset: &Preset) -> Value {
+    let dials: serde_json::Map<String, Value> =
+        preset.values().map(|(key, value)| (key.into(), json!(value))).collect();
+    json!({
+        "name": preset.name,
+        "system": preset.system,
+        "dials": dials,
+        "summary": preset.summary,
+        "when": preset.when,
+        "missing": preset.missing,
+    })
+}
+
+fn is_default(preset: &Preset) -> bool {
+    preset.name == JobSpec::default().strategy.preset
+}
+
+/// `exchange.kind = ring, engine.workers = 1`.
+fn dials(preset: &Preset) -> String {
+    let short = |key: &'static str| key.strip_prefix("strategy.").unwrap_or(key);
+    let dials: Vec<String> =
+        preset.dials.iter().map(|(key, value)| format!("{} = {value}", short(key))).collect();
+    dials.join(", ")
+}
+
+fn listing() -> String {
+    let mut text = String::from("Use one with --strategy NAME, or preset = \"NAME\" under [strategy].\n");
+    for preset in preset::all() {
+        let note = if is_default(preset) { " (the default)" } else { "" };
+        let _ = writeln!(text, "\n{}{note}", preset.name);
+        text += &wrapped(preset.summary, 4);
+        text += &wrapped(&format!("from: {}", preset.system), 4);
+        text += &wrapped(&format!("use:  {}", preset.when), 4);
+        text += &wrapped(&format!("sets: {}", dials(preset)), 4);
+        if !preset.missing.is_empty() {
+            text += &wrapped(&format!("not yet here: {}", preset.missing.join("; ")), 4);
+        }
+    }
+    text
+}
+
+/// The page `docs/strategies.md`.
+pub fn document() -> String {
+    let mut text = String::from(
+        "# Strategies\n\n\
+         How the work is distributed is a choice of a few dials ([`[strategy]` in the job](job.md)); every preset is a setting of\n\
+         them under the name of the system it comes from. `thalweg train --strategy NAME` uses one, `thalweg strategies` prints\n\
+         this list. A value of the job that conflicts with its preset is refused by name.\n\n\
+         *Generated from `crates/core/src/spec/preset`; `THALWEG_BLESS=1 cargo test -p thalweg --test docs` renews it.*\n\n\
+         | preset | comes from | when to use it |\n|---|---|---|\n",
+    );
+    for preset in preset::all() {
+        let _ = writeln!(text, "| [`{0}`](#{0}) | {1} | {2} |", preset.name, preset.system, preset.when);
+    }
+    for preset in preset::all() {
+        let note = if is_default(preset) { " This is the default." } else { "" };
+        let _ =
+            write!(text, "\n## {}\n\n{}{note}\n\n| dial | value |\n|---|---|\n", preset.name, preset.summary);
+        for (key, value) in preset.dials {
+            let _ = writeln!(text, "| `{key}` | `{value}` |");
+        }
+        if !preset.missing.is_empty() {
+            text += "\nWhat that system has and Thalweg does not have yet:\n\n";
+            for missing in preset.missing {
+                let _ = writeln!(text, "- {missing}");
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_get_the_documented_keys_and_dials_as_an_object() {
+        let single = preset::find("single").map(entry).unwrap();
+        assert_eq!(single["dials"]["engine.workers"], 1);
+        assert_eq!(single["dials"]["strategy.exchange.kind"], "none");
+        for key in ["name", "system", "dials", "summary", "when", "missing"] {
+            assert!(single.get(key).is_some(), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_listing_fits_a_terminal_and_names_every_preset() {
+        let text = listing();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(preset::all().all(|preset| text.contains(&format!("\n{}", preset.name))));
+        assert!(text.contains("allreduce (the default)"));
+    }
+}

@@ -1,0 +1,279 @@
+//! Where the job stands, as far as the events have told; the terminal's views say it each in their way.
+
+use super::wording::{count, counted, headline, number, printable, rate, seconds};
+use thalweg_core::event::{Event, Level, Metrics, Record};
+
+/// The state behind the progress bar and the plain lines.
+#[derive(Default)]
+pub(super) struct Course {
+    /// The step at which training ends early, if the job says so.
+    max_steps: Option<u64>,
+    epochs: u64,
+    epoch: u64,
+    first_step: u64,
+    /// Steps there will be.
+    pub total: u64,
+    /// Steps done.
+    pub done: u64,
+    started: Option<f64>,
+    now: f64,
+    loss: Option<f64>,
+    validation: Option<Metrics>,
+    samples_per_s: f64,
+    slowest: Option<usize>,
+    pace: Pace,
+}
+
+/// The mean rate of some steps: each step weighs the same, whatever the intervals it was reported in.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Pace {
+    steps: f64,
+    /// Sum over steps of 1 / rate.
+    slowness: f64,
+}
+
+impl Pace {
+    /// Adds steps that went at a rate.
+    pub fn add(&mut self, steps: u64, samples_per_s: f64) {
+        if samples_per_s > 0.0 {
+            self.steps += steps as f64;
+            self.slowness += steps as f64 / samples_per_s;
+        }
+    }
+
+    /// The mean rate; 0 if nothing was added.
+    pub fn samples_per_s(&self) -> f64 {
+        if self.slowness > 0.0 { self.steps / self.slowness } else { 0.0 }
+    }
+}
+
+impl Course {
+    pub fn new(max_steps: Option<u64>) -> Course {
+        Course { max_steps, ..Course::default() }
+    }
+
+    /// Takes in an event and returns the lines that are worth keeping on screen.
+    pub fn follow(&mut self, record: &Record) -> Vec<String> {
+        self.now = record.time;
+        match &record.event {
+            Event::Listening { address } if !is_loopback(address) => {
+                vec![format!("waiting for the other ranks at {}", printable(address))]
+            }
+            Event::Joined { hosts, .. } => meeting(hosts).into_iter().collect(),
+            Event::Notice { level, message } => vec![notice(record.rank, *level, message)],
+            Event::Started { .. } => self.start(record),
+            Event::Step { epoch, step, loss, samples_per_s, slowest, .. } => {
+                self.pace.add((step + 1).saturating_sub(self.done), *samples_per_s);
+                (self.epoch, self.done) = (*epoch, step + 1);
+                (self.loss, self.samples_per_s) = (Some(*loss), *samples_per_s);
+                self.slowest = Some(*slowest);
+                Vec::new()
+            }
+            Event::Epoch { epoch, step, loss, validation, .. } => {
+                (self.epoch, self.done) = (*epoch, *step);
+                self.validation = Some(validation.clone());
+                let pace = std::mem::take(&mut self.pace);
+                vec![self.epoch_line(*loss, pace)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn start(&mut self, record: &Record) -> Vec<String> {
+        let Event::Started { rows, validation_rows, width, classes, parameters, model, .. } = &record.event
+        else {
+            return Vec::new();
+        };
+        if let Event::Started { epochs, steps_per_epoch, first_step, .. } = &record.event {
+            let steps = epochs.saturating_mul(*steps_per_epoch);
+            self.total = self.max_steps.map_or(steps, |most| most.min(steps));
+            (self.epochs, self.first_step, self.done) = (*epochs, *first_step, *first_step);
+            self.epoch = first_step / (*steps_per_epoch).max(1);
+            self.started = Some(record.time);
+        }
+        let task = match classes.len() {
+            0 => "a number to predict".into(),
+            n => format!("{n} classes"),
+        };
+        let mut lines = vec![
+            format!(
+                "data   {} of {} and {task}; {} to validate on",
+                counted(*rows, "row"),
+                counted(*width as u64, "number"),
+                count(*validation_rows)
+            ),
+            format!("model  {} ({})", printable(model), counted(*parameters as u64, "parameter")),
+        ];
+        if self.first_step > 0 {
+            lines.push(format!("going on after step {}", count(self.first_step)));
+        }
+        lines
+    }
+
+    /// `epoch  3/20`.
+    pub fn epoch(&self) -> String {
+        let width = self.epochs.to_string().len();
+        format!("epoch {:>width$}/{}", self.epoch + 1, self.epochs)
+    }
+
+    /// `epoch  3/20  loss 0.1234  validation accuracy 0.9610  41 k samples/s`.
+    fn epoch_line(&self, loss: f64, pace: Pace) -> String {
+        let mut line = format!("{}  loss {}", self.epoch(), number(loss));
+        if let Some(metric) = self.metric() {
+            line += &format!("  {metric}");
+        }
+        if pace.samples_per_s() > 0.0 {
+            line += &format!("  {}", rate(pace.samples_per_s()));
+        }
+        line
+    }
+
+    fn metric(&self) -> Option<String> {
+        let (name, value) = headline(self.validation.as_ref()?)?;
+        Some(format!("validation {name} {}", number(value)))
+    }
+
+    /// `loss 0.1234  validation accuracy 0.9610  41 k samples/s  slowest: rank 1`.
+    pub fn status(&self) -> String {
+        let parts = [
+            self.loss.map(|loss| format!("loss {}", number(loss))),
+            self.metric(),
+            (self.samples_per_s > 0.0).then(|| rate(self.samples_per_s)),
+            self.slowest.map(|rank| format!("slowest: rank {rank}")),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
+    }
+
+    /// `step  812/20400`.
+    pub fn step(&self) -> String {
+        let width = self.total.to_string().len();
+        format!("step {:>width$}/{}", self.done, self.total)
+    }
+
+    /// How long it will take, judged by this run so far; nothing before there is anything to judge by.
+    pub fn remaining(&self) -> Option<String> {
+        let done = self.done.saturating_sub(self.first_step);
+        let elapsed = self.now - self.started?;
+        let left = self.total.saturating_sub(self.done);
+        (done > 0 && elapsed > 0.0).then(|| seconds(elapsed / done as f64 * left as f64))
+    }
+}
+
+/// A notice as a line. Ranks other than 0 say who they are.
+fn notice(rank: Option<usize>, level: Level, message: &str) -> String {
+    let who = match rank {
+        Some(rank) if rank > 0 => format!("rank {rank}: "),
+        _ => String::new(),
+    };
+    let what = if level == Level::Warning { "warning: " } else { "" };
+    format!("{what}{who}{}", printable(message))
+}
+
+/// Who has come from where, if there is more than one host.
+fn meeting(hosts: &[String]) -> Option<String> {
+    let mut counted: Vec<(&str, usize)> = Vec::new();
+    for host in hosts {
+        match counted.iter_mut().find(|(name, _)| name == host) {
+            Some((_, ranks)) => *ranks += 1,
+            None => counted.push((host, 1)),
+        }
+    }
+    let names: Vec<String> =
+        counted.iter().map(|(host, ranks)| format!("{} ({ranks})", printable(host))).collect();
+    (counted.len() > 1)
+        .then(|| format!("{} workers on {} hosts: {}", hosts.len(), counted.len(), names.join(", ")))
+}
+
+fn is_loopback(address: &str) -> bool {
+    match address.parse::<std::net::SocketAddr>() {
+        Ok(address) => address.ip().is_loopback(),
+        Err(_) => address.starts_with("localhost:"),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use thalweg_core::report::Audit;
+
+    /// A record of rank 0.
+    pub fn at(time: f64, event: Event) -> Record {
+        Record { time, rank: Some(0), event }
+    }
+
+    /// The beginning of a small job of 20 epochs of 10 steps.
+    pub fn started(first_step: u64) -> Event {
+        Event::Started {
+            rows: 1437,
+            validation_rows: 360,
+            width: 64,
+            classes: (0..10).map(|digit| digit.to_string()).collect(),
+            parameters: 9610,
+            model: "dense 128 relu, dense 10".into(),
+            epochs: 20,
+            steps_per_epoch: 10,
+            first_step,
+            algorithm: "ring".into(),
+        }
+    }
+
+    /// A step of that job.
+    pub fn step(step: u64, samples_per_s: f64) -> Event {
+        Event::Step {
+            epoch: step / 10,
+            step,
+            steps_per_epoch: 10,
+            loss: 0.5,
+            samples_per_s,
+            slowest: 1,
+            slowest_ms: 2.0,
+        }
+    }
+
+    /// The end of an epoch of that job.
+    pub fn epoch(epoch: u64) -> Event {
+        Event::Epoch {
+            epoch,
+            step: (epoch + 1) * 10,
+            loss: 0.1234,
+            validation: Metrics::from([("accuracy".into(), 0.961), ("loss".into(), 0.2)]),
+            audit: Audit { epoch, expected: 1437, once: 1437, ..Audit::default() },
+        }
+    }
+
+    #[test]
+    fn an_epoch_is_one_line_with_the_mean_rate_of_its_steps() {
+        let mut course = Course::new(None);
+        let opening = course.follow(&at(0.0, started(0)));
+        assert_eq!(opening[0], "data   1,437 rows of 64 numbers and 10 classes; 360 to validate on");
+        assert_eq!(opening[1], "model  dense 128 relu, dense 10 (9,610 parameters)");
+        course.follow(&at(1.0, step(4, 20_000.0)));
+        course.follow(&at(2.0, step(9, 60_000.0)));
+        let lines = course.follow(&at(2.5, epoch(0)));
+        assert_eq!(lines, ["epoch  1/20  loss 0.1234  validation accuracy 0.9610  30 k samples/s"]);
+        assert_eq!(
+            course.status(),
+            "loss 0.5000  validation accuracy 0.9610  60 k samples/s  slowest: rank 1"
+        );
+        assert!(course.status().len() <= 80);
+    }
+
+    #[test]
+    fn a_resumed_run_judges_its_remaining_time_by_its_own_steps() {
+        let mut course = Course::new(Some(160));
+        assert!(course.follow(&at(100.0, started(100))).contains(&"going on after step 100".to_string()));
+        assert_eq!(course.remaining(), None);
+        course.follow(&at(120.0, step(119, 1000.0)));
+        assert_eq!(course.step(), "step 120/160");
+        assert_eq!(course.epoch(), "epoch 12/20");
+        assert_eq!(course.remaining().as_deref(), Some("40 s"));
+    }
+
+    #[test]
+    fn only_several_hosts_are_worth_a_line() {
+        let hosts = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        assert_eq!(meeting(&hosts(&["a", "a"])), None);
+        assert_eq!(meeting(&hosts(&["a", "b", "a"])).unwrap(), "3 workers on 2 hosts: a (2), b (1)");
+        assert!(is_loopback("127.0.0.1:29500") && is_loopback("[::1]:5") && !is_loopback("10.0.0.1:29500"));
+    }
+}

@@ -1,0 +1,171 @@
+//! The progress bar: what a user at a terminal sees.
+//!
+//! ```text
+//! epoch  2/20  loss 0.2311  validation accuracy 0.9444  41 k samples/s
+//! epoch  3/20  step  65/460  ━━━━━━╸─────────────────────────────  3.1 s left
+//! loss 0.1234  validation accuracy 0.9444  41 k samples/s  slowest: rank 1
+//! ```
+
+use super::course::Course;
+use super::{View, colours};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use thalweg_core::Result;
+use thalweg_core::event::{Event, Record};
+
+/// How often the spinner turns.
+const TURN: Duration = Duration::from_millis(120);
+
+/// A bar that follows the job, with one line per finished epoch above it.
+pub struct Progress {
+    bar: ProgressBar,
+    course: Course,
+    coloured: bool,
+    /// What stands at the right of the bar.
+    remaining: Arc<Mutex<String>>,
+}
+
+impl Progress {
+    /// A bar on stderr; it ends at `max_steps` if the job does.
+    pub fn stderr(max_steps: Option<u64>) -> Progress {
+        Progress::on(ProgressDrawTarget::stderr(), colours(), max_steps)
+    }
+
+    fn on(target: ProgressDrawTarget, coloured: bool, max_steps: Option<u64>) -> Progress {
+        Progress {
+            bar: ProgressBar::with_draw_target(None, target),
+            course: Course::new(max_steps),
+            coloured,
+            remaining: Arc::default(),
+        }
+    }
+
+    /// Before there are any steps: a spinner and what is going on.
+    fn spin(&self, message: String) {
+        let template = if self.coloured { "{spinner:.cyan} {wide_msg}" } else { "{spinner} {wide_msg}" };
+        self.bar.set_style(style(template));
+        self.bar.set_message(message);
+        self.bar.enable_steady_tick(TURN);
+    }
+
+    fn begin_bar(&self) {
+        self.bar.disable_steady_tick();
+        let bar = if self.coloured { "{wide_bar:.cyan/dim}" } else { "{wide_bar}" };
+        let remaining = self.remaining.clone();
+        let write_remaining = move |_: &ProgressState, text: &mut dyn std::fmt::Write| {
+            if let Ok(remaining) = remaining.lock() {
+                let _ = text.write_str(&remaining);
+            }
+        };
+        let style = style(&format!("{{prefix}}  {bar}{{remaining}}\n{{wide_msg}}"))
+            .with_key("remaining", write_remaining)
+            .progress_chars("━╸─");
+        self.bar.set_style(style);
+        self.bar.set_length(self.course.total);
+    }
+
+    fn refresh(&self) {
+        if let (Ok(mut text), Some(left)) = (self.remaining.lock(), self.course.remaining()) {
+            *text = format!("  {left} left");
+        }
+        self.bar.set_prefix(format!("{}  {}", self.course.epoch(), self.course.step()));
+        self.bar.set_message(self.course.status());
+        self.bar.set_position(self.course.done);
+    }
+
+    fn paint(&self, line: String) -> String {
+        match line.strip_prefix("warning: ") {
+            Some(rest) if self.coloured => format!("\u{1b}[33mwarning:\u{1b}[0m {rest}"),
+            _ => line,
+        }
+    }
+}
+
+/// A template of this file; they are all valid.
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+impl View for Progress {
+    fn record(&mut self, record: &Record) -> Result<()> {
+        for line in self.course.follow(record) {
+            self.bar.println(self.paint(line));
+        }
+        match &record.event {
+            Event::Launched { workers: 1, .. } => self.spin("starting 1 worker".into()),
+            Event::Launched { workers, .. } => self.spin(format!("starting {workers} workers")),
+            Event::Joined { .. } => self.spin("reading the data".into()),
+            Event::Started { .. } => {
+                self.begin_bar();
+                self.refresh();
+            }
+            Event::Step { .. } | Event::Epoch { .. } => self.refresh(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.bar.finish_and_clear();
+        Ok(())
+    }
+}
+
+impl Drop for Progress {
+    /// Whatever is printed last must not be painted over.
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::course::tests::{at, epoch, started, step};
+    use super::*;
+    use indicatif::InMemoryTerm;
+    use thalweg_core::event::Level;
+
+    fn on_80_columns() -> (InMemoryTerm, Progress) {
+        let terminal = InMemoryTerm::new(20, 80);
+        let target = ProgressDrawTarget::term_like_with_hz(Box::new(terminal.clone()), 255);
+        (terminal, Progress::on(target, false, None))
+    }
+
+    fn notice() -> Event {
+        Event::Notice { level: Level::Warning, message: "the disk is nearly full".into() }
+    }
+
+    #[test]
+    fn finished_epochs_stay_above_a_bar_of_two_lines() {
+        let (terminal, mut view) = on_80_columns();
+        for (second, event) in
+            [started(0), step(4, 20_000.0), step(9, 20_000.0), epoch(0), step(12, 20_000.0), notice()]
+                .into_iter()
+                .enumerate()
+        {
+            view.record(&at(second as f64, event)).unwrap();
+        }
+        let contents = terminal.contents();
+        let lines: Vec<&str> = contents.lines().map(str::trim_end).collect();
+        assert_eq!(lines.len(), 6, "{contents}");
+        assert_eq!(lines[2], "epoch  1/20  loss 0.1234  validation accuracy 0.9610  20 k samples/s");
+        assert_eq!(lines[3], "warning: the disk is nearly full");
+        assert!(lines[4].starts_with("epoch  2/20  step  13/200  ━"), "{}", lines[4]);
+        assert!(lines[4].ends_with("─  58 s left"), "{}", lines[4]);
+        assert!(lines[4].chars().count() <= 80, "{}", lines[4]);
+        assert_eq!(lines[5], "loss 0.5000  validation accuracy 0.9610  20 k samples/s  slowest: rank 1");
+
+        view.close().unwrap();
+        assert_eq!(terminal.contents().lines().count(), 4, "the bar goes, the lines stay");
+    }
+
+    #[test]
+    fn before_the_first_step_it_says_what_it_waits_for() {
+        let (terminal, mut view) = on_80_columns();
+        let launched = Event::Launched { name: "digits-1".into(), workers: 2, strategy: "allreduce".into() };
+        view.record(&at(0.0, launched)).unwrap();
+        view.record(&at(0.1, notice())).unwrap();
+        assert!(terminal.contents().contains("starting 2 workers"), "{}", terminal.contents());
+    }
+}

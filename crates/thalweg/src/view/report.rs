@@ -1,0 +1,312 @@
+//! `report.json`: what the job was, how it went and how it ended.
+
+use super::View;
+use super::course::Pace;
+use super::journal::cannot_write;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+use thalweg_core::event::{Event, Outcome, Record};
+use thalweg_core::report::{Audit, EpochReport, FORMAT, Failure, Report, World};
+use thalweg_core::{Error, Job, Kind, Result};
+
+/// Name of the file in the run folder.
+pub const FILE: &str = "report.json";
+
+/// Gathers the report from events.
+pub struct ReportView {
+    report: Report,
+    workers: usize,
+    started: Option<f64>,
+    pace: Pace,
+}
+
+impl ReportView {
+    /// Begins a report; a resumed run goes on with the one in its folder. If that cannot be read, the second value
+    /// says so: it is no reason not to train.
+    pub fn open(folder: &Path, name: &str, job: &Job, resume: bool) -> (ReportView, Option<String>) {
+        let (earlier, notice) = match resume.then(|| read(folder)) {
+            Some(Ok(earlier)) => (earlier, None),
+            Some(Err(error)) => (None, Some(format!("{}; its earlier epochs are left out", error.message))),
+            None => (None, None),
+        };
+        let mut report = blank(name, job);
+        if let Some(earlier) = earlier {
+            report.algorithm = earlier.algorithm;
+            report.world = earlier.world;
+            report.last = earlier.last;
+            report.epochs = earlier.epochs;
+            report.audit = earlier.audit;
+            report.failures = earlier.failures;
+            report.steps = earlier.steps;
+        }
+        let workers = job.spec.engine.workers;
+        (ReportView { report, workers, started: None, pace: Pace::default() }, notice)
+    }
+
+    /// The report of a job that ended so.
+    pub fn finish(mut self, outcome: Outcome, error: Option<&Error>, wall: Duration) -> Report {
+        self.report.outcome = outcome;
+        self.report.wall_s = wall.as_secs_f64();
+        if self.report.samples_per_s == 0.0 {
+            self.report.samples_per_s = self.pace.samples_per_s();
+        }
+        if let Some(error) = error {
+            self.report.failures.extend(failure(error));
+            self.report.error = Some(error.clone());
+        }
+        self.report
+    }
+
+    /// From `first_step` on everything is done again: what an earlier run says about later steps no longer counts.
+    fn start(&mut self, first_step: u64) {
+        let report = &mut self.report;
+        report.epochs.retain(|epoch| epoch.step <= first_step);
+        let kept: Vec<u64> = report.epochs.iter().map(|epoch| epoch.epoch).collect();
+        report.audit.retain(|audit| kept.contains(&audit.epoch));
+        report.world.retain(|world| world.step < first_step);
+        report.world.push(World { step: first_step, workers: self.workers });
+        (report.first_step, report.steps) = (first_step, first_step);
+    }
+
+    fn end_epoch(&mut self, entry: EpochReport, audit: &Audit) {
+        self.report.steps = entry.step;
+        self.report.last = entry.validation.clone();
+        match self.report.epochs.iter_mut().find(|known| known.epoch == entry.epoch) {
+            Some(known) => *known = entry,
+            None => self.report.epochs.push(entry),
+        }
+        // An epoch begun by one run and ended by another: each has counted its own steps.
+        match self.report.audit.iter_mut().find(|known| known.epoch == audit.epoch) {
+            Some(known) => {
+                known.expected += audit.expected;
+                known.once += audit.once;
+                known.missed += audit.missed;
+                known.repeated += audit.repeated;
+                known.dropped += audit.dropped;
+            }
+            None => self.report.audit.push(audit.clone()),
+        }
+    }
+}
+
+impl View for ReportView {
+    fn record(&mut self, record: &Record) -> Result<()> {
+        match &record.event {
+            Event::Joined { hosts, .. } => self.workers = hosts.len(),
+            Event::Started { first_step, algorithm, .. } => {
+                self.started = Some(record.time);
+                self.report.algorithm.clone_from(algorithm);
+                self.start(*first_step);
+            }
+            Event::Step { step, samples_per_s, .. } => {
+                self.pace.add((step + 1).saturating_sub(self.report.steps), *samples_per_s);
+                self.report.steps = step + 1;
+                self.report.train_s = self.started.map_or(0.0, |started| (record.time - started).max(0.0));
+            }
+            Event::Epoch { epoch, step, loss, validation, audit } => {
+                let (epoch, step, loss) = (*epoch, *step, *loss);
+                self.end_epoch(EpochReport { epoch, step, loss, validation: validation.clone() }, audit);
+            }
+            Event::Account { account } => {
+                self.report.ranks.retain(|known| known.rank != account.rank);
+                self.report.ranks.push(account.clone());
+                self.report.ranks.sort_by_key(|known| known.rank);
+            }
+            // Every rank is done some time; rank 0 speaks for all.
+            Event::Done { last, steps, rows, train_s, .. } if record.rank.is_none_or(|rank| rank == 0) => {
+                self.report.last.clone_from(last);
+                (self.report.steps, self.report.train_s) = (*steps, *train_s);
+                self.report.samples_per_s = if *train_s > 0.0 { *rows as f64 / train_s } else { 0.0 };
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Writes the report into the run folder, whole or not at all.
+pub fn write(report: &Report, folder: &Path) -> Result<()> {
+    let path = folder.join(FILE);
+    let temporary = folder.join(format!("{FILE}.tmp"));
+    let mut text = serde_json::to_string_pretty(report)
+        .map_err(|error| Error::internal(format!("the report cannot be written as JSON: {error}")))?;
+    text.push('\n');
+    let save = || -> std::io::Result<()> {
+        let mut file = File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, &path)?;
+        File::open(folder)?.sync_all()
+    };
+    save().map_err(|error| {
+        let _ = std::fs::remove_file(&temporary);
+        cannot_write(&path, &error)
+    })
+}
+
+/// The report in a run folder; nothing if there is none.
+pub fn read(folder: &Path) -> Result<Option<Report>> {
+    let path = folder.join(FILE);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io(format_args!("cannot read {}", path.display()), &error)),
+    };
+    serde_json::from_str(&text).map(Some).map_err(|error| {
+        Error::new(Kind::Io, format!("{} is not a report of format {FORMAT} ({error})", path.display()))
+    })
+}
+
+/// A report in which nothing has happened yet.
+fn blank(name: &str, job: &Job) -> Report {
+    let values: BTreeMap<String, serde_json::Value> = job
+        .spec
+        .values()
+        .into_iter()
+        .map(|(key, value)| (key, serde_json::to_value(value).unwrap_or_default()))
+        .collect();
+    let dials = values.iter().filter(|(key, _)| key.starts_with("strategy."));
+    Report {
+        format: FORMAT,
+        name: name.into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        outcome: Outcome::Failed,
+        dials: dials.map(|(key, value)| (key.clone(), value.clone())).collect(),
+        job: values,
+        algorithm: String::new(),
+        world: Vec::new(),
+        last: BTreeMap::new(),
+        epochs: Vec::new(),
+        steps: 0,
+        first_step: 0,
+        wall_s: 0.0,
+        train_s: 0.0,
+        samples_per_s: 0.0,
+        ranks: Vec::new(),
+        audit: Vec::new(),
+        failures: Vec::new(),
+        error: None,
+    }
+}
+
+/// What an error says about a rank that failed.
+fn failure(error: &Error) -> Option<Failure> {
+    let culprit = error.culprit.as_deref()?;
+    Some(Failure {
+        step: culprit.step,
+        rank: Some(culprit.rank),
+        operation: culprit.operation.clone(),
+        cause: culprit.cause.clone(),
+        ..Failure::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::course::tests::{at, epoch, started, step};
+    use super::*;
+    use thalweg_core::Culprit;
+    use thalweg_core::event::Metrics;
+    use thalweg_core::report::RankReport;
+
+    fn run(folder: &Path, resume: bool, events: Vec<Event>) -> Report {
+        let (mut view, notice) = ReportView::open(folder, "digits-1", &Job::default(), resume);
+        assert_eq!(notice, None);
+        for (second, event) in events.into_iter().enumerate() {
+            view.record(&at(second as f64, event)).unwrap();
+        }
+        let report = view.finish(Outcome::Completed, None, Duration::from_secs(9));
+        write(&report, folder).unwrap();
+        report
+    }
+
+    fn partial_epoch(number: u64, last_step: u64, rows: u64) -> Event {
+        let Event::Epoch { epoch, loss, validation, audit, .. } = epoch(number) else { unreachable!() };
+        let audit = Audit { expected: rows, once: rows, ..audit };
+        Event::Epoch { epoch, step: last_step, loss, validation, audit }
+    }
+
+    #[test]
+    fn a_run_is_told_from_its_events() {
+        let folder = tempfile::tempdir().unwrap();
+        let account = |rank| Event::Account { account: RankReport { rank, ..RankReport::default() } };
+        let last = Metrics::from([("accuracy".into(), 0.97)]);
+        let done = Event::Done { outcome: Outcome::Completed, last, steps: 20, rows: 2874, train_s: 2.0 };
+        let hosts = vec!["a".into(), "a".into()];
+        let joined = Event::Joined { hosts, generation: 0 };
+        let report = run(
+            folder.path(),
+            false,
+            vec![joined, started(0), epoch(0), epoch(1), account(1), account(0), done],
+        );
+        assert_eq!(report.last["accuracy"], 0.97);
+        assert_eq!((report.steps, report.samples_per_s, report.wall_s), (20, 1437.0, 9.0));
+        assert_eq!(report.ranks.iter().map(|rank| rank.rank).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(report.world, [World { step: 0, workers: 2 }]);
+        assert_eq!((report.epochs.len(), report.audit.len()), (2, 2));
+        assert_eq!(report.dials["strategy.exchange.kind"], "allreduce");
+        assert_eq!(report.job["engine.workers"], 2);
+        let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
+        assert!(text.contains("\"final\": {") && text.contains("\"outcome\": \"completed\""));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn a_resumed_run_keeps_what_still_holds_and_adds_up_a_divided_epoch() {
+        let folder = tempfile::tempdir().unwrap();
+        run(folder.path(), false, vec![started(0), epoch(0), partial_epoch(1, 15, 700)]);
+        let report = run(folder.path(), true, vec![started(15), partial_epoch(1, 20, 737), epoch(2)]);
+        assert_eq!(report.epochs.iter().map(|epoch| epoch.step).collect::<Vec<_>>(), [10, 20, 30]);
+        assert_eq!(report.audit.iter().map(|audit| audit.once).collect::<Vec<_>>(), [1437, 1437, 1437]);
+        assert_eq!(report.world.len(), 2);
+        assert_eq!(report.first_step, 15);
+
+        // From an older checkpoint: the later epochs are done again and counted once.
+        let report = run(folder.path(), true, vec![started(10), epoch(1)]);
+        assert_eq!(report.epochs.iter().map(|epoch| epoch.epoch).collect::<Vec<_>>(), [0, 1]);
+        assert!(report.audit.iter().all(|audit| audit.once == 1437));
+    }
+
+    #[test]
+    fn garbage_in_the_folder_is_told_and_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(FILE), "{ half").unwrap();
+        let (view, notice) = ReportView::open(folder.path(), "x", &Job::default(), true);
+        assert!(notice.unwrap().contains("report.json is not a report of format 1"));
+        write(&view.finish(Outcome::Failed, None, Duration::ZERO), folder.path()).unwrap();
+        assert!(read(folder.path()).unwrap().is_some());
+    }
+
+    #[test]
+    fn the_culprit_of_the_last_error_is_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut view, _) = ReportView::open(folder.path(), "x", &Job::default(), false);
+        view.record(&at(0.0, started(0))).unwrap();
+        view.record(&at(2.0, step(3, 500.0))).unwrap();
+        let culprit = Culprit {
+            rank: 1,
+            step: Some(4),
+            operation: Some("all-reduce of gradients".into()),
+            cause: "killed by SIGKILL".into(),
+            host: None,
+        };
+        let error = Error::new(Kind::RankFailed, "rank 1 died").blame(culprit);
+        let report = view.finish(Outcome::Failed, Some(&error), Duration::from_secs(3));
+        assert_eq!(report.failures[0].rank, Some(1));
+        assert_eq!(report.failures[0].cause, "killed by SIGKILL");
+        assert_eq!((report.steps, report.train_s, report.samples_per_s), (4, 2.0, 500.0));
+        assert_eq!(report.error, Some(error));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (view, _) = ReportView::open(folder.path(), "x", &Job::default(), false);
+        let report = view.finish(Outcome::Failed, None, Duration::ZERO);
+        let error = write(&report, &folder.path().join("absent")).unwrap_err();
+        assert!(error.message.contains("absent/report.json"), "{error}");
+    }
+}

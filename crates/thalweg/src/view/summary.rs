@@ -1,0 +1,208 @@
+//! The last words of a successful job, for somebody who sees it for the first time.
+
+use super::wording::{bytes, counted, headline, number, rate, seconds};
+use std::fmt::Write;
+use std::path::Path;
+use thalweg_core::event::Outcome;
+use thalweg_core::report::{RankReport, Report};
+
+/// What happened, what came out, where it is and what to try next. The extra lines come before the advice.
+pub fn summary(report: &Report, folder: &Path, extra: &[String]) -> String {
+    let mut text = String::from("\n");
+    let mut line = |name: &str, what: String| {
+        let _ = writeln!(text, "{name:<9} {what}");
+    };
+    line(ending(report.outcome), what_happened(report));
+    if !report.last.is_empty() {
+        line("result", result(report));
+    }
+    line("time", time(report));
+    if let Some(shares) = shares(&report.ranks) {
+        line("ranks", shares);
+    }
+    line("files", format!("{}/ model.safetensors, report.json, events.jsonl", folder.display()));
+    for extra in extra {
+        line("", extra.clone());
+    }
+    text.push_str("\ntry next\n");
+    for (command, what) in next(report, folder) {
+        let _ = writeln!(text, "  {command:<width$}  {what}", width = 44);
+    }
+    text
+}
+
+fn ending(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed | Outcome::TargetReached | Outcome::TargetMissed => "trained",
+        Outcome::Interrupted => "stopped",
+        Outcome::Failed => "failed",
+    }
+}
+
+/// A value of the job as a word.
+fn said(report: &Report, key: &str) -> String {
+    match report.job.get(key) {
+        Some(serde_json::Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+        None => String::new(),
+    }
+}
+
+fn workers(report: &Report) -> usize {
+    report.world.last().map_or(1, |world| world.workers)
+}
+
+/// `builtin:digits with dense 128 relu, dense auto on 2 workers (allreduce, ring), 20 epochs, 460 steps`.
+fn what_happened(report: &Report) -> String {
+    let layers = report.job.get("model.layers").and_then(|value| value.as_array());
+    let layers: Vec<&str> = layers.into_iter().flatten().filter_map(|layer| layer.as_str()).collect();
+    let preset = report.job.get("strategy.preset").and_then(|value| value.as_str());
+    let mut strategy = preset.unwrap_or("your own dials").to_string();
+    if workers(report) > 1 && !report.algorithm.is_empty() && report.algorithm != strategy {
+        let _ = write!(strategy, ", {}", report.algorithm);
+    }
+    format!(
+        "{} with \"{}\"\n{:<9} on {} ({strategy}) for {}, {}",
+        said(report, "data.source"),
+        layers.join("\", \""),
+        "",
+        counted(workers(report) as u64, "worker"),
+        counted(report.epochs.len() as u64, "epoch"),
+        counted(report.steps, "step"),
+    )
+}
+
+fn result(report: &Report) -> String {
+    let first = headline(&report.last);
+    let mut parts: Vec<String> = Vec::new();
+    if let Some((name, value)) = first {
+        parts.push(format!("validation {name} {}", number(value)));
+    }
+    let others = report.last.iter().filter(|(name, _)| first.is_none_or(|(shown, _)| *name != shown));
+    parts.extend(others.map(|(name, value)| format!("{name} {}", number(*value))));
+    match report.outcome {
+        Outcome::TargetReached => parts.push("target reached".into()),
+        Outcome::TargetMissed => parts.push("target missed".into()),
+        _ => {}
+    }
+    parts.join(", ")
+}
+
+fn time(report: &Report) -> String {
+    format!(
+        "{} of training at {}, {} in all",
+        seconds(report.train_s),
+        rate(report.samples_per_s),
+        seconds(report.wall_s)
+    )
+}
+
+/// How the ranks spent their time, in one line: each of a few, the mean of many.
+fn shares(ranks: &[RankReport]) -> Option<String> {
+    let each = |rank: &RankReport| {
+        let total = rank.compute_s + rank.exchange_s + rank.wait_s;
+        (total > 0.0).then(|| [rank.compute_s, rank.exchange_s, rank.wait_s].map(|part| 100.0 * part / total))
+    };
+    let shares: Vec<[f64; 3]> = ranks.iter().filter_map(each).collect();
+    if shares.len() < 2 {
+        return None;
+    }
+    let column = |part: usize| {
+        let values: Vec<f64> = shares.iter().map(|share| share[part]).collect();
+        if values.len() > 4 {
+            return format!("{:.0}%", values.iter().sum::<f64>() / values.len() as f64);
+        }
+        values.iter().map(|value| format!("{value:.0}")).collect::<Vec<_>>().join("/") + "%"
+    };
+    let sent: u64 = ranks.iter().map(|rank| rank.bytes_sent).sum();
+    Some(format!(
+        "computing {}, exchanging {}, waiting {}; {} sent",
+        column(0),
+        column(1),
+        column(2),
+        bytes(sent)
+    ))
+}
+
+fn next(report: &Report, folder: &Path) -> Vec<(String, &'static str)> {
+    let folder = folder.display();
+    let mut lines = Vec::new();
+    if report.outcome == Outcome::Interrupted {
+        lines.push((format!("thalweg resume {folder}"), "go on where it stopped"));
+    } else {
+        lines.push((format!("thalweg evaluate {folder}"), "measure the model again"));
+        lines.push((format!("thalweg predict {folder} rows.csv"), "use it"));
+    }
+    let others = if workers(report) == 4 { 2 } else { 4 };
+    let job = if said(report, "data.source") == "builtin:digits" { "" } else { "JOB " };
+    lines.push((format!("thalweg train {job}--workers {others}"), "other workers, the same result"));
+    lines.push(("thalweg strategies".into(), "other ways to share the work"));
+    lines.push(("thalweg init data.csv".into(), "a job for your own data"));
+    lines.push((format!("tensorboard --logdir {folder}"), "curves"));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ReportView;
+    use super::*;
+    use std::time::Duration;
+    use thalweg_core::Job;
+    use thalweg_core::report::{EpochReport, World};
+
+    fn report(outcome: Outcome) -> Report {
+        let (view, _) = ReportView::open(Path::new("nowhere"), "digits-1", &Job::default(), false);
+        let mut report = view.finish(outcome, None, Duration::from_millis(1900));
+        let entry = |epoch| EpochReport { epoch, step: 0, loss: 0.1, validation: Default::default() };
+        report.epochs = (0..20).map(entry).collect();
+        (report.steps, report.train_s, report.samples_per_s) = (460, 1.2, 41_000.0);
+        report.algorithm = "ring".into();
+        report.world = vec![World { step: 0, workers: 2 }];
+        report.last = [("accuracy".to_string(), 0.975), ("loss".to_string(), 0.0812)].into();
+        let rank = |rank, compute_s, wait_s| {
+            let bytes_sent = 9 << 20;
+            RankReport { rank, compute_s, wait_s, exchange_s: 0.2, bytes_sent, ..RankReport::default() }
+        };
+        report.ranks = vec![rank(0, 0.6, 0.2), rank(1, 0.8, 0.0)];
+        report
+    }
+
+    #[test]
+    fn a_newcomer_reads_what_happened_and_what_to_try() {
+        let text =
+            summary(&report(Outcome::Completed), Path::new("runs/digits-1"), &["also: a.onnx".to_string()]);
+        let expected = "
+trained   builtin:digits with \"dense 128 relu\", \"dense auto\"
+          on 2 workers (allreduce, ring) for 20 epochs, 460 steps
+result    validation accuracy 0.9750, loss 0.0812
+time      1.2 s of training at 41 k samples/s, 1.9 s in all
+ranks     computing 60/80%, exchanging 20/20%, waiting 20/0%; 18.0 MiB sent
+files     runs/digits-1/ model.safetensors, report.json, events.jsonl
+          also: a.onnx
+
+try next
+  thalweg evaluate runs/digits-1                measure the model again
+  thalweg predict runs/digits-1 rows.csv        use it
+  thalweg train --workers 4                     other workers, the same result
+  thalweg strategies                            other ways to share the work
+  thalweg init data.csv                         a job for your own data
+  tensorboard --logdir runs/digits-1            curves
+";
+        assert_eq!(text, expected);
+        assert!(text.lines().all(|line| line.len() <= 80));
+    }
+
+    #[test]
+    fn an_interrupted_job_is_told_how_to_go_on() {
+        let text = summary(&report(Outcome::Interrupted), Path::new("runs/a"), &[]);
+        assert!(text.contains("stopped") && text.contains("thalweg resume runs/a"), "{text}");
+    }
+
+    #[test]
+    fn many_ranks_are_told_by_their_mean() {
+        let rank = |rank| RankReport { rank, compute_s: 1.0, wait_s: 1.0, ..RankReport::default() };
+        let ranks: Vec<RankReport> = (0..8).map(rank).collect();
+        assert_eq!(shares(&ranks).unwrap(), "computing 50%, exchanging 0%, waiting 50%; 0 B sent");
+        assert_eq!(shares(&ranks[..1]), None);
+    }
+}

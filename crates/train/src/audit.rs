@@ -1,0 +1,100 @@
+//! Which rows were really trained on: counted where they are consumed, not where they are planned.
+
+use thalweg_core::report::Audit;
+use thalweg_core::{Error, Result};
+
+/// The rows one rank consumed in an epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ledger {
+    seen: Vec<u64>,
+    again: u64,
+}
+
+impl Ledger {
+    /// For a source of so many rows.
+    pub fn new(rows: u64) -> Ledger {
+        Ledger { seen: vec![0; rows.div_ceil(64) as usize], again: 0 }
+    }
+
+    /// These rows were consumed.
+    pub fn enter(&mut self, rows: &[u64]) {
+        for &row in rows {
+            let (word, bit) = ((row / 64) as usize, 1 << (row % 64));
+            if self.seen[word] & bit != 0 {
+                self.again += 1;
+            }
+            self.seen[word] |= bit;
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.seen.fill(0);
+        self.again = 0;
+    }
+
+    /// For the way to the other ranks.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.again
+            .to_le_bytes()
+            .into_iter()
+            .chain(self.seen.iter().flat_map(|word| word.to_le_bytes()))
+            .collect()
+    }
+
+    fn absorb(&mut self, bytes: &[u8]) -> Result<()> {
+        let words: Vec<u64> =
+            bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect();
+        if words.len() != self.seen.len() + 1 {
+            return Err(Error::internal("the ranks' audits have different lengths"));
+        }
+        self.again += words[0];
+        for (mine, theirs) in self.seen.iter_mut().zip(&words[1..]) {
+            self.again += u64::from((*mine & theirs).count_ones());
+            *mine |= theirs;
+        }
+        Ok(())
+    }
+
+    /// All ranks' ledgers against the rows that should have been consumed.
+    pub fn close(epoch: u64, ledgers: &[Vec<u8>], expected: &Ledger) -> Result<Audit> {
+        let mut all = Ledger { seen: vec![0; expected.seen.len()], again: 0 };
+        for ledger in ledgers {
+            all.absorb(ledger)?;
+        }
+        let count = |words: &mut dyn Iterator<Item = u64>| {
+            words.map(|word| u64::from(word.count_ones())).sum::<u64>()
+        };
+        let pairs = || expected.seen.iter().zip(&all.seen);
+        let once = count(&mut pairs().map(|(expected, seen)| expected & seen));
+        let stray = count(&mut pairs().map(|(expected, seen)| !expected & seen));
+        let expected = count(&mut expected.seen.iter().copied());
+        Ok(Audit { epoch, expected, once, missed: expected - once, repeated: all.again + stray, dropped: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(rows: &[u64]) -> Ledger {
+        let mut ledger = Ledger::new(100);
+        ledger.enter(rows);
+        ledger
+    }
+
+    #[test]
+    fn every_row_once() {
+        let parts = [ledger(&[1, 99]).to_bytes(), ledger(&[64, 0]).to_bytes()];
+        let audit = Ledger::close(3, &parts, &ledger(&[0, 1, 64, 99])).unwrap();
+        assert_eq!(audit, Audit { epoch: 3, expected: 4, once: 4, missed: 0, repeated: 0, dropped: 0 });
+    }
+
+    #[test]
+    fn what_is_missed_repeated_or_strange_is_counted() {
+        let parts = [ledger(&[1, 1, 7]).to_bytes(), ledger(&[1, 2]).to_bytes()];
+        let audit = Ledger::close(0, &parts, &ledger(&[1, 2, 3])).unwrap();
+        assert_eq!((audit.expected, audit.once, audit.missed, audit.repeated), (3, 2, 1, 3));
+        assert!(Ledger::close(0, &[vec![0; 8]], &ledger(&[1])).is_err());
+    }
+}

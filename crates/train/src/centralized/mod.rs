@@ -1,0 +1,4 @@
+//! Centralized optimization: one optimizer state per parameter, the same for all workers.
+
+pub mod allreduce;
+pub mod single;

@@ -1,0 +1,98 @@
+//! `model.safetensors`: parameters by name and all that prediction needs.
+
+use std::path::Path;
+use thalweg_cluster::tensorfile::TensorFile;
+use thalweg_core::{Error, Layout, Model, Result, Schema};
+use thalweg_graph::Network;
+
+/// Version of the format.
+const FORMAT: &str = "1";
+
+/// A trained model as it lies on disk.
+#[derive(Clone, Debug)]
+pub struct SavedModel {
+    /// What rows mean.
+    pub schema: Schema,
+    /// The layers as a job writes them; empty for a network that a program built itself.
+    pub layers: Vec<String>,
+    /// The job it was trained with, as TOML.
+    pub job: String,
+    /// Steps it was trained for.
+    pub step: u64,
+    /// Its tensors.
+    pub tensors: TensorFile,
+}
+
+impl SavedModel {
+    /// Writes a model.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut file = self.tensors.clone();
+        let json =
+            |value: serde_json::Result<String>| value.map_err(|error| Error::internal(error.to_string()));
+        file.metadata.insert("format".into(), FORMAT.into());
+        file.metadata.insert("schema".into(), json(serde_json::to_string(&self.schema))?);
+        file.metadata.insert("layers".into(), json(serde_json::to_string(&self.layers))?);
+        file.metadata.insert("job".into(), self.job.clone());
+        file.metadata.insert("step".into(), self.step.to_string());
+        file.write(path)
+    }
+
+    /// Reads a model file, or the model of a run folder.
+    pub fn read(path: &Path) -> Result<SavedModel> {
+        let path = if path.is_dir() { path.join("model.safetensors") } else { path.to_path_buf() };
+        if !path.exists() {
+            return Err(Error::job(format!("{} does not exist", path.display()))
+                .hint("give the folder of a finished run, or its model.safetensors"));
+        }
+        let file = TensorFile::read(&path)?;
+        if file.text("format", &path)? != FORMAT {
+            return Err(Error::data(format!("{} has a format this version does not know", path.display()))
+                .hint("use the version of thalweg that wrote it"));
+        }
+        let broken = |what: &str| Error::data(format!("{}: its `{what}` makes no sense", path.display()));
+        Ok(SavedModel {
+            schema: serde_json::from_str(file.text("schema", &path)?).map_err(|_| broken("schema"))?,
+            layers: serde_json::from_str(file.text("layers", &path)?).map_err(|_| broken("layers"))?,
+            job: file.text("job", &path)?.to_string(),
+            step: file.text("step", &path)?.parse().map_err(|_| broken("step"))?,
+            tensors: file,
+        })
+    }
+
+    /// The network and its parameters, ready to answer.
+    pub fn network(&self) -> Result<(Network, Vec<f32>)> {
+        if self.layers.is_empty() {
+            return Err(Error::job("this model was built by a program: only that program can run it"));
+        }
+        let network =
+            Network::build(&self.layers, self.schema.width(), self.schema.outputs(), self.schema.task)?;
+        let parameters = flatten(&self.tensors, network.layout())?;
+        Ok((network, parameters))
+    }
+}
+
+/// Tensors by name.
+pub fn unflatten(layout: &Layout, parameters: &[f32]) -> TensorFile {
+    let mut file = TensorFile::default();
+    for tensor in layout.tensors() {
+        file.push(tensor.name.clone(), &tensor.shape, &parameters[tensor.range()]);
+    }
+    file
+}
+
+/// Tensors in the order of a layout.
+pub fn flatten(file: &TensorFile, layout: &Layout) -> Result<Vec<f32>> {
+    let mut parameters = Vec::with_capacity(layout.len());
+    for tensor in layout.tensors() {
+        match file.tensors.get(&tensor.name) {
+            Some(stored) if stored.shape == tensor.shape => parameters.extend_from_slice(&stored.values),
+            _ => {
+                return Err(Error::data(format!(
+                    "the model file has no tensor `{}` of shape {:?}",
+                    tensor.name, tensor.shape
+                )));
+            }
+        }
+    }
+    Ok(parameters)
+}

@@ -1,0 +1,156 @@
+//! Before the first step: data, model and position, agreed by all ranks; and after the last: what is left behind.
+
+use crate::strategy;
+use crate::worker::Worker;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::path::Path;
+use thalweg_cluster::Rank;
+use thalweg_cluster::checkpoint::{self, Checkpoint};
+use thalweg_core::event::{Event, Outcome};
+use thalweg_core::{Error, JobSpec, Model, Result, Schema};
+use thalweg_data::{Data, Statistics};
+use thalweg_graph::Optimizer;
+
+/// Where data and model come from: the job file, or a program of one's own.
+pub trait Recipe {
+    /// Opens the data.
+    fn data(&self, job: &JobSpec) -> Result<Data>;
+    /// Builds the model for it.
+    fn model(&self, schema: &Schema) -> Result<Box<dyn Model>>;
+    /// The layers as a job writes them, if that is where the model comes from.
+    fn layers(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// What a rank is to do.
+#[derive(Clone, Copy)]
+pub struct Assignment<'a> {
+    /// The job.
+    pub job: &'a JobSpec,
+    /// Where data and model come from.
+    pub recipe: &'a dyn Recipe,
+    /// Where rank 0 leaves checkpoints and the model.
+    pub folder: &'a Path,
+    /// Whether to go on from the newest checkpoint there.
+    pub resume: bool,
+}
+
+/// Where training starts from.
+#[derive(Serialize, Deserialize, Default)]
+struct Position {
+    step: u64,
+    loss: f64,
+    loss_rows: u64,
+}
+
+/// Trains, as one rank of many.
+pub fn run(rank: &mut Rank, assignment: &Assignment<'_>) -> Result<Outcome> {
+    let job = assignment.job;
+    rank.begin_preparation("reading the data");
+    let mut data = assignment.recipe.data(job)?;
+    rank.agree("data set", &digest(&data)?)?;
+    fit(rank, &mut data)?;
+    let model = assignment.recipe.model(&data.schema)?;
+    rank.agree("model", &model.layout().hash())?;
+    let mut parameters = vec![0.0; model.layout().len()];
+    let mut optimizer = Optimizer::new(job.optimizer.rule(), parameters.len());
+    let position = start(rank, assignment, model.as_ref(), &mut parameters, &mut optimizer)?;
+    let parts =
+        crate::worker::Parts { data, model, parameters, optimizer, layers: assignment.recipe.layers() };
+    let mut worker =
+        Worker::new(rank, job, assignment.folder, parts, position.step, (position.loss, position.loss_rows));
+    strategy::program(job)(&mut worker)?;
+    worker.conclude()
+}
+
+/// A digest of what the rows are: every rank must read the same.
+fn digest(data: &Data) -> Result<[u8; 32]> {
+    let schema = serde_json::to_vec(&data.schema).map_err(|error| Error::internal(error.to_string()))?;
+    let counts = [data.training.len(), data.validation.len(), data.training.source_len()];
+    let mut digest = Sha256::new_with_prefix(schema);
+    counts.iter().for_each(|count| digest.update(count.to_le_bytes()));
+    Ok(digest.finalize().into())
+}
+
+/// Fits the scaling: each rank reads its share of the blocks.
+fn fit(rank: &mut Rank, data: &mut Data) -> Result<()> {
+    if !data.needs_statistics() {
+        return Ok(());
+    }
+    let mine = data.statistics(rank.index(), rank.world())?;
+    let text = serde_json::to_vec(&mine).map_err(|error| Error::internal(error.to_string()))?;
+    let parts = rank.all_gather("data statistics", &text)?;
+    let parts = parts
+        .iter()
+        .map(|part| serde_json::from_slice(part).map_err(|error| Error::internal(error.to_string())))
+        .collect::<Result<Vec<Statistics>>>()?;
+    data.fit(&parts)
+}
+
+/// Fills parameters and optimizer: from the seed, or from rank 0's newest checkpoint.
+fn start(
+    rank: &mut Rank,
+    assignment: &Assignment<'_>,
+    model: &dyn Model,
+    parameters: &mut [f32],
+    optimizer: &mut Optimizer,
+) -> Result<Position> {
+    let mut position = Position::default();
+    if rank.index() == 0
+        && assignment.resume
+        && let Some(path) = checkpoint::list(&assignment.folder.join("checkpoints")).first()
+    {
+        let checkpoint = Checkpoint::read(path, model.layout())?;
+        position = Position { step: checkpoint.step, loss: checkpoint.loss.0, loss_rows: checkpoint.loss.1 };
+        parameters.copy_from_slice(&checkpoint.parameters);
+        restore(optimizer, checkpoint, path)?;
+    }
+    let encoded = serde_json::to_vec(&position).map_err(|error| Error::internal(error.to_string()))?;
+    let decoded = rank.broadcast("position", encoded)?;
+    position = serde_json::from_slice(&decoded).map_err(|error| Error::internal(error.to_string()))?;
+    if position.step == 0 {
+        model.initialize(assignment.job.train.seed, parameters);
+        let mut digest = Sha256::new();
+        parameters.iter().for_each(|value| digest.update(value.to_le_bytes()));
+        rank.agree("set of initial parameters", &digest.finalize())?;
+        return Ok(position);
+    }
+    rank.broadcast_into("parameters", parameters)?;
+    for (_, slot) in optimizer.slots_mut() {
+        rank.broadcast_into("optimizer state", slot)?;
+    }
+    optimizer.set_steps(position.step);
+    Ok(position)
+}
+
+fn restore(optimizer: &mut Optimizer, checkpoint: Checkpoint, path: &Path) -> Result<()> {
+    let wanted: Vec<&str> = optimizer.slots().iter().map(|(name, _)| *name).collect();
+    let stored: Vec<&str> = checkpoint.slots.iter().map(|(name, _)| name.as_str()).collect();
+    if wanted != stored {
+        return Err(Error::job(format!(
+            "{} was written with another optimizer (it holds {stored:?}, this one needs {wanted:?})",
+            path.display()
+        ))
+        .hint("resume with the optimizer it was trained with, or start fresh with --overwrite"));
+    }
+    for ((_, slot), (_, values)) in optimizer.slots_mut().into_iter().zip(checkpoint.slots) {
+        slot.copy_from_slice(&values);
+    }
+    Ok(())
+}
+
+/// All ranks' accounts, told by rank 0.
+pub(crate) fn settle(rank: &mut Rank) -> Result<()> {
+    let mine = serde_json::to_vec(&rank.account()).map_err(|error| Error::internal(error.to_string()))?;
+    let accounts = rank.all_gather("accounts", &mine)?;
+    if rank.index() == 0 {
+        for account in accounts {
+            let account =
+                serde_json::from_slice(&account).map_err(|error| Error::internal(error.to_string()))?;
+            rank.emit(Event::Account { account });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! The conformance suite of transports: what every implementation must do, each as one test.
+//!
+//! An implementation names how to connect a group ([`Mesh`]) and writes `transport_conformance!(name, TheMesh)`;
+//! that makes one test of every case in [`exchange`] and [`faults`]. Waits are ten times as generous as what is
+//! promised; outcome and culprit are exact.
+
+pub mod exchange;
+pub mod faults;
+
+use std::io::{self, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+use thalweg_comm::transport::{Mem, Tag, Tcp, Transport, mesh};
+
+/// Puts bytes on the way from one rank to another, as if the first had sent them.
+pub type Inject = Box<dyn Fn(usize, usize, &[u8])>;
+
+/// How to connect a group of ranks over one kind of transport.
+pub trait Mesh {
+    /// The transport under test.
+    type Transport: Transport + 'static;
+
+    /// A connected group. Dropping one of its members must look like the death of that rank.
+    fn connect(world: usize) -> Vec<Self::Transport>;
+
+    /// A connected group and a way to forge bytes on its links.
+    fn forge(world: usize) -> (Vec<Self::Transport>, Inject);
+}
+
+/// Longer than anything takes that does not hang.
+pub const PLENTY: Duration = Duration::from_secs(60);
+
+/// A tag for one operation.
+pub fn tag(operation: u64) -> Tag {
+    Tag { generation: 1, operation, tensor: 0 }
+}
+
+/// Runs the same program on every rank, each in its own thread, and returns their results by rank.
+///
+/// Every rank is given its transport to keep or drop.
+pub fn each<T: Transport, R: Send>(ranks: Vec<T>, program: impl Fn(T) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let program = &program;
+        let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || program(rank))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// Groups of threads.
+pub struct Memory;
+
+impl Mesh for Memory {
+    type Transport = Mem;
+
+    fn connect(world: usize) -> Vec<Mem> {
+        mesh(world)
+    }
+
+    fn forge(world: usize) -> (Vec<Mem>, Inject) {
+        let ranks = mesh(world);
+        let links = ranks[0].links();
+        (ranks, Box::new(move |from, to, bytes| links.inject(from, to, bytes)))
+    }
+}
+
+/// Groups over sockets on this machine.
+pub struct Loopback;
+
+impl Mesh for Loopback {
+    type Transport = Tcp;
+
+    fn connect(world: usize) -> Vec<Tcp> {
+        let streams = loopback_streams(world).expect("loopback sockets");
+        streams.into_iter().enumerate().map(|(rank, peers)| Tcp::new(rank, peers).expect("a mesh")).collect()
+    }
+
+    fn forge(world: usize) -> (Vec<Tcp>, Inject) {
+        let streams = loopback_streams(world).expect("loopback sockets");
+        let copy =
+            |stream: &Option<TcpStream>| stream.as_ref().map(|stream| stream.try_clone().expect("a copy"));
+        let copies: Vec<Vec<Option<TcpStream>>> =
+            streams.iter().map(|peers| peers.iter().map(copy).collect()).collect();
+        let ranks =
+            streams.into_iter().enumerate().map(|(rank, peers)| Tcp::new(rank, peers).expect("a mesh"));
+        let inject = move |from: usize, to: usize, bytes: &[u8]| {
+            let mut stream = copies[from][to].as_ref().expect("two different ranks");
+            stream.write_all(bytes).expect("room for a few bytes");
+        };
+        (ranks.collect(), Box::new(inject))
+    }
+}
+
+/// A full mesh of connected sockets: `[rank][peer]`, the diagonal empty.
+pub fn loopback_streams(world: usize) -> io::Result<Vec<Vec<Option<TcpStream>>>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut streams: Vec<Vec<Option<TcpStream>>> =
+        (0..world).map(|_| (0..world).map(|_| None).collect()).collect();
+    for (one, other) in (0..world).flat_map(|one| (0..one).map(move |other| (one, other))) {
+        streams[one][other] = Some(TcpStream::connect(listener.local_addr()?)?);
+        streams[other][one] = Some(listener.accept()?.0);
+    }
+    Ok(streams)
+}
+
+/// Makes a module with one test for every case of the suite.
+#[macro_export]
+macro_rules! transport_conformance {
+    ($name:ident, $mesh:ty) => {
+        mod $name {
+            use super::*;
+            $crate::transport_conformance!(@cases $mesh, exchange:
+                chunks_travel_in_order
+                large_chunks_pass_each_other
+                all_reduce_on_odd_worlds_and_lengths
+                repeats_are_bit_identical
+                counters_equal_theory
+                ragged_gather
+                broadcast_from_every_root
+                barrier_waits_for_all
+            );
+            $crate::transport_conformance!(@cases $mesh, faults:
+                the_silent_rank_is_named
+                the_end_of_a_chain_of_waiting_is_found
+                a_death_is_named_by_everybody
+                a_rank_that_comes_late_names_the_dead_and_not_those_who_fled
+                what_was_sent_before_a_death_still_arrives
+                an_orderly_leave_is_no_fault
+                leaving_while_needed_is_a_fault
+                strangers_bytes_are_refused
+                a_forged_checksum_is_noticed
+                another_operation_is_noticed
+                different_lengths_are_noticed
+                an_announced_length_is_bounded
+                an_abort_ends_a_transfer
+                impossible_partners_are_refused
+            );
+        }
+    };
+    (@cases $mesh:ty, $module:ident: $($case:ident)*) => {
+        $(
+            #[test]
+            fn $case() {
+                $crate::transport::$module::$case::<$mesh>();
+            }
+        )*
+    };
+}

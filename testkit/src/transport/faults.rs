@@ -1,0 +1,253 @@
+//! Cases in which something goes wrong: it ends soon, for everybody, and names the right rank.
+
+use super::{Mesh, PLENTY, each, tag};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use thalweg_comm::collective::{Executor, all_gather, barrier, broadcast_into, ring};
+use thalweg_comm::transport::{Cause, Fault, Incoming, Outgoing, Transport, culprit};
+use thalweg_comm::wire::{Header, MAX_PAYLOAD};
+
+/// A deadline short enough for a test and its tenfold, the most it may take to be noticed.
+const SHORT: Duration = Duration::from_millis(200);
+const TENFOLD: Duration = Duration::from_secs(2);
+
+/// Receives one byte from a rank.
+fn await_byte(
+    transport: &mut dyn Transport,
+    from: usize,
+    operation: u64,
+    deadline: Duration,
+) -> Result<u8, Fault> {
+    let mut byte = [0];
+    transport.transfer(
+        tag(operation),
+        &[],
+        &mut [Incoming { from, chunk: 0, bytes: &mut byte }],
+        deadline,
+    )?;
+    Ok(byte[0])
+}
+
+/// Sends one byte to a rank.
+fn send_byte(transport: &mut dyn Transport, to: usize, operation: u64) -> Result<(), Fault> {
+    transport.transfer(tag(operation), &[Outgoing { to, chunk: 0, bytes: &[7] }], &mut [], PLENTY)
+}
+
+/// Two ranks wait for a third that does nothing: both name it, one of them by its own deadline.
+pub fn the_silent_rank_is_named<M: Mesh>() {
+    let mut ranks = M::connect(3);
+    let idle = ranks.pop();
+    let start = Instant::now();
+    for fault in each(ranks, |mut rank| await_byte(&mut rank, 2, 1, SHORT).expect_err("nobody sends")) {
+        assert_eq!((fault.peer, &fault.suspects[..]), (Some(2), &[2][..]), "{fault}");
+        assert!(matches!(fault.cause, Cause::Silent { .. }), "{fault}");
+    }
+    assert!(start.elapsed() >= SHORT && start.elapsed() < TENFOLD, "{:?}", start.elapsed());
+    drop(idle);
+}
+
+/// In a ring with one idle rank the others wait for each other; from what they report the idle one is found.
+pub fn the_end_of_a_chain_of_waiting_is_found<M: Mesh>() {
+    for silent in 0..4 {
+        let mut ranks = M::connect(4);
+        let idle = ranks.remove(silent);
+        let reports = each(ranks, |mut transport| {
+            let rank = transport.rank();
+            let schedule = ring::all_reduce(rank, 4);
+            let run = Executor::new().run(&schedule, &mut transport, tag(1), &mut [1.0; 64], SHORT);
+            (rank, run.expect_err("one rank is idle"))
+        });
+        assert_eq!(culprit(&reports), Some(silent), "{reports:?}");
+        drop(idle);
+    }
+}
+
+/// A rank dies while the others wait for each other and not for it: all end at once and name it, though they flee
+/// as soon as they notice.
+pub fn a_death_is_named_by_everybody<M: Mesh>() {
+    let start = Instant::now();
+    let reports = each(M::connect(5), |mut transport| match transport.rank() {
+        3 => None,
+        rank => {
+            let waits_for = [1, 2, 4, 3, 0][rank];
+            Some(await_byte(&mut transport, waits_for, 1, PLENTY).expect_err("nobody sends"))
+        }
+    });
+    assert!(start.elapsed() < TENFOLD, "{:?}", start.elapsed());
+    for fault in reports.into_iter().flatten() {
+        assert_eq!(fault.peer, Some(3), "{fault}");
+        assert!(matches!(fault.cause, Cause::Closed | Cause::Reported { .. }), "{fault}");
+    }
+}
+
+/// A rank that was busy meanwhile finds several ranks gone and still names the one that died.
+pub fn a_rank_that_comes_late_names_the_dead_and_not_those_who_fled<M: Mesh>() {
+    let mut ranks = M::connect(4);
+    let mut late = ranks.pop().expect("four ranks");
+    each(ranks, |mut transport| match transport.rank() {
+        2 => {}
+        rank => drop(await_byte(&mut transport, 1 - rank, 1, PLENTY).expect_err("nobody sends")),
+    });
+    let fault = await_byte(&mut late, 0, 1, PLENTY).expect_err("all are gone");
+    assert_eq!((fault.peer, fault.cause), (Some(2), Cause::Closed));
+}
+
+/// A rank that sent all it owed and died fails the next transfer, not the one it took part in.
+pub fn what_was_sent_before_a_death_still_arrives<M: Mesh>() {
+    each(M::connect(2), |mut transport| match transport.rank() {
+        0 => {
+            assert_eq!(await_byte(&mut transport, 1, 1, PLENTY), Ok(7));
+            let fault = await_byte(&mut transport, 1, 2, PLENTY).expect_err("it is dead");
+            assert_eq!(fault, Fault::of(1, Cause::Closed));
+            assert_eq!(await_byte(&mut transport, 1, 3, PLENTY), Err(fault), "a fault is final");
+        }
+        _ => send_byte(&mut transport, 0, 1).expect("it is received"),
+    });
+}
+
+/// A rank that is done leaves while the others are still busy with each other and with what it sent last.
+pub fn an_orderly_leave_is_no_fault<M: Mesh>() {
+    let (left, has_left) = mpsc::channel();
+    let has_left = std::sync::Mutex::new(has_left);
+    each(M::connect(3), |mut transport| match transport.rank() {
+        0 => {
+            assert_eq!(await_byte(&mut transport, 2, 1, PLENTY), Ok(7));
+            has_left.lock().expect("one user").recv().expect("rank 2 leaves");
+            send_byte(&mut transport, 1, 2).expect("rank 2 is not needed");
+            assert_eq!(await_byte(&mut transport, 1, 3, PLENTY), Ok(7));
+            transport.close();
+        }
+        1 => {
+            assert_eq!(await_byte(&mut transport, 0, 2, PLENTY), Ok(7));
+            send_byte(&mut transport, 0, 3).expect("rank 2 is not needed");
+            transport.close();
+        }
+        _ => {
+            send_byte(&mut transport, 0, 1).expect("it is received");
+            transport.close();
+            drop(transport);
+            left.send(()).expect("rank 0 listens");
+        }
+    });
+}
+
+/// A rank that leaves although another still waits for it is named, as one that left.
+pub fn leaving_while_needed_is_a_fault<M: Mesh>() {
+    each(M::connect(2), |mut transport| match transport.rank() {
+        0 => {
+            let fault = await_byte(&mut transport, 1, 1, PLENTY).expect_err("it left");
+            assert_eq!(fault, Fault::of(1, Cause::Left));
+        }
+        _ => {
+            transport.close();
+            assert_eq!(send_byte(&mut transport, 0, 1), Err(Fault::of(1, Cause::Left)), "it left itself");
+        }
+    });
+}
+
+/// What rank 0 makes of forged bytes from rank 1, and what rank 2 hears of it.
+fn forged<M: Mesh>(bytes: &[u8]) -> Cause {
+    let (ranks, inject) = M::forge(3);
+    inject(1, 0, bytes);
+    let mut faults = each(ranks, |mut transport| match transport.rank() {
+        0 => Some(await_byte(&mut transport, 1, 1, PLENTY).expect_err("it is forged")),
+        1 => {
+            let fault = await_byte(&mut transport, 2, 1, PLENTY).expect_err("nobody sends");
+            assert_eq!(fault.peer, Some(1), "{fault}");
+            None
+        }
+        _ => {
+            let fault = await_byte(&mut transport, 1, 1, PLENTY).expect_err("nobody sends");
+            assert_eq!(fault.peer, Some(1), "{fault}");
+            None
+        }
+    });
+    let fault = faults[0].take().expect("rank 0 reports");
+    assert_eq!(fault.peer, Some(1), "{fault}");
+    fault.cause
+}
+
+/// Bytes that are no frame, and a frame too large to be one.
+pub fn strangers_bytes_are_refused<M: Mesh>() {
+    let cause = forged::<M>(b"GET / HTTP/1.1\r\nHost: a.web.server.example\r\n\r\n");
+    assert!(matches!(cause, Cause::Protocol(_)), "{cause}");
+    let huge = Header { length: MAX_PAYLOAD as u32 + 1, ..Header::data(1, 1, 0, 0, &[7]) };
+    let cause = forged::<M>(&huge.encode());
+    assert!(matches!(cause, Cause::Protocol(_)), "{cause}");
+}
+
+/// The right header with the wrong payload.
+pub fn a_forged_checksum_is_noticed<M: Mesh>() {
+    let header = Header::data(1, 1, 0, 0, &[7]).encode();
+    assert_eq!(forged::<M>(&[&header[..], &[8]].concat()), Cause::Corrupt);
+}
+
+/// An intact frame of another generation, operation, tensor or chunk: the fault says what was expected and what came.
+pub fn another_operation_is_noticed<M: Mesh>() {
+    for other in
+        [Header::data(2, 1, 0, 0, &[7]), Header::data(1, 9, 0, 0, &[7]), Header::data(1, 1, 3, 4, &[7])]
+    {
+        match forged::<M>(&[&other.encode()[..], &[7]].concat()) {
+            Cause::Protocol(what) => {
+                assert!(what.contains("expected generation 1, operation 1, tensor 0, chunk 0"), "{what}");
+                assert!(what.contains(&format!("got {other}")), "{what}");
+            }
+            cause => panic!("{cause}"),
+        }
+    }
+}
+
+/// Buffers of different lengths in one collective are a protocol fault, not a wrong result.
+pub fn different_lengths_are_noticed<M: Mesh>() {
+    let faults = each(M::connect(2), |mut transport| {
+        let mut buffer = vec![0; 10 + transport.rank()];
+        broadcast_into(&mut transport, tag(1), 0, &mut buffer, PLENTY).err()
+    });
+    let fault = faults[1].clone().expect("rank 1 notices");
+    assert!(matches!(&fault.cause, Cause::Protocol(_)) && fault.peer == Some(0), "{fault}");
+}
+
+/// A peer cannot make this rank allocate what it likes.
+pub fn an_announced_length_is_bounded<M: Mesh>() {
+    let (ranks, inject) = M::forge(2);
+    let length = u64::MAX.to_le_bytes();
+    inject(1, 0, &[&Header::data(1, 1, 0, 0, &length).encode()[..], &length].concat());
+    each(ranks, |mut transport| match transport.rank() {
+        0 => {
+            let fault = all_gather(&mut transport, tag(1), b"abc", PLENTY).expect_err("too long");
+            assert!(matches!(&fault.cause, Cause::Protocol(_)) && fault.peer == Some(1), "{fault}");
+        }
+        _ => {
+            let mut length = [0; 8];
+            let receive = Incoming { from: 0, chunk: 0, bytes: &mut length };
+            transport.transfer(tag(1), &[], &mut [receive], PLENTY).expect("the other's length");
+            assert_eq!(u64::from_le_bytes(length), 3);
+        }
+    });
+}
+
+/// An abort ends a transfer in progress, here and on the ranks that wait for this one.
+pub fn an_abort_ends_a_transfer<M: Mesh>() {
+    let ranks = M::connect(2);
+    let abort = ranks[0].abort_handle();
+    let start = Instant::now();
+    let faults = std::thread::scope(|scope| {
+        scope.spawn(|| abort.abort());
+        each(ranks, |mut transport| {
+            let peer = 1 - transport.rank();
+            await_byte(&mut transport, peer, 1, PLENTY).expect_err("aborted")
+        })
+    });
+    assert_eq!(faults, [Fault::aborted(), Fault::aborted()]);
+    assert!(start.elapsed() < TENFOLD, "{:?}", start.elapsed());
+}
+
+/// A rank cannot exchange with itself or with one that does not exist.
+pub fn impossible_partners_are_refused<M: Mesh>() {
+    for partner in [0, 2] {
+        let mut ranks = M::connect(2);
+        let fault = send_byte(&mut ranks[0], partner, 1).expect_err("no such partner");
+        assert!(matches!(&fault.cause, Cause::Protocol(_)) && fault.peer == Some(0), "{fault}");
+        assert_eq!(barrier(&mut ranks[0], tag(2), PLENTY), Err(fault), "a fault is final");
+    }
+}

@@ -1,0 +1,184 @@
+"""Starts thalweg and looks at what it leaves behind.
+
+Whatever fails shows the command to repeat, its exit code and what it printed.
+"""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BINARY = Path(os.environ.get("THALWEG_BINARY") or ROOT / "target/debug/thalweg")
+MPIRUN = shlex.split(os.environ.get("THALWEG_MPIRUN", ""))
+
+# A launcher around the tests must not be mistaken for the launcher under test.
+LAUNCHER_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+LAUNCHER_PREFIXES = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "THALWEG_")
+
+LAYERS = ["dense 32 relu", "dense 10"]
+DIGITS_JOB = f"""\
+[data]
+source = "builtin:digits"
+
+[model]
+layers = {json.dumps(LAYERS)}
+
+[train]
+epochs = 3
+global_batch = 64
+seed = 7
+"""
+
+
+def environment(**variables):
+    """Ours without any launcher's variables, and with the given ones."""
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in LAUNCHER_NAMES and not name.startswith(LAUNCHER_PREFIXES)
+    }
+    return {**ours, **{name: str(value) for name, value in variables.items()}}
+
+
+@dataclass
+class Ended:
+    """A process that has ended."""
+
+    command: str
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def said(self):
+        return self.stdout + self.stderr
+
+    def __str__(self):
+        return (
+            f"\n$ {self.command}\nexit code {self.code} after {self.seconds:.1f} s"
+            f"\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
+        )
+
+
+class Running:
+    """A process in a session of its own; what it prints goes to files, so that it never blocks on us."""
+
+    def __init__(self, arguments, folder, name, prefix=(), **variables):
+        self.words = [str(word) for word in (*prefix, BINARY, *arguments)]
+        shown = [f"{variable}={value}" for variable, value in variables.items()]
+        self.command = shlex.join(["env", *shown, *self.words] if shown else self.words)
+        self.files = [folder / f"{name}.stdout", folder / f"{name}.stderr"]
+        self.begin = time.monotonic()
+        with open(self.files[0], "wb") as stdout, open(self.files[1], "wb") as stderr:
+            self.process = subprocess.Popen(
+                self.words,
+                env=environment(**variables),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+
+    def so_far(self):
+        """What it has printed, as if it had ended now."""
+        stdout, stderr = (path.read_text(errors="replace") for path in self.files)
+        code = self.process.returncode if self.process.returncode is not None else -1
+        return Ended(self.command, code, stdout, stderr, time.monotonic() - self.begin)
+
+    def wait(self, seconds=120):
+        """Its end; a failure of the test if that does not come in time."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            shown = self.so_far()
+            self.kill()
+            raise AssertionError(f"still running after {seconds} s{shown}") from None
+        return self.so_far()
+
+    def kill(self):
+        """Ends it and all that it started: whatever is still in its session."""
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and os.getsid(int(entry.name)) == self.process.pid:
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+        self.process.wait()
+
+
+@dataclass
+class Jobs:
+    """Starts processes and remembers them, so that none outlives its test."""
+
+    folder: Path
+    started: list = field(default_factory=list)
+
+    def start(self, *arguments, prefix=(), **variables):
+        running = Running(arguments, self.folder, f"process-{len(self.started)}", prefix, **variables)
+        self.started.append(running)
+        return running
+
+    def run(self, *arguments, seconds=120, prefix=(), **variables):
+        return self.start(*arguments, prefix=prefix, **variables).wait(seconds)
+
+    def job(self, text=DIGITS_JOB, name="job.toml"):
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def close(self):
+        for running in self.started:
+            running.kill()
+
+
+def succeed(*ended):
+    """All of them ended well."""
+    for one in ended:
+        assert one.code == 0, str(one)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for_steps(out, running, seconds=60):
+    """Returns once the run in that folder makes steps."""
+    events = out / "events.jsonl"
+    marks = ('"event":"step"', '"event":"epoch"')
+    deadline = time.monotonic() + seconds
+    while True:
+        text = events.read_text(errors="replace") if events.exists() else ""
+        if any(mark in text for mark in marks):
+            return
+        ended = running.process.poll() is not None
+        assert not ended and time.monotonic() < deadline, f"no step was made{running.so_far()}"
+        time.sleep(0.02)
+
+
+def report(out):
+    return json.loads((out / "report.json").read_text())
+
+
+def parameters(out):
+    """The tensors of a run's model: name, shape and bytes."""
+    from safetensors.numpy import load_file
+
+    tensors = load_file(out / "model.safetensors")
+    return {name: (tensor.shape, tensor.tobytes()) for name, tensor in tensors.items()}
+
+
+def assert_same_model(left, right):
+    """Byte for byte the same parameters."""
+    ours, theirs = parameters(left), parameters(right)
+    assert ours and ours.keys() == theirs.keys(), f"{sorted(ours)} and {sorted(theirs)}"
+    different = [name for name in ours if ours[name] != theirs[name]]
+    assert not different, f"{left} and {right} differ in {different}"

@@ -1,0 +1,200 @@
+"""What thalweg writes is read by the tools people have, and it reads what they write."""
+
+import csv
+import gzip
+import json
+import math
+
+import harness
+import pytest
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on digits, shared by the tests that only look at it."""
+    jobs = harness.Jobs(tmp_path_factory.mktemp("files"))
+    out = jobs.folder / "run"
+    ended = jobs.run("train", jobs.job(), "--workers", 2, "--out", out)
+    jobs.close()
+    harness.succeed(ended)
+    return out
+
+
+def digits():
+    """The pixels of the built-in digits as numbers, one list per row, and the labels."""
+    with gzip.open(harness.ROOT / "crates/data/assets/digits.csv.gz", "rt") as file:
+        rows = [[float(value) for value in row] for row in csv.reader(file)]
+    return [row[:-1] for row in rows], [int(row[-1]) for row in rows]
+
+
+def found(value, key):
+    """The first value of that key anywhere inside nested lists and tables."""
+    if isinstance(value, dict):
+        if key in value:
+            return value[key]
+        value = list(value.values())
+    if isinstance(value, list):
+        return next((hit for item in value if (hit := found(item, key)) is not None), None)
+    return None
+
+
+def scaling_of(metadata):
+    """Shift and factor of the inputs: `(value - shift) * factor`; the model file stores its schema as JSON."""
+    for text in metadata.values():
+        try:
+            scaling = found(json.loads(text), "scaling")
+        except ValueError:
+            continue
+        if scaling is not None:
+            return scaling["shift"], scaling["factor"]
+    raise AssertionError(f"no scaling in the metadata: {sorted(metadata)}")
+
+
+def forward(run, rows):
+    """The model's answers, computed by NumPy from nothing but the file."""
+    import numpy
+    from safetensors import safe_open
+
+    with safe_open(str(run / "model.safetensors"), framework="numpy") as file:
+        shift, factor = scaling_of(file.metadata())
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    values = numpy.asarray(rows, dtype=numpy.float32)
+    values = values - numpy.asarray(shift or 0, dtype=numpy.float32)
+    values = values * numpy.asarray(factor or 1, dtype=numpy.float32)
+    for number, layer in enumerate(harness.LAYERS):
+        weight, bias = tensors[f"layers.{number}.weight"], tensors[f"layers.{number}.bias"]
+        assert weight.shape[0] == bias.shape[0] == int(layer.split()[1])
+        values = values @ weight.T + bias
+        if layer.endswith("relu"):
+            values = numpy.maximum(values, 0)
+    return values
+
+
+def predicted_classes(text):
+    """The predicted class of each row of predict's CSV."""
+    header, *rows = csv.reader(text.splitlines())
+    known = ("prediction", "predicted", "class", "label")
+    column = next((header.index(name) for name in known if name in header), len(header) - 1)
+    return [row[column] for row in rows]
+
+
+def test_numpy_predicts_the_same_from_the_model_file(jobs, run):
+    import numpy
+
+    rows, labels = digits()
+    answers = forward(run, rows)
+    ours = answers.argmax(axis=1)
+    assert (ours == labels).mean() > 0.85
+
+    path, out = jobs.folder / "rows.csv", jobs.folder / "predicted.csv"
+    path.write_text("".join(",".join(f"{value:g}" for value in row) + "\n" for row in rows))
+    harness.succeed(jobs.run("predict", run, path, "--format", "csv", "--out", out))
+    theirs = predicted_classes(out.read_text())
+    assert len(theirs) == len(rows)
+
+    ordered = numpy.sort(answers, axis=1)
+    clear = ordered[:, -1] - ordered[:, -2] > 1e-3
+    assert clear.sum() > 0.95 * len(rows)
+    wrong = [row for row in numpy.flatnonzero(clear) if str(ours[row]) != theirs[row]]
+    shown = [f"row {row}: NumPy {ours[row]}, thalweg {theirs[row]}" for row in wrong[:10]]
+    assert not wrong, f"{len(wrong)} rows differ: {shown}"
+
+
+def test_tensorboard_reads_the_events(run):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    files = sorted(run.glob("**/*tfevents*"))
+    assert files, f"no TensorBoard events in {sorted(path.name for path in run.iterdir())}"
+    scalars = {}
+    for folder in {path.parent for path in files}:
+        events = accumulator.EventAccumulator(str(folder)).Reload()
+        scalars.update({tag: events.Scalars(tag) for tag in events.Tags()["scalars"]})
+    losses = [points for tag, points in scalars.items() if "loss" in tag]
+    assert losses, f"no loss among {sorted(scalars)}"
+    for points in losses:
+        assert points and all(math.isfinite(point.value) for point in points)
+        steps = [point.step for point in points]
+        assert steps == sorted(steps)
+
+
+def test_the_report_keeps_its_contract(run):
+    report = harness.report(run)
+    wanted = {"job", "dials", "world", "final", "wall_s", "samples_per_s", "ranks", "audit", "failures", "outcome"}
+    assert wanted <= report.keys(), f"missing: {sorted(wanted - report.keys())}"
+    assert {"loss", "accuracy"} <= report["final"].keys()
+    assert report["wall_s"] > 0 and report["samples_per_s"] > 0 and report["failures"] == []
+    measured = {"rank", "host", "compute_s", "exchange_s", "hidden_s", "wait_s", "bytes_sent", "bytes_received"}
+    assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
+    for rank in report["ranks"]:
+        assert measured <= rank.keys(), f"missing: {sorted(measured - rank.keys())}"
+        assert rank["bytes_sent"] > 0 and rank["bytes_received"] > 0
+
+
+def test_every_training_row_is_seen_once_per_epoch(run):
+    audits = harness.report(run)["audit"]
+    assert [audit["epoch"] for audit in audits] == [0, 1, 2]
+    for audit in audits:
+        assert audit["once"] == audit["expected"] > 0, audit
+        assert audit["missed"] == audit["repeated"] == audit["dropped"] == 0, audit
+
+
+PARQUET_JOB = """\
+[data]
+source = "{source}"
+label = "answer"
+{missing}
+[model]
+layers = ["dense 16 relu", "dense 2"]
+
+[train]
+epochs = 30
+global_batch = 32
+"""
+
+
+def write_parquet(path, compression, first=0, rows=300):
+    """A table with whole numbers, numbers, texts and nulls, from which `answer` can be learned."""
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    numbers = range(first, first + rows)
+    waves = [math.sin(0.7 * number) for number in numbers]
+    table = pyarrow.table({
+        "count": pyarrow.array([None if n % 17 == 0 else n % 10 for n in numbers], pyarrow.int64()),
+        "small": pyarrow.array([n % 7 for n in numbers], pyarrow.int32()),
+        "wave": pyarrow.array([None if n % 23 == 0 else wave for n, wave in zip(numbers, waves)], pyarrow.float64()),
+        "single": pyarrow.array([wave / 2 for wave in waves], pyarrow.float32()),
+        "colour": pyarrow.array([None if n % 31 == 0 else ("red", "green", "blue")[n % 3] for n in numbers]),
+        "answer": pyarrow.array(["up" if wave > 0 else "down" for wave in waves]),
+    })
+    pyarrow.parquet.write_table(table, path, compression=compression, row_group_size=100)
+
+
+def train_parquet(jobs, source, missing):
+    job = jobs.job(PARQUET_JOB.format(source=source, missing=missing), "parquet.toml")
+    out = jobs.folder / "parquet"
+    return jobs.run("train", job, "--workers", 2, "--out", out), out
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+def test_parquet_from_pyarrow_trains(jobs, compression):
+    path = jobs.folder / "rows.parquet"
+    write_parquet(path, compression)
+    ended, out = train_parquet(jobs, path, 'missing = "mean"')
+    harness.succeed(ended)
+    assert harness.report(out)["final"]["accuracy"] > 0.9, str(ended)
+
+
+def test_parquet_parts_with_different_compression_are_one_source(jobs):
+    write_parquet(jobs.folder / "part-0.parquet", "snappy")
+    write_parquet(jobs.folder / "part-1.parquet", "zstd", first=300)
+    ended, out = train_parquet(jobs, jobs.folder / "part-*.parquet", 'missing = "mean"\nvalidation = 0.25')
+    harness.succeed(ended)
+    assert harness.report(out)["audit"][0]["expected"] == 450
+
+
+def test_a_null_in_parquet_is_refused_unless_asked_for(jobs):
+    path = jobs.folder / "rows.parquet"
+    write_parquet(path, "snappy")
+    ended, _ = train_parquet(jobs, path, "")
+    assert ended.code == 2 and "rows.parquet" in ended.stderr, str(ended)
+    assert any(column in ended.stderr for column in ("count", "wave", "colour")), str(ended)

@@ -1,0 +1,28 @@
+//! `cargo xtask bench`: measurements of what the project promises.
+
+mod measurement;
+mod session;
+mod trust;
+
+use crate::command::Outcome;
+use clap::{Args, Subcommand};
+
+/// What to measure.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    subject: Subject,
+}
+
+#[derive(Subcommand)]
+enum Subject {
+    /// How long failures take to end a job: a killed, a stopped, a missing worker, Ctrl-C
+    Trust(trust::Arguments),
+}
+
+/// Measures it.
+pub fn run(arguments: &Arguments) -> Outcome {
+    match &arguments.subject {
+        Subject::Trust(arguments) => trust::run(arguments),
+    }
+}

@@ -1,0 +1,95 @@
+//! Running other programs from the workspace's root.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What a chore ends with: nothing, or a sentence for the user.
+pub type Outcome<T = ()> = Result<T, String>;
+
+/// The folder of the root Cargo.toml.
+pub fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// The cargo that started us, or the one on the path, at the workspace's root.
+pub fn cargo(arguments: &[&str]) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// The command as a user would type it.
+pub fn spelled(command: &Command) -> String {
+    let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let variables = variables.map(|(name, value)| format!("{}={}", name.display(), quoted(value)));
+    let program = Path::new(command.get_program());
+    let cargo = std::env::var_os("CARGO").is_some_and(|cargo| Path::new(&cargo) == program);
+    let program = if cargo { "cargo".into() } else { quoted(program.as_os_str()) };
+    let arguments = command.get_args().map(quoted);
+    variables.chain([program]).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    if word.contains([' ', '*', '$', '"']) { format!("'{word}'") } else { word.into_owned() }
+}
+
+/// Runs it with our own standard streams; an error says what to type to see it again.
+pub fn run(command: &mut Command) -> Outcome {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{}` ended with {status}", spelled(command))),
+        Err(error) => Err(format!("cannot start `{}`: {error}", spelled(command))),
+    }
+}
+
+/// Runs it and returns what it printed on standard output; its errors go to ours.
+pub fn output(command: &mut Command) -> Outcome<Vec<u8>> {
+    match command.stderr(Stdio::inherit()).output() {
+        Ok(output) if output.status.success() => Ok(output.stdout),
+        Ok(output) => Err(format!("`{}` ended with {}", spelled(command), output.status)),
+        Err(error) => Err(format!("cannot start `{}`: {error}", spelled(command))),
+    }
+}
+
+/// Whether it can be run and succeeds, in silence.
+pub fn succeeds(command: &mut Command) -> bool {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// Builds the `thalweg` binary and says where it is.
+pub fn build_thalweg(profile: &[&str]) -> Outcome<PathBuf> {
+    let mut build = cargo(&["build", "-p", "thalweg", "--message-format=json-render-diagnostics"]);
+    let messages = output(build.args(profile))?;
+    let messages = String::from_utf8_lossy(&messages);
+    executable(&messages).ok_or_else(|| "cargo built no binary called thalweg".into())
+}
+
+/// The last executable that cargo's messages name.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let (_, behind) = messages.rsplit_once("\"executable\":\"")?;
+    behind.split_once('"').map(|(path, _)| PathBuf::from(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_spelled_as_it_would_be_typed() {
+        let mut command = Command::new("tool");
+        command.args(["-x", "two words"]).env("FLAGS", "-D warnings");
+        assert_eq!(spelled(&command), "FLAGS='-D warnings' tool -x 'two words'");
+    }
+
+    #[test]
+    fn the_binary_is_found_in_cargos_messages() {
+        let messages = "{\"executable\":null}\n{\"executable\":\"/t/debug/thalweg\",\"fresh\":true}\n{}";
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/debug/thalweg")));
+        assert_eq!(executable("{\"executable\":null}"), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! `cargo xtask test --external`: the tests under tests-external, with all they need in a folder of their own.
+//!
+//! Python packages and an MPI go into a virtual environment under `.external` (or `THALWEG_EXTERNAL`, so that it can
+//! be kept between clones). What cannot be had is named, and the tests that need it are skipped with that notice.
+
+use crate::command::{Outcome, build_thalweg, root, run as run_command, succeeds};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Prepares what is missing, builds the binary and runs pytest with the given further arguments.
+pub fn run(arguments: &[String]) -> Outcome {
+    let folder = std::env::var_os("THALWEG_EXTERNAL").map_or_else(|| root().join(".external"), PathBuf::from);
+    fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let Some(environment) = environment(&folder) else {
+        return Ok(());
+    };
+    let launcher = mpi_launcher(&environment);
+    if !succeeds(Command::new("ip").arg("-V")) {
+        install_system_package("iproute2", "the tests with several hosts");
+    }
+    let binary = build_thalweg(&[])?;
+    let mut tests = Command::new(environment.join("bin/python"));
+    tests.args(["-m", "pytest", "-rs", "--tb=short", "-p", "no:cacheprovider", "tests-external"]);
+    tests.args(arguments).current_dir(root());
+    tests.env("THALWEG_BINARY", binary).env("PYTHONDONTWRITEBYTECODE", "1");
+    tests.env("THALWEG_MPIRUN", launcher.unwrap_or_default().join(" "));
+    run_command(&mut tests)
+}
+
+/// The virtual environment with the packages of `requirements.txt`, made or brought up to date.
+fn environment(folder: &Path) -> Option<PathBuf> {
+    let environment = folder.join("venv");
+    let python = environment.join("bin/python");
+    if !succeeds(Command::new(&python).args(["-m", "pip", "--version"])) {
+        println!("making a Python environment in {}", environment.display());
+        if !make_environment(&environment) {
+            skipped("python3 with venv and pip", "all external tests");
+            return None;
+        }
+    }
+    let wanted = root().join("tests-external/requirements.txt");
+    install_packages(&python, &wanted, &environment.join("installed.txt"));
+    if !succeeds(Command::new(&python).args(["-m", "pytest", "--version"])) {
+        skipped("the Python package pytest", "all external tests");
+        return None;
+    }
+    Some(environment)
+}
+
+/// Debian ships `venv` apart from Python, so a failure is worth a second attempt.
+fn make_environment(environment: &Path) -> bool {
+    let make = || succeeds(Command::new("python3").args(["-m", "venv", "--clear"]).arg(environment));
+    make() || (install_system_package("python3-venv", "all external tests") && make())
+}
+
+/// Installs what is wanted unless the stamp says that it is there; a package that cannot be had is left out.
+fn install_packages(python: &Path, wanted: &Path, stamp: &Path) {
+    let Ok(list) = fs::read_to_string(wanted) else {
+        return skipped(&wanted.display().to_string(), "the Python packages");
+    };
+    if fs::read_to_string(stamp).is_ok_and(|installed| installed == list) {
+        return;
+    }
+    let pip = |packages: &[&str]| {
+        let mut command = Command::new(python);
+        command.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
+        run_command(command.args(packages)).is_ok()
+    };
+    let packages = list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut missing: Vec<&str> = packages.collect();
+    if pip(&missing) {
+        missing.clear();
+    } else {
+        missing.retain(|package| !pip(&[package]));
+    }
+    for package in &missing {
+        skipped(&format!("the Python package {package}"), "the tests that import it");
+    }
+    if missing.is_empty() && fs::write(stamp, &list).is_err() {
+        println!("notice: cannot write {}; the packages are looked at again next time", stamp.display());
+    }
+}
+
+/// A command that starts ranks, with its flags: Open MPI or MPICH from the environment, else the system's.
+fn mpi_launcher(environment: &Path) -> Option<Vec<String>> {
+    let inside = |name: &str| environment.join("bin").join(name).display().to_string();
+    let candidates = [inside("mpirun"), inside("mpiexec"), "mpirun".to_string(), "mpiexec".to_string()];
+    let find = || candidates.iter().find_map(|program| working_launcher(program));
+    let found = find().or_else(|| {
+        install_system_package("openmpi-bin", "the test with mpirun");
+        find()
+    });
+    if found.is_none() {
+        skipped("mpirun that can start two processes", "the test with mpirun");
+    }
+    found
+}
+
+/// Open MPI wants to be told that root and two ranks on one core are meant; MPICH does not know these flags.
+fn working_launcher(program: &str) -> Option<Vec<String>> {
+    let open_mpi: &[&str] = &["--oversubscribe", "--allow-run-as-root"];
+    [open_mpi, &[]].into_iter().find_map(|flags| {
+        let works = succeeds(Command::new(program).args(flags).args(["-n", "2", "hostname"]));
+        works.then(|| std::iter::once(program).chain(flags.iter().copied()).map(str::to_string).collect())
+    })
+}
+
+/// With apt-get, as root; otherwise a notice. Whether it is there now.
+fn install_system_package(package: &str, user: &str) -> bool {
+    println!("trying to install {package} with apt-get");
+    let update = succeeds(Command::new("apt-get").args(["update", "-qq"]));
+    let mut install = Command::new("apt-get");
+    install.args(["install", "-y", "-qq", "--no-install-recommends", package]);
+    let installed = update && succeeds(install.env("DEBIAN_FRONTEND", "noninteractive"));
+    if !installed {
+        skipped(&format!("the system package {package} (installing it needs root and apt-get)"), user);
+    }
+    installed
+}
+
+fn skipped(what: &str, user: &str) {
+    println!("notice: skipped {user}: cannot get {what}");
+}
