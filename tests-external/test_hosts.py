@@ -6,6 +6,8 @@ import harness
 import network
 import pytest
 
+pytest.importorskip("safetensors.numpy")
+
 WHY_NOT = network.missing()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 

@@ -3,6 +3,8 @@
 import harness
 import pytest
 
+pytest.importorskip("safetensors.numpy")
+
 
 @pytest.fixture
 def reference(jobs):

@@ -127,6 +127,7 @@ macro_rules! transport_conformance {
                 a_death_is_named_by_everybody
                 a_rank_that_comes_late_names_the_dead_and_not_those_who_fled
                 what_was_sent_before_a_death_still_arrives
+                a_death_with_unread_bytes_is_a_death
                 an_orderly_leave_is_no_fault
                 leaving_while_needed_is_a_fault
                 strangers_bytes_are_refused

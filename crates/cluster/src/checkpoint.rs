@@ -77,6 +77,7 @@ impl Checkpoint {
             }
             Ok(flat)
         };
+        let parameters = gather("")?;
         let slots = file.text("slots", path)?.split_whitespace();
         let slots =
             slots.map(|slot| Ok((slot.to_string(), gather(&format!("{slot}."))?))).collect::<Result<_>>()?;
@@ -85,7 +86,7 @@ impl Checkpoint {
             step: file.text("step", path)?.parse().map_err(|_| broken("step"))?,
             job: file.text("job", path)?.to_string(),
             loss: (loss.parse().map_err(|_| broken("loss"))?, rows.parse().map_err(|_| broken("loss"))?),
-            parameters: gather("")?,
+            parameters,
             slots,
         })
     }

@@ -10,6 +10,7 @@ pub mod control;
 pub mod engine;
 pub mod inquest;
 pub mod linux;
+pub mod machine;
 pub mod rank;
 pub mod rendezvous;
 pub mod session;

@@ -188,7 +188,13 @@ impl Rank {
             return Ok(());
         }
         self.operate("broadcast", name, |rank, tag, deadline| {
-            gather::broadcast_into(rank.parts.transport.as_mut(), tag, 0, bytemuck::cast_slice_mut(values), deadline)
+            gather::broadcast_into(
+                rank.parts.transport.as_mut(),
+                tag,
+                0,
+                bytemuck::cast_slice_mut(values),
+                deadline,
+            )
         })?;
         Ok(())
     }

@@ -10,6 +10,8 @@ use crate::rendezvous::{Invitation, coordinator, join, mesh};
 use crate::uplink::Uplink;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -43,20 +45,27 @@ pub fn unix_time() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// Runs a program as the rank that this process is.
+/// Runs a program as the rank that this process is. `signals` yields the signals that reach it: the first asks for a
+/// stop after the step, the second leaves at once.
 pub fn run<T>(
     place: &Place,
     terms: &Terms,
+    signals: Option<Receiver<i32>>,
     on_record: &OnRecord,
     program: impl FnOnce(&mut Rank) -> Result<T>,
 ) -> Result<T> {
     let beacon = Beacon::new();
+    let joined = Arc::new(AtomicBool::new(false));
+    if let Some(signals) = signals {
+        heed(signals, Arc::clone(&beacon), Arc::clone(&joined));
+    }
     let uplink = Uplink::open(Arc::clone(&beacon))?;
     let line = Arc::new(OnceLock::new());
     let session = Session { rank: place.rank, beacon, uplink, line, on_record: Arc::clone(on_record) };
     session.keep_pulse();
     let mut coordinator = None;
     let entered = session.enter(place, terms, &mut coordinator);
+    joined.store(true, Ordering::Relaxed);
     let result = entered.map(|mut rank| {
         let result = catch_unwind(AssertUnwindSafe(|| program(&mut rank)))
             .unwrap_or_else(|panic| Err(panicked(&*panic)));
@@ -76,6 +85,18 @@ pub fn run<T>(
         wait_for(&coordinator, Duration::from_secs(5));
     }
     result
+}
+
+/// Passes signals on to the program. Before the ranks have met there is nothing to save: the process ends.
+fn heed(signals: Receiver<i32>, beacon: Arc<Beacon>, joined: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        while let Ok(signal) = signals.recv() {
+            if beacon.stop_requested() || !joined.load(Ordering::Relaxed) {
+                std::process::exit(128 + signal);
+            }
+            beacon.request_stop();
+        }
+    });
 }
 
 struct Session {

@@ -12,6 +12,7 @@
 mod block;
 mod cache;
 mod data;
+mod extent;
 mod format;
 mod locate;
 mod raw;

@@ -2,6 +2,7 @@
 //!
 //! Files are never mapped: one that shrinks while it is read must give an error, not end the process.
 
+use crate::spool::{self, Identity};
 use flate2::read::MultiGzDecoder;
 use std::fmt;
 use std::fs::File;
@@ -15,17 +16,19 @@ use thalweg_core::{Error, Kind, Result};
 /// Bytes read at once when a file is gone through from the start.
 const CHUNK: usize = 1 << 20;
 
-/// How much may still be kept in memory, and where to put what does not fit.
+/// How much may still be kept in memory, and the folder for what does not fit.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(crate) bytes: u64,
-    pub(crate) cache: Option<PathBuf>,
+    pub(crate) cache: PathBuf,
 }
 
 /// The bytes of one file, unpacked.
 #[derive(Debug)]
 pub(crate) struct Raw {
     name: String,
+    /// Which state of which file; embedded bytes have none.
+    identity: Option<Identity>,
     store: Store,
 }
 
@@ -41,17 +44,11 @@ impl Raw {
         let name = path.display().to_string();
         let failed = |error: &io::Error| Error::io(format!("cannot read {name}"), error);
         let mut file = File::open(path).map_err(|error| failed(&error))?;
+        let identity = Identity::of(path, &file).map_err(|error| failed(&error))?;
         let len = file.metadata().map_err(|error| failed(&error))?.len();
         let packed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
         let store = if packed {
-            match unpack(&file, budget.bytes).map_err(|error| unpack_failed(&name, &error))? {
-                Some(bytes) => Store::Memory(Arc::new(bytes)),
-                None => {
-                    let file = crate::spool::unpacked(path, budget.cache.as_deref())?;
-                    let len = file.metadata().map_err(|error| failed(&error))?.len();
-                    Store::File { file, len }
-                }
-            }
+            open_packed(path, &file, &identity, budget)?
         } else if len <= budget.bytes {
             let mut bytes = Vec::with_capacity(len as usize);
             file.read_to_end(&mut bytes).map_err(|error| failed(&error))?;
@@ -62,14 +59,14 @@ impl Raw {
         if let Store::Memory(bytes) = &store {
             budget.bytes = budget.bytes.saturating_sub(bytes.len() as u64);
         }
-        Ok(Raw { name, store })
+        Ok(Raw { name, identity: Some(identity), store })
     }
 
     /// Packed bytes that came with the program.
     pub(crate) fn embedded(name: &str, packed: &[u8]) -> Result<Raw> {
         let mut bytes = Vec::new();
         MultiGzDecoder::new(packed).read_to_end(&mut bytes).map_err(|error| unpack_failed(name, &error))?;
-        Ok(Raw { name: name.into(), store: Store::Memory(Arc::new(bytes)) })
+        Ok(Raw { name: name.into(), identity: None, store: Store::Memory(Arc::new(bytes)) })
     }
 
     /// The file's name as the user wrote it.
@@ -83,6 +80,11 @@ impl Raw {
             Store::Memory(bytes) => bytes.len() as u64,
             Store::File { len, .. } => *len,
         }
+    }
+
+    /// Which state of which file this is.
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
     }
 
     /// Whether the bytes are read from disk each time.
@@ -138,6 +140,23 @@ impl Raw {
                 .hint("leave the file alone during training, or train on a copy");
         }
         Error::io(format!("cannot read {}", self.name), error)
+    }
+}
+
+/// A packed file: in memory if it fits, else its copy in the cache folder.
+fn open_packed(path: &Path, file: &File, identity: &Identity, budget: &Budget) -> Result<Store> {
+    let name = path.display().to_string();
+    let large = |file: File| -> Result<Store> {
+        let len = file.metadata().map_err(|error| Error::io(format!("cannot read {name}"), &error))?.len();
+        Ok(Store::File { file, len })
+    };
+    match spool::existing(identity, &budget.cache).map(large).transpose()? {
+        Some(Store::File { file, len }) if len > budget.bytes => return Ok(Store::File { file, len }),
+        _ => {}
+    }
+    match unpack(file, budget.bytes).map_err(|error| unpack_failed(&name, &error))? {
+        Some(bytes) => Ok(Store::Memory(Arc::new(bytes))),
+        None => large(spool::unpacked(path, identity, &budget.cache)?),
     }
 }
 
@@ -228,7 +247,7 @@ pub(crate) mod tests {
     }
 
     fn budget(bytes: u64) -> Budget {
-        Budget { bytes, cache: None }
+        Budget { bytes, cache: std::env::temp_dir().join("thalweg-test-without-cache") }
     }
 
     #[test]

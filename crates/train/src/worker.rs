@@ -267,7 +267,7 @@ impl<'a> Worker<'a> {
     fn validate(&mut self) -> Result<Tally> {
         let Parts { data, model, parameters, .. } = &mut self.parts;
         // Without rows of their own, the training rows have to do.
-        let rows = if data.validation.len() > 0 { &data.validation } else { &data.training };
+        let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
         let mut batch = rows.empty_batch();
         validate(self.rank, model.as_mut(), parameters, rows, &mut batch)
     }

@@ -1,6 +1,6 @@
 //! Threads of one process.
 //!
-//! Every pair of ranks has a [`Pipe`] in each direction. Frames pass through it as the bytes they would be on a
+//! Every pair of ranks has a pipe in each direction. Frames pass through it as the bytes they would be on a
 //! network, checksum and all, and are counted. A pipe is short, and a send is done only when the other rank has
 //! taken its last byte: a schedule that secretly relies on a buffer hangs here, and a test finds it.
 //! [`Links`] plays the saboteur: it kills ranks, cuts links and puts alien bytes on them.

@@ -9,6 +9,7 @@ pub mod fault;
 mod frame;
 mod hangup;
 pub mod mem;
+mod standing;
 pub mod stream;
 pub mod tcp;
 

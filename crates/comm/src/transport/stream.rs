@@ -4,13 +4,10 @@
 //! none moves, look who hung up, then wait. What differs between threads and sockets is behind [`Link`] (one
 //! stream) and [`Wires`] (all of them, and how to wait).
 //!
-//! **How a rank's end is understood.** A stream that ends is either preceded by a farewell or not. Without one the
-//! rank is dead, and every transfer of the group ends as soon as nothing more can be read. With one, its
-//! [`Departure`] says what to do: a rank that was done is missed only by those who still need it; a rank that lost
-//! another passes on whom, so that the one who died is named and not the one who noticed first; a rank that gave up
-//! waiting ends the others' waiting too, and each names those it waited for itself.
+//! What a peer's end means for the others is decided in `standing`.
 
 use super::frame::{Inbox, Interruption, Outbox, try_later};
+use super::standing::{Standing, verdict};
 use super::{Abort, Cause, Fault, Incoming, Outgoing, Tag, Traffic, Transport};
 use crate::wire::{Departure, HEADER, Header, MAX_PAYLOAD};
 use std::io::{self, ErrorKind, Read, Write};
@@ -70,19 +67,13 @@ pub trait Wires: Send {
     }
 }
 
-/// Where a peer stands, as far as this rank knows.
-#[derive(Clone, Debug, PartialEq)]
-enum Standing {
-    Present,
-    Left(Departure),
-    Lost(Cause),
-}
-
 /// A transport over the byte streams `W`.
 pub struct Streamed<W: Wires> {
     rank: usize,
     wires: W,
     standing: Vec<Standing>,
+    /// Somebody's standing has changed since all streams were advanced.
+    news: bool,
     outboxes: Vec<Outbox>,
     inboxes: Vec<Inbox>,
     interests: Vec<Interest>,
@@ -101,6 +92,7 @@ impl<W: Wires> Streamed<W> {
             rank,
             wires,
             standing: vec![Standing::Present; world],
+            news: false,
             outboxes: (0..world).map(|_| Outbox::default()).collect(),
             inboxes: (0..world).map(|_| Inbox::default()).collect(),
             interests: vec![Interest::default(); world],
@@ -155,24 +147,33 @@ impl<W: Wires> Streamed<W> {
             if self.abort.is_aborted() {
                 return Err(Fault::aborted());
             }
-            let waited = start.elapsed();
-            if moved {
-                if waited >= deadline {
-                    return Err(Fault::silent(owed, waited));
-                }
-                idle = 0;
-                continue;
+            if !moved && self.is_anyone_gone() {
+                // Others may have gone as well by now: see all of them before naming one.
+                self.look(Duration::ZERO);
             }
-            // Only now: what arrived before a hang-up has been read.
-            if let Some(fault) = self.verdict(&owed, waited) {
-                return Err(fault);
+            let waited = start.elapsed();
+            let news = std::mem::take(&mut self.news);
+            if !moved && !news {
+                // Only now, when all that arrived before a hang-up has been read.
+                if let Some(fault) = verdict(&self.standing, &owed, waited) {
+                    return Err(fault);
+                }
             }
             if waited >= deadline {
                 return Err(Fault::silent(owed, waited));
             }
+            if moved || news {
+                idle = 0;
+                continue;
+            }
             idle += 1;
-            let patient = idle <= self.wires.patience();
-            self.look(if patient { Duration::ZERO } else { SLICE.min(deadline - waited) });
+            if idle <= self.wires.patience() {
+                self.look(Duration::ZERO);
+                // The rank waited for may need this very core.
+                std::thread::yield_now();
+            } else {
+                self.look(SLICE.min(deadline - waited));
+            }
         }
     }
 
@@ -189,7 +190,10 @@ impl<W: Wires> Streamed<W> {
             match self.inboxes[peer].pull(link, peer, tag, receives, &mut self.traffic) {
                 Ok(progress) => moved |= progress,
                 Err(Interruption::Wrong(cause)) => return Err(Fault::of(peer, cause)),
-                Err(Interruption::Farewell(departure)) => self.standing[peer] = Standing::Left(departure),
+                Err(Interruption::Farewell(departure)) => {
+                    self.standing[peer] = Standing::Left(departure);
+                    self.news = true;
+                }
                 Err(Interruption::Stream) => self.hung_up(peer),
             }
             let Some(link) = &mut self.wires.links()[peer] else { continue };
@@ -243,56 +247,16 @@ impl<W: Wires> Streamed<W> {
             return;
         }
         let Some(link) = &mut self.wires.links()[peer] else { return };
-        let words = match link.last_words() {
-            Ok(words) => words,
-            Err(error) if is_plain_end(&error) => Vec::new(),
-            Err(error) => {
-                self.standing[peer] = Standing::Lost(Cause::Io(error.to_string()));
-                return;
-            }
-        };
-        let last = words.len().checked_sub(HEADER).and_then(|start| Header::decode(&words[start..]).ok());
-        self.standing[peer] = match last.and_then(|header| header.departure()) {
-            Some(departure) => Standing::Left(departure),
-            None => Standing::Lost(Cause::Closed),
+        self.news = true;
+        self.standing[peer] = match link.last_words() {
+            Ok(words) => Standing::after(&words),
+            Err(error) if is_plain_end(&error) => Standing::Lost(Cause::Closed),
+            Err(error) => Standing::Lost(Cause::Io(error.to_string())),
         };
     }
 
-    /// Whom to blame now that nothing moves, if anybody.
-    fn verdict(&mut self, owed: &[usize], waited: Duration) -> Option<Fault> {
-        if self.standing.iter().any(|standing| *standing != Standing::Present) {
-            // Several may have gone by now; see all of them before naming one.
-            self.look(Duration::ZERO);
-        }
-        let mut lost = Vec::new();
-        let mut accused = Vec::new();
-        let (mut stopped, mut gave_up, mut missing) = (false, false, None);
-        for peer in self.others() {
-            match &self.standing[peer] {
-                Standing::Present => {}
-                Standing::Lost(cause) => lost.push((peer, cause.clone())),
-                Standing::Left(Departure::Lost(culprit)) => accused.push((*culprit, peer)),
-                Standing::Left(Departure::Aborted) => stopped = true,
-                Standing::Left(Departure::GaveUp) => gave_up = true,
-                Standing::Left(Departure::Done) if owed.contains(&peer) => missing = missing.or(Some(peer)),
-                Standing::Left(Departure::Done) => {}
-            }
-        }
-        let confirmed = lost.iter().find(|(peer, _)| accused.iter().any(|(culprit, _)| culprit == peer));
-        if let Some((peer, cause)) = confirmed.or(lost.first()) {
-            let suspects = lost.iter().map(|(peer, _)| *peer).collect();
-            return Some(Fault { peer: Some(*peer), cause: cause.clone(), suspects });
-        }
-        if let Some(&(culprit, by)) = accused.first() {
-            return Some(Fault::of(culprit, Cause::Reported { by }));
-        }
-        if let Some(peer) = missing {
-            return Some(Fault::of(peer, Cause::Left));
-        }
-        if stopped {
-            return Some(Fault::aborted());
-        }
-        gave_up.then(|| Fault::silent(owed.to_vec(), waited))
+    fn is_anyone_gone(&self) -> bool {
+        self.standing.iter().any(|standing| *standing != Standing::Present)
     }
 
     /// Says goodbye to all who are present, on every stream that is not in the middle of a frame.

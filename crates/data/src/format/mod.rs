@@ -3,15 +3,22 @@
 pub(crate) mod csv;
 pub(crate) mod digits;
 pub(crate) mod idx;
+pub(crate) mod libsvm;
 pub(crate) mod memory;
+pub(crate) mod parquet;
+pub(crate) mod text;
 
 use crate::block::{Block, Blocks};
 use crate::locate::{FileKind, Located, locate};
 use crate::raw::{Budget, Raw};
-use std::path::PathBuf;
+use crate::spool;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_core::schema::Schema;
-use thalweg_core::spec::data::DataSpec;
+use thalweg_core::spec::data::{DataSpec, Scale};
+use thalweg_core::spec::setting::Bytes;
 use thalweg_core::{Error, Result};
 
 /// A source of rows, indexed.
@@ -45,7 +52,9 @@ pub(crate) fn open(spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
         Located::Digits => digits::open(spec, known)?,
         Located::Folder(folder) => idx::open(&folder, spec, known)?,
         Located::Files(FileKind::Table, paths) => csv::open(open_all(&paths, spec)?, spec, known)?,
-        Located::Files(kind, _) => return Err(Error::data(format!("{kind:?} files cannot be read yet"))),
+        Located::Files(FileKind::Libsvm, paths) => libsvm::open(open_all(&paths, spec)?, spec, known)?,
+        Located::Files(FileKind::Text, paths) => text::open(open_all(&paths, spec)?, spec, known)?,
+        Located::Files(FileKind::Parquet, paths) => parquet::open(&paths, spec, known)?,
     };
     if opened.source.blocks().rows() == 0 {
         return Err(
@@ -63,7 +72,30 @@ pub(crate) fn mismatch(source: &str, found: &str, wanted: &str) -> Error {
 
 /// What is kept in memory as it stands in the files: half of what a rank may use, the rest is for decoded rows.
 pub(crate) fn budget(spec: &DataSpec) -> Budget {
-    Budget { bytes: spec.memory.0 / 2, cache: spec.cache.as_ref().map(PathBuf::from) }
+    Budget { bytes: spec.memory.0 / 2, cache: spool::folder(spec.cache.as_ref().map(Path::new)) }
+}
+
+/// What a pass over the files finds, kept in the cache folder if the files are too large for memory.
+pub(crate) fn indexed<T: Serialize + DeserializeOwned>(
+    kind: &str,
+    files: &[Raw],
+    spec: &DataSpec,
+    known: Option<&Schema>,
+    pass: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    if !files.iter().any(Raw::streams) {
+        return pass();
+    }
+    let identities: Vec<_> = files.iter().filter_map(Raw::identity).collect();
+    let shaping = DataSpec {
+        source: String::new(),
+        scale: Scale::Auto,
+        validation: None,
+        memory: Bytes(0),
+        cache: None,
+        ..spec.clone()
+    };
+    spool::remembered(&identities, &format!("{kind} {shaping:?} {known:?}"), &budget(spec).cache, pass)
 }
 
 fn open_all(paths: &[PathBuf], spec: &DataSpec) -> Result<Vec<Raw>> {

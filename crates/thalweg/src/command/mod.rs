@@ -4,7 +4,11 @@ use std::io::{ErrorKind, Write};
 use thalweg_core::{Error, Result};
 
 pub mod config;
+pub mod doctor;
+pub mod evaluate;
+pub mod resume;
 pub mod strategies;
+pub mod train;
 
 /// Prints the result of a listing on stdout. A reader that went away (`| head`) is no error.
 pub fn print(text: &str) -> Result<()> {

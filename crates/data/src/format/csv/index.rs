@@ -3,44 +3,38 @@
 use super::fields::FieldReader;
 use super::header::Plan;
 use super::place;
-use crate::block::{BLOCK_BYTES, BLOCK_ROWS};
+use crate::extent::{Extent, Extents};
 use crate::raw::Raw;
 use crate::table::categories::CategoryTally;
 use crate::table::labels::{LabelTally, Labels};
 use crate::table::problem::Problem;
 use crate::table::value::is_missing;
+use serde::{Deserialize, Serialize};
 use thalweg_core::schema::{Column, Encoding, Schema};
 use thalweg_core::spec::data::{DataSpec, Missing};
-use thalweg_core::{Error, Result};
-
-/// Where a block stands.
-#[derive(Debug)]
-pub(crate) struct Extent {
-    pub(crate) file: usize,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) rows: u64,
-}
+use thalweg_core::{Error, Result, Task};
 
 /// What the pass found.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Index {
     pub(crate) extents: Vec<Extent>,
-    pub(crate) labels: Labels,
-    categories: Vec<Option<CategoryTally>>,
+    pub(crate) task: Task,
+    pub(crate) classes: Vec<String>,
+    /// For each input, its categories; none for numbers.
+    categories: Vec<Option<Vec<String>>>,
 }
 
 impl Index {
     /// The input columns, with the categories found.
-    pub(crate) fn columns(&self, plan: &Plan, spec: &DataSpec) -> Vec<Column> {
-        let imputed = (spec.missing == Missing::Zero).then_some(0.0);
-        let encoding = |tally: &Option<CategoryTally>| match tally {
+    pub(crate) fn columns(&self, plan: &Plan, missing: Missing) -> Vec<Column> {
+        let imputed = (missing == Missing::Zero).then_some(0.0);
+        let encoding = |categories: &Option<Vec<String>>| match categories {
             None => Encoding::Number { imputed },
-            Some(tally) => Encoding::OneHot { categories: tally.names(spec.missing != Missing::Error) },
+            Some(categories) => Encoding::OneHot { categories: categories.clone() },
         };
         let named = plan.inputs.iter().zip(&self.categories);
         named
-            .map(|(&field, tally)| Column { name: plan.names[field].clone(), encoding: encoding(tally) })
+            .map(|(&field, found)| Column { name: plan.names[field].clone(), encoding: encoding(found) })
             .collect()
     }
 }
@@ -52,11 +46,10 @@ type Place = (usize, u64);
 pub(crate) fn pass(files: &[Raw], plan: &Plan, spec: &DataSpec, known: Option<&Schema>) -> Result<Index> {
     let tally = |&categorical: &bool| (categorical && known.is_none()).then(CategoryTally::default);
     let mut pass = Pass {
-        files,
         plan,
         labels: LabelTally::new(),
         categories: plan.categorical.iter().map(tally).collect(),
-        extents: Vec::new(),
+        extents: Extents::default(),
     };
     for (number, file) in files.iter().enumerate() {
         pass.file(number, file)?;
@@ -66,15 +59,17 @@ pub(crate) fn pass(files: &[Raw], plan: &Plan, spec: &DataSpec, known: Option<&S
         Some(schema) => Labels::known(schema.task, &schema.classes),
         None => pass.labels.finish(spec.task, &plan.names[plan.label], describe)?,
     };
-    Ok(Index { extents: pass.extents, labels, categories: pass.categories })
+    let missing_allowed = spec.missing != Missing::Error;
+    let names = |tally: &Option<CategoryTally>| tally.as_ref().map(|tally| tally.names(missing_allowed));
+    let categories = pass.categories.iter().map(names).collect();
+    Ok(Index { extents: pass.extents.finish(), task: labels.task(), classes: labels.names(), categories })
 }
 
 struct Pass<'a> {
-    files: &'a [Raw],
     plan: &'a Plan,
     labels: LabelTally<Place>,
     categories: Vec<Option<CategoryTally>>,
-    extents: Vec<Extent>,
+    extents: Extents,
 }
 
 impl Pass<'_> {
@@ -82,9 +77,8 @@ impl Pass<'_> {
         let plan = self.plan;
         let begin = plan.starts[number];
         let mut reader = FieldReader::new(file.reader(begin), plan.delimiter);
-        let (mut rows, mut start) = (0, begin);
-        loop {
-            let Some(record) = reader.next(file.name())? else { break };
+        self.extents.begin(number, begin);
+        while let Some(record) = reader.next(file.name())? {
             let offset = begin + record.offset();
             if record.len() != plan.names.len() {
                 return Err(ragged(&place(file, offset)?, plan.names.len(), record.len()));
@@ -101,16 +95,9 @@ impl Pass<'_> {
                 return Err(Problem::missing_label(&plan.names[plan.label]).at(&place(file, offset)?));
             }
             self.labels.add(label, (number, offset));
-            rows += 1;
-            let end = begin + reader.position();
-            if rows == BLOCK_ROWS || end - start >= BLOCK_BYTES {
-                self.extents.push(Extent { file: number, start, end, rows });
-                (rows, start) = (0, end);
-            }
+            self.extents.row(begin + reader.position());
         }
-        if rows > 0 {
-            self.extents.push(Extent { file: number, start, end: self.files[number].len(), rows });
-        }
+        self.extents.end(file.len());
         Ok(())
     }
 }

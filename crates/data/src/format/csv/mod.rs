@@ -10,15 +10,15 @@ pub(crate) mod header;
 mod index;
 pub(crate) mod sample;
 
-use super::{Opened, Source};
+use super::{Opened, Source, indexed};
 use crate::block::{Block, BlockFeatures, Blocks};
+use crate::extent::{Extent, blocks};
 use crate::raw::Raw;
 use crate::table::encoder::{Encoder, push_target};
 use crate::table::labels::Labels;
 use crate::table::problem::Problem;
 use dialect::Delimiter;
 use fields::FieldReader;
-use index::Extent;
 use std::sync::Arc;
 use thalweg_core::schema::{Column, Encoding, Scaling, Schema, Shape, TargetScaling};
 use thalweg_core::spec::data::{DataSpec, Missing};
@@ -40,10 +40,10 @@ pub(crate) struct Csv {
 /// Indexes the files of a table.
 pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
     let plan = header::plan(&files, spec, known)?;
-    let index = index::pass(&files, &plan, spec, known)?;
+    let index = indexed("table", &files, spec, known, || index::pass(&files, &plan, spec, known))?;
     let columns: Vec<Column> = match known.map(|schema| &schema.shape) {
         Some(Shape::Table { columns }) => columns.clone(),
-        _ => index.columns(&plan, spec),
+        _ => index.columns(&plan, spec.missing),
     };
     let missing_allowed = match known {
         Some(_) => {
@@ -54,18 +54,18 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
     let label_name = plan.names[plan.label].clone();
     let schema = known.cloned().unwrap_or_else(|| Schema {
         shape: Shape::Table { columns: columns.clone() },
-        task: index.labels.task(),
+        task: index.task,
         label: Some(label_name.clone()),
-        classes: index.labels.names(),
+        classes: index.classes.clone(),
         scaling: Scaling::default(),
         target: TargetScaling::default(),
     });
     let source = Csv {
         delimiter: plan.delimiter,
-        blocks: Arc::new(Blocks::of_sizes(index.extents.iter().map(|extent| extent.rows))),
+        blocks: Arc::new(blocks(&index.extents)),
         extents: index.extents,
         encoder: Encoder::new(&columns, &plan.inputs, missing_allowed),
-        labels: index.labels,
+        labels: Labels::known(index.task, &index.classes),
         label: plan.label,
         label_name,
         files,

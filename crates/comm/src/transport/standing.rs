@@ -1,0 +1,111 @@
+//! Where the others stand, and what it means that some of them are gone.
+//!
+//! A stream that ends is either preceded by a farewell or not. Without one the rank is dead, and every transfer of
+//! the group ends as soon as nothing more can be read. With one, its [`Departure`] says what to do: a rank that was
+//! done is missed only by those who still need it; a rank that lost another passes on whom, so that the one who died
+//! is named and not the one who noticed first; a rank that gave up waiting ends the others' waiting too, and each
+//! names those it waited for itself.
+
+use super::{Cause, Fault};
+use crate::wire::{Departure, HEADER, Header};
+use std::time::Duration;
+
+/// Where a peer stands, as far as this rank knows.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Standing {
+    Present,
+    Left(Departure),
+    Lost(Cause),
+}
+
+impl Standing {
+    /// The standing of a peer whose stream ended with these bytes.
+    pub fn after(last_words: &[u8]) -> Standing {
+        let start = last_words.len().checked_sub(HEADER);
+        let header = start.and_then(|start| Header::decode(&last_words[start..]).ok());
+        match header.and_then(|header| header.departure()) {
+            Some(departure) => Standing::Left(departure),
+            None => Standing::Lost(Cause::Closed),
+        }
+    }
+}
+
+/// Whom to blame, if anybody, by a rank that has waited for `owed` and cannot go on without them.
+///
+/// What was seen goes before what was told; of several that were seen to die, one that another rank lost too.
+pub(crate) fn verdict(standings: &[Standing], owed: &[usize], waited: Duration) -> Option<Fault> {
+    let mut lost = Vec::new();
+    let mut accused = Vec::new();
+    let (mut missing, mut stopped, mut gave_up) = (None, false, false);
+    for (peer, standing) in standings.iter().enumerate() {
+        match standing {
+            Standing::Present => {}
+            Standing::Lost(cause) => lost.push((peer, cause)),
+            Standing::Left(Departure::Lost(culprit)) => accused.push((*culprit, peer)),
+            Standing::Left(Departure::Aborted) => stopped = true,
+            Standing::Left(Departure::GaveUp) => gave_up = true,
+            Standing::Left(Departure::Done) if owed.contains(&peer) => missing = missing.or(Some(peer)),
+            Standing::Left(Departure::Done) => {}
+        }
+    }
+    let confirmed = lost.iter().find(|(peer, _)| accused.iter().any(|(culprit, _)| culprit == peer));
+    if let Some(&(peer, cause)) = confirmed.or(lost.first()) {
+        let suspects = lost.iter().map(|(peer, _)| *peer).collect();
+        return Some(Fault { peer: Some(peer), cause: cause.clone(), suspects });
+    }
+    if let Some(&(culprit, by)) = accused.first() {
+        return Some(Fault::of(culprit, Cause::Reported { by }));
+    }
+    if stopped {
+        return Some(Fault::aborted());
+    }
+    if gave_up {
+        return Some(Fault::silent(owed.to_vec(), waited));
+    }
+    missing.map(|peer| Fault::of(peer, Cause::Left))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Standing::{Left, Lost, Present};
+    use super::*;
+
+    const WAITED: Duration = Duration::from_millis(7);
+
+    fn blamed(standings: &[Standing]) -> Option<Fault> {
+        verdict(standings, &[1], WAITED)
+    }
+
+    #[test]
+    fn last_words_tell_a_leaver_from_the_dead() {
+        let farewell = Header::farewell(1, Departure::Done).encode();
+        assert_eq!(Standing::after(&[&[1, 2, 3], &farewell[..]].concat()), Left(Departure::Done));
+        assert_eq!(Standing::after(&farewell[1..]), Lost(Cause::Closed));
+        assert_eq!(Standing::after(&[]), Lost(Cause::Closed));
+    }
+
+    #[test]
+    fn nobody_is_blamed_for_leaving_when_done() {
+        assert_eq!(blamed(&[Present, Present, Left(Departure::Done)]), None);
+        assert_eq!(blamed(&[Present, Left(Departure::Done)]), Some(Fault::of(1, Cause::Left)));
+    }
+
+    #[test]
+    fn the_dead_are_named_before_those_who_fled() {
+        let fled = Left(Departure::Lost(2));
+        assert_eq!(blamed(&[Present, fled.clone(), Present]), Some(Fault::of(2, Cause::Reported { by: 1 })));
+        assert_eq!(blamed(&[Present, fled.clone(), Lost(Cause::Closed)]), Some(Fault::of(2, Cause::Closed)));
+        let torn_away = [Present, Lost(Cause::Closed), Lost(Cause::Closed), fled];
+        let fault = blamed(&torn_away).expect("a fault");
+        assert_eq!((fault.peer, fault.suspects), (Some(2), vec![1, 2]));
+    }
+
+    #[test]
+    fn who_waits_names_those_it_waited_for_when_another_gives_up() {
+        assert_eq!(
+            blamed(&[Present, Present, Left(Departure::GaveUp)]),
+            Some(Fault::silent(vec![1], WAITED))
+        );
+        assert_eq!(blamed(&[Present, Left(Departure::Aborted)]), Some(Fault::aborted()));
+    }
+}

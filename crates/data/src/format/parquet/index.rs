@@ -1,0 +1,133 @@
+//! The pass over labels and categories; columns of numbers are not touched.
+
+use super::Part;
+use super::column::{Kind, ParquetFile, damaged};
+use crate::block::{BLOCK_BYTES, BLOCK_ROWS};
+use crate::table::categories::CategoryTally;
+use crate::table::columns::Columns;
+use crate::table::labels::{LabelTally, Labels};
+use crate::table::problem::Problem;
+use crate::table::value::is_missing;
+use thalweg_core::schema::{Column, Encoding, Schema};
+use thalweg_core::spec::data::{DataSpec, Missing};
+use thalweg_core::{Error, Result};
+
+/// Rows of a block at most: opening a column costs more here than in a text, so blocks are larger.
+const PART_ROWS: usize = 4 * BLOCK_ROWS as usize;
+
+/// Which column is what.
+pub(super) struct Roles {
+    pub(super) label: usize,
+    pub(super) inputs: Vec<usize>,
+    /// For each input, whether its categories are to be gathered.
+    pub(super) categorical: Vec<bool>,
+}
+
+/// What the pass found.
+pub(super) struct Index {
+    pub(super) parts: Vec<Part>,
+    pub(super) labels: Labels,
+    pub(super) columns: Vec<Column>,
+}
+
+/// What the job says about the columns, and for the rest their types.
+pub(super) fn choose(file: &ParquetFile, spec: &DataSpec) -> Result<Roles> {
+    let columns = Columns::choose(&file.names, spec)?;
+    let mut categorical = Vec::new();
+    for &input in columns.inputs.iter().chain([&columns.label]) {
+        if let Kind::Other(what) = file.kinds[input] {
+            let name = &file.names[input];
+            return Err(Error::data(format!(
+                "{}, column `{name}` holds {what}, which cannot be read",
+                file.name
+            ))
+            .hint(format!("leave it out with data.ignore = [\"{name}\"]")));
+        }
+        categorical.push(file.kinds[input] == Kind::Text || columns.categorical.contains(&input));
+    }
+    categorical.pop();
+    Ok(Roles { label: columns.label, inputs: columns.inputs, categorical })
+}
+
+/// Passes over the label and the categories of all files.
+pub(super) fn pass(
+    files: &[ParquetFile],
+    roles: &Roles,
+    spec: &DataSpec,
+    known: Option<&Schema>,
+) -> Result<Index> {
+    let first = &files[0];
+    let label_name = &first.names[roles.label];
+    let mut labels = LabelTally::new();
+    let mut parts = Vec::new();
+    let mut text = Vec::new();
+    for (number, file) in files.iter().enumerate() {
+        for (group, &rows) in file.groups.iter().enumerate() {
+            if rows == 0 {
+                continue;
+            }
+            file.read(group, roles.label, 0..rows, |row, value| {
+                let label = value.spell(&mut text);
+                if is_missing(label) {
+                    return Err(Problem::missing_label(label_name).at(&file.place(group, row)));
+                }
+                labels.add(label, (number, group, row));
+                Ok(())
+            })?;
+            // The rows were counted: the claim holds, for the label at least.
+            parts.extend(cut(number, group, rows, roles.inputs.len()));
+        }
+    }
+    let labels = match known {
+        Some(schema) => Labels::known(schema.task, &schema.classes),
+        None => labels.finish(spec.task, label_name, |(file, group, row): (usize, usize, usize)| {
+            Ok(files[file].place(group, row))
+        })?,
+    };
+    let columns = match known {
+        Some(_) => Vec::new(),
+        None => gather(files, roles, spec)?,
+    };
+    Ok(Index { parts, labels, columns })
+}
+
+fn cut(file: usize, group: usize, rows: usize, columns: usize) -> impl Iterator<Item = Part> {
+    let size = (BLOCK_BYTES as usize * 4 / (4 * columns.max(1))).clamp(1, PART_ROWS);
+    (0..rows).step_by(size).map(move |first| Part { file, group, first, rows: size.min(rows - first) })
+}
+
+fn gather(files: &[ParquetFile], roles: &Roles, spec: &DataSpec) -> Result<Vec<Column>> {
+    let imputed = (spec.missing == Missing::Zero).then_some(0.0);
+    let mut columns = Vec::new();
+    for (&input, &categorical) in roles.inputs.iter().zip(&roles.categorical) {
+        let name = files[0].names[input].clone();
+        let encoding = match categorical {
+            false => Encoding::Number { imputed },
+            true => {
+                Encoding::OneHot { categories: categories(files, input, spec.missing != Missing::Error)? }
+            }
+        };
+        columns.push(Column { name, encoding });
+    }
+    Ok(columns)
+}
+
+fn categories(files: &[ParquetFile], column: usize, missing_allowed: bool) -> Result<Vec<String>> {
+    let mut tally = CategoryTally::default();
+    let mut text = Vec::new();
+    for file in files {
+        if file.kinds[column] != files[0].kinds[column] {
+            return Err(damaged(
+                &file.name,
+                &format!("column `{}` has another type than in {}", file.names[column], files[0].name),
+            ));
+        }
+        for (group, &rows) in file.groups.iter().enumerate() {
+            file.read(group, column, 0..rows, |row, value| {
+                let added = tally.add(&file.names[column], value.spell(&mut text));
+                added.map_err(|problem| problem.at(&file.place(group, row)))
+            })?;
+        }
+    }
+    Ok(tally.names(missing_allowed))
+}

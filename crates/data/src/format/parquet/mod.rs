@@ -1,0 +1,211 @@
+//! Parquet: columns of numbers and texts, row groups cut into blocks.
+//!
+//! Read through the column interface. A file may be damaged or hostile: sizes it claims are believed only after the
+//! rows were counted, and whatever the decoder throws becomes an error with the file's name.
+
+mod column;
+mod index;
+
+use super::csv::header::shape_name;
+use super::{Opened, Source, mismatch};
+use crate::block::{Block, BlockFeatures, Blocks};
+use crate::table::categories::Categories;
+use crate::table::encoder::push_target;
+use crate::table::labels::Labels;
+use crate::table::problem::Problem;
+use column::{ParquetFile, Value};
+use std::path::PathBuf;
+use std::sync::Arc;
+use thalweg_core::schema::{Column, Encoding, Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::spec::data::{DataSpec, Missing};
+use thalweg_core::spec::nearest::nearest;
+use thalweg_core::{Error, Result, Targets, Task};
+
+struct Parquet {
+    files: Vec<ParquetFile>,
+    parts: Vec<Part>,
+    blocks: Arc<Blocks>,
+    columns: Vec<Slot>,
+    width: usize,
+    label: usize,
+    label_name: String,
+    labels: Labels,
+}
+
+/// The rows of a block: a stretch of a row group.
+#[derive(Clone, Debug)]
+struct Part {
+    file: usize,
+    group: usize,
+    first: usize,
+    rows: usize,
+}
+
+/// An input column and where its numbers stand in a row.
+struct Slot {
+    leaf: usize,
+    name: String,
+    place: usize,
+    kind: SlotKind,
+}
+
+enum SlotKind {
+    Number { missing_allowed: bool },
+    OneHot(Categories),
+}
+
+/// Indexes Parquet files.
+pub(crate) fn open(paths: &[PathBuf], spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
+    let files = paths.iter().map(|path| ParquetFile::open(path, spec)).collect::<Result<Vec<_>>>()?;
+    same_columns(&files)?;
+    let roles = match known {
+        None => index::choose(&files[0], spec)?,
+        Some(schema) => stored(&files[0], schema)?,
+    };
+    let index = index::pass(&files, &roles, spec, known)?;
+    let columns = match known.map(|schema| &schema.shape) {
+        Some(Shape::Table { columns }) => columns.clone(),
+        _ => index.columns,
+    };
+    let label_name = files[0].names[roles.label].clone();
+    let schema = known.cloned().unwrap_or_else(|| Schema {
+        shape: Shape::Table { columns: columns.clone() },
+        task: index.labels.task(),
+        label: Some(label_name.clone()),
+        classes: index.labels.names(),
+        scaling: Scaling::default(),
+        target: TargetScaling::default(),
+    });
+    let imputed = |column: &Column| matches!(column.encoding, Encoding::Number { imputed: Some(_) });
+    let missing_allowed = match known {
+        Some(_) => columns.iter().any(imputed),
+        None => spec.missing != Missing::Error,
+    };
+    let source = Parquet {
+        blocks: Arc::new(Blocks::of_sizes(index.parts.iter().map(|part| part.rows as u64))),
+        parts: index.parts,
+        columns: slots(&columns, &roles.inputs, missing_allowed),
+        width: schema.width(),
+        label: roles.label,
+        label_name,
+        labels: index.labels,
+        files,
+    };
+    Ok(Opened { source: Arc::new(source), schema, held: None })
+}
+
+fn slots(columns: &[Column], leaves: &[usize], missing_allowed: bool) -> Vec<Slot> {
+    let mut place = 0;
+    let slot = |(column, &leaf): (&Column, &usize)| {
+        let kind = match &column.encoding {
+            Encoding::Number { .. } => SlotKind::Number { missing_allowed },
+            Encoding::OneHot { categories } => SlotKind::OneHot(Categories::new(categories)),
+        };
+        let slot = Slot { leaf, name: column.name.clone(), place, kind };
+        place += column.encoding.width();
+        slot
+    };
+    columns.iter().zip(leaves).map(slot).collect()
+}
+
+/// The columns of a stored schema, found by name.
+fn stored(file: &ParquetFile, schema: &Schema) -> Result<index::Roles> {
+    let Shape::Table { columns } = &schema.shape else {
+        return Err(mismatch(&file.name, "a table", shape_name(&schema.shape)));
+    };
+    let find = |wanted: &str| {
+        file.names.iter().position(|name| name == wanted).ok_or_else(|| {
+            let error = Error::data(format!(
+                "{} has no column `{wanted}`, which the model was trained with",
+                file.name
+            ));
+            match nearest(wanted, file.names.iter().map(String::as_str)) {
+                Some(name) => error.hint(format!("there is a column `{name}`; rename it if it is the same")),
+                None => error.hint(format!("its columns are {}", file.names.join(", "))),
+            }
+        })
+    };
+    let inputs = columns.iter().map(|column| find(&column.name)).collect::<Result<Vec<_>>>()?;
+    let label = schema.label.as_deref().map_or(Ok(file.names.len() - 1), find)?;
+    Ok(index::Roles { label, categorical: vec![false; inputs.len()], inputs })
+}
+
+fn same_columns(files: &[ParquetFile]) -> Result<()> {
+    let first = &files[0];
+    for file in &files[1..] {
+        if file.names.len() != first.names.len() {
+            let (count, others) = (file.names.len(), first.names.len());
+            return Err(Error::data(format!(
+                "{} has {count} columns where {} has {others}",
+                file.name, first.name
+            ))
+            .hint("all files of a source need the same columns in the same order"));
+        }
+        let differing = (0..first.names.len()).find(|&column| file.names[column] != first.names[column]);
+        if let Some(column) = differing {
+            let (own, other) = (&file.names[column], &first.names[column]);
+            return Err(Error::data(format!(
+                "column {column} is called `{own}` in {} but `{other}` in {}",
+                file.name, first.name
+            ))
+            .hint("all files of a source need the same columns in the same order"));
+        }
+    }
+    Ok(())
+}
+
+impl Source for Parquet {
+    fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
+    }
+
+    fn row_bytes(&self) -> u64 {
+        self.width as u64 * 4 + 8
+    }
+
+    fn decode(&self, block: usize) -> Result<Arc<Block>> {
+        let part = &self.parts[block];
+        let file = &self.files[part.file];
+        let mut features = vec![0.0; part.rows * self.width];
+        for slot in &self.columns {
+            file.read(part.group, slot.leaf, part.first..part.first + part.rows, |row, value| {
+                let numbers = &mut features[row * self.width + slot.place..];
+                slot.write(value, numbers)
+                    .map_err(|problem| problem.at(&file.place(part.group, part.first + row)))
+            })?;
+        }
+        let mut targets = match self.labels.task() {
+            Task::Classification => Targets::Classes(Vec::with_capacity(part.rows)),
+            Task::Regression => Targets::Values(Vec::with_capacity(part.rows)),
+        };
+        let mut text = Vec::new();
+        file.read(part.group, self.label, part.first..part.first + part.rows, |row, value| {
+            push_target(&self.labels, &self.label_name, value.spell(&mut text), &mut targets)
+                .map_err(|problem| problem.at(&file.place(part.group, part.first + row)))
+        })?;
+        Ok(Arc::new(Block { features: BlockFeatures::Dense(features), targets }))
+    }
+}
+
+impl Slot {
+    /// Writes a value into the numbers of a row, from this slot on.
+    fn write(&self, value: Value<'_>, numbers: &mut [f32]) -> Result<(), Problem> {
+        match (&self.kind, value) {
+            (SlotKind::OneHot(categories), value) => {
+                numbers[categories.number(&self.name, value.spell(&mut Vec::new()))?] = 1.0;
+            }
+            (SlotKind::Number { missing_allowed: true }, Value::Missing) => numbers[0] = f32::NAN,
+            (SlotKind::Number { .. }, Value::Missing) => return Err(Problem::missing(&self.name)),
+            (SlotKind::Number { .. }, Value::Number(value)) if (value as f32).is_finite() => {
+                numbers[0] = value as f32
+            }
+            (SlotKind::Number { .. }, Value::Number(value)) => {
+                return Err(Problem::not_finite(&self.name, &value.to_string()));
+            }
+            (SlotKind::Number { .. }, Value::Text(text)) => {
+                return Err(Problem::not_a_number(&self.name, &crate::table::value::shown(text)));
+            }
+        }
+        Ok(())
+    }
+}

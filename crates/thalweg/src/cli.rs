@@ -1,0 +1,172 @@
+//! The command line: what can be typed, and which command it becomes.
+
+use crate::command;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use thalweg_core::{Error, Result};
+
+/// Distributed machine-learning training: one job file, one binary, every strategy a choice of a few dials.
+///
+/// Without a job, trains on the built-in digits with 2 workers.
+#[derive(Parser, Debug)]
+#[command(name = "thalweg", version, args_conflicts_with_subcommands = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+/// The sub-commands.
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Train a job (what `thalweg` alone does)
+    Train(TrainArgs),
+    /// Go on with a run from its newest checkpoint
+    Resume(command::resume::ResumeArgs),
+    /// Loss and metrics of a trained model on validation rows or another source
+    Evaluate(command::evaluate::EvaluateArgs),
+    /// Print the resolved job and where each value came from
+    Config(ConfigArgs),
+    /// List the presets: systems of the literature as settings of the dials
+    Strategies {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// How a job is given.
+#[derive(Args, Debug, Clone, Default)]
+pub struct JobArgs {
+    /// The job file (TOML); without it, every value is a default: the built-in digits on 2 workers
+    pub job: Option<PathBuf>,
+    /// The preset: see `thalweg strategies`
+    #[arg(long, short = 's', value_name = "PRESET")]
+    pub strategy: Option<String>,
+    /// How many workers, over all hosts
+    #[arg(long, short = 'w', value_name = "N")]
+    pub workers: Option<u64>,
+    /// Set any value of the job: --set train.epochs=5
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// What `train` takes.
+#[derive(Args, Debug, Clone, Default)]
+pub struct TrainArgs {
+    /// The job.
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Where results go (default: runs/NAME-N)
+    #[arg(long, short = 'o', value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+    /// Go on from the newest checkpoint in that folder, or start fresh if there is none
+    #[arg(long)]
+    pub resume: bool,
+    /// Throw away an earlier run in that folder
+    #[arg(long, conflicts_with = "resume")]
+    pub overwrite: bool,
+    /// Print nothing but warnings and errors
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
+    /// Print the report as JSON on standard output at the end
+    #[arg(long)]
+    pub json: bool,
+    /// How many hosts share the job (start the same command on each)
+    #[arg(long, value_name = "N", requires_all = ["node_rank", "master"])]
+    pub nnodes: Option<usize>,
+    /// Which of the hosts this is, counted from 0
+    #[arg(long, value_name = "R", requires = "nnodes")]
+    pub node_rank: Option<usize>,
+    /// The first host, and the port rank 0 listens on (default 29500)
+    #[arg(long, value_name = "HOST[:PORT]", requires = "nnodes")]
+    pub master: Option<String>,
+}
+
+/// What `config` takes.
+#[derive(Args, Debug)]
+struct ConfigArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// List every key a job can have, with its default and meaning
+    #[arg(long)]
+    keys: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Cli {
+    /// Carries out what was typed; the answer is the exit code.
+    pub fn run(self) -> Result<u8> {
+        match self.command {
+            None => command::train::run(&self.train),
+            Some(Command::Train(args)) => command::train::run(&args),
+            Some(Command::Resume(args)) => command::resume::run(&args),
+            Some(Command::Evaluate(args)) => command::evaluate::run(&args).map(|()| 0),
+            Some(Command::Config(args)) if args.keys => command::config::run_keys(args.json).map(|()| 0),
+            Some(Command::Config(args)) => command::config::run(&args.job.resolve()?, args.json).map(|()| 0),
+            Some(Command::Strategies { json }) => command::strategies::run(json).map(|()| 0),
+        }
+    }
+
+    /// The names of the sub-commands, for those who mistyped one.
+    pub fn names() -> Vec<String> {
+        use clap::CommandFactory;
+        Cli::command().get_subcommands().map(|command| command.get_name().to_string()).collect()
+    }
+}
+
+impl JobArgs {
+    /// What file and flags say, in layers.
+    pub fn layers(&self) -> Result<thalweg_core::spec::Layers> {
+        use thalweg_core::spec::Origin;
+        let mut layers = thalweg_core::spec::Layers::default();
+        if let Some(path) = &self.job {
+            let shown = path.display().to_string();
+            let text = std::fs::read_to_string(path).map_err(|error| unreadable(&shown, &error))?;
+            layers.add_file(&shown, &text).map_err(Error::job)?;
+        }
+        for assignment in &self.set {
+            layers.add_assignment(assignment).map_err(Error::job)?;
+        }
+        if let Some(preset) = &self.strategy {
+            layers.set(
+                "strategy.preset",
+                preset.clone().into(),
+                Origin::Flag(format!("--strategy {preset}")),
+            );
+        }
+        if let Some(workers) = self.workers {
+            let number = i64::try_from(workers).unwrap_or(i64::MAX);
+            layers.set("engine.workers", number.into(), Origin::Flag(format!("--workers {workers}")));
+        }
+        Ok(layers)
+    }
+
+    /// The job, resolved and validated.
+    pub fn resolve(&self) -> Result<thalweg_core::Job> {
+        thalweg_core::Job::resolve(self.layers()?)
+    }
+
+    /// The job's name: the file's without its ending.
+    pub fn name(&self) -> String {
+        let stem = self
+            .job
+            .as_ref()
+            .and_then(|path| path.file_stem())
+            .map(|stem| stem.to_string_lossy().into_owned());
+        stem.unwrap_or_else(|| "digits".into())
+    }
+}
+
+fn unreadable(path: &str, error: &std::io::Error) -> Error {
+    let mut refused = Error::io(format!("cannot read the job file {path}"), error);
+    refused.kind = thalweg_core::Kind::Job;
+    let names = Cli::names();
+    if let Some(name) = thalweg_core::spec::nearest::nearest(path, names.iter().map(String::as_str)) {
+        refused.hint = Some(format!("did you mean the command `thalweg {name}`?"));
+    }
+    refused
+}

@@ -1,0 +1,94 @@
+//! One thing looked at: what it is, how it is, what to do about it.
+
+use crate::view::wording::{counted, printable};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// How something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Works, but something may surprise.
+    Warn,
+    /// A job would fail.
+    Fail,
+}
+
+/// A finding.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Check {
+    /// What was looked at.
+    pub name: String,
+    /// How it is.
+    pub verdict: Verdict,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    pub advice: Option<String>,
+}
+
+impl Check {
+    pub fn ok(name: &str, found: impl Into<String>) -> Check {
+        Check { name: name.into(), verdict: Verdict::Ok, found: found.into(), advice: None }
+    }
+
+    pub fn warn(name: &str, found: impl Into<String>, advice: impl Into<String>) -> Check {
+        Check { verdict: Verdict::Warn, advice: Some(advice.into()), ..Check::ok(name, found) }
+    }
+
+    pub fn fail(name: &str, found: impl Into<String>, advice: impl Into<String>) -> Check {
+        Check { verdict: Verdict::Fail, advice: Some(advice.into()), ..Check::ok(name, found) }
+    }
+
+    pub fn failed(&self) -> bool {
+        self.verdict == Verdict::Fail
+    }
+}
+
+/// All findings, one per line, with advice below where there is any.
+pub(super) fn listing(checks: &[Check]) -> String {
+    let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for check in checks {
+        let verdict = match check.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "fail",
+        };
+        let _ = writeln!(text, "{verdict:<4}  {:<width$}  {}", check.name, printable(&check.found));
+        if let Some(advice) = &check.advice {
+            let _ = writeln!(text, "{:indent$}what to do: {}", "", printable(advice), indent = width + 8);
+        }
+    }
+    let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count() as u64;
+    let summary = match (count(Verdict::Fail), count(Verdict::Warn)) {
+        (0, 0) => "all is well".into(),
+        (0, warnings) => format!("nothing failed, {}", counted(warnings, "warning")),
+        (failures, 0) => counted(failures, "failure"),
+        (failures, warnings) => {
+            format!("{}, {}", counted(failures, "failure"), counted(warnings, "warning"))
+        }
+    };
+    text + &summary + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_stands_below_its_finding() {
+        let checks =
+            [Check::ok("cores", "2"), Check::fail("port 29500", "in use", "set engine.port to another one")];
+        let expected = "\
+ok    cores       2
+fail  port 29500  in use
+                  what to do: set engine.port to another one
+1 failure
+";
+        assert_eq!(listing(&checks), expected);
+        assert!(listing(&checks[..1]).ends_with("all is well\n"));
+    }
+}

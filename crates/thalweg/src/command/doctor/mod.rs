@@ -1,0 +1,73 @@
+//! `thalweg doctor`: is this machine fit for the job? Each check says what was found and what to do about it.
+//!
+//! The clocks of two hosts are compared with its help on both sides: `thalweg doctor --listen HOST:PORT` on one,
+//! `thalweg doctor --peer HOST:PORT` on the other.
+
+use super::{print, print_json};
+use check::{Check, listing};
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+use thalweg_cluster::engine::environment;
+use thalweg_cluster::machine::Machine;
+use thalweg_core::{Error, Job, Result};
+
+mod check;
+mod clock;
+mod hosts;
+mod launcher;
+mod network;
+mod resources;
+
+/// How long `--listen` answers.
+const LISTEN: Duration = Duration::from_secs(600);
+
+/// Checks this machine for a job. Whether nothing failed.
+pub fn run(job: &Job, as_json: bool) -> Result<bool> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let place = environment::detect(&variable);
+    let known = place.as_ref().ok().and_then(Option::as_ref);
+    let hosts = hosts::named(&variable);
+    let several = hosts.iter().any(|host| !hosts::is_local(host));
+
+    let mut checks = resources::checks(&Machine::read(), &job.spec, known.is_none());
+    checks.push(network::loopback());
+    checks.push(network::port(&job.spec, known));
+    checks.extend(network::names(&hosts, several));
+    checks.push(clock::unmeasured(several));
+    checks.push(launcher::place(&place));
+    checks.push(launcher::variables(&variable));
+    checks.push(launcher::token(variable("THALWEG_TOKEN").as_deref(), several));
+    tell(&checks, as_json)
+}
+
+/// Answers other hosts that compare their clocks with this one, for ten minutes.
+pub fn listen(address: &str) -> Result<()> {
+    let listener = network::bind(resolve(address)?)?;
+    eprintln!("answering `thalweg doctor --peer {address}` for 10 minutes; Ctrl-C ends it");
+    clock::serve(&listener, &clock::now, LISTEN, &mut |peer| eprintln!("{peer} asked for the time"));
+    Ok(())
+}
+
+/// Compares this host's clock with another's, and measures the way there. Whether that could be done.
+pub fn peer(address: &str, as_json: bool) -> Result<bool> {
+    let check = clock::compare(resolve(address)?, &clock::now);
+    tell(&[check], as_json)
+}
+
+fn tell(checks: &[Check], as_json: bool) -> Result<bool> {
+    if as_json {
+        print_json(&checks)?;
+    } else {
+        print(&listing(checks))?;
+    }
+    Ok(!checks.iter().any(Check::failed))
+}
+
+/// The first address behind `HOST:PORT`.
+fn resolve(address: &str) -> Result<std::net::SocketAddr> {
+    let wrong = |reason: String| {
+        Error::job(format!("{address}: {reason}")).hint("write HOST:PORT, for example node1:29600")
+    };
+    let mut found = address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    found.next().ok_or_else(|| wrong("has no address".into()))
+}

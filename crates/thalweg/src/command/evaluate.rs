@@ -1,0 +1,76 @@
+//! `thalweg evaluate`: loss and metrics of a trained model.
+
+use crate::command::{print, print_json};
+use clap::Args;
+use std::path::PathBuf;
+use thalweg_core::spec::{Job, Layers, Origin};
+use thalweg_core::{Error, Result};
+use thalweg_data::{Data, Rows};
+use thalweg_train::SavedModel;
+use thalweg_train::validate::evaluate;
+
+/// What `evaluate` takes.
+#[derive(Args, Debug)]
+pub struct EvaluateArgs {
+    /// The folder of a run, or its model.safetensors
+    pub model: PathBuf,
+    /// Another source than the validation rows of the training
+    #[arg(long, value_name = "SOURCE")]
+    pub data: Option<String>,
+    /// Change how that source is read: --set data.delimiter=";"
+    #[arg(long, value_name = "data.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Evaluates and prints.
+pub fn run(args: &EvaluateArgs) -> Result<()> {
+    let saved = SavedModel::read(&args.model)?;
+    let (mut network, parameters) = saved.network()?;
+    let (rows, what) = rows(args, &saved)?;
+    let mut batch = rows.empty_batch();
+    let tally = evaluate(&mut network, &parameters, &rows, 0..rows.len(), &mut batch)?;
+    let metrics = tally.metrics(&saved.schema);
+    if args.json {
+        let mut object = serde_json::Map::from_iter([("rows".to_string(), tally.rows.into())]);
+        object.extend(metrics.into_iter().map(|(name, value)| (name, value.into())));
+        return print_json(&object);
+    }
+    let list: Vec<String> = metrics.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
+    print(&format!("{} on {} {what}\n", list.join(", "), tally.rows))
+}
+
+fn rows(args: &EvaluateArgs, saved: &SavedModel) -> Result<(Rows, String)> {
+    let mut layers = Layers::default();
+    layers.add_file("the model's job", &saved.job).map_err(Error::data)?;
+    if let Some(source) = &args.data {
+        layers.set("data.source", source.clone().into(), Origin::Flag(format!("--data {source}")));
+    }
+    for assignment in &args.set {
+        layers.add_assignment(assignment).map_err(Error::job)?;
+    }
+    let job = Job::resolve(layers)?.spec;
+    if let Some(source) = &args.data {
+        return Ok((Data::open_with(&job.data, &saved.schema)?, format!("rows of {source}")));
+    }
+    let mut data = Data::open(&job.data, job.train.seed)?;
+    if data.needs_statistics() {
+        let statistics = data.statistics(0, 1)?;
+        data.fit(&[statistics])?;
+    }
+    if data.schema != saved.schema {
+        return Err(Error::data(format!(
+            "{} has changed since the model was trained on it",
+            job.data.source
+        ))
+        .hint("evaluate on a source of your choice with --data"));
+    }
+    match data.validation.is_empty() {
+        true => {
+            Ok((data.training, format!("training rows of {} (it has no validation rows)", job.data.source)))
+        }
+        false => Ok((data.validation, format!("validation rows of {}", job.data.source))),
+    }
+}

@@ -1,0 +1,39 @@
+//! `thalweg resume`: a run goes on from its newest checkpoint.
+
+use crate::cli::JobArgs;
+use crate::trainer::Trainer;
+use clap::Args;
+use std::path::PathBuf;
+use thalweg_core::{Error, Result};
+
+/// What `resume` takes.
+#[derive(Args, Debug)]
+pub struct ResumeArgs {
+    /// The folder of the run
+    pub run: PathBuf,
+    /// How many workers to go on with
+    #[arg(long, short = 'w', value_name = "N")]
+    pub workers: Option<u64>,
+    /// Change a value of the job: --set train.epochs=10
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print nothing but warnings and errors
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
+    /// Print the report as JSON on standard output at the end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Resumes; the answer is the exit code.
+pub fn run(args: &ResumeArgs) -> Result<u8> {
+    let job = args.run.join("job.toml");
+    if !job.exists() {
+        return Err(Error::job(format!("{} holds no run: there is no job.toml", args.run.display()))
+            .hint("give the folder that `thalweg train` wrote to, such as runs/digits-1"));
+    }
+    let job = JobArgs { job: Some(job), strategy: None, workers: args.workers, set: args.set.clone() };
+    let name = args.run.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned());
+    let trainer = Trainer::from_layers(&name, job.layers()?).out(&args.run).resume(true).quiet(args.quiet);
+    super::train::finish(trainer, args.json)
+}

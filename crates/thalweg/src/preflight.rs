@@ -1,0 +1,62 @@
+//! What can go wrong is found out before anything starts, if possible.
+
+use std::path::Path;
+use thalweg_cluster::checkpoint::{self, Checkpoint};
+use thalweg_core::spec::{Job, Layers};
+use thalweg_core::{Error, JobSpec, Layout, Result};
+use thalweg_train::Recipe;
+
+/// Opens the data, builds the model and looks at the checkpoint, as every rank will.
+pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Result<()> {
+    let data = recipe.data(job)?;
+    let rows = data.training.len();
+    if (job.engine.workers as u64) > rows {
+        return Err(Error::data(format!("{} workers for {rows} training rows", job.engine.workers))
+            .hint(format!("use --workers {} or fewer, or more data", rows.max(1))));
+    }
+    if job.target.accuracy.is_some() && data.schema.classes.is_empty() {
+        return Err(
+            Error::job("train.target.accuracy: a regression has no accuracy").hint("use train.target.loss")
+        );
+    }
+    let model = recipe.model(&data.schema)?;
+    match resume {
+        Some(folder) => check_checkpoint(job, model.layout(), folder),
+        None => Ok(()),
+    }
+}
+
+/// Values that decide which rows a step has: they cannot change in the middle of a job.
+const FIXED: [&str; 3] = ["train.seed", "train.global_batch", "data."];
+
+fn check_checkpoint(job: &JobSpec, layout: &Layout, folder: &Path) -> Result<()> {
+    let paths = checkpoint::list(&folder.join("checkpoints"));
+    let Some(newest) = paths.first() else { return Ok(()) };
+    let checkpoint = Checkpoint::read(newest, layout).map_err(|mut error| {
+        if error.message.contains("is damaged") {
+            error.hint = Some(
+                match paths.get(1).and_then(|older| checkpoint::step_of(older).map(|step| (older, step))) {
+                    Some((older, step)) => {
+                        format!("remove it to go on from step {step} ({})", older.display())
+                    }
+                    None => "remove it and start fresh, or put back a whole copy".into(),
+                },
+            );
+        }
+        error
+    })?;
+    let mut layers = Layers::default();
+    layers.add_file("the checkpoint", &checkpoint.job).map_err(Error::data)?;
+    let before = Job::resolve(layers)?.spec.values();
+    for (key, now) in job.values() {
+        let fixed =
+            FIXED.iter().any(|fixed| key.starts_with(fixed)) && key != "data.memory" && key != "data.cache";
+        let then = before.iter().find(|(other, _)| *other == key).map(|(_, value)| value);
+        if fixed && then != Some(&now) {
+            let then = then.map_or_else(|| "unset".to_string(), ToString::to_string);
+            return Err(Error::job(format!("cannot resume {}: {key} was {then}, now it is {now}", folder.display()))
+                .hint("rows would be missed or seen twice; resume with the old value, or start fresh with --overwrite"));
+        }
+    }
+    Ok(())
+}

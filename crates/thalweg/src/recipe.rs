@@ -1,0 +1,69 @@
+//! Where data and model come from: the job file, or closures of a program.
+
+use thalweg_core::{Error, JobSpec, Model, Result, Schema};
+use thalweg_data::Data;
+use thalweg_graph::Network;
+use thalweg_train::Recipe;
+
+/// Data and model as the job file says.
+pub struct JobRecipe {
+    layers: Vec<String>,
+}
+
+impl JobRecipe {
+    /// For a job.
+    pub fn new(job: &JobSpec) -> JobRecipe {
+        JobRecipe { layers: job.model.layers.clone() }
+    }
+}
+
+impl Recipe for JobRecipe {
+    fn data(&self, job: &JobSpec) -> Result<Data> {
+        Data::open(&job.data, job.train.seed)
+    }
+    fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
+        let network = Network::build(&self.layers, schema.width(), schema.outputs(), schema.task)?;
+        Ok(Box::new(network))
+    }
+    fn layers(&self) -> Vec<String> {
+        self.layers.clone()
+    }
+}
+
+type OpenData = Box<dyn Fn(&JobSpec) -> Result<Data>>;
+type BuildModel = Box<dyn Fn(&Schema) -> Result<Box<dyn Model>>>;
+
+/// Data and model of a program's own; what it does not bring comes from the job.
+#[derive(Default)]
+pub(crate) struct OwnRecipe {
+    pub(crate) data: Option<OpenData>,
+    pub(crate) model: Option<BuildModel>,
+    pub(crate) from_job: Option<JobRecipe>,
+}
+
+impl OwnRecipe {
+    fn from_job(&self) -> Result<&JobRecipe> {
+        self.from_job.as_ref().ok_or_else(|| Error::internal("the recipe was used before its job was known"))
+    }
+}
+
+impl Recipe for OwnRecipe {
+    fn data(&self, job: &JobSpec) -> Result<Data> {
+        match &self.data {
+            Some(open) => open(job),
+            None => self.from_job()?.data(job),
+        }
+    }
+    fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
+        match &self.model {
+            Some(build) => build(schema),
+            None => self.from_job()?.model(schema),
+        }
+    }
+    fn layers(&self) -> Vec<String> {
+        match (&self.model, &self.from_job) {
+            (None, Some(job)) => job.layers(),
+            _ => Vec::new(),
+        }
+    }
+}

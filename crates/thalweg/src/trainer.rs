@@ -1,0 +1,162 @@
+//! `thalweg train`, as a value: a job, where its data and model come from, and where its results go.
+
+use crate::folder::Choice;
+use crate::launch;
+use crate::recipe::{JobRecipe, OwnRecipe};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use thalweg_cluster::engine::environment::{self, Place};
+use thalweg_core::report::Report;
+use thalweg_core::spec::{Job, Layers, Origin};
+use thalweg_core::{Error, JobSpec, Kind, Model, Result, Schema};
+use thalweg_data::Data;
+
+/// This host's part of a job on several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nodes {
+    /// How many hosts there are.
+    pub count: usize,
+    /// Which one this is, counted from 0.
+    pub index: usize,
+    /// Name or address of the first.
+    pub host: String,
+    /// The port rank 0 listens on.
+    pub port: u16,
+}
+
+/// A job ready to run.
+///
+/// In the process that calls [`Trainer::run`], it starts the workers: the same program with the same arguments. In
+/// each of them the program runs again up to the same call, which then does the worker's part and ends the process.
+/// So what stands before that call must be the same in all of them, and should be quick.
+#[derive(Default)]
+pub struct Trainer {
+    pub(crate) name: String,
+    pub(crate) layers: Layers,
+    pub(crate) recipe: OwnRecipe,
+    pub(crate) folder: Choice,
+    pub(crate) nodes: Option<Nodes>,
+    pub(crate) quiet: bool,
+    pub(crate) summary: bool,
+    pub(crate) command: Option<Vec<OsString>>,
+    complaints: Vec<String>,
+}
+
+/// How a job ended.
+pub struct Finish {
+    /// What is written in `report.json`; nothing on a rank that does not write it.
+    pub report: Option<Report>,
+    /// The exit code of the process.
+    pub code: u8,
+}
+
+impl Trainer {
+    /// A job with all defaults; the name becomes the run folder's.
+    pub fn new(name: &str) -> Trainer {
+        Trainer { name: name.into(), ..Trainer::default() }
+    }
+
+    /// A job from layers that were read already.
+    pub fn from_layers(name: &str, layers: Layers) -> Trainer {
+        Trainer { layers, ..Trainer::new(name) }
+    }
+
+    /// Sets a value of the job, as `--set` does: `train.epochs=30`.
+    pub fn set(mut self, assignment: &str) -> Trainer {
+        if let Err(complaint) = self.layers.add_assignment(assignment) {
+            self.complaints.push(complaint);
+        }
+        self
+    }
+
+    /// Brings data of one's own.
+    pub fn data(mut self, open: impl Fn(&JobSpec) -> Result<Data> + 'static) -> Trainer {
+        self.recipe.data = Some(Box::new(open));
+        self
+    }
+
+    /// Brings a model of one's own.
+    pub fn model<M: Model + 'static>(mut self, build: impl Fn(&Schema) -> Result<M> + 'static) -> Trainer {
+        self.recipe.model = Some(Box::new(move |schema| Ok(Box::new(build(schema)?))));
+        self
+    }
+
+    /// Where the results go.
+    pub fn out(mut self, folder: impl Into<PathBuf>) -> Trainer {
+        self.folder.out = Some(folder.into());
+        self
+    }
+
+    /// Goes on from the newest checkpoint, or starts fresh if there is none.
+    pub fn resume(mut self, resume: bool) -> Trainer {
+        self.folder.resume = resume;
+        self
+    }
+
+    /// Throws away what the folder holds of an earlier run.
+    pub fn overwrite(mut self, overwrite: bool) -> Trainer {
+        self.folder.overwrite = overwrite;
+        self
+    }
+
+    /// Prints nothing but warnings and errors.
+    pub fn quiet(mut self, quiet: bool) -> Trainer {
+        self.quiet = quiet;
+        self
+    }
+
+    /// Prints a summary at the end.
+    pub fn with_summary(mut self) -> Trainer {
+        self.summary = true;
+        self
+    }
+
+    /// One host of several.
+    pub fn nodes(mut self, nodes: Option<Nodes>) -> Trainer {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Trains and returns the report. In a worker this never returns.
+    pub fn run(self) -> Result<Report> {
+        let finish = self.finish()?;
+        match finish.report {
+            Some(report) if finish.code == 0 => Ok(report),
+            Some(_) => Err(Error::new(Kind::Interrupted, "interrupted; a checkpoint is written")),
+            // A rank of another launcher that is not rank 0 has nothing to report.
+            None => std::process::exit(i32::from(finish.code)),
+        }
+    }
+
+    /// Trains. In a worker this never returns.
+    pub fn finish(mut self) -> Result<Finish> {
+        if !self.complaints.is_empty() {
+            return Err(Error::job(self.complaints.join("\n  ")));
+        }
+        let place = match self.nodes {
+            Some(_) if std::env::var_os(thalweg_cluster::uplink::VARIABLE).is_none() => None,
+            _ => environment::detect(&|name| std::env::var(name).ok())?,
+        };
+        if let Some(place) = &place {
+            self.adopt_world(place);
+        }
+        let job = Job::resolve(std::mem::take(&mut self.layers))?;
+        self.recipe.from_job = Some(JobRecipe::new(&job.spec));
+        match place {
+            None => launch::as_launcher(&self, &job),
+            Some(place) if place.launcher == "thalweg" => launch::as_worker(&self, &job, &place),
+            Some(place) => launch::as_rank(&self, &job, &place),
+        }
+    }
+
+    /// Another launcher decides how many ranks there are.
+    fn adopt_world(&mut self, place: &Place) {
+        let world = i64::try_from(place.world).unwrap_or(i64::MAX);
+        let same =
+            self.layers.get("engine.workers").is_some_and(|(value, _)| value.as_integer() == Some(world));
+        if !same {
+            let origin = Origin::Flag(format!("{} (world of {world})", place.launcher));
+            self.layers.set("engine.workers", world.into(), origin);
+        }
+    }
+}
