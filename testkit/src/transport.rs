@@ -129,6 +129,7 @@ macro_rules! transport_conformance {
                 what_was_sent_before_a_death_still_arrives
                 a_death_with_unread_bytes_is_a_death
                 an_orderly_leave_is_no_fault
+                leaving_right_after_the_last_step_fails_nobody
                 leaving_while_needed_is_a_fault
                 strangers_bytes_are_refused
                 a_forged_checksum_is_noticed

@@ -46,7 +46,8 @@ impl Line {
 
     fn listen(&self, mut reader: TcpStream, rank: usize, deadline: Duration, beacon: &Beacon) {
         // A silent coordinator is noticed by the read's time-out: it sends pulses like everybody else.
-        let _ = reader.set_read_timeout(Some(deadline));
+        // It comes a little later than the verdict of whoever watches this rank and the coordinator both.
+        let _ = reader.set_read_timeout(Some(deadline + 3 * PULSE));
         let verdict = loop {
             match receive::<Control>(&mut reader) {
                 Ok(Control::Abort(error)) => break *error,
@@ -189,7 +190,10 @@ impl Chair {
     fn hear(&mut self, rank: usize, said: Control) {
         let now = self.start.elapsed();
         match said {
-            Control::Pulse(pulse) => self.watch.heard(rank, now, pulse),
+            Control::Pulse(pulse) => {
+                self.inquest.see(rank, pulse.clone());
+                self.watch.heard(rank, now, pulse);
+            }
             Control::Witness(error, pulse) => {
                 self.inquest.hear(now, Evidence::Failed { rank, error: *error, pulse });
             }

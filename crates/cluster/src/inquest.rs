@@ -60,19 +60,28 @@ pub const PATIENCE: Duration = Duration::from_millis(300);
 pub struct Inquest {
     /// Host and process of each rank, as far as known: `box (pid 17)`.
     names: Vec<Option<String>>,
+    /// What each rank was doing when last heard of.
+    pulses: Vec<Pulse>,
     evidence: Vec<(Duration, Evidence)>,
 }
 
 impl Inquest {
     /// Over so many ranks.
     pub fn new(world: usize) -> Inquest {
-        Inquest { names: vec![None; world], evidence: Vec::new() }
+        Inquest { names: vec![None; world], pulses: vec![Pulse::default(); world], evidence: Vec::new() }
     }
 
     /// Where a rank runs.
     pub fn name(&mut self, rank: usize, name: String) {
         if let Some(slot) = self.names.get_mut(rank) {
             *slot = Some(name);
+        }
+    }
+
+    /// What a rank is doing.
+    pub fn see(&mut self, rank: usize, pulse: Pulse) {
+        if let Some(slot) = self.pulses.get_mut(rank) {
+            *slot = pulse;
         }
     }
 
@@ -94,19 +103,15 @@ impl Inquest {
             self.evidence.iter().map(|(_, evidence)| evidence).min_by_key(|evidence| weight(evidence))?;
         let strong = weight(best).0 <= 2;
         // Even the strongest evidence waits until the others have said what they waited in, or the patience is over.
-        let witnesses = self.evidence.iter().any(|(_, evidence)| matches!(evidence, Evidence::Failed { error, rank, .. } if blames_other(*rank, error)));
+        let seen = matches!(best, Evidence::Silent { .. } | Evidence::Stuck { .. });
+        let witnesses = seen || self.evidence.iter().any(|(_, evidence)| matches!(evidence, Evidence::Failed { error, rank, .. } if blames_other(*rank, error)));
         (ripe || (strong && (witnesses || weight(best).0 == 0 || self.names.len() == 1)))
             .then(|| self.explain(best))
     }
 
     fn explain(&self, best: &Evidence) -> Error {
         let (rank, cause, pulse) = match best {
-            Evidence::Failed { rank, error, pulse } => {
-                if blames_other(*rank, error) {
-                    return error.clone();
-                }
-                return self.own_words(*rank, error, pulse);
-            }
+            Evidence::Failed { error, .. } => return error.clone(),
             Evidence::Exited { rank, how, pulse } => (*rank, how.clone(), pulse),
             Evidence::Silent { rank, seconds, pulse } => (
                 *rank,
@@ -137,73 +142,62 @@ impl Inquest {
             rank,
             host: place.map(|place| place.split(' ').next().unwrap_or("").to_string()),
             step: Some(pulse.step),
-            operation: Some(self.operation(rank).unwrap_or_else(|| pulse.name.clone())),
+            operation: Some(
+                self.waiting(rank).first().map_or(pulse.name.as_str(), |(_, name)| name).to_string(),
+            ),
             cause,
         })
     }
 
-    /// A rank's own error, with its number in front.
-    fn own_words(&self, rank: usize, error: &Error, pulse: &Pulse) -> Error {
-        let mut error = error.clone();
-        if self.names.len() > 1 && !error.message.starts_with("rank ") {
-            error.message = format!("rank {rank}: {}", error.message);
-        }
-        if error.culprit.is_none() {
-            error.culprit = Some(Box::new(Culprit {
-                rank,
-                host: self
-                    .names
-                    .get(rank)
-                    .cloned()
-                    .flatten()
-                    .map(|place| place.split(' ').next().unwrap_or("").to_string()),
-                step: Some(pulse.step),
-                operation: Some(pulse.name.clone()),
-                cause: error.message.clone(),
-            }));
-        }
-        error
-    }
-
-    /// The operation in which the others waited.
-    fn operation(&self, culprit: usize) -> Option<String> {
-        self.evidence.iter().find_map(|(_, evidence)| match evidence {
-            Evidence::Failed { rank, pulse, .. } if *rank != culprit && pulse.phase == Phase::Exchanging => {
-                Some(pulse.name.clone())
-            }
+    /// The ranks that waited for the culprit, and in which operation: as they say themselves, or as last seen.
+    fn waiting(&self, culprit: usize) -> Vec<(usize, &str)> {
+        let said = self.evidence.iter().filter_map(|(_, evidence)| match evidence {
+            Evidence::Failed { rank, pulse, .. } => Some((*rank, pulse)),
             _ => None,
-        })
+        });
+        let mut waiting: Vec<(usize, &str)> = said
+            .chain(self.pulses.iter().enumerate())
+            .filter(|(rank, pulse)| *rank != culprit && pulse.phase == Phase::Exchanging)
+            .map(|(rank, pulse)| (rank, pulse.name.as_str()))
+            .collect();
+        waiting.sort_by_key(|(rank, _)| *rank);
+        waiting.dedup_by_key(|(rank, _)| *rank);
+        waiting
     }
 
     /// `rank 0 waited for it in all-reduce of gradients`.
     fn waited_in(&self, culprit: usize) -> Option<String> {
-        let operation = self.operation(culprit)?;
-        let mut waiting: Vec<usize> = self
-            .evidence
-            .iter()
-            .filter_map(|(_, evidence)| match evidence {
-                Evidence::Failed { rank, pulse, .. }
-                    if *rank != culprit && pulse.phase == Phase::Exchanging =>
-                {
-                    Some(*rank)
-                }
-                _ => None,
-            })
-            .collect();
-        waiting.sort_unstable();
-        waiting.dedup();
-        let list: Vec<String> = waiting.iter().map(ToString::to_string).collect();
-        let who =
-            if list.len() == 1 { format!("rank {}", list[0]) } else { format!("ranks {}", list.join(", ")) };
-        Some(format!("{who} waited for it in {operation}"))
+        let waiting = self.waiting(culprit);
+        let (_, operation) = waiting.first()?;
+        let ranks: Vec<usize> = waiting.iter().map(|(rank, _)| *rank).collect();
+        Some(format!("{} waited for it in {operation}", crate::rendezvous::ranks(&ranks)))
     }
 }
 
 /// Whether a rank only reports that another one failed it.
 pub fn blames_other(rank: usize, error: &Error) -> bool {
-    error.kind == Kind::Interrupted
-        || (matches!(error.kind, Kind::RankFailed)
-            && error.culprit.as_ref().is_none_or(|culprit| culprit.rank != rank))
+    match &error.culprit {
+        Some(culprit) => culprit.rank != rank,
+        None => matches!(error.kind, Kind::RankFailed | Kind::Interrupted),
+    }
+}
+
+/// A rank's error about itself gets its name on it; what it says about others stays as it is.
+pub fn sign(mut error: Error, rank: usize, world: usize, host: &str, pulse: &Pulse) -> Error {
+    if error.culprit.is_some() || error.kind == Kind::RankFailed || error.kind == Kind::Rendezvous {
+        return error;
+    }
+    error.culprit = Some(Box::new(Culprit {
+        rank,
+        host: Some(host.into()),
+        step: Some(pulse.step),
+        operation: Some(pulse.name.clone()),
+        cause: error.message.clone(),
+    }));
+    if world > 1 {
+        error.message = format!("rank {rank}: {}", error.message);
+    }
+    error
 }
 
 /// How little a piece of evidence weighs: the smallest wins, lower ranks first.
@@ -263,10 +257,13 @@ mod tests {
         let mut inquest = Inquest::new(2);
         inquest.hear(T0, Evidence::Vanished { rank: 1, pulse: exchanging() });
         inquest.hear(T0, Evidence::Failed { rank: 0, error: blames(1), pulse: exchanging() });
-        let own = Error::data("people.csv line 17: `abc` is not a number");
+        let own = sign(Error::data("people.csv line 17: `abc` is not a number"), 1, 2, "box", &exchanging());
+        // Whoever hears it repeats it, and is not taken for its author.
+        inquest.hear(T0, Evidence::Failed { rank: 0, error: own.clone(), pulse: exchanging() });
         inquest.hear(T0, Evidence::Failed { rank: 1, error: own, pulse: exchanging() });
         let error = inquest.conclude(T0).unwrap();
         assert_eq!(error.message, "rank 1: people.csv line 17: `abc` is not a number");
+        assert_eq!(error.culprit.unwrap().rank, 1);
     }
 
     #[test]
@@ -280,7 +277,13 @@ mod tests {
     fn the_silent_rank_is_named() {
         let mut inquest = Inquest::new(3);
         inquest.hear(T0, Evidence::Silent { rank: 2, seconds: 2.0, pulse: exchanging() });
+        inquest.see(0, exchanging());
         let error = inquest.conclude(T0 + PATIENCE).unwrap();
         assert!(error.message.starts_with("rank 2 has been silent for 2.0 s"), "{}", error.message);
+        assert!(
+            error.message.ends_with("rank 0 waited for it in all-reduce of gradients"),
+            "{}",
+            error.message
+        );
     }
 }

@@ -3,6 +3,7 @@
 use crate::beacon::Beacon;
 use crate::control::{self, Line, PULSE};
 use crate::engine::environment::{Meeting, Place};
+use crate::inquest::sign;
 use crate::linux;
 use crate::rank::{Emit, Parts, Rank};
 use crate::rendezvous::message::Control;
@@ -68,7 +69,8 @@ pub fn run<T>(
     joined.store(true, Ordering::Relaxed);
     let result = entered.map(|mut rank| {
         let result = catch_unwind(AssertUnwindSafe(|| program(&mut rank)))
-            .unwrap_or_else(|panic| Err(panicked(&*panic)));
+            .unwrap_or_else(|panic| Err(panicked(&*panic)))
+            .map_err(|error| session.sign(error, place.world));
         // The last word goes out before the data connections close: the others must learn the reason first.
         session.last_word(&result);
         if result.is_ok() {
@@ -77,7 +79,7 @@ pub fn run<T>(
         result
     });
     let result = result.unwrap_or_else(|error| {
-        let failed = Err(error);
+        let failed = Err(session.sign(error, place.world));
         session.last_word(&failed);
         failed
     });
@@ -242,6 +244,10 @@ impl Session {
             join_deadline: terms.join_deadline,
             seed: terms.seed,
         })
+    }
+
+    fn sign(&self, error: Error, world: usize) -> Error {
+        sign(error, self.rank, world, &linux::host_name(), &self.beacon.pulse())
     }
 
     fn last_word<T>(&self, result: &Result<T>) {

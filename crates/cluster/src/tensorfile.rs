@@ -8,7 +8,10 @@ use std::io::Write;
 use std::path::Path;
 use thalweg_core::{Error, Result};
 
-/// The metadata key under which the checksum stands.
+/// The one metadata key of a file: everything about it as a JSON object. (With several keys the format's own writer
+/// would put them in random order, and equal models would be different files.)
+const ABOUT: &str = "thalweg";
+/// Within it, the checksum over all the rest.
 const CHECKSUM: &str = "sha256";
 
 /// One tensor of a file.
@@ -60,9 +63,10 @@ impl TensorFile {
                     .map_err(|error| Error::internal(format!("tensor {name}: {error}")))
             })
             .collect::<Result<_>>()?;
-        let mut metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
-        metadata.insert(CHECKSUM.into(), self.checksum());
-        let bytes = safetensors::serialize(views, Some(metadata))
+        let mut about = self.metadata.clone();
+        about.insert(CHECKSUM.into(), self.checksum());
+        let about = serde_json::to_string(&about).map_err(|error| Error::internal(error.to_string()))?;
+        let bytes = safetensors::serialize(views, Some(HashMap::from([(ABOUT.to_string(), about)])))
             .map_err(|error| Error::internal(format!("{}: {error}", path.display())))?;
         write_atomically(path, &bytes)
     }
@@ -78,8 +82,10 @@ impl TensorFile {
         };
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| broken(error.to_string()))?;
         let tensors = SafeTensors::deserialize(&bytes).map_err(|error| broken(error.to_string()))?;
-        let metadata: BTreeMap<String, String> =
-            header.metadata().clone().unwrap_or_default().into_iter().collect();
+        let about = header.metadata().as_ref().and_then(|metadata| metadata.get(ABOUT)).ok_or_else(|| {
+            Error::data(format!("{shown} was not written by thalweg: it does not say what it is"))
+        })?;
+        let metadata = serde_json::from_str(about).map_err(|error| broken(error.to_string()))?;
         let mut file = TensorFile { tensors: BTreeMap::new(), metadata };
         for (name, view) in tensors.tensors() {
             if view.dtype() != Dtype::F32 {

@@ -77,7 +77,7 @@ impl Error {
 
     /// A file could not be read or written; `what` says which and for what purpose.
     pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Error {
-        let plain = Error::new(Kind::Io, format!("{what}: {}", describe_io(error)));
+        let plain = Error::new(Kind::Io, format!("{what}: {}", plain_words(error)));
         match error.kind() {
             std::io::ErrorKind::StorageFull => {
                 plain.hint("free some space or choose another folder with --out")
@@ -130,7 +130,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// The operating system's own words, without the number behind them.
-fn describe_io(error: &std::io::Error) -> String {
+pub fn plain_words(error: &std::io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error") {
         Some(end) => text[..end].to_lowercase(),

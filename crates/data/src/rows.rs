@@ -64,6 +64,11 @@ impl Preparation {
         }
         self.schema.scaling.apply(row);
     }
+
+    /// What a sparse value of a column is multiplied by.
+    pub(crate) fn factor(&self, column: u32) -> f32 {
+        self.schema.scaling.factor.get(column as usize).copied().unwrap_or(1.0)
+    }
 }
 
 /// A set of rows of a source: cheap to clone, safe to share.
@@ -177,10 +182,8 @@ fn copy_row(block: &Block, row: usize, preparation: &Preparation, batch: &mut Ba
             Features::Sparse { starts: into_starts, columns: into_columns, values: into_values },
         ) => {
             let stored = starts[row]..starts[row + 1];
-            let factors = &preparation.schema.scaling.factor;
             into_columns.extend_from_slice(&columns[stored.clone()]);
-            let factor = |column: u32| factors.get(column as usize).copied().unwrap_or(1.0);
-            into_values.extend(stored.map(|place| values[place] * factor(columns[place])));
+            into_values.extend(stored.map(|place| values[place] * preparation.factor(columns[place])));
             into_starts.push(into_values.len());
         }
         (BlockFeatures::Text(from), Features::Tokens { symbols, window, .. }) => {

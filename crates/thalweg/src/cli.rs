@@ -3,6 +3,7 @@
 use crate::command;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use thalweg_core::spec::Layers;
 use thalweg_core::{Error, Result};
 
 /// Distributed machine-learning training: one job file, one binary, every strategy a choice of a few dials.
@@ -120,9 +121,9 @@ impl Cli {
 
 impl JobArgs {
     /// What file and flags say, in layers.
-    pub fn layers(&self) -> Result<thalweg_core::spec::Layers> {
+    pub fn layers(&self) -> Result<Layers> {
         use thalweg_core::spec::Origin;
-        let mut layers = thalweg_core::spec::Layers::default();
+        let mut layers = Layers::default();
         if let Some(path) = &self.job {
             let shown = path.display().to_string();
             let text = std::fs::read_to_string(path).map_err(|error| unreadable(&shown, &error))?;
@@ -150,14 +151,14 @@ impl JobArgs {
         thalweg_core::Job::resolve(self.layers()?)
     }
 
-    /// The job's name: the file's without its ending.
-    pub fn name(&self) -> String {
-        let stem = self
-            .job
-            .as_ref()
-            .and_then(|path| path.file_stem())
-            .map(|stem| stem.to_string_lossy().into_owned());
-        stem.unwrap_or_else(|| "digits".into())
+    /// The job's name: that of its file, or else of its data, without the ending.
+    pub fn name(&self, layers: &Layers) -> String {
+        let source = layers.get("data.source").and_then(|(value, _)| value.as_str()).unwrap_or("digits");
+        let path = self.job.clone().unwrap_or_else(|| PathBuf::from(source.trim_start_matches("builtin:")));
+        let stem = path.file_name().unwrap_or_default().to_string_lossy();
+        let plain: String =
+            stem.split('.').next().unwrap_or("").chars().filter(|c| !"*?[]".contains(*c)).collect();
+        if plain.is_empty() { "run".into() } else { plain }
     }
 }
 

@@ -409,7 +409,7 @@ fn check_finite(rank: usize, step: &Step, tally: &Tally, gradient: &[f32], model
     } else {
         return Ok(());
     };
-    let message = format!("{what} at step {} (epoch {}) on rank {rank}", step.number, step.epoch + 1);
+    let message = format!("rank {rank}: {what} at step {} (epoch {})", step.number, step.epoch + 1);
     let culprit = Culprit {
         rank,
         step: Some(step.number),

@@ -178,6 +178,7 @@ impl Crew {
         match &record.event {
             Event::Pulse(pulse) => {
                 self.worker(rank).last = pulse.clone();
+                self.inquest.see(rank, pulse.clone());
                 self.watch.heard(rank, now, pulse.clone());
             }
             Event::Listening { address } => self.pass_on(&Wish::Coordinator(address.clone())),

@@ -6,6 +6,7 @@ use super::{Invitation, REMINDER, check_token, describe, ranks};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
+use thalweg_core::error::plain_words;
 use thalweg_core::{Error, Kind, Result};
 
 /// What a rank has after the rendezvous.
@@ -106,17 +107,11 @@ fn reach(
             Err(Attempt::Again(failure)) => failure,
         };
         let waited = start.elapsed();
-        let story = || {
-            format!(
-                "rank {} cannot reach rank 0 at {coordinator}{}: {failure}",
-                invitation.rank,
-                route(coordinator)
-            )
-        };
+        let story = || format!("cannot reach rank 0 at {coordinator}{}: {failure}", route(coordinator));
         if waited >= invitation.deadline {
             return Err(Error::new(
                 Kind::Rendezvous,
-                format!("{} (tried for {} s)", story(), waited.as_secs()),
+                format!("rank {} {} (tried for {} s)", invitation.rank, story(), waited.as_secs()),
             )
             .hint(
                 "check that rank 0 runs there (MASTER_ADDR, MASTER_PORT) and that no firewall is in between",
@@ -155,7 +150,7 @@ fn try_each(invitation: &Invitation, addresses: &[SocketAddr]) -> std::result::R
                 }
                 Err(error) => failure = format!("no handshake: {error}"),
             },
-            Err(error) => failure = error.to_string(),
+            Err(error) => failure = plain_words(&error),
         }
     }
     Err(Attempt::Again(failure))

@@ -115,3 +115,54 @@ fn add(sum: &mut [f32], part: &[f32]) {
         *sum += part;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ReceiveChunk, SendChunk};
+    use super::*;
+    use crate::transport::mesh;
+
+    #[test]
+    fn schedules_that_make_no_sense_are_refused() {
+        let copy = |chunk| ReceiveChunk { from: 1, chunk, action: Action::Copy };
+        let send = |chunk| SendChunk { to: 1, chunk };
+        let overwritten = Step { sends: vec![send(0)], receives: vec![copy(0)] };
+        let twice = Step { sends: vec![], receives: vec![copy(0), copy(0)] };
+        let unknown = Step { sends: vec![send(7)], receives: vec![] };
+        for step in [overwritten, twice, unknown] {
+            let schedule = Schedule { chunks: 2, steps: vec![step] };
+            let mut ranks = mesh(2);
+            let tag = Tag { generation: 0, operation: 0, tensor: 0 };
+            let run = Executor::new().run(&schedule, &mut ranks[0], tag, &mut [0.0; 8], Duration::ZERO);
+            assert!(matches!(run, Err(Fault { peer: Some(0), cause: Cause::Protocol(_), .. })), "{run:?}");
+        }
+    }
+
+    #[test]
+    fn additions_follow_the_order_of_the_list() {
+        // Two large numbers that cancel and a small one: it survives only if it comes last.
+        let receive = |from| ReceiveChunk { from, chunk: 0, action: Action::Reduce };
+        let send = Step { sends: vec![SendChunk { to: 0, chunk: 0 }], receives: vec![] };
+        let steps = |rank, order: [usize; 2]| match rank {
+            0 => Step { sends: vec![], receives: order.map(receive).to_vec() },
+            _ => send.clone(),
+        };
+        for (order, sum) in [([1, 2], 1.0), ([2, 1], 0.0)] {
+            std::thread::scope(|scope| {
+                for (rank, mut transport) in mesh(3).into_iter().enumerate() {
+                    let schedule = Schedule { chunks: 1, steps: vec![steps(rank, order)] };
+                    scope.spawn(move || {
+                        let mut buffer = [[-1e8f32, 1e8, 1.0][rank]];
+                        let tag = Tag { generation: 0, operation: 0, tensor: 0 };
+                        let deadline = Duration::from_secs(60);
+                        Executor::new()
+                            .run(&schedule, &mut transport, tag, &mut buffer, deadline)
+                            .expect("a run");
+                        assert!(rank > 0 || buffer == [sum]);
+                        transport.close();
+                    });
+                }
+            });
+        }
+    }
+}

@@ -8,7 +8,7 @@ section! {
         /// Rows of one step, over all workers together.
         global_batch: usize = 64;
         /// Passes over the training rows.
-        epochs: u64 = 20;
+        epochs: u64 = 30;
         /// Stop after so many steps, if that comes first.
         max_steps: Option<u64> = None;
         /// Decides the order of rows, the split and the initial parameters.

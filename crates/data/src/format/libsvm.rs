@@ -180,6 +180,7 @@ impl SparseRows {
                 column: (u64::from(pair[0].0) + first).to_string(),
                 what: "the column occurs twice in the row".into(),
                 hint: "keep one of the two values".into(),
+                input_hint: None,
             });
         }
         self.columns.extend(self.unsorted.iter().map(|&(column, _)| column));
@@ -194,6 +195,7 @@ fn unknown_column(column: u64, first: u64, columns: u64) -> Problem {
         column: column.to_string(),
         what: format!("the model was trained on columns {first} to {}", first + columns - 1),
         hint: "use rows with the columns of the training rows".into(),
+        input_hint: None,
     }
 }
 
@@ -220,6 +222,7 @@ fn pair(field: &[u8]) -> Result<(u64, &[u8]), Problem> {
             column: shown(field),
             what: "expected a column's number, a colon and a value".into(),
             hint: "a row looks like `1 3:0.5 7:2`".into(),
+            input_hint: None,
         }),
     }
 }

@@ -98,7 +98,8 @@ pub(crate) fn indexed<T: Serialize + DeserializeOwned>(
     spool::remembered(&identities, &format!("{kind} {shaping:?} {known:?}"), &budget(spec).cache, pass)
 }
 
-fn open_all(paths: &[PathBuf], spec: &DataSpec) -> Result<Vec<Raw>> {
+/// Opens the files of a source, as many in memory as fit.
+pub(crate) fn open_all(paths: &[PathBuf], spec: &DataSpec) -> Result<Vec<Raw>> {
     let mut budget = budget(spec);
     paths.iter().map(|path| Raw::open(path, &mut budget)).collect()
 }

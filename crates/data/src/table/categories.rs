@@ -28,6 +28,7 @@ impl CategoryTally {
                     column: column.into(),
                     what: format!("more than {MOST_CATEGORIES} different values, too many for categories"),
                     hint: format!("leave the column out with data.ignore = [\"{column}\"]"),
+                    input_hint: None,
                 });
             }
             self.seen.insert(field.to_vec());
@@ -53,6 +54,7 @@ pub(crate) fn not_utf8(column: &str, field: &[u8]) -> Problem {
         column: column.into(),
         what: format!("`{}` is not UTF-8", shown(field)),
         hint: "convert the file, for instance with iconv -f latin1 -t utf8".into(),
+        input_hint: None,
     }
 }
 

@@ -11,6 +11,8 @@ pub(crate) struct Problem {
     pub(crate) what: String,
     /// What to do about it.
     pub(crate) hint: String,
+    /// What to do about it in a row to be predicted, where that is something else.
+    pub(crate) input_hint: Option<&'static str>,
 }
 
 impl Problem {
@@ -19,12 +21,19 @@ impl Problem {
         Error::data(format!("{place}, column `{}`: {}", self.column, self.what)).hint(self.hint)
     }
 
+    /// The error for a value in a row to be predicted, counted from 1.
+    pub(crate) fn at_input(self, row: u64) -> Error {
+        let hint = self.input_hint.map_or(self.hint, str::to_owned);
+        Error::data(format!("input row {row}, column `{}`: {}", self.column, self.what)).hint(hint)
+    }
+
     /// There is no value.
     pub(crate) fn missing(column: &str) -> Problem {
         Problem {
             column: column.into(),
             what: "the value is missing".into(),
             hint: "fill it in, or set data.missing = \"mean\" (or \"zero\"), or leave the column out with data.ignore".into(),
+            input_hint: Some("fill it in: the model was trained without missing values in this column"),
         }
     }
 
@@ -34,6 +43,7 @@ impl Problem {
             column: column.into(),
             what: "the label is missing".into(),
             hint: "fill it in or remove the row; data.label names the column to predict".into(),
+            input_hint: None,
         }
     }
 
@@ -46,6 +56,7 @@ impl Problem {
                 "fix it; or set data.categorical = [\"{column}\"] if the column holds names; \
                  if it stands for a missing value, leave the field empty and set data.missing = \"mean\""
             ),
+            input_hint: Some("fix it: the model was trained on numbers in this column"),
         }
     }
 
@@ -55,6 +66,7 @@ impl Problem {
             column: column.into(),
             what: format!("`{value}` is not a finite number of single precision"),
             hint: "fix it, or leave the column out with data.ignore".into(),
+            input_hint: Some("fix it"),
         }
     }
 
@@ -71,6 +83,7 @@ impl Problem {
             column: column.into(),
             what: format!("the category `{value}` is not known to the model"),
             hint: format!("known are {}{more}", names.join(", ")),
+            input_hint: None,
         }
     }
 

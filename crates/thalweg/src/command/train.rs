@@ -8,7 +8,8 @@ use thalweg_core::{Error, Result};
 
 /// Trains; the answer is the exit code.
 pub fn run(args: &TrainArgs) -> Result<u8> {
-    let trainer = Trainer::from_layers(&args.job.name(), args.job.layers()?)
+    let layers = args.job.layers()?;
+    let trainer = Trainer::from_layers(&args.job.name(&layers), layers)
         .resume(args.resume)
         .overwrite(args.overwrite)
         .quiet(args.quiet)

@@ -34,6 +34,11 @@ impl Record<'_> {
         self.record.get(number).unwrap_or_default().trim_ascii()
     }
 
+    /// A field as it stands.
+    pub(crate) fn raw(&self, number: usize) -> &[u8] {
+        self.record.get(number).unwrap_or_default()
+    }
+
     /// Where it begins, counted from where the reader began; blank lines may stand before it.
     pub(crate) fn offset(&self) -> u64 {
         self.record.position().map_or(0, Position::byte)

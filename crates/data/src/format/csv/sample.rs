@@ -25,8 +25,10 @@ pub(crate) struct Sample {
     pub(crate) delimiter: Delimiter,
     /// The first records, trimmed, a header included.
     pub(crate) records: Vec<Vec<Vec<u8>>>,
-    /// Where each of the first two records begins.
+    /// Where each record begins.
     pub(crate) offsets: Vec<u64>,
+    /// Whether these are all records of the file.
+    pub(crate) complete: bool,
 }
 
 impl Sample {
@@ -41,18 +43,22 @@ impl Sample {
         };
         let delimiter = Delimiter::choose(delimiter, &beginning[body..])?;
         let comment = comment && delimiter != Delimiter::Byte(b'|');
-        let mut sample = Sample { delimiter, records: Vec::new(), offsets: Vec::new() };
+        let mut sample = Sample { delimiter, records: Vec::new(), offsets: Vec::new(), complete: false };
         let start = if comment { body as u64 } else { 0 };
         let mut reader = FieldReader::new(file.reader(start).take(SAMPLE_BYTES), delimiter);
         while sample.records.len() <= SAMPLE_ROWS {
-            let Some(record) = reader.next(file.name())? else { break };
+            let Some(record) = reader.next(file.name())? else {
+                sample.complete = start + SAMPLE_BYTES >= file.len();
+                break;
+            };
             let fields = (0..record.len()).map(|field| record.field(field).to_vec()).collect();
             sample.offsets.push(start + record.offset());
             sample.records.push(fields);
         }
-        if start + SAMPLE_BYTES < file.len() && sample.records.len() > 1 {
+        if !sample.complete && sample.records.len() > 1 {
             // The end of the sample may cut a record.
             sample.records.pop();
+            sample.offsets.pop();
         }
         Ok(sample)
     }

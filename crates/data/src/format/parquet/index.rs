@@ -10,6 +10,7 @@ use crate::table::problem::Problem;
 use crate::table::value::is_missing;
 use thalweg_core::schema::{Column, Encoding, Schema};
 use thalweg_core::spec::data::{DataSpec, Missing};
+use thalweg_core::spec::setting::ColumnRef;
 use thalweg_core::{Error, Result};
 
 /// Rows of a block at most: opening a column costs more here than in a text, so blocks are larger.
@@ -32,7 +33,7 @@ pub(super) struct Index {
 
 /// What the job says about the columns, and for the rest their types.
 pub(super) fn choose(file: &ParquetFile, spec: &DataSpec) -> Result<Roles> {
-    let columns = Columns::choose(&file.names, spec)?;
+    let columns = Columns::choose(&file.names, &without_row_names(file, spec))?;
     let mut categorical = Vec::new();
     for &input in columns.inputs.iter().chain([&columns.label]) {
         if let Kind::Other(what) = file.kinds[input] {
@@ -47,6 +48,17 @@ pub(super) fn choose(file: &ParquetFile, spec: &DataSpec) -> Result<Roles> {
     }
     categorical.pop();
     Ok(Roles { label: columns.label, inputs: columns.inputs, categorical })
+}
+
+/// Data frames store the names of rows as a last column: it is not data unless the job names it.
+fn without_row_names(file: &ParquetFile, spec: &DataSpec) -> DataSpec {
+    let mut spec = spec.clone();
+    let row_names = |name: &&String| name.starts_with("__index_level_");
+    spec.ignore.extend(file.names.iter().filter(row_names).cloned());
+    if spec.label.is_none() {
+        spec.label = file.names.iter().rfind(|name| !row_names(name)).cloned().map(ColumnRef::Name);
+    }
+    spec
 }
 
 /// Passes over the label and the categories of all files.

@@ -1,7 +1,7 @@
 //! Public data sets, where they are at hand.
 
 use std::path::PathBuf;
-use thalweg_core::spec::data::{DataSpec, Missing};
+use thalweg_core::spec::data::{DataSpec, Missing, Scale};
 use thalweg_core::spec::setting::{Auto, ColumnRef};
 use thalweg_core::{Features, Targets, Task};
 use thalweg_data::{Data, Rows, Sampler};
@@ -132,4 +132,48 @@ fn mnist_validates_on_its_test_part() {
     assert!((pixels.iter().sum::<f32>() - 107.941).abs() < 0.01);
     let rows = Data::open_with(&DataSpec { source, ..Default::default() }, &data.schema).unwrap();
     assert_eq!(rows.len(), 10_000);
+}
+
+#[test]
+fn a9a_stays_sparse_and_its_test_part_fits() {
+    let (Some(source), Some(test)) = (shared("sparse/a9a.libsvm.gz"), shared("sparse/a9a.t.libsvm.gz"))
+    else {
+        return;
+    };
+    let spec = DataSpec { source, ..Default::default() };
+    let data = open(&spec);
+    assert_eq!((data.training.source_len(), data.schema.width()), (32_561, 123));
+    assert_eq!(data.schema.classes, ["-1", "1"]);
+    let (training, held) = (classes(&data.training, 2), classes(&data.validation, 2));
+    assert_eq!(training[1] + held[1], 7841);
+    let rows = Data::open_with(&DataSpec { source: test, ..spec }, &data.schema).unwrap();
+    assert_eq!(classes(&rows, 2), [12_435, 3846]);
+}
+
+#[test]
+fn shakespeare_is_read_in_windows() {
+    let Some(source) = shared("text/tinyshakespeare.txt.gz") else { return };
+    let data = open(&DataSpec { source, window: 16, ..Default::default() });
+    assert_eq!(data.training.source_len(), 1_115_394 - 16);
+    assert_eq!(data.schema.classes.len(), 65);
+    assert_eq!(data.validation.len(), ((1_115_394.0 - 16.0) * 0.2f64).round() as u64);
+    let mut batch = data.training.empty_batch();
+    data.training.load(&[0, 70_000], 0, &mut batch).unwrap();
+    let (Features::Tokens { symbols, .. }, Targets::Classes(next)) = (&batch.features, &batch.targets) else {
+        panic!("not tokens")
+    };
+    let text: String =
+        symbols[..16].iter().map(|&symbol| data.schema.classes[symbol as usize].as_str()).collect();
+    assert_eq!((text.as_str(), data.schema.classes[next[0] as usize].as_str()), ("First Citizen:\nB", "e"));
+}
+
+#[test]
+fn rankings_and_wide_rows() {
+    let Some(source) = shared("sparse/rank.train.libsvm.gz") else { return };
+    let data = open(&DataSpec { source, ..Default::default() });
+    assert_eq!((data.training.source_len(), data.schema.classes.len()), (3005, 5));
+    let Some(source) = shared("sparse/rcv1_small.train.libsvm.gz") else { return };
+    let data = open(&DataSpec { source, scale: Scale::Standard, ..Default::default() });
+    assert_eq!(data.training.source_len(), 1000);
+    assert_eq!(classes(&data.training, 2).iter().sum::<usize>(), 800);
 }

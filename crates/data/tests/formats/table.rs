@@ -1,54 +1,14 @@
 //! Tables as text, from good to hostile.
 
-use std::path::Path;
-use tempfile::TempDir;
+use crate::support::{all, fit, folder, read, spec};
 use thalweg_core::schema::{Encoding, Shape};
 use thalweg_core::spec::data::{DataSpec, Missing, Scale, TaskChoice};
-use thalweg_core::spec::setting::{Auto, ColumnRef, Held};
-use thalweg_core::{Error, Features, Result, Schema, Targets, Task};
-use thalweg_data::{Data, Rows};
-
-fn folder(files: &[(&str, &str)]) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    files.iter().for_each(|(name, text)| std::fs::write(folder.path().join(name), text).unwrap());
-    folder
-}
-
-/// Everything trains, nothing is scaled.
-fn spec(folder: &Path, pattern: &str) -> DataSpec {
-    DataSpec {
-        source: folder.join(pattern).to_str().unwrap().into(),
-        validation: Some(Held::Share(0.0)),
-        scale: Scale::None,
-        ..Default::default()
-    }
-}
-
-fn fit(data: &mut Data) -> Result<()> {
-    if data.needs_statistics() {
-        let statistics = data.statistics(0, 1)?;
-        data.fit(&[statistics])?;
-    }
-    Ok(())
-}
-
-fn all(rows: &Rows) -> Result<(Vec<f32>, Targets)> {
-    let ids: Vec<u64> = (0..rows.len()).map(|index| rows.id(index)).collect();
-    let mut batch = rows.empty_batch();
-    rows.load(&ids, 0, &mut batch)?;
-    let Features::Dense(values) = batch.features else { panic!("not dense") };
-    Ok((values, batch.targets))
-}
-
-fn read(spec: &DataSpec) -> Result<(Vec<f32>, Targets, Schema)> {
-    let mut data = Data::open(spec, 1)?;
-    fit(&mut data)?;
-    let (values, targets) = all(&data.training)?;
-    Ok((values, targets, data.schema))
-}
+use thalweg_core::spec::setting::{Auto, Bytes, ColumnRef};
+use thalweg_core::{Error, Result, Schema, Targets, Task};
+use thalweg_data::Data;
 
 fn read_text(text: &str, change: impl Fn(&mut DataSpec)) -> Result<(Vec<f32>, Targets, Schema)> {
-    let folder = folder(&[("people.csv", text)]);
+    let folder = folder(&[("people.csv", text.as_bytes())]);
     let mut spec = spec(folder.path(), "people.csv");
     change(&mut spec);
     read(&spec)
@@ -110,7 +70,7 @@ fn a_header_is_recognised_or_declared() {
 fn a_bad_number_is_named_when_its_block_is_decoded() {
     let text =
         "age,city,y\n1,a,0\n2,a,1\n3,b,0\n4,b,1\n5,a,0\n6,a,1\n7,a,0\n8,a,1\n9,a,0\n10,a,1\n\nabc,a,0\n";
-    let folder = folder(&[("people.csv", text)]);
+    let folder = folder(&[("people.csv", text.as_bytes())]);
     let data = Data::open(&spec(folder.path(), "people.csv"), 1).unwrap();
     let error = all(&data.training).unwrap_err();
     assert!(error.message.ends_with("people.csv line 13, column `age`: `abc` is not a number"), "{error}");
@@ -188,16 +148,16 @@ fn columns_can_be_declared_left_out_and_predicted() {
 fn several_files_are_one_source() {
     let expected = read_text("a,y\n1,0\n2,1\n3,0\n", |_| ()).unwrap();
     for second in ["a,y\n2,1\n3,0\n", "2,1\n3,0\n"] {
-        let folder = folder(&[("part-1.csv", "a,y\n1,0\n"), ("part-2.csv", second)]);
+        let folder = folder(&[("part-1.csv", b"a,y\n1,0\n"), ("part-2.csv", second.as_bytes())]);
         assert_eq!(read(&spec(folder.path(), "part-*.csv")).unwrap(), expected);
     }
-    let wider = folder(&[("a.csv", "a,y\n1,0\n2,1\n"), ("b.csv", "a,b,y\n2,2,1\n")]);
+    let wider = folder(&[("a.csv", b"a,y\n1,0\n2,1\n"), ("b.csv", b"a,b,y\n2,2,1\n")]);
     let error = read(&spec(wider.path(), "*.csv")).unwrap_err();
     assert!(
         error.message.contains("b.csv has 3 columns where") && error.message.ends_with("a.csv has 2"),
         "{error}"
     );
-    let renamed = folder(&[("a.csv", "a,y\n1,0\n2,1\n"), ("b.csv", "b,y\n2,1\n")]);
+    let renamed = folder(&[("a.csv", b"a,y\n1,0\n2,1\n"), ("b.csv", b"b,y\n2,1\n")]);
     let error = read(&spec(renamed.path(), "*.csv")).unwrap_err();
     assert!(error.message.contains("column 0 is called `b` in"), "{error}");
 }
@@ -206,7 +166,7 @@ fn several_files_are_one_source() {
 fn scaling_is_fitted_on_the_training_rows_alone() {
     let rows: String = (0..1000).map(|row| format!("{row},5,{}\n", row * 3)).collect();
     for scale in [Scale::Auto, Scale::Minmax] {
-        let folder = folder(&[("people.csv", &rows)]);
+        let folder = folder(&[("people.csv", rows.as_bytes())]);
         let mut spec = spec(folder.path(), "people.csv");
         (spec.scale, spec.validation, spec.task) = (scale, None, TaskChoice::Regression);
         let mut data = Data::open(&spec, 3).unwrap();
@@ -229,7 +189,7 @@ fn scaling_is_fitted_on_the_training_rows_alone() {
 #[test]
 fn the_fit_is_the_same_bits_for_any_number_of_parts() {
     let rows: String = (0..20_000).map(|row| format!("{},{}\n", (row as f64).sin() * 1e3, row % 7)).collect();
-    let folder = folder(&[("people.csv", &rows)]);
+    let folder = folder(&[("people.csv", rows.as_bytes())]);
     let mut spec = spec(folder.path(), "people.csv");
     spec.scale = Scale::Standard;
     let schema = |parts: usize| {
@@ -248,11 +208,11 @@ fn the_fit_is_the_same_bits_for_any_number_of_parts() {
 #[test]
 fn another_source_is_read_with_the_stored_schema() {
     let folder = folder(&[
-        ("train.csv", "age,city,y\n1,a,no\n2,b,yes\n3,a,no\n"),
-        ("test.csv", "y,id,city,age\nyes,7,b,4\n"),
-        ("unknown.csv", "age,city,y\n1,z,no\n"),
-        ("class.csv", "age,city,y\n1,a,maybe\n"),
-        ("narrow.csv", "age,town,y\n1,a,no\n"),
+        ("train.csv", b"age,city,y\n1,a,no\n2,b,yes\n3,a,no\n"),
+        ("test.csv", b"y,id,city,age\nyes,7,b,4\n"),
+        ("unknown.csv", b"age,city,y\n1,z,no\n"),
+        ("class.csv", b"age,city,y\n1,a,maybe\n"),
+        ("narrow.csv", b"age,town,y\n1,a,no\n"),
     ]);
     let mut spec = spec(folder.path(), "train.csv");
     let schema = read(&spec).unwrap().2;
@@ -270,9 +230,9 @@ fn another_source_is_read_with_the_stored_schema() {
 #[test]
 fn the_memory_given_does_not_change_the_rows() {
     let rows: String = (0..10_000).map(|row| format!("{row},{}.5,k{}\n", row * 7 % 1000, row % 3)).collect();
-    let folder = folder(&[("people.csv", &rows)]);
+    let folder = folder(&[("people.csv", rows.as_bytes())]);
     let mut spec = spec(folder.path(), "people.csv");
     let in_memory = read(&spec).unwrap();
-    spec.memory = thalweg_core::spec::setting::Bytes(0);
+    spec.memory = Bytes(0);
     assert_eq!(read(&spec).unwrap(), in_memory);
 }

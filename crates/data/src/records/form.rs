@@ -1,0 +1,141 @@
+//! What a row to be predicted has to provide, and how it is appended to a batch.
+
+use crate::rows::Preparation;
+use crate::table::encoder::Encoder;
+use crate::table::problem::Problem;
+use std::collections::HashMap;
+use thalweg_core::schema::{Column, Encoding, Schema, Shape};
+use thalweg_core::{Batch, Error, Features, Result};
+
+/// The form of rows, from a stored schema.
+pub(super) enum Form {
+    /// Named columns that become numbers, dense or sparse.
+    Columns(Box<ColumnForm>),
+    /// The last characters of a text.
+    Text { window: usize, numbers: HashMap<char, u32> },
+}
+
+/// Named columns.
+pub(super) struct ColumnForm {
+    pub(super) columns: Vec<Column>,
+    pub(super) label: Option<String>,
+    /// For sparse rows, the number of the first column.
+    pub(super) sparse: Option<u64>,
+    missing_allowed: bool,
+    preparation: Preparation,
+}
+
+impl Form {
+    /// The form of a schema's rows.
+    pub(super) fn of(schema: &Schema) -> Form {
+        let numbered = |names: Vec<String>| {
+            let column = |name| Column { name, encoding: Encoding::Number { imputed: None } };
+            names.into_iter().map(column).collect::<Vec<_>>()
+        };
+        let (columns, sparse) = match &schema.shape {
+            Shape::Table { columns } => (columns.clone(), None),
+            Shape::Image { .. } => {
+                (numbered((0..schema.width()).map(|pixel| format!("p{pixel}")).collect()), None)
+            }
+            Shape::Sparse { columns, first } => {
+                let names = (*first..first + columns).map(|column| column.to_string()).collect();
+                (numbered(names), Some(*first as u64))
+            }
+            Shape::Text { window, alphabet } => {
+                let numbers =
+                    alphabet.iter().enumerate().map(|(number, &character)| (character, number as u32));
+                return Form::Text { window: *window, numbers: numbers.collect() };
+            }
+        };
+        let imputed = |column: &Column| matches!(column.encoding, Encoding::Number { imputed: Some(_) });
+        Form::Columns(Box::new(ColumnForm {
+            missing_allowed: columns.iter().any(imputed),
+            columns,
+            label: schema.label.clone(),
+            sparse,
+            preparation: Preparation::new(schema),
+        }))
+    }
+
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self, Form::Text { .. })
+    }
+
+    /// Appends the end of a text.
+    pub(super) fn push_text(&self, text: &str, row: u64, batch: &mut Batch) -> Result<()> {
+        let (Form::Text { window, numbers }, Features::Tokens { symbols, .. }) = (self, &mut batch.features)
+        else {
+            return Err(foreign());
+        };
+        let count = text.chars().count();
+        if count < *window {
+            return Err(Error::data(format!(
+                "input row {row} has {count} characters; the model reads {window}"
+            ))
+            .hint("give it a longer text; only the last characters count"));
+        }
+        for character in text.chars().skip(count - window) {
+            match numbers.get(&character) {
+                Some(&number) => symbols.push(number),
+                None => {
+                    return Err(Error::data(format!(
+                        "input row {row} holds {character:?}, a character the model has not seen in training"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ColumnForm {
+    /// Reads the columns from these fields of a record.
+    pub(super) fn encoder(&self, fields: &[usize]) -> Encoder {
+        Encoder::new(&self.columns, fields, self.missing_allowed)
+    }
+
+    /// Appends a record, all columns spelled out.
+    pub(super) fn push<'a>(
+        &self,
+        encoder: &Encoder,
+        field: impl Fn(usize) -> &'a [u8],
+        row: u64,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        match &mut batch.features {
+            Features::Dense(values) => {
+                let start = values.len();
+                encoder.row(field, values).map_err(|problem| problem.at_input(row))?;
+                self.preparation.finish(&mut values[start..]);
+                Ok(())
+            }
+            Features::Sparse { .. } => {
+                let mut dense = Vec::with_capacity(self.columns.len());
+                encoder.row(field, &mut dense).map_err(|problem| problem.at_input(row))?;
+                let stored = dense.iter().enumerate().filter(|(_, value)| **value != 0.0);
+                self.push_sparse(stored.map(|(column, &value)| (column as u32, value)), batch)
+            }
+            Features::Tokens { .. } => Err(foreign()),
+        }
+    }
+
+    /// Appends a sparse row, columns counted from 0 and ascending.
+    pub(super) fn push_sparse(&self, row: impl Iterator<Item = (u32, f32)>, batch: &mut Batch) -> Result<()> {
+        let Features::Sparse { starts, columns, values } = &mut batch.features else { return Err(foreign()) };
+        for (column, value) in row {
+            columns.push(column);
+            values.push(value * self.preparation.factor(column));
+        }
+        starts.push(values.len());
+        Ok(())
+    }
+
+    /// The column of that name is not there.
+    pub(super) fn lacks(&self, row: u64, name: &str) -> Error {
+        Problem::missing(name).at_input(row)
+    }
+}
+
+fn foreign() -> Error {
+    Error::internal("records were read into a batch of another form; use Records::empty_batch")
+}

@@ -1,0 +1,101 @@
+//! JSON lines: an object by the names of columns, an array in their order, or a text.
+
+use super::form::{ColumnForm, Form};
+use crate::table::problem::Problem;
+use serde_json::{Map, Value};
+use thalweg_core::schema::Encoding;
+use thalweg_core::{Batch, Error, Result};
+
+/// Appends the row of a line.
+pub(super) fn push(form: &Form, line: &str, row: u64, batch: &mut Batch) -> Result<()> {
+    let value: Value = serde_json::from_str(line)
+        .map_err(|error| Error::data(format!("input row {row} is not JSON: {error}")))?;
+    match form {
+        Form::Text { .. } => match value.get("text").unwrap_or(&value) {
+            Value::String(text) => form.push_text(text, row, batch),
+            _ => Err(shape(row, "{\"text\": \"...\"}")),
+        },
+        Form::Columns(form) => match (&value, value.get("features")) {
+            (_, Some(Value::Array(values))) => push_array(form, values, row, batch),
+            (Value::Array(values), _) => push_array(form, values, row, batch),
+            (Value::Object(object), _) if form.sparse.is_some() => push_sparse(form, object, row, batch),
+            (Value::Object(object), _) => push_object(form, object, row, batch),
+            _ => Err(shape(row, "an object with the names of columns, or an array")),
+        },
+    }
+}
+
+fn push_array(form: &ColumnForm, values: &[Value], row: u64, batch: &mut Batch) -> Result<()> {
+    let width = form.columns.len();
+    if values.len() != width {
+        let count = values.len();
+        return Err(Error::data(format!(
+            "input row {row} has {count} values, but the model was trained on {width} columns"
+        )));
+    }
+    push_values(form, values.iter(), row, batch)
+}
+
+fn push_object(form: &ColumnForm, object: &Map<String, Value>, row: u64, batch: &mut Batch) -> Result<()> {
+    if !form.columns.iter().any(|column| object.contains_key(&column.name))
+        && let Some(column) = form.columns.first()
+    {
+        return Err(form.lacks(row, &column.name));
+    }
+    let value = |name: &str| object.get(name).unwrap_or(&Value::Null);
+    push_values(form, form.columns.iter().map(|column| value(&column.name)), row, batch)
+}
+
+fn push_values<'a>(
+    form: &ColumnForm,
+    values: impl Iterator<Item = &'a Value>,
+    row: u64,
+    batch: &mut Batch,
+) -> Result<()> {
+    let mut texts = Vec::with_capacity(form.columns.len());
+    for (value, column) in values.zip(&form.columns) {
+        texts.push(spell(value, &column.encoding).ok_or_else(|| nested(&column.name).at_input(row))?);
+    }
+    let order: Vec<usize> = (0..texts.len()).collect();
+    form.push(&form.encoder(&order), |field| texts[field].as_bytes(), row, batch)
+}
+
+/// `{"3": 1.5}`: columns by the numbers they had in training.
+fn push_sparse(form: &ColumnForm, object: &Map<String, Value>, row: u64, batch: &mut Batch) -> Result<()> {
+    let first = form.sparse.unwrap_or_default();
+    let mut pairs = Vec::with_capacity(object.len());
+    for (name, value) in object {
+        let column = name.parse::<u64>().ok().and_then(|column| column.checked_sub(first));
+        let Some(column) = column.filter(|&column| column < form.columns.len() as u64) else {
+            return Err(Error::data(format!("input row {row}: the model has no column `{name}`"))
+                .hint(format!("its columns are {first} to {}", first + form.columns.len() as u64 - 1)));
+        };
+        let number = value.as_f64().filter(|number| (*number as f32).is_finite());
+        let number = number.ok_or_else(|| Problem::not_a_number(name, &value.to_string()).at_input(row))?;
+        pairs.push((column as u32, number as f32));
+    }
+    pairs.sort_by_key(|&(column, _)| column);
+    form.push_sparse(pairs.into_iter(), batch)
+}
+
+/// A value as it would stand in a table; nothing for arrays and objects.
+fn spell(value: &Value, encoding: &Encoding) -> Option<String> {
+    match value {
+        Value::Null => Some(String::new()),
+        Value::Bool(flag) => Some(match encoding {
+            Encoding::OneHot { .. } => flag.to_string(),
+            Encoding::Number { .. } => u8::from(*flag).to_string(),
+        }),
+        Value::Number(number) => Some(number.to_string()),
+        Value::String(text) => Some(text.trim().into()),
+        Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn nested(column: &str) -> Problem {
+    Problem { what: "expected a number or a text".into(), ..Problem::not_a_number(column, "") }
+}
+
+fn shape(row: u64, expected: &str) -> Error {
+    Error::data(format!("input row {row}: expected {expected}"))
+}

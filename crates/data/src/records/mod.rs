@@ -1,0 +1,119 @@
+//! Rows to be predicted: CSV or JSON lines from any reader, encoded as the stored schema says.
+//!
+//! In CSV a header is recognised by the names of the columns; then the order does not matter, and a label and other
+//! columns may be there. Without a header the columns stand in the order of training, with or without the label. In
+//! JSON a line is an object with the names of columns, an array in their order, or `{"features": [...]}`. Pixels are
+//! called `p0`, `p1`, ..., sparse columns by their number, and a text comes as `{"text": "..."}` or as a line.
+
+mod fields;
+mod form;
+mod json;
+
+use crate::format::csv::dialect::Delimiter;
+use crate::format::csv::fields::FieldReader;
+use fields::Order;
+use form::Form;
+use std::io::BufRead;
+use thalweg_core::{Batch, Error, Result, Schema};
+
+/// Separates nothing that occurs in texts: a line is one field.
+const NO_DELIMITER: u8 = 0x1f;
+
+/// Reads rows to be predicted, batch by batch.
+pub struct Records<R> {
+    input: Input<R>,
+    form: Form,
+    empty: Batch,
+    row: u64,
+}
+
+enum Input<R> {
+    Csv { reader: FieldReader<R>, order: Option<Order> },
+    Json { reader: R, line: String },
+}
+
+impl<R: BufRead> Records<R> {
+    /// Rows as CSV. The delimiter is said as in `data.delimiter`; `auto` guesses it from the first bytes.
+    pub fn csv(mut reader: R, schema: &Schema, delimiter: &str) -> Result<Records<R>> {
+        let form = Form::of(schema);
+        let delimiter = if form.is_text() {
+            Delimiter::Byte(NO_DELIMITER)
+        } else {
+            let beginning = reader.fill_buf().map_err(|error| unreadable(&error))?;
+            Delimiter::choose(delimiter, beginning)?
+        };
+        let input = Input::Csv { reader: FieldReader::new(reader, delimiter), order: None };
+        Ok(Records { input, form, empty: empty(schema), row: 0 })
+    }
+
+    /// Rows as JSON, one per line.
+    pub fn json(reader: R, schema: &Schema) -> Records<R> {
+        let input = Input::Json { reader, line: String::new() };
+        Records { input, form: Form::of(schema), empty: empty(schema), row: 0 }
+    }
+
+    /// A batch without rows, of the form these rows have.
+    pub fn empty_batch(&self) -> Batch {
+        self.empty.clone()
+    }
+
+    /// Replaces the rows of a batch by the next ones, at most `max`; false if there are no more. Rows are numbered from
+    /// 0 in the order of the input; targets stay empty.
+    pub fn next_batch(&mut self, max: usize, batch: &mut Batch) -> Result<bool> {
+        batch.clear();
+        batch.width = self.empty.width;
+        while batch.len() < max.max(1) {
+            if !self.next_row(batch)? {
+                break;
+            }
+            batch.rows.push(self.row);
+            self.row += 1;
+        }
+        Ok(!batch.is_empty())
+    }
+
+    fn next_row(&mut self, batch: &mut Batch) -> Result<bool> {
+        let number = self.row + 1;
+        match &mut self.input {
+            Input::Json { reader, line } => loop {
+                line.clear();
+                if reader.read_line(line).map_err(|error| unreadable(&error))? == 0 {
+                    return Ok(false);
+                }
+                if !line.trim().is_empty() {
+                    return json::push(&self.form, line, number, batch).map(|()| true);
+                }
+            },
+            Input::Csv { reader, order } => {
+                let Some(record) = reader.next("the input")? else { return Ok(false) };
+                let known = match order {
+                    Some(order) => order,
+                    None => {
+                        let found = Order::of(&record, &self.form)?;
+                        let header = found.header;
+                        let found = order.insert(found);
+                        if header {
+                            // The names are no row: go on with the next record.
+                            let Some(record) = reader.next("the input")? else { return Ok(false) };
+                            return found.push(&record, &self.form, number, batch).map(|()| true);
+                        }
+                        found
+                    }
+                };
+                known.push(&record, &self.form, number, batch).map(|()| true)
+            }
+        }
+    }
+}
+
+fn empty(schema: &Schema) -> Batch {
+    Batch::empty(schema.width(), schema.empty_features(), schema.empty_targets())
+}
+
+fn unreadable(error: &std::io::Error) -> Error {
+    if error.kind() == std::io::ErrorKind::InvalidData {
+        return Error::data("the input is not UTF-8")
+            .hint("convert it, for instance with iconv -f latin1 -t utf8");
+    }
+    Error::io("cannot read the input", error)
+}

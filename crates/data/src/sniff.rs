@@ -1,0 +1,168 @@
+//! A first look at a source, for a job that is yet to be written: columns, kinds, a likely label.
+
+use crate::format::csv::sample::{Sample, holds_numbers};
+use crate::format::{self, open_all, parquet};
+use crate::locate::{FileKind, Located, locate};
+use crate::raw::Raw;
+use crate::table::categories::MOST_CATEGORIES;
+use crate::table::labels::LabelTally;
+use crate::table::value::{is_missing, shown};
+use std::collections::HashSet;
+use thalweg_core::schema::{Schema, Shape};
+use thalweg_core::spec::data::{DataSpec, TaskChoice};
+use thalweg_core::spec::setting::Auto;
+use thalweg_core::{Error, Result, Task};
+
+/// Names under which the column to predict often goes.
+const LABEL_NAMES: &[&str] = &["label", "target", "class", "y", "outcome", "output", "species", "category"];
+
+/// Values shown of each column.
+const EXAMPLES: usize = 3;
+
+/// What was seen of a source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sniffed {
+    /// What the source holds.
+    pub form: Form,
+    /// Rows, about if `rows_exact` is false.
+    pub rows: u64,
+    /// Whether the rows were counted or estimated from the size.
+    pub rows_exact: bool,
+    /// The task that suits the guessed label.
+    pub task: Task,
+}
+
+/// What a source holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Form {
+    /// Columns of a table.
+    Table {
+        /// All columns, the guessed label too.
+        columns: Vec<SniffedColumn>,
+        /// The guessed label, by place in `columns`.
+        label: usize,
+        /// What separates the columns (`,`, `tab`, `space`); nothing for Parquet.
+        delimiter: Option<String>,
+        /// Whether the first line names the columns.
+        header: bool,
+    },
+    /// Images, sparse rows or a text, described by their schema.
+    Other(Schema),
+}
+
+/// What was seen of a column in the first rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SniffedColumn {
+    /// Its name, or `c0`, `c1`, ...
+    pub name: String,
+    /// Whether its values are numbers; if not, categories.
+    pub numeric: bool,
+    /// Different values seen.
+    pub distinct: usize,
+    /// Missing values seen.
+    pub missing: usize,
+    /// Some values.
+    pub examples: Vec<String>,
+    /// Whether it had better be left out: too many different texts, or a different one in each row.
+    pub ignore: bool,
+}
+
+/// Takes a first look at a source.
+pub fn sniff(source: &str) -> Result<Sniffed> {
+    let spec = DataSpec { source: source.into(), ..Default::default() };
+    match locate(source)? {
+        Located::Files(FileKind::Table, paths) => sniff_table(&open_all(&paths, &spec)?),
+        Located::Files(FileKind::Parquet, paths) => {
+            let (names, numeric, records, rows) = parquet::sample(&paths, &spec)?;
+            let table = Table { names, numeric, records: &records, delimiter: None, header: true };
+            table.summary(rows, true)
+        }
+        _ => {
+            let opened = format::open(&spec, None)?;
+            let rows = opened.source.blocks().rows();
+            Ok(Sniffed { task: opened.schema.task, form: Form::Other(opened.schema), rows, rows_exact: true })
+        }
+    }
+}
+
+fn sniff_table(files: &[Raw]) -> Result<Sniffed> {
+    let first = &files[0];
+    let sample = Sample::read(first, "auto")?;
+    let header = sample.has_header(Auto::Auto, first)?;
+    let names = sample.names(header);
+    let records = sample.rows(header);
+    let numeric = (0..names.len()).map(|column| holds_numbers(records, column)).collect();
+    let table = Table { names, numeric, records, delimiter: Some(sample.delimiter.shown()), header };
+    let whole = sample.complete && files.len() == 1;
+    let rows = match (whole, sample.offsets.last()) {
+        (false, Some(&seen)) if seen > 0 => {
+            let bytes: u64 = files.iter().map(Raw::len).sum();
+            (bytes as f64 / seen as f64 * records.len() as f64) as u64
+        }
+        _ => records.len() as u64,
+    };
+    table.summary(rows, whole)
+}
+
+/// The first rows of a table.
+struct Table<'a> {
+    names: Vec<String>,
+    numeric: Vec<bool>,
+    records: &'a [Vec<Vec<u8>>],
+    delimiter: Option<String>,
+    header: bool,
+}
+
+impl Table<'_> {
+    fn summary(self, rows: u64, rows_exact: bool) -> Result<Sniffed> {
+        if self.records.is_empty() {
+            return Err(Error::data("the source holds no rows").hint("check the file"));
+        }
+        let columns: Vec<SniffedColumn> = (0..self.names.len()).map(|column| self.column(column)).collect();
+        let is_label = |name: &String| LABEL_NAMES.iter().any(|label| name.eq_ignore_ascii_case(label));
+        let label = self.names.iter().rposition(is_label).unwrap_or(self.names.len() - 1);
+        let task = self.task(label);
+        let form = Form::Table { columns, label, delimiter: self.delimiter, header: self.header };
+        Ok(Sniffed { form, rows, rows_exact, task })
+    }
+
+    fn column(&self, column: usize) -> SniffedColumn {
+        let mut seen = HashSet::new();
+        let mut examples = Vec::new();
+        let mut missing = 0;
+        for record in self.records {
+            let value = record.get(column).map(Vec::as_slice).unwrap_or_default();
+            if is_missing(value) {
+                missing += 1;
+            } else if seen.insert(value) && examples.len() < EXAMPLES {
+                examples.push(shown(value));
+            }
+        }
+        let (distinct, count) = (seen.len(), self.records.len());
+        let numeric = self.numeric[column];
+        let ignore = !numeric && (distinct > MOST_CATEGORIES || count > 20 && distinct + missing == count);
+        SniffedColumn { name: self.names[column].clone(), numeric, distinct, missing, examples, ignore }
+    }
+
+    fn task(&self, label: usize) -> Task {
+        let mut tally = LabelTally::new();
+        let labels =
+            self.records.iter().filter_map(|record| record.get(label)).filter(|value| !is_missing(value));
+        labels.for_each(|value| tally.add(value, ()));
+        let decided = tally.finish(TaskChoice::Auto, "", |()| Ok(String::new()));
+        decided.map_or(Task::Classification, |labels| labels.task())
+    }
+}
+
+impl Sniffed {
+    /// Numbers a row has, before categories are spelled out.
+    pub fn width(&self) -> usize {
+        match &self.form {
+            Form::Table { columns, .. } => columns.len() - 1,
+            Form::Other(schema) => match &schema.shape {
+                Shape::Text { window, .. } => *window,
+                _ => schema.width(),
+            },
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Rows to be predicted.
+
+use crate::support::{folder, read, spec};
+use thalweg_core::schema::{Scaling, Shape, TargetScaling};
+use thalweg_core::spec::data::{DataSpec, Missing, Scale};
+use thalweg_core::{Batch, Features, Result, Schema, Task};
+use thalweg_data::{Data, Records};
+
+fn trained(text: &str, change: impl Fn(&mut DataSpec)) -> Schema {
+    let folder = folder(&[("people.csv", text.as_bytes())]);
+    let mut spec = spec(folder.path(), "people.csv");
+    change(&mut spec);
+    read(&spec).unwrap().2
+}
+
+fn people() -> Schema {
+    trained("age,city,y\n30,oslo,yes\n50,rome,no\n", |_| ())
+}
+
+fn shaped(shape: Shape, factor: Vec<f32>) -> Schema {
+    let classes = vec!["a".into(), "b".into()];
+    let (scaling, target) = (Scaling { shift: vec![], factor }, TargetScaling::default());
+    Schema { shape, task: Task::Classification, label: None, classes, scaling, target }
+}
+
+fn collect(mut records: Records<&[u8]>) -> Result<Vec<Batch>> {
+    let mut batches = Vec::new();
+    let mut batch = records.empty_batch();
+    while records.next_batch(2, &mut batch)? {
+        batches.push(batch.clone());
+    }
+    Ok(batches)
+}
+
+fn dense(batches: Vec<Batch>) -> Vec<f32> {
+    let features = batches.into_iter().map(|batch| match batch.features {
+        Features::Dense(values) => values,
+        other => panic!("not dense: {other:?}"),
+    });
+    features.flatten().collect()
+}
+
+fn csv(text: &str, schema: &Schema) -> Result<Vec<f32>> {
+    collect(Records::csv(text.as_bytes(), schema, "auto")?).map(dense)
+}
+
+fn json(text: &str, schema: &Schema) -> Result<Vec<f32>> {
+    collect(Records::json(text.as_bytes(), schema)).map(dense)
+}
+
+#[test]
+fn csv_with_and_without_header_and_label() {
+    let schema = people();
+    let expected = vec![30.0, 1.0, 0.0, 40.0, 0.0, 1.0, 7.0, 0.0, 1.0];
+    for text in [
+        "age,city\n30,oslo\n40,rome\n7,rome\n",
+        "city,id,age\noslo,1,30\nrome,2,40\nrome,3,7\n",
+        "age;city;y\n30;oslo;yes\n40;rome;no\n7;rome;\n",
+        "30,oslo\n40,rome\n7,rome\n",
+        "30,oslo,yes\n40,rome,no\n7,rome,no",
+    ] {
+        assert_eq!(csv(text, &schema).unwrap(), expected, "{text}");
+    }
+    assert!(csv("", &schema).unwrap().is_empty());
+    assert!(csv("age,city\n", &schema).unwrap().is_empty());
+}
+
+#[test]
+fn batches_are_bounded_and_rows_numbered() {
+    let schema = people();
+    let batches = collect(Records::csv(&b"1,oslo\n2,oslo\n3,oslo\n"[..], &schema, ",").unwrap()).unwrap();
+    let rows: Vec<_> = batches.iter().map(|batch| batch.rows.clone()).collect();
+    assert_eq!(rows, [vec![0, 1], vec![2]]);
+}
+
+#[test]
+fn json_objects_and_arrays() {
+    let schema = people();
+    let text = "{\"city\": \"oslo\", \"age\": 30, \"extra\": [1]}\n\n[40, \"rome\"]\n{\"features\": [7.5, \"rome\"]}\n";
+    assert_eq!(json(text, &schema).unwrap(), [30.0, 1.0, 0.0, 40.0, 0.0, 1.0, 7.5, 0.0, 1.0]);
+    let message = |text: &str| json(text, &schema).unwrap_err().message;
+    assert!(message("{\"city\": \"oslo\"}").contains("input row 1, column `age`: the value is missing"));
+    assert!(message("[1]").contains("has 1 values, but the model was trained on 2"));
+    assert!(message("{\"a\": 1}").contains("column `age`"));
+    assert!(message("nonsense").contains("is not JSON"));
+    assert!(message("[[1], \"oslo\"]").contains("expected a number or a text"));
+    assert!(message("3").contains("expected an object"));
+}
+
+#[test]
+fn bad_input_is_named_without_advice_for_a_job() {
+    let schema = people();
+    let error = csv("age,city\n1,oslo\nabc,rome\n", &schema).unwrap_err();
+    assert_eq!(error.message, "input row 2, column `age`: `abc` is not a number");
+    assert!(!error.hint.unwrap().contains("data."));
+    let error = csv("1,paris\n", &schema).unwrap_err();
+    assert!(
+        error.message.contains("the category `paris` is not known")
+            && error.hint.unwrap().contains("oslo, rome")
+    );
+    assert!(csv("age,town\n1,oslo\n", &schema).unwrap_err().message.contains("no column `city`"));
+    assert!(
+        csv("1,oslo,yes,3\n", &schema)
+            .unwrap_err()
+            .message
+            .contains("4 columns, but the model was trained on 2")
+    );
+    assert!(csv("1,oslo\n2\n", &schema).unwrap_err().message.contains("input row 2 has 1 fields"));
+}
+
+#[test]
+fn what_was_imputed_and_scaled_in_training_is_so_here() {
+    let schema = trained("age,city,y\n1,a,0\n,b,1\n3,?,0\n", |spec| {
+        (spec.missing, spec.scale) = (Missing::Mean, Scale::Standard);
+    });
+    let values = csv(",zzz\n", &schema).unwrap();
+    assert_eq!(values, [0.0, 1.0, 0.0, 0.0], "the mean is 0 once scaled; an unknown city counts as missing");
+    assert_eq!(json("{\"city\": \"a\"}", &schema).unwrap(), [0.0, 0.0, 1.0, 0.0]);
+}
+
+#[test]
+fn columns_without_names_keep_their_places() {
+    let schema = trained("0,1.5,2\n1,3.5,4\n", |spec| {
+        spec.label = Some(thalweg_core::spec::setting::ColumnRef::Index(0));
+    });
+    assert_eq!(csv("9,5,6\n", &schema).unwrap(), [5.0, 6.0], "with the label in its place");
+    assert_eq!(csv("5,6\n", &schema).unwrap(), [5.0, 6.0]);
+}
+
+#[test]
+fn digits_are_predicted_from_rows_like_their_own() {
+    let schema = Data::open(&DataSpec::default(), 1).unwrap().schema;
+    let pixels = vec!["16"; 64].join(",");
+    assert_eq!(csv(&pixels, &schema).unwrap(), vec![1.0; 64]);
+    assert_eq!(csv(&format!("{pixels},3"), &schema).unwrap(), vec![1.0; 64]);
+}
+
+#[test]
+fn pixels_are_scaled() {
+    let schema = shaped(Shape::Image { sizes: vec![1, 2] }, vec![0.5]);
+    assert_eq!(csv("2,4\n", &schema).unwrap(), [1.0, 2.0]);
+    assert_eq!(csv("p1,p0\n2,4\n", &schema).unwrap(), [2.0, 1.0]);
+    assert_eq!(json("[2, 4]\n", &schema).unwrap(), [1.0, 2.0]);
+}
+
+#[test]
+fn sparse_rows_by_number_or_spelled_out() {
+    let schema = shaped(Shape::Sparse { columns: 3, first: 1 }, vec![1.0, 2.0, 1.0]);
+    let sparse = |batches: Result<Vec<Batch>>| batches.map(|batches| batches[0].features.clone());
+    let expected = Features::Sparse { starts: vec![0, 2], columns: vec![1, 2], values: vec![3.0, 4.0] };
+    let read = |text: &'static str| sparse(collect(Records::json(text.as_bytes(), &schema)));
+    assert_eq!(read("{\"3\": 4, \"2\": 1.5}").unwrap(), expected);
+    assert_eq!(read("[0, 1.5, 4]").unwrap(), expected);
+    assert_eq!(sparse(collect(Records::csv(&b"0,1.5,4\n"[..], &schema, "auto").unwrap())).unwrap(), expected);
+    assert!(read("{\"0\": 4}").unwrap_err().message.contains("no column `0`"));
+    assert!(read("{\"3\": \"x\"}").unwrap_err().message.contains("is not a number"));
+}
+
+#[test]
+fn only_the_end_of_a_text_counts() {
+    let schema = shaped(Shape::Text { window: 3, alphabet: vec![' ', ',', 'a', 'b'] }, vec![]);
+    let symbols = |batches: Result<Vec<Batch>>| batches.map(|batches| batches[0].features.clone());
+    let expected = |symbols: &[u32]| Features::Tokens { symbols: symbols.to_vec(), window: 3, vocabulary: 4 };
+    let from_json = |text: &'static str| symbols(collect(Records::json(text.as_bytes(), &schema)));
+    let from_csv =
+        |text: &'static str| symbols(collect(Records::csv(text.as_bytes(), &schema, "auto").unwrap()));
+    assert_eq!(from_json("{\"text\": \"bbba, \"}").unwrap(), expected(&[2, 1, 0]));
+    assert_eq!(from_json("\"aab\"").unwrap(), expected(&[2, 2, 3]));
+    assert_eq!(from_csv("text\naa,b\n").unwrap(), expected(&[2, 1, 3]));
+    assert_eq!(from_csv("aa,b ").unwrap(), expected(&[1, 3, 0]));
+    assert!(from_csv("ab\n").unwrap_err().message.contains("has 2 characters; the model reads 3"));
+    assert!(from_csv("abz\n").unwrap_err().message.contains("'z'"));
+}

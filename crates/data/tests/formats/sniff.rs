@@ -1,0 +1,46 @@
+//! A first look at a source.
+
+use crate::support::folder;
+use thalweg_core::Task;
+use thalweg_data::sniff::{Form, Sniffed, sniff};
+
+fn look(name: &str, text: &str) -> Sniffed {
+    let folder = folder(&[(name, text.as_bytes())]);
+    sniff(folder.path().join(name).to_str().unwrap()).unwrap()
+}
+
+#[test]
+fn columns_are_described_and_a_label_is_guessed() {
+    let rows: String =
+        (0..50).map(|row| format!("id{row};{}.5;{};c{}\n", row, ["a", "b"][row % 2], row % 3)).collect();
+    let text = format!("name;age;class;city\n{rows}x;;a;c1\n");
+    let sniffed = look("people.csv", &text);
+    assert_eq!((sniffed.rows, sniffed.rows_exact, sniffed.task), (51, true, Task::Classification));
+    let Form::Table { columns, label, delimiter, header } = sniffed.form else { panic!("not a table") };
+    assert_eq!((label, delimiter.as_deref(), header), (2, Some(";"), true));
+    let seen: Vec<_> =
+        columns.iter().map(|c| (c.name.as_str(), c.numeric, c.distinct, c.missing, c.ignore)).collect();
+    let expected = [
+        ("name", false, 51, 0, true),
+        ("age", true, 50, 1, false),
+        ("class", false, 2, 0, false),
+        ("city", false, 3, 0, false),
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!(columns[2].examples, ["a", "b"]);
+}
+
+#[test]
+fn long_tables_are_estimated() {
+    let rows: String = (0..40_000).map(|row| format!("{},{}.5\n", 10_000 + row, 10_000 + row)).collect();
+    let sniffed = look("rows.csv", &rows);
+    assert_eq!((sniffed.rows_exact, sniffed.task, sniffed.width()), (false, Task::Regression, 1));
+    assert!((39_000..41_000).contains(&sniffed.rows), "{}", sniffed.rows);
+}
+
+#[test]
+fn other_forms_show_their_schema() {
+    let sniffed = look("rows.libsvm", "1 1:2 3:4\n0 2:1\n");
+    assert_eq!((sniffed.rows, sniffed.width(), sniffed.task), (2, 3, Task::Classification));
+    assert!(matches!(sniff("builtin:digits").unwrap().form, Form::Other(_)));
+}
