@@ -73,9 +73,9 @@ pub fn sniff(source: &str) -> Result<Sniffed> {
     match locate(source)? {
         Located::Files(FileKind::Table, paths) => sniff_table(&open_all(&paths, &spec)?),
         Located::Files(FileKind::Parquet, paths) => {
-            let (names, numeric, records, rows) = parquet::sample(&paths, &spec)?;
-            let table = Table { names, numeric, records: &records, delimiter: None, header: true };
-            table.summary(rows, true)
+            let sample = parquet::sample(&paths, &spec)?;
+            let (names, numeric, records) = (sample.names, sample.numeric, &sample.records);
+            Table { names, numeric, records, delimiter: None, header: true }.summary(sample.rows, true)
         }
         _ => {
             let opened = format::open(&spec, None)?;

@@ -42,7 +42,7 @@ pub(crate) struct OwnRecipe {
 }
 
 impl OwnRecipe {
-    fn from_job(&self) -> Result<&JobRecipe> {
+    fn job_recipe(&self) -> Result<&JobRecipe> {
         self.from_job.as_ref().ok_or_else(|| Error::internal("the recipe was used before its job was known"))
     }
 }
@@ -51,13 +51,13 @@ impl Recipe for OwnRecipe {
     fn data(&self, job: &JobSpec) -> Result<Data> {
         match &self.data {
             Some(open) => open(job),
-            None => self.from_job()?.data(job),
+            None => self.job_recipe()?.data(job),
         }
     }
     fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
         match &self.model {
             Some(build) => build(schema),
-            None => self.from_job()?.model(schema),
+            None => self.job_recipe()?.model(schema),
         }
     }
     fn layers(&self) -> Vec<String> {

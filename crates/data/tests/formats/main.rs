@@ -1,5 +1,6 @@
 //! Every format from file to batch, good and hostile, through the public interface.
 
+mod hostile;
 mod images;
 mod large;
 mod own_rows;

@@ -25,7 +25,7 @@ fn a_row_shows_a_window_and_the_next_character() {
 
 #[test]
 fn the_end_validates_and_no_training_window_reaches_into_it() {
-    let text: String = (0..200_000).map(|n| char::from(b'a' + (n * n % 23) as u8)).collect();
+    let text: String = (0..200_000u64).map(|n| char::from(b'a' + (n * n % 23) as u8)).collect();
     let data = open(text.as_bytes(), 10, 0.25).unwrap();
     let rows = 200_000 - 10;
     assert_eq!(data.validation.len(), (rows as f64 * 0.25).round() as u64);

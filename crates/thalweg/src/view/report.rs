@@ -21,6 +21,7 @@ pub struct ReportView {
     workers: usize,
     started: Option<f64>,
     pace: Pace,
+    told: Option<Outcome>,
 }
 
 impl ReportView {
@@ -43,7 +44,12 @@ impl ReportView {
             report.steps = earlier.steps;
         }
         let workers = job.spec.engine.workers;
-        (ReportView { report, workers, started: None, pace: Pace::default() }, notice)
+        (ReportView { report, workers, started: None, pace: Pace::default(), told: None }, notice)
+    }
+
+    /// How rank 0 says it ended: whether a target was reached is known only there.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.told
     }
 
     /// The report of a job that ended so.
@@ -116,7 +122,10 @@ impl View for ReportView {
                 self.report.ranks.sort_by_key(|known| known.rank);
             }
             // Every rank is done some time; rank 0 speaks for all.
-            Event::Done { last, steps, rows, train_s, .. } if record.rank.is_none_or(|rank| rank == 0) => {
+            Event::Done { outcome, last, steps, rows, train_s }
+                if record.rank.is_none_or(|rank| rank == 0) =>
+            {
+                self.told = Some(*outcome);
                 self.report.last.clone_from(last);
                 (self.report.steps, self.report.train_s) = (*steps, *train_s);
                 self.report.samples_per_s = if *train_s > 0.0 { *rows as f64 / train_s } else { 0.0 };
@@ -286,6 +295,7 @@ mod tests {
         let (mut view, _) = ReportView::open(folder.path(), "x", &Job::default(), false);
         view.record(&at(0.0, started(0))).unwrap();
         view.record(&at(2.0, step(3, 500.0))).unwrap();
+        assert_eq!(view.outcome(), None);
         let culprit = Culprit {
             rank: 1,
             step: Some(4),

@@ -136,9 +136,14 @@ impl ParquetFile {
         }
     }
 
+    /// Whether a column holds the names of rows, which data frames store behind their columns.
+    pub(super) fn holds_row_names(&self, leaf: usize) -> bool {
+        self.names[leaf].starts_with("__index_level_")
+    }
+
     /// `rows.parquet row 17`, counted from 1 over all row groups.
     pub(super) fn place(&self, group: usize, row: usize) -> String {
-        let before: usize = self.groups[..group].iter().sum();
+        let before = self.groups[..group].iter().fold(0, |sum: usize, &rows| sum.saturating_add(rows));
         format!("{} row {}", self.name, before + row + 1)
     }
 }

@@ -53,10 +53,10 @@ pub(super) fn choose(file: &ParquetFile, spec: &DataSpec) -> Result<Roles> {
 /// Data frames store the names of rows as a last column: it is not data unless the job names it.
 fn without_row_names(file: &ParquetFile, spec: &DataSpec) -> DataSpec {
     let mut spec = spec.clone();
-    let row_names = |name: &&String| name.starts_with("__index_level_");
-    spec.ignore.extend(file.names.iter().filter(row_names).cloned());
+    let named = |wanted| (0..file.names.len()).filter(move |&leaf| file.holds_row_names(leaf) == wanted);
+    spec.ignore.extend(named(true).map(|leaf| file.names[leaf].clone()));
     if spec.label.is_none() {
-        spec.label = file.names.iter().rfind(|name| !row_names(name)).cloned().map(ColumnRef::Name);
+        spec.label = named(false).next_back().map(|leaf| ColumnRef::Index(leaf as i64));
     }
     spec
 }

@@ -5,16 +5,17 @@
 
 mod column;
 mod index;
+mod sample;
 
 use super::csv::header::shape_name;
 use super::{Opened, Source, mismatch};
 use crate::block::{Block, BlockFeatures, Blocks};
-use crate::format::csv::sample::SAMPLE_ROWS;
 use crate::table::categories::Categories;
 use crate::table::encoder::push_target;
 use crate::table::labels::Labels;
 use crate::table::problem::Problem;
-use column::{Kind, ParquetFile, Value};
+use column::{ParquetFile, Value};
+pub(crate) use sample::sample;
 use std::path::PathBuf;
 use std::sync::Arc;
 use thalweg_core::schema::{Column, Encoding, Scaling, Schema, Shape, TargetScaling};
@@ -93,39 +94,6 @@ pub(crate) fn open(paths: &[PathBuf], spec: &DataSpec, known: Option<&Schema>) -
         files,
     };
     Ok(Opened { source: Arc::new(source), schema, held: None })
-}
-
-/// The first rows of Parquet files as texts, for a first look: names, which are numbers, rows, and how many there are.
-#[allow(clippy::type_complexity)]
-pub(crate) fn sample(
-    paths: &[PathBuf],
-    spec: &DataSpec,
-) -> Result<(Vec<String>, Vec<bool>, Vec<Vec<Vec<u8>>>, u64)> {
-    let files = paths.iter().map(|path| ParquetFile::open(path, spec)).collect::<Result<Vec<_>>>()?;
-    same_columns(&files)?;
-    let first = &files[0];
-    let kept: Vec<usize> = (0..first.names.len())
-        .filter(|&leaf| {
-            !matches!(first.kinds[leaf], Kind::Other(_)) && !first.names[leaf].starts_with("__index_level_")
-        })
-        .collect();
-    let mut records = Vec::new();
-    if let Some(group) = first.groups.iter().position(|&rows| rows > 0) {
-        let rows = first.groups[group].min(SAMPLE_ROWS);
-        records = vec![Vec::with_capacity(kept.len()); rows];
-        let mut text = Vec::new();
-        for &leaf in &kept {
-            first.read(group, leaf, 0..rows, |row, value| {
-                records[row].push(value.spell(&mut text).to_vec());
-                Ok(())
-            })?;
-        }
-    }
-    let names = kept.iter().map(|&leaf| first.names[leaf].clone()).collect();
-    let numeric = kept.iter().map(|&leaf| first.kinds[leaf] != Kind::Text).collect();
-    let rows =
-        files.iter().flat_map(|file| &file.groups).fold(0u64, |sum, &rows| sum.saturating_add(rows as u64));
-    Ok((names, numeric, records, rows))
 }
 
 fn slots(columns: &[Column], leaves: &[usize], missing_allowed: bool) -> Vec<Slot> {
