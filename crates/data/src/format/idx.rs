@@ -283,7 +283,7 @@ mod tests {
         let images = ("train-images-idx3-ubyte", idx(&[2, 1, 2], &[1, 2, 3, 4]));
         let labels = |count: u32| ("train-labels-idx1-ubyte", idx(&[count], &vec![1; count as usize]));
         assert!(message(&[]).contains("holds no train-images"));
-        assert!(message(&[images.clone()]).contains("stands alone"));
+        assert!(message(std::slice::from_ref(&images)).contains("stands alone"));
         assert!(message(&[images.clone(), labels(3)]).contains("2 images but"));
         assert!(message(&[images.clone(), labels(2)]).contains("same label 1"));
         let cut = ("train-images-idx3-ubyte", idx(&[2, 1, 2], &[1, 2, 3]));

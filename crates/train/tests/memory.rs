@@ -1,0 +1,113 @@
+//! The same programs on threads: what real processes do, without them.
+
+use std::path::Path;
+use thalweg_core::event::{Event, Outcome};
+use thalweg_core::spec::Layers;
+use thalweg_core::{Error, Job, JobSpec, Kind, Model, Result, Schema};
+use thalweg_data::Data;
+use thalweg_graph::Network;
+use thalweg_testkit::cluster::{self, Ended};
+use thalweg_train::{Assignment, Recipe, SavedModel};
+
+struct FromJob(Vec<String>);
+
+impl Recipe for FromJob {
+    fn data(&self, job: &JobSpec) -> Result<Data> {
+        Data::open(&job.data, job.train.seed)
+    }
+    fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
+        Ok(Box::new(Network::build(&self.0, schema.width(), schema.outputs(), schema.task)?))
+    }
+    fn layers(&self) -> Vec<String> {
+        self.0.clone()
+    }
+}
+
+fn job(settings: &[&str]) -> JobSpec {
+    let mut layers = Layers::default();
+    for setting in settings {
+        layers.add_assignment(setting).unwrap();
+    }
+    Job::resolve(layers).unwrap().spec
+}
+
+fn train(world: usize, folder: &Path, settings: &[&str]) -> Vec<Ended<Outcome>> {
+    let workers = format!("engine.workers={world}");
+    let job = job(&[settings, &[workers.as_str()]].concat());
+    let recipe = FromJob(job.model.layers.clone());
+    cluster::run(world, job.train.seed, |rank| {
+        let recipe = FromJob(recipe.0.clone());
+        thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true })
+    })
+}
+
+fn parameters(folder: &Path) -> Vec<f32> {
+    SavedModel::read(folder).unwrap().network().unwrap().1
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
+}
+
+#[test]
+fn every_world_takes_the_same_steps() {
+    let folders: Vec<_> = (0..5).map(|_| tempfile::tempdir().unwrap()).collect();
+    for (world, folder) in [1, 2, 3, 4, 7].into_iter().zip(&folders) {
+        for ended in train(world, folder.path(), &["train.max_steps=100"]) {
+            assert_eq!(ended.result.unwrap(), Outcome::Completed);
+        }
+    }
+    let alone = parameters(folders[0].path());
+    for folder in &folders[1..] {
+        let difference = distance(&alone, &parameters(folder.path()));
+        assert!(difference <= 1e-5, "{difference:e}");
+    }
+}
+
+#[test]
+fn ranks_without_a_row_just_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = train(4, folder.path(), &["train.global_batch=3", "train.max_steps=500"]);
+    let audits = ended[0].events.iter().filter_map(|event| match event {
+        Event::Epoch { audit, .. } => Some(audit),
+        _ => None,
+    });
+    let mut seen = 0;
+    for audit in audits {
+        assert_eq!((audit.once, audit.missed, audit.repeated), (audit.expected, 0, 0));
+        seen += audit.once;
+    }
+    assert_eq!(
+        seen,
+        1438 + 20 * 3 + 2 - 2,
+        "479 full steps and one short one of the first epoch, 20 of the second"
+    );
+}
+
+#[test]
+fn halves_make_a_whole() {
+    let (whole, halves) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    train(2, whole.path(), &["train.max_steps=60"]);
+    train(2, halves.path(), &["train.max_steps=31"]);
+    train(2, halves.path(), &["train.max_steps=60"]);
+    assert_eq!(parameters(whole.path()), parameters(halves.path()), "not the same bits");
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_names_step_rank_and_tensor() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = train(2, folder.path(), &["train.optimizer.kind=sgd", "train.optimizer.lr=1e30"]);
+    let own = ended.iter().filter_map(|ended| ended.result.as_ref().err());
+    let error: &Error = own.clone().find(|error| error.kind == Kind::NotFinite).unwrap();
+    assert!(error.message.contains("layers.") && error.message.contains("step 1"), "{error}");
+}
+
+#[test]
+fn the_target_ends_training_early() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = train(2, folder.path(), &["train.target.accuracy=0.9"]);
+    assert_eq!(*ended[1].result.as_ref().unwrap(), Outcome::TargetReached);
+    let folder = tempfile::tempdir().unwrap();
+    let ended = train(1, folder.path(), &["train.target.accuracy=1.0", "train.epochs=1"]);
+    assert_eq!(*ended[0].result.as_ref().unwrap(), Outcome::TargetMissed);
+}
