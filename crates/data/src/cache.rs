@@ -1,19 +1,39 @@
-//! Decoded blocks, the least recently used going first when memory runs out.
+//! Decoded blocks: all of them if memory allows, else the most recently used.
 
 use crate::block::Block;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use thalweg_core::Result;
 
-/// A cache of decoded blocks, bounded in bytes; it always keeps at least the block asked for last.
+/// A cache of decoded blocks.
 #[derive(Debug)]
-pub(crate) struct Cache {
-    capacity: u64,
-    state: Mutex<State>,
+pub(crate) enum Cache {
+    /// Every block has its place for good; finding one takes no lock.
+    All(Box<[OnceLock<Arc<Block>>]>),
+    /// Bounded in bytes; the block asked for last is always kept.
+    Recent { capacity: u64, state: Mutex<State> },
 }
 
+/// A block, for as long as it is looked at.
+pub(crate) enum Held<'a> {
+    Kept(&'a Block),
+    Shared(Arc<Block>),
+}
+
+impl Deref for Held<'_> {
+    type Target = Block;
+    fn deref(&self) -> &Block {
+        match self {
+            Held::Kept(block) => block,
+            Held::Shared(block) => block,
+        }
+    }
+}
+
+/// The blocks at hand.
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     blocks: HashMap<usize, Entry>,
     bytes: u64,
     clock: u64,
@@ -26,30 +46,40 @@ struct Entry {
 }
 
 impl Cache {
-    /// A cache that holds at most `capacity` bytes.
-    pub(crate) fn new(capacity: u64) -> Cache {
-        Cache { capacity, state: Mutex::default() }
+    /// A cache for so many blocks of so many bytes together, which holds at most `capacity` bytes.
+    pub(crate) fn new(blocks: usize, bytes: u64, capacity: u64) -> Cache {
+        if bytes <= capacity {
+            return Cache::All((0..blocks).map(|_| OnceLock::new()).collect());
+        }
+        Cache::Recent { capacity, state: Mutex::default() }
     }
 
     /// The block, decoded now if it is not at hand. Two threads may decode the same block at once; one result is kept.
-    pub(crate) fn get(
-        &self,
-        number: usize,
-        decode: impl FnOnce() -> Result<Arc<Block>>,
-    ) -> Result<Arc<Block>> {
-        if let Some(block) = self.lock().touch(number) {
-            return Ok(block);
+    pub(crate) fn get(&self, number: usize, decode: impl FnOnce() -> Result<Arc<Block>>) -> Result<Held<'_>> {
+        match self {
+            Cache::All(slots) => {
+                if let Some(block) = slots[number].get() {
+                    return Ok(Held::Kept(block));
+                }
+                let block = decode()?;
+                Ok(Held::Kept(slots[number].get_or_init(|| block)))
+            }
+            Cache::Recent { capacity, state } => {
+                if let Some(block) = lock(state).touch(number) {
+                    return Ok(Held::Shared(block));
+                }
+                let block = decode()?;
+                let mut state = lock(state);
+                state.make_room(capacity.saturating_sub(block.bytes()));
+                Ok(Held::Shared(state.insert(number, block)))
+            }
         }
-        let block = decode()?;
-        let mut state = self.lock();
-        state.make_room(self.capacity.saturating_sub(block.bytes()));
-        Ok(state.insert(number, block))
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while the lock is held leaves a cache that is still consistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // A panic while the lock is held leaves a cache that is still consistent.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {
@@ -94,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_block_goes_first() {
-        let cache = Cache::new(250);
+        let cache = Cache::new(3, 300, 250);
         let decoded = Cell::new(0);
         let get = |number| {
             let decode = || {
@@ -112,8 +142,11 @@ mod tests {
 
     #[test]
     fn a_block_larger_than_the_cache_is_still_served_and_errors_are_not_kept() {
-        let cache = Cache::new(10);
-        assert!(cache.get(0, || Err(Error::data("bad"))).is_err());
-        assert!(cache.get(0, || Ok(block())).is_ok());
+        for capacity in [10, 100] {
+            let cache = Cache::new(1, 100, capacity);
+            assert!(cache.get(0, || Err(Error::data("bad"))).is_err());
+            assert!(cache.get(0, || Ok(block())).is_ok());
+            assert!(cache.get(0, || Err(Error::data("bad"))).is_ok());
+        }
     }
 }

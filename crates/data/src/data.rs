@@ -9,7 +9,7 @@ use crate::split::Split;
 use crate::statistics::{BlockStatistics, Statistics};
 use std::sync::{Arc, OnceLock};
 use thalweg_core::schema::Schema;
-use thalweg_core::spec::data::{DataSpec, Missing, Scale, VALIDATION_SHARE};
+use thalweg_core::spec::data::{DataSpec, VALIDATION_SHARE};
 use thalweg_core::spec::setting::Held;
 use thalweg_core::{Error, Result, Targets};
 
@@ -26,14 +26,30 @@ pub struct Data {
     preparation: Arc<OnceLock<Preparation>>,
 }
 
+/// How a source is cut, and the memory for its decoded rows.
+struct Plan {
+    share: f64,
+    seed: u64,
+    memory: u64,
+}
+
 impl Data {
     /// Opens the source of a job and splits it by seed.
     pub fn open(spec: &DataSpec, seed: u64) -> Result<Data> {
-        let opened = format::open(spec, None)?;
+        Data::open_split(spec, seed, None)
+    }
+
+    /// The same rows and the same split again, with the schema that was stored with a model: nothing has to be fitted.
+    pub fn open_again(spec: &DataSpec, seed: u64, schema: &Schema) -> Result<Data> {
+        Data::open_split(spec, seed, Some(schema))
+    }
+
+    fn open_split(spec: &DataSpec, seed: u64, known: Option<&Schema>) -> Result<Data> {
+        let opened = format::open(spec, known)?;
         let held = match &spec.validation {
             Some(Held::Source(source)) => {
                 let spec = DataSpec { source: source.clone(), validation: None, ..spec.clone() };
-                Some(format::open(&spec, Some(&opened.schema))?.source)
+                Some(format::open(&spec, Some(&opened.schema))?.unseen())
             }
             _ => opened.held.clone(),
         };
@@ -41,7 +57,12 @@ impl Data {
             Some(Held::Share(share)) => share,
             _ => VALIDATION_SHARE,
         };
-        Data::assemble(opened, held, share, seed, spec)
+        let mut schema = opened.schema;
+        let fitting = match known {
+            Some(_) => Fitting::done(),
+            None => Fitting::choose(spec.scale, spec.missing, &mut schema),
+        };
+        Data::assemble(opened.source, held, schema, fitting, Plan { share, seed, memory: spec.memory.0 / 2 })
     }
 
     /// A user's own rows: dense features, row-major, `width` numbers each, with their targets. They are taken as they
@@ -53,38 +74,40 @@ impl Data {
         validation_share: f64,
         seed: u64,
     ) -> Result<Data> {
-        let opened = memory::open(width, &features, &targets)?;
-        let spec = DataSpec { scale: Scale::None, ..Default::default() };
-        Data::assemble(opened, None, validation_share, seed, &spec)
+        let Opened { source, schema, .. } = memory::open(width, &features, &targets)?;
+        Data::assemble(
+            source,
+            None,
+            schema,
+            Fitting::done(),
+            Plan { share: validation_share, seed, memory: 0 },
+        )
     }
 
     fn assemble(
-        opened: Opened,
+        source: Arc<dyn Source>,
         held: Option<Arc<dyn Source>>,
-        share: f64,
-        seed: u64,
-        spec: &DataSpec,
+        schema: Schema,
+        fitting: Fitting,
+        plan: Plan,
     ) -> Result<Data> {
-        let Opened { source, mut schema, .. } = opened;
-        let fitting = Fitting::choose(spec.scale, spec.missing, &mut schema);
         let preparation = Arc::new(OnceLock::new());
         if !fitting.needs_statistics() {
             let _ = preparation.set(Preparation::new(&schema));
         }
         let blocks = source.blocks().clone();
-        let memory = spec.memory.0 / 2;
         let rows =
             |store: &Arc<Store>, selection| Rows::new(store.clone(), selection, preparation.clone(), &schema);
-        let store = Store::new(source.clone(), memory);
+        let store = Store::new(source.clone(), plan.memory);
         let (training, validation) = match held {
             Some(held) => {
                 let selection = Selection::all(held.blocks().clone());
-                (rows(&store, Selection::all(blocks)), rows(&Store::new(held, memory), selection))
+                (rows(&store, Selection::all(blocks)), rows(&Store::new(held, plan.memory), selection))
             }
             None => {
                 let split = match source.overlap() {
-                    0 => Split::drawn(blocks, share, seed)?,
-                    gap => Split::at_the_end(blocks, share, gap)?,
+                    0 => Split::drawn(blocks, plan.share, plan.seed)?,
+                    gap => Split::at_the_end(blocks, plan.share, gap)?,
                 };
                 (rows(&store, split.training), rows(&store, split.validation))
             }
@@ -98,7 +121,8 @@ impl Data {
     }
 
     /// Statistics of the training rows in this part's share of the blocks. Here rows are decoded: one that cannot be
-    /// used is an error that names file and row.
+    /// used is an error that names file and row. Validation rows of another source are decoded too, so that they do not
+    /// fail after the first epoch.
     pub fn statistics(&self, part: usize, parts: usize) -> Result<Statistics> {
         let selection = self.training.selection();
         let wanted = if self.fitting.needs_columns() { numbers(&self.schema) } else { Vec::new() };
@@ -112,6 +136,11 @@ impl Data {
             selection.append_ids(number, &mut ids);
             let rows: Vec<usize> = ids.iter().map(|id| (id - first) as usize).collect();
             statistics.blocks.push(BlockStatistics::gather(number, &block, &rows, width, &wanted));
+        }
+        if !self.training.shares_source(&self.validation) {
+            for number in share(self.validation.selection().blocks().len(), part, parts) {
+                self.validation.store().block(number)?;
+            }
         }
         Ok(statistics)
     }

@@ -1,7 +1,7 @@
 //! A set of rows, ready to be loaded into batches.
 
 use crate::block::{Block, BlockFeatures};
-use crate::cache::Cache;
+use crate::cache::{Cache, Held};
 use crate::format::Source;
 use crate::sampler::WINDOW_BYTES;
 use crate::selection::Selection;
@@ -20,11 +20,14 @@ impl Store {
     /// Keeps decoded blocks up to so many bytes, and at least what the sampler permutes together: with less, each
     /// step would decode every block of its window again.
     pub(crate) fn new(source: Arc<dyn Source>, memory: u64) -> Arc<Store> {
-        Arc::new(Store { source, cache: Cache::new(memory.max(WINDOW_BYTES / 4 * 5)) })
+        let blocks = source.blocks();
+        let bytes = blocks.rows().saturating_mul(source.row_bytes());
+        let cache = Cache::new(blocks.len(), bytes, memory.max(WINDOW_BYTES / 4 * 5));
+        Arc::new(Store { source, cache })
     }
 
     /// A decoded block.
-    pub(crate) fn block(&self, number: usize) -> Result<Arc<Block>> {
+    pub(crate) fn block(&self, number: usize) -> Result<Held<'_>> {
         self.cache.get(number, || self.source.decode(number))
     }
 }
@@ -35,6 +38,8 @@ pub(crate) struct Preparation {
     schema: Schema,
     /// What a missing value of each number becomes; empty if nothing can be missing.
     imputed: Vec<f32>,
+    /// If one factor is all there is to do.
+    uniform: Option<f32>,
 }
 
 impl Preparation {
@@ -54,7 +59,12 @@ impl Preparation {
         if imputed.iter().all(|value| value.is_nan()) {
             imputed.clear();
         }
-        Preparation { schema: schema.clone(), imputed }
+        let uniform = match (schema.scaling.shift.as_slice(), schema.scaling.factor.as_slice()) {
+            ([], []) => Some(1.0),
+            ([], [factor]) => Some(*factor),
+            _ => None,
+        };
+        Preparation { schema: schema.clone(), uniform: uniform.filter(|_| imputed.is_empty()), imputed }
     }
 
     /// Fills in what is missing and scales, in place.
@@ -120,6 +130,10 @@ impl Rows {
         &self.store
     }
 
+    pub(crate) fn shares_source(&self, other: &Rows) -> bool {
+        Arc::ptr_eq(&self.store, &other.store)
+    }
+
     pub(crate) fn selection(&self) -> Arc<Selection> {
         self.selection.clone()
     }
@@ -139,7 +153,7 @@ impl Rows {
         batch.epoch = epoch;
         batch.width = self.empty.width;
         batch.rows.extend_from_slice(ids);
-        let mut current: Option<(usize, Arc<Block>)> = None;
+        let mut current: Option<(usize, Held<'_>)> = None;
         for &id in ids {
             if id >= self.source_len() {
                 return Err(Error::internal(format!("row {id} of a source of {} rows", self.source_len())));
@@ -173,9 +187,15 @@ fn copy_row(block: &Block, row: usize, preparation: &Preparation, batch: &mut Ba
             preparation.finish(&mut into[start..]);
         }
         (BlockFeatures::Pixels(from), Features::Dense(into)) => {
-            let start = into.len();
-            into.extend(from[row * width..(row + 1) * width].iter().map(|&pixel| f32::from(pixel)));
-            preparation.finish(&mut into[start..]);
+            let pixels = from[row * width..(row + 1) * width].iter().map(|&pixel| f32::from(pixel));
+            match preparation.uniform {
+                Some(factor) => into.extend(pixels.map(|pixel| pixel * factor)),
+                None => {
+                    let start = into.len();
+                    into.extend(pixels);
+                    preparation.finish(&mut into[start..]);
+                }
+            }
         }
         (
             BlockFeatures::Sparse { starts, columns, values },

@@ -47,6 +47,11 @@ impl Fitting {
         Fitting { features, target, means }
     }
 
+    /// Nothing is left to fit.
+    pub(crate) fn done() -> Fitting {
+        Fitting { features: Scale::None, target: Scale::None, means: false }
+    }
+
     /// Whether statistics are needed at all.
     pub(crate) fn needs_statistics(&self) -> bool {
         self.target != Scale::None || self.needs_columns()

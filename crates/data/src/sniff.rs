@@ -7,6 +7,7 @@ use crate::raw::Raw;
 use crate::table::categories::MOST_CATEGORIES;
 use crate::table::labels::LabelTally;
 use crate::table::value::{is_missing, shown};
+use csv::ByteRecord;
 use std::collections::HashSet;
 use thalweg_core::schema::{Schema, Shape};
 use thalweg_core::spec::data::{DataSpec, TaskChoice};
@@ -108,7 +109,7 @@ fn sniff_table(files: &[Raw]) -> Result<Sniffed> {
 struct Table<'a> {
     names: Vec<String>,
     numeric: Vec<bool>,
-    records: &'a [Vec<Vec<u8>>],
+    records: &'a [ByteRecord],
     delimiter: Option<String>,
     header: bool,
 }
@@ -131,7 +132,7 @@ impl Table<'_> {
         let mut examples = Vec::new();
         let mut missing = 0;
         for record in self.records {
-            let value = record.get(column).map(Vec::as_slice).unwrap_or_default();
+            let value = record.get(column).unwrap_or_default();
             if is_missing(value) {
                 missing += 1;
             } else if seen.insert(value) && examples.len() < EXAMPLES {

@@ -27,8 +27,14 @@ enum Command {
     Resume(command::resume::ResumeArgs),
     /// Loss and metrics of a trained model on validation rows or another source
     Evaluate(command::evaluate::EvaluateArgs),
+    /// Answers of a trained model for rows of a file or of standard input
+    Predict(command::predict::PredictArgs),
+    /// Write a commented job file for a data file of your own
+    Init(command::init::InitArgs),
     /// Print the resolved job and where each value came from
     Config(ConfigArgs),
+    /// Look at this machine, its network and the launcher's variables before a job does
+    Doctor(DoctorArgs),
     /// List the presets: systems of the literature as settings of the dials
     Strategies {
         /// As JSON
@@ -98,6 +104,33 @@ struct ConfigArgs {
     json: bool,
 }
 
+/// What `doctor` takes.
+#[derive(Args, Debug)]
+struct DoctorArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Answer another host's `--peer` for ten minutes
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "peer")]
+    listen: Option<String>,
+    /// Measure round trip and clock skew against a host that runs `--listen`
+    #[arg(long, value_name = "HOST:PORT")]
+    peer: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl DoctorArgs {
+    fn run(&self) -> Result<u8> {
+        let healthy = match (&self.listen, &self.peer) {
+            (Some(address), _) => command::doctor::listen(address).map(|()| true),
+            (None, Some(address)) => command::doctor::peer(address, self.json),
+            (None, None) => command::doctor::run(&self.job.resolve()?, self.json),
+        }?;
+        Ok(u8::from(!healthy))
+    }
+}
+
 impl Cli {
     /// Carries out what was typed; the answer is the exit code.
     pub fn run(self) -> Result<u8> {
@@ -106,8 +139,11 @@ impl Cli {
             Some(Command::Train(args)) => command::train::run(&args),
             Some(Command::Resume(args)) => command::resume::run(&args),
             Some(Command::Evaluate(args)) => command::evaluate::run(&args).map(|()| 0),
+            Some(Command::Predict(args)) => command::predict::run(&args).map(|()| 0),
+            Some(Command::Init(args)) => command::init::run(&args).map(|()| 0),
             Some(Command::Config(args)) if args.keys => command::config::run_keys(args.json).map(|()| 0),
             Some(Command::Config(args)) => command::config::run(&args.job.resolve()?, args.json).map(|()| 0),
+            Some(Command::Doctor(args)) => args.run(),
             Some(Command::Strategies { json }) => command::strategies::run(json).map(|()| 0),
         }
     }

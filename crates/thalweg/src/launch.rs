@@ -149,11 +149,11 @@ fn close(
     let (view, closed) = views.close();
     let ended = ended.and_then(|code| closed.map(|()| code)).map_err(|error| with_resume_hint(error, folder));
     let outcome = match &ended {
-        Ok(0) => None,
-        Ok(_) => Some(Outcome::Interrupted),
-        Err(_) => Some(Outcome::Failed),
+        Ok(0) => view.outcome().unwrap_or(Outcome::Completed),
+        Ok(_) => Outcome::Interrupted,
+        Err(_) => Outcome::Failed,
     };
-    let report = view.finish(outcome.unwrap_or(Outcome::Completed), ended.as_ref().err(), started.elapsed());
+    let report = view.finish(outcome, ended.as_ref().err(), started.elapsed());
     let written = report::write(&report, folder);
     let code = ended?;
     written?;

@@ -33,15 +33,11 @@ pub(crate) fn open(folder: &Path, spec: &DataSpec, known: Option<&Schema>) -> Re
         Some(schema) => schema.clone(),
         None => training.schema(spec.task)?,
     };
-    // What a model is evaluated on is the part it has not seen.
     let held = match (spec.validation.is_none(), Part::open(folder, "t10k", &mut budget)?) {
         (true, Some(part)) => Some(part.source(&schema)?),
         _ => None,
     };
-    match (known, held) {
-        (Some(_), Some(held)) => Ok(Opened { source: held, schema, held: None }),
-        (_, held) => Ok(Opened { source: training.source(&schema)?, schema, held }),
-    }
+    Ok(Opened { source: training.source(&schema)?, schema, held })
 }
 
 /// A pair of files, checked.

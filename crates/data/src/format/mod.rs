@@ -46,6 +46,13 @@ pub(crate) struct Opened {
     pub(crate) held: Option<Arc<dyn Source>>,
 }
 
+impl Opened {
+    /// The rows to judge a model by that was trained elsewhere: those kept for validation, or all.
+    pub(crate) fn unseen(self) -> Arc<dyn Source> {
+        self.held.unwrap_or(self.source)
+    }
+}
+
 /// Opens what a job names; with a stored schema, its columns, classes and categories hold.
 pub(crate) fn open(spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
     let opened = match locate(&spec.source)? {

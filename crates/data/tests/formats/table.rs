@@ -3,7 +3,7 @@
 use crate::support::{all, fit, folder, read, spec};
 use thalweg_core::schema::{Encoding, Shape};
 use thalweg_core::spec::data::{DataSpec, Missing, Scale, TaskChoice};
-use thalweg_core::spec::setting::{Auto, Bytes, ColumnRef};
+use thalweg_core::spec::setting::{Auto, Bytes, ColumnRef, Held};
 use thalweg_core::{Error, Result, Schema, Targets, Task};
 use thalweg_data::Data;
 
@@ -235,4 +235,40 @@ fn the_memory_given_does_not_change_the_rows() {
     let in_memory = read(&spec).unwrap();
     spec.memory = Bytes(0);
     assert_eq!(read(&spec).unwrap(), in_memory);
+}
+
+#[test]
+fn a_validation_source_of_its_own_is_checked_with_the_statistics() {
+    let folder = folder(&[
+        ("train.csv", b"age,city,y\n1,a,no\n2,b,yes\n3,a,no\n"),
+        ("held.csv", b"age,city,y\n9,b,yes\n"),
+        ("bad.csv", b"age,city,y\n1,a,no\n2,zzz,no\n"),
+    ]);
+    let mut spec = spec(folder.path(), "train.csv");
+    spec.scale = Scale::Standard;
+    let held = |name: &str| Some(Held::Source(folder.path().join(name).to_str().unwrap().into()));
+    spec.validation = held("held.csv");
+    let mut data = Data::open(&spec, 1).unwrap();
+    fit(&mut data).unwrap();
+    assert_eq!((data.training.len(), data.validation.len(), data.validation.source_len()), (3, 1, 1));
+    assert_eq!(all(&data.validation).unwrap().1, Targets::Classes(vec![1]));
+    spec.validation = held("bad.csv");
+    let message = Data::open(&spec, 1).unwrap().statistics(0, 1).unwrap_err().message;
+    assert!(message.contains("bad.csv line 3, column `city`: the category `zzz`"), "{message}");
+}
+
+#[test]
+fn a_stored_schema_brings_back_the_same_rows_without_a_fit() {
+    let rows: String = (0..500).map(|row| format!("{row},k{},{}\n", row % 3, row % 2)).collect();
+    let folder = folder(&[("people.csv", rows.as_bytes())]);
+    let mut spec = spec(folder.path(), "people.csv");
+    (spec.scale, spec.validation) = (Scale::Auto, None);
+    let mut data = Data::open(&spec, 5).unwrap();
+    assert!(all(&data.training).is_err(), "not before the fit");
+    fit(&mut data).unwrap();
+    let again = Data::open_again(&spec, 5, &data.schema).unwrap();
+    assert!(!again.needs_statistics());
+    assert_eq!(again.schema, data.schema);
+    assert_eq!(all(&again.training).unwrap(), all(&data.training).unwrap());
+    assert_eq!(all(&again.validation).unwrap(), all(&data.validation).unwrap());
 }

@@ -6,6 +6,8 @@ use thalweg_core::{Error, Result};
 pub mod config;
 pub mod doctor;
 pub mod evaluate;
+pub mod init;
+pub mod predict;
 pub mod resume;
 pub mod strategies;
 pub mod train;

@@ -20,7 +20,8 @@ pub fn summary(report: &Report, folder: &Path, extra: &[String]) -> String {
     if let Some(shares) = shares(&report.ranks) {
         line("ranks", shares);
     }
-    line("files", format!("{}/ model.safetensors, report.json, events.jsonl", folder.display()));
+    let result = if report.outcome == Outcome::Interrupted { "checkpoints/" } else { "model.safetensors" };
+    line("files", format!("{}/ {result}, report.json, events.jsonl", folder.display()));
     for extra in extra {
         line("", extra.clone());
     }

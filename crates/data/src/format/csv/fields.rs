@@ -39,6 +39,13 @@ impl Record<'_> {
         self.record.get(number).unwrap_or_default()
     }
 
+    /// The whole record, its fields trimmed.
+    pub(crate) fn trimmed(&self) -> ByteRecord {
+        let mut record = self.record.clone();
+        record.trim();
+        record
+    }
+
     /// Where it begins, counted from where the reader began; blank lines may stand before it.
     pub(crate) fn offset(&self) -> u64 {
         self.record.position().map_or(0, Position::byte)

@@ -5,6 +5,7 @@ use super::fields::FieldReader;
 use crate::raw::Raw;
 use crate::table::columns::{names_of_header, numbered_names};
 use crate::table::value::{is_missing, number};
+use csv::ByteRecord;
 use std::collections::HashSet;
 use std::io::Read;
 use thalweg_core::spec::setting::Auto;
@@ -24,7 +25,7 @@ const DIALECT_BYTES: u64 = 1 << 16;
 pub(crate) struct Sample {
     pub(crate) delimiter: Delimiter,
     /// The first records, trimmed, a header included.
-    pub(crate) records: Vec<Vec<Vec<u8>>>,
+    pub(crate) records: Vec<ByteRecord>,
     /// Where each record begins.
     pub(crate) offsets: Vec<u64>,
     /// Whether these are all records of the file.
@@ -51,9 +52,8 @@ impl Sample {
                 sample.complete = start + SAMPLE_BYTES >= file.len();
                 break;
             };
-            let fields = (0..record.len()).map(|field| record.field(field).to_vec()).collect();
             sample.offsets.push(start + record.offset());
-            sample.records.push(fields);
+            sample.records.push(record.trimmed());
         }
         if !sample.complete && sample.records.len() > 1 {
             // The end of the sample may cut a record.
@@ -72,7 +72,7 @@ impl Sample {
         }
     }
 
-    fn guess_header(&self, first: &[Vec<u8>], rest: &[Vec<Vec<u8>>], file: &Raw) -> Result<bool> {
+    fn guess_header(&self, first: &ByteRecord, rest: &[ByteRecord], file: &Raw) -> Result<bool> {
         if rest.is_empty() {
             return Ok(first.iter().all(|field| number(field).is_none()));
         }
@@ -108,7 +108,7 @@ impl Sample {
 
     /// Names of the columns, given whether there is a header.
     pub(crate) fn names(&self, header: bool) -> Vec<String> {
-        let width = self.records.get(usize::from(header)).or(self.records.first()).map_or(0, Vec::len);
+        let width = self.records.get(usize::from(header)).or(self.records.first()).map_or(0, ByteRecord::len);
         match self.records.first() {
             Some(first) if header && first.len() == width => {
                 names_of_header(first.iter().map(|field| String::from_utf8_lossy(field).into_owned()))
@@ -118,13 +118,13 @@ impl Sample {
     }
 
     /// The rows, without the header.
-    pub(crate) fn rows(&self, header: bool) -> &[Vec<Vec<u8>>] {
+    pub(crate) fn rows(&self, header: bool) -> &[ByteRecord] {
         &self.records[usize::from(header).min(self.records.len())..]
     }
 }
 
 /// Whether nine in ten of a column's values are numbers; a column without any value counts as numbers.
-pub(crate) fn holds_numbers(rows: &[Vec<Vec<u8>>], column: usize) -> bool {
+pub(crate) fn holds_numbers(rows: &[ByteRecord], column: usize) -> bool {
     let values = rows.iter().filter_map(|row| row.get(column)).filter(|value| !is_missing(value));
     let (mut count, mut numbers) = (0u64, 0u64);
     for value in values {
@@ -135,14 +135,14 @@ pub(crate) fn holds_numbers(rows: &[Vec<Vec<u8>>], column: usize) -> bool {
 }
 
 /// Whether no column ever shows its first value again, while some column repeats others: then the first are names.
-fn never_repeats(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
+fn never_repeats(first: &ByteRecord, rest: &[ByteRecord]) -> bool {
     let mut repeats = false;
     for (column, name) in first.iter().enumerate() {
         let values = || rest.iter().filter_map(|row| row.get(column));
         if name.is_empty() || values().any(|value| value == name) {
             return false;
         }
-        let distinct: HashSet<&Vec<u8>> = values().collect();
+        let distinct: HashSet<&[u8]> = values().collect();
         repeats |= distinct.len() < rest.len();
     }
     repeats

@@ -3,6 +3,7 @@
 use super::column::{Kind, ParquetFile};
 use super::same_columns;
 use crate::format::csv::sample::SAMPLE_ROWS;
+use csv::ByteRecord;
 use std::path::PathBuf;
 use thalweg_core::Result;
 use thalweg_core::spec::data::DataSpec;
@@ -12,7 +13,7 @@ pub(crate) struct Sample {
     pub(crate) names: Vec<String>,
     /// For each column, whether it holds numbers.
     pub(crate) numeric: Vec<bool>,
-    pub(crate) records: Vec<Vec<Vec<u8>>>,
+    pub(crate) records: Vec<ByteRecord>,
     /// Rows of all files, as they claim.
     pub(crate) rows: u64,
 }
@@ -28,11 +29,11 @@ pub(crate) fn sample(paths: &[PathBuf], spec: &DataSpec) -> Result<Sample> {
     let mut records = Vec::new();
     if let Some(group) = first.groups.iter().position(|&rows| rows > 0) {
         let rows = first.groups[group].min(SAMPLE_ROWS);
-        records = vec![Vec::with_capacity(kept.len()); rows];
+        records = vec![ByteRecord::new(); rows];
         let mut text = Vec::new();
         for &leaf in &kept {
             first.read(group, leaf, 0..rows, |row, value| {
-                records[row].push(value.spell(&mut text).to_vec());
+                records[row].push_field(value.spell(&mut text));
                 Ok(())
             })?;
         }

@@ -1,0 +1,125 @@
+//! `thalweg init`: a commented job for a data file of one's own.
+
+use clap::Args;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use thalweg_cluster::tensorfile::write_atomically;
+use thalweg_core::spec::JobSpec;
+use thalweg_core::{Error, Result, Task};
+use thalweg_data::sniff::{Form, Sniffed, SniffedColumn, sniff};
+
+/// What `init` takes.
+#[derive(Args, Debug)]
+pub struct InitArgs {
+    /// The data: a file, a folder or a pattern, as in `data.source`
+    pub data: String,
+    /// Where the job goes (default: the data's name with .toml, here); - for standard output
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Replace a job file that is there
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Looks at the data and writes the job.
+pub fn run(args: &InitArgs) -> Result<()> {
+    let sniffed = sniff(&args.data)?;
+    let text = job(&args.data, &sniffed);
+    let path = args.out.clone().unwrap_or_else(|| default_path(&args.data));
+    if path.as_os_str() == "-" {
+        return super::print(&text);
+    }
+    if path.exists() && !args.force {
+        return Err(Error::job(format!("{} is there already", path.display()))
+            .hint("choose another file with --out, or replace it with --force"));
+    }
+    write_atomically(&path, text.as_bytes())?;
+    let shown = path.display();
+    eprintln!("{}", first_look(&args.data, &sniffed));
+    eprintln!("\nwrote {shown}; look it over, then\n  thalweg train {shown}");
+    Ok(())
+}
+
+fn default_path(data: &str) -> PathBuf {
+    let name = data.trim_end_matches('/').rsplit('/').next().unwrap_or("job");
+    let stem = name.trim_start_matches("builtin:").split('.').next().unwrap_or("job").replace(['*', '?'], "");
+    PathBuf::from(format!("{}.toml", if stem.is_empty() { "job" } else { &stem }))
+}
+
+/// What was seen, for the terminal.
+fn first_look(data: &str, sniffed: &Sniffed) -> String {
+    let rows = format!("{}{} rows", if sniffed.rows_exact { "" } else { "about " }, sniffed.rows);
+    match &sniffed.form {
+        Form::Table { columns, label, .. } => {
+            let mut text = format!("{data}: {rows}, {} columns", columns.len());
+            for (place, column) in columns.iter().enumerate() {
+                let _ = write!(text, "\n  {}", describe(column, place == *label));
+            }
+            text
+        }
+        Form::Other(schema) => {
+            format!("{data}: {rows} of {} numbers, {} classes", schema.width(), schema.classes.len())
+        }
+    }
+}
+
+fn describe(column: &SniffedColumn, is_label: bool) -> String {
+    let kind = if column.numeric { "numbers" } else { "categories" };
+    let mut text = format!("{:<16} {kind}, {} different", column.name, column.distinct);
+    if column.missing > 0 {
+        let _ = write!(text, ", {} missing", column.missing);
+    }
+    let _ = write!(text, ", such as {}", column.examples.join(", "));
+    if is_label {
+        text += "  <- what is predicted";
+    } else if column.ignore {
+        text += "  <- left out";
+    }
+    text
+}
+
+/// The job file.
+fn job(data: &str, sniffed: &Sniffed) -> String {
+    let defaults = JobSpec::default();
+    let quote = |text: &str| toml::Value::String(text.into()).to_string();
+    let mut text = String::from("# A job for thalweg. Every key: thalweg config --keys\n\n[data]\n");
+    let _ = writeln!(text, "source = {}", quote(data));
+    if let Form::Table { columns, label, delimiter, header } = &sniffed.form {
+        let target = &columns[*label];
+        text += "# What is predicted. The columns seen:\n";
+        for (place, column) in columns.iter().enumerate() {
+            let _ = writeln!(text, "#   {}", describe(column, place == *label).replace('\n', " "));
+        }
+        match header {
+            true => _ = writeln!(text, "label = {}", quote(&target.name)),
+            false => _ = writeln!(text, "label = {label}  # counted from 0: the file has no header"),
+        }
+        let ignored: Vec<String> =
+            columns.iter().filter(|column| column.ignore).map(|column| quote(&column.name)).collect();
+        if !ignored.is_empty() {
+            let _ = writeln!(text, "ignore = [{}]  # different in almost every row", ignored.join(", "));
+        }
+        if columns.iter().any(|column| column.missing > 0 && !column.ignore) {
+            text += "missing = \"mean\"  # some values are missing; \"error\" refuses them\n";
+        }
+        if let Some(delimiter) = delimiter {
+            let _ = writeln!(text, "# delimiter = \"auto\"  # seen: {delimiter}");
+        }
+    }
+    let task = if sniffed.task == Task::Classification { "classification" } else { "regression" };
+    let _ = writeln!(text, "task = \"{task}\"");
+    text += "# validation = 0.2  # the share of rows kept for validation, or another file\n";
+    text += "# scale = \"auto\"  # none, minmax, standard\n";
+    text += "\n[model]\n# auto: as many outputs as the data asks for\nlayers = [\"dense 128 relu\", \"dense auto\"]\n";
+    let batch = if sniffed.rows > 20_000 { 256 } else { defaults.train.global_batch };
+    let epochs = if sniffed.rows > 100_000 { 5 } else { 20 };
+    let _ = write!(
+        text,
+        "\n[train]\nglobal_batch = {batch}  # rows of one step, over all workers\nepochs = {epochs}\nseed = {}\n\
+         optimizer = {{ kind = \"adam\", lr = 1e-3 }}\n",
+        defaults.train.seed
+    );
+    text += "\n[strategy]\npreset = \"allreduce\"  # see: thalweg strategies\n";
+    let _ = write!(text, "\n[engine]\nworkers = {}\n", defaults.engine.workers);
+    text
+}

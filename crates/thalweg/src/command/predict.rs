@@ -1,0 +1,225 @@
+//! `thalweg predict`: answers of a trained model, row by row.
+
+use clap::{Args, ValueEnum};
+use flate2::bufread::MultiGzDecoder;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use thalweg_core::spec::{Job, Layers};
+use thalweg_core::{Batch, Error, Kind, Model, Result, Schema, Task};
+use thalweg_data::{Data, Records};
+use thalweg_graph::Network;
+use thalweg_train::SavedModel;
+
+/// Rows answered at once.
+const AT_ONCE: usize = 512;
+
+/// How rows and answers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Comma-separated, with or without a header
+    Csv,
+    /// One JSON object or array per line
+    Jsonl,
+}
+
+/// What `predict` takes.
+#[derive(Args, Debug)]
+pub struct PredictArgs {
+    /// The folder of a run, or its model.safetensors
+    pub model: PathBuf,
+    /// Rows to answer: a file, any source a job can name, or - for standard input
+    #[arg(default_value = "-")]
+    pub input: String,
+    /// How rows and answers are written (default: by the input's ending, else csv)
+    #[arg(long, value_enum)]
+    pub format: Option<Format>,
+    /// Where answers go (default: standard output)
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Also write the probability of every class
+    #[arg(long)]
+    pub probabilities: bool,
+}
+
+/// Predicts and writes.
+pub fn run(args: &PredictArgs) -> Result<()> {
+    let saved = SavedModel::read(&args.model)?;
+    let (network, parameters) = saved.network()?;
+    let schema = &saved.schema;
+    let format = args.format.unwrap_or_else(|| format_of(&args.input));
+    let mut answers =
+        Answers { network, parameters, schema, format, every: args.probabilities, outputs: Vec::new() };
+    let Some(path) = &args.out else {
+        let mut output = BufWriter::new(io::stdout().lock());
+        return match answers.write(&saved, &args.input, &mut output).and_then(|()| flush(&mut output)) {
+            // Somebody who has seen enough (`| head`) is no failure.
+            Err(error) if error.kind == Kind::Interrupted => Ok(()),
+            result => result,
+        };
+    };
+    // Written beside its place and moved there: no half of an answer is ever taken for the whole.
+    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+    let broken = |error: io::Error| Error::io(format!("cannot write {}", path.display()), &error);
+    let mut output = BufWriter::new(File::create(&beside).map_err(broken)?);
+    let written = answers.write(&saved, &args.input, &mut output).and_then(|()| flush(&mut output));
+    match written.and_then(|()| std::fs::rename(&beside, path).map_err(broken)) {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let _ = std::fs::remove_file(&beside);
+            Err(error)
+        }
+    }
+}
+
+fn flush(output: &mut impl Write) -> Result<()> {
+    output.flush().map_err(|error| unwritable(&error))
+}
+
+fn unwritable(error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Error::new(Kind::Interrupted, "the reader went away"),
+        _ => Error::io("cannot write the answers", error),
+    }
+}
+
+/// The ending without `.gz`.
+fn ending(input: &str) -> &str {
+    let plain = input.strip_suffix(".gz").unwrap_or(input);
+    plain.rsplit_once('.').map_or("", |(_, ending)| ending)
+}
+
+fn format_of(input: &str) -> Format {
+    if matches!(ending(input), "jsonl" | "ndjson" | "json") { Format::Jsonl } else { Format::Csv }
+}
+
+struct Answers<'a> {
+    network: Network,
+    parameters: Vec<f32>,
+    schema: &'a Schema,
+    format: Format,
+    every: bool,
+    outputs: Vec<f32>,
+}
+
+impl Answers<'_> {
+    fn write(&mut self, saved: &SavedModel, input: &str, output: &mut impl Write) -> Result<()> {
+        if self.format == Format::Csv {
+            self.header(output).map_err(|error| unwritable(&error))?;
+        }
+        let source = Path::new(input).is_dir() || matches!(ending(input), "libsvm" | "svm" | "parquet");
+        if source {
+            return self.answer_source(saved, input, output);
+        }
+        let reader = open(input)?;
+        let mut records = match self.format {
+            Format::Csv => Records::csv(reader, self.schema, "auto")?,
+            Format::Jsonl => Records::json(reader, self.schema),
+        };
+        let mut batch = records.empty_batch();
+        while records.next_batch(AT_ONCE, &mut batch)? {
+            self.answer(&batch, output)?;
+        }
+        Ok(())
+    }
+
+    /// All rows of a source that brings its own labels.
+    fn answer_source(&mut self, saved: &SavedModel, input: &str, output: &mut impl Write) -> Result<()> {
+        let mut layers = Layers::default();
+        layers.add_file("the model's job", &saved.job).map_err(Error::data)?;
+        layers.add_assignment(&format!("data.source={input}")).map_err(Error::job)?;
+        let rows = Data::open_with(&Job::resolve(layers)?.spec.data, self.schema)?;
+        let mut batch = rows.empty_batch();
+        let mut next = 0;
+        while next < rows.len() {
+            let end = (next + AT_ONCE as u64).min(rows.len());
+            let ids: Vec<u64> = (next..end).map(|index| rows.id(index)).collect();
+            rows.load(&ids, 0, &mut batch)?;
+            self.answer(&batch, output)?;
+            next = end;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, batch: &Batch, output: &mut impl Write) -> Result<()> {
+        let mut outputs = std::mem::take(&mut self.outputs);
+        outputs.clear();
+        self.network.predict(&self.parameters, batch, &mut outputs)?;
+        for row in outputs.chunks(self.schema.outputs()) {
+            self.row(row, output).map_err(|error| unwritable(&error))?;
+        }
+        self.outputs = outputs;
+        Ok(())
+    }
+
+    fn header(&self, output: &mut impl Write) -> io::Result<()> {
+        match self.schema.task {
+            Task::Regression => writeln!(output, "prediction"),
+            Task::Classification => {
+                write!(output, "prediction,probability")?;
+                if self.every {
+                    for class in &self.schema.classes {
+                        write!(output, ",{}", quoted(&format!("p({class})")))?;
+                    }
+                }
+                writeln!(output)
+            }
+        }
+    }
+
+    fn row(&self, row: &[f32], output: &mut impl Write) -> io::Result<()> {
+        if self.schema.task == Task::Regression {
+            let value = self.schema.target.invert(row[0]);
+            return match self.format {
+                Format::Csv => writeln!(output, "{value}"),
+                Format::Jsonl => writeln!(output, "{}", serde_json::json!({ "prediction": value })),
+            };
+        }
+        let best =
+            row.iter().enumerate().fold(0, |best, (class, p)| if *p > row[best] { class } else { best });
+        let class = self.schema.classes.get(best).map_or("?", String::as_str);
+        if self.format == Format::Csv {
+            write!(output, "{},{}", quoted(class), row[best])?;
+            if self.every {
+                row.iter().try_for_each(|probability| write!(output, ",{probability}"))?;
+            }
+            return writeln!(output);
+        }
+        let mut object = serde_json::json!({ "prediction": class, "probability": row[best] });
+        if self.every {
+            let all: serde_json::Map<String, serde_json::Value> =
+                self.schema.classes.iter().cloned().zip(row.iter().map(|p| (*p).into())).collect();
+            object["probabilities"] = all.into();
+        }
+        writeln!(output, "{object}")
+    }
+}
+
+/// A field of CSV, quoted where it must be.
+fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.into()
+    }
+}
+
+fn open(input: &str) -> Result<Box<dyn BufRead>> {
+    if input == "-" {
+        if io::stdin().is_terminal() {
+            eprintln!("reading rows from standard input; Ctrl-D ends them");
+        }
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let file = File::open(input).map_err(|error| {
+        let mut refused = Error::io(format!("cannot read {input}"), &error);
+        refused.kind = Kind::Job;
+        refused
+    })?;
+    let reader = BufReader::new(file);
+    Ok(if input.ends_with(".gz") {
+        Box::new(BufReader::new(MultiGzDecoder::new(reader)))
+    } else {
+        Box::new(reader)
+    })
+}
