@@ -160,8 +160,7 @@ impl Data {
     /// All rows of another source, read with a stored schema: the same columns by name, the same classes, categories
     /// and scaling. What does not fit is an error that names the column. Of an IDX folder with a t10k part, that part.
     pub fn open_with(spec: &DataSpec, schema: &Schema) -> Result<Rows> {
-        let source =
-            format::open(&DataSpec { missing: Missing::Error, ..spec.clone() }, Some(schema))?.source;
+        let source = format::open(&DataSpec { validation: None, ..spec.clone() }, Some(schema))?.unseen();
         let preparation = Arc::new(OnceLock::new());
         let _ = preparation.set(Preparation::new(schema));
         let selection = Selection::all(source.blocks().clone());

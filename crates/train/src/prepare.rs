@@ -80,11 +80,11 @@ fn fit(rank: &mut Rank, data: &mut Data) -> Result<()> {
         return Ok(());
     }
     let mine = data.statistics(rank.index(), rank.world())?;
-    let text = serde_json::to_vec(&mine).map_err(|error| Error::internal(error.to_string()))?;
+    let text = postcard::to_stdvec(&mine).map_err(|error| Error::internal(error.to_string()))?;
     let parts = rank.all_gather("data statistics", &text)?;
     let parts = parts
         .iter()
-        .map(|part| serde_json::from_slice(part).map_err(|error| Error::internal(error.to_string())))
+        .map(|part| postcard::from_bytes(part).map_err(|error| Error::internal(error.to_string())))
         .collect::<Result<Vec<Statistics>>>()?;
     data.fit(&parts)
 }
@@ -107,9 +107,9 @@ fn start(
         parameters.copy_from_slice(&checkpoint.parameters);
         restore(optimizer, checkpoint, path)?;
     }
-    let encoded = serde_json::to_vec(&position).map_err(|error| Error::internal(error.to_string()))?;
+    let encoded = postcard::to_stdvec(&position).map_err(|error| Error::internal(error.to_string()))?;
     let decoded = rank.broadcast("position", encoded)?;
-    position = serde_json::from_slice(&decoded).map_err(|error| Error::internal(error.to_string()))?;
+    position = postcard::from_bytes(&decoded).map_err(|error| Error::internal(error.to_string()))?;
     if position.step == 0 {
         model.initialize(assignment.job.train.seed, parameters);
         let mut digest = Sha256::new();
@@ -143,12 +143,12 @@ fn restore(optimizer: &mut Optimizer, checkpoint: Checkpoint, path: &Path) -> Re
 
 /// All ranks' accounts, told by rank 0.
 pub(crate) fn settle(rank: &mut Rank) -> Result<()> {
-    let mine = serde_json::to_vec(&rank.account()).map_err(|error| Error::internal(error.to_string()))?;
+    let mine = postcard::to_stdvec(&rank.account()).map_err(|error| Error::internal(error.to_string()))?;
     let accounts = rank.all_gather("accounts", &mine)?;
     if rank.index() == 0 {
         for account in accounts {
             let account =
-                serde_json::from_slice(&account).map_err(|error| Error::internal(error.to_string()))?;
+                postcard::from_bytes(&account).map_err(|error| Error::internal(error.to_string()))?;
             rank.emit(Event::Account { account });
         }
     }

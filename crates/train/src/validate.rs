@@ -19,10 +19,10 @@ pub fn validate(
     let tally = rank.compute("validation", 0, || {
         evaluate(model, parameters, rows, mine.start as u64..mine.end as u64, batch)
     })?;
-    let text = serde_json::to_vec(&tally).map_err(|error| Error::internal(error.to_string()))?;
+    let text = postcard::to_stdvec(&tally).map_err(|error| Error::internal(error.to_string()))?;
     let mut total = Tally::default();
     for part in rank.all_gather("validation", &text)? {
-        total.add(&serde_json::from_slice(&part).map_err(|error| Error::internal(error.to_string()))?);
+        total.add(&postcard::from_bytes(&part).map_err(|error| Error::internal(error.to_string()))?);
     }
     Ok(total)
 }
