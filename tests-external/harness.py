@@ -30,7 +30,7 @@ source = "builtin:digits"
 layers = {json.dumps(LAYERS)}
 
 [train]
-epochs = 3
+epochs = 10
 global_batch = 64
 seed = 7
 """

@@ -33,7 +33,7 @@ def digits():
 def forward(run, rows):
     """The model's answers and the names of its classes, by NumPy from nothing but the file."""
     with safe_open(str(run / "model.safetensors"), framework="numpy") as file:
-        schema, layers = (json.loads(file.metadata()[key]) for key in ("schema", "layers"))
+        schema, layers = (json.loads(json.loads(file.metadata()["thalweg"])[key]) for key in ("schema", "layers"))
         tensors = {name: file.get_tensor(name) for name in file.keys()}
     scaling = schema["scaling"]
     values = numpy.asarray(rows, dtype=numpy.float32)
@@ -172,5 +172,5 @@ def test_a_null_in_parquet_is_refused_unless_asked_for(jobs):
     path = jobs.folder / "rows.parquet"
     write_parquet(path, "snappy")
     ended, _ = train_parquet(jobs, path, "")
-    assert ended.code == 2 and "rows.parquet" in ended.stderr, str(ended)
+    assert ended.code == 3 and "rows.parquet row 1" in ended.stderr, str(ended)
     assert any(column in ended.stderr for column in ("count", "wave", "colour")), str(ended)

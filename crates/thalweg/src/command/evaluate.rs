@@ -55,18 +55,7 @@ fn rows(args: &EvaluateArgs, saved: &SavedModel) -> Result<(Rows, String)> {
     if let Some(source) = &args.data {
         return Ok((Data::open_with(&job.data, &saved.schema)?, format!("rows of {source}")));
     }
-    let mut data = Data::open(&job.data, job.train.seed)?;
-    if data.needs_statistics() {
-        let statistics = data.statistics(0, 1)?;
-        data.fit(&[statistics])?;
-    }
-    if data.schema != saved.schema {
-        return Err(Error::data(format!(
-            "{} has changed since the model was trained on it",
-            job.data.source
-        ))
-        .hint("evaluate on a source of your choice with --data"));
-    }
+    let data = Data::open_again(&job.data, job.train.seed, &saved.schema)?;
     match data.validation.is_empty() {
         true => {
             Ok((data.training, format!("training rows of {} (it has no validation rows)", job.data.source)))
