@@ -105,8 +105,10 @@ pub fn preside(arrived: Vec<Arrived>, deadline: Duration, beacon: &Beacon) {
     let mut inquest = Inquest::new(world);
     let (sender, receiver) = channel();
     let mut streams = Vec::new();
+    let mut watch = Watch::new(world, deadline);
     for here in arrived {
         let rank = here.member.rank;
+        watch.expect(rank, Duration::ZERO);
         inquest.name(rank, format!("{} (pid {})", here.member.host, here.member.process));
         let _ = here.stream.set_write_timeout(Some(Duration::from_secs(1)));
         if let Ok(reader) = here.stream.try_clone() {
@@ -116,15 +118,8 @@ pub fn preside(arrived: Vec<Arrived>, deadline: Duration, beacon: &Beacon) {
         streams.push(here.stream);
     }
     drop(sender);
-    Chair {
-        watch: Watch::new(world, deadline),
-        inquest,
-        streams,
-        present: vec![true; world],
-        start: Instant::now(),
-        verdict: None,
-    }
-    .run(&receiver, beacon);
+    Chair { watch, inquest, streams, present: vec![true; world], start: Instant::now(), verdict: None }
+        .run(&receiver, beacon);
 }
 
 fn read(mut reader: TcpStream, rank: usize, sender: &Sender<Heard>) {

@@ -127,50 +127,44 @@ impl Inquest {
                 (*rank, "vanished: its connection closed without a goodbye".into(), pulse)
             }
         };
-        let waited = self.waited_in(rank);
         let place = self.names.get(rank).cloned().flatten();
-        let at = match pulse.phase {
-            Phase::Preparing => " while it was starting".to_string(),
-            _ => format!(" at step {}", pulse.step),
-        };
         let on = place.as_ref().map_or(String::new(), |place| format!(" on {place}"));
+        let waited = self.waited_for(rank);
+        // The culprit's last pulse may be a moment old; those who waited know in which step they did.
+        let step = waited.as_ref().map_or(0, |(_, wait)| wait.step).max(pulse.step);
+        let at = match (pulse.phase, step) {
+            (Phase::Preparing, 0) => " while it was starting".to_string(),
+            _ => format!(" at step {step}"),
+        };
         let mut message = format!("rank {rank}{on} {cause}{at}");
-        if let Some(waited) = &waited {
-            message += &format!("; {waited}");
+        if let Some((ranks, wait)) = &waited {
+            message += &format!("; {} waited for it in {}", crate::rendezvous::ranks(ranks), wait.name);
         }
         Error::new(Kind::RankFailed, message).blame(Culprit {
             rank,
             host: place.map(|place| place.split(' ').next().unwrap_or("").to_string()),
-            step: Some(pulse.step),
-            operation: Some(
-                self.waiting(rank).first().map_or(pulse.name.as_str(), |(_, name)| name).to_string(),
-            ),
+            step: Some(step),
+            operation: Some(waited.map_or(pulse, |(_, wait)| wait).name.clone()),
             cause,
         })
     }
 
-    /// The ranks that waited for the culprit, and in which operation: as they say themselves, or as last seen.
-    fn waiting(&self, culprit: usize) -> Vec<(usize, &str)> {
+    /// The ranks that waited for the culprit, and in which operation: as they say themselves, or as last seen. What one
+    /// of them was last seen in may be over; the latest operation is the one they ended in.
+    fn waited_for(&self, culprit: usize) -> Option<(Vec<usize>, &Pulse)> {
         let said = self.evidence.iter().filter_map(|(_, evidence)| match evidence {
             Evidence::Failed { rank, pulse, .. } => Some((*rank, pulse)),
             _ => None,
         });
-        let mut waiting: Vec<(usize, &str)> = said
+        let waiting: Vec<(usize, &Pulse)> = said
             .chain(self.pulses.iter().enumerate())
             .filter(|(rank, pulse)| *rank != culprit && pulse.phase == Phase::Exchanging)
-            .map(|(rank, pulse)| (rank, pulse.name.as_str()))
             .collect();
-        waiting.sort_by_key(|(rank, _)| *rank);
-        waiting.dedup_by_key(|(rank, _)| *rank);
-        waiting
-    }
-
-    /// `rank 0 waited for it in all-reduce of gradients`.
-    fn waited_in(&self, culprit: usize) -> Option<String> {
-        let waiting = self.waiting(culprit);
-        let (_, operation) = waiting.first()?;
-        let ranks: Vec<usize> = waiting.iter().map(|(rank, _)| *rank).collect();
-        Some(format!("{} waited for it in {operation}", crate::rendezvous::ranks(&ranks)))
+        let (_, latest) = waiting.iter().max_by_key(|(_, pulse)| pulse.operation)?;
+        let mut ranks: Vec<usize> = waiting.iter().map(|(rank, _)| *rank).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        Some((ranks, latest))
     }
 }
 

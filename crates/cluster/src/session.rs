@@ -178,17 +178,18 @@ impl Session {
             },
         };
         let joined = join::join(&invitation, &meeting, &say)?;
-        let peers = mesh::connect(&invitation, &joined)?;
         let broken = |error: std::io::Error| Error::io("cannot set up a connection", &error);
-        let hosts: Vec<String> = joined.members.iter().map(|member| member.host.clone()).collect();
-        let line = Line::open(joined.control, place.rank, terms.step_deadline, Arc::clone(&self.beacon))
-            .map_err(broken)?;
+        let control = joined.control.try_clone().map_err(broken)?;
+        let line =
+            Line::open(control, place.rank, terms.step_deadline, Arc::clone(&self.beacon)).map_err(broken)?;
         let witness = Arc::clone(&line);
         self.beacon.call_witness(Box::new(move |error, pulse| {
-            witness.say(&Control::Witness(Box::new(error.clone()), pulse.clone()))
+            witness.say(&Control::Witness(Box::new(error.clone()), pulse.clone()));
         }));
         // Set once: this is the only place.
         let _ = self.line.set(line);
+        let peers = mesh::connect(&invitation, &joined, &self.beacon)?;
+        let hosts: Vec<String> = joined.members.iter().map(|member| member.host.clone()).collect();
         let transport = Tcp::new(place.rank, peers).map_err(broken)?;
         if place.rank == 0 {
             emit(Event::Joined { hosts: hosts.clone(), generation: joined.generation });

@@ -15,7 +15,7 @@ pub struct Watch {
 
 #[derive(Clone, Default)]
 struct Heard {
-    /// When, and what; nothing before the first pulse and after an orderly goodbye.
+    /// When, and what; nothing before it is expected and after an orderly goodbye.
     last: Option<(Duration, Pulse)>,
 }
 
@@ -23,6 +23,11 @@ impl Watch {
     /// Watches so many ranks.
     pub fn new(world: usize, deadline: Duration) -> Watch {
         Watch { deadline, ranks: vec![Heard::default(); world] }
+    }
+
+    /// A rank should be heard of from this moment on: silence counts even if it never said anything.
+    pub fn expect(&mut self, rank: usize, from: Duration) {
+        self.heard(rank, from, Pulse { name: "starting".into(), ..Pulse::default() });
     }
 
     /// A rank gave a sign of life.
@@ -113,6 +118,17 @@ mod tests {
             watch.heard(rank, at(3.0), pulse(Phase::Exchanging, 5, 2.0));
         }
         assert!(matches!(watch.verdict(at(3.0)), Some(Evidence::Silent { rank: 2, .. })));
+    }
+
+    #[test]
+    fn a_rank_that_is_lost_before_its_first_word_is_silent_too() {
+        let mut watch = watch();
+        (0..4).for_each(|rank| watch.expect(rank, at(1.0)));
+        for rank in [0, 1, 2] {
+            watch.heard(rank, at(2.9), pulse(Phase::Exchanging, 1, 1.9));
+        }
+        assert_eq!(watch.verdict(at(2.9)), None);
+        assert!(matches!(watch.verdict(at(3.0)), Some(Evidence::Silent { rank: 3, .. })));
     }
 
     #[test]

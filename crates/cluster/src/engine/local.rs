@@ -46,6 +46,9 @@ pub enum Ended {
 /// How often the launcher looks around.
 const TICK: Duration = Duration::from_millis(20);
 
+/// What a worker may take until its first sign of life, on a machine that is busy.
+const START: Duration = Duration::from_secs(10);
+
 enum Heard {
     Said(usize, Box<Record>),
     Closed(usize),
@@ -80,6 +83,7 @@ pub fn launch(
     };
     for rank in plan.ranks.clone() {
         let worker = start(plan, rank, &sender)?;
+        crew.watch.expect(rank, crew.start.elapsed() + START);
         crew.inquest.name(rank, format!("{} (pid {})", linux::host_name(), worker.child.id()));
         crew.workers.push(worker);
     }

@@ -4,6 +4,7 @@ use super::handshake::{Purpose, Side, shake};
 use super::join::Joined;
 use super::message::{receive, send};
 use super::{Invitation, check_token, describe, ranks};
+use crate::beacon::Beacon;
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -13,20 +14,29 @@ use thalweg_core::{Error, Kind, Result};
 type Caller = (usize, u32);
 
 /// Calls the lower ranks and is called by the higher ones.
-pub fn connect(invitation: &Invitation, joined: &Joined) -> Result<Vec<Option<TcpStream>>> {
+///
+/// Pulses and verdicts travel already: a rank that is lost meanwhile ends this as well.
+pub fn connect(invitation: &Invitation, joined: &Joined, beacon: &Beacon) -> Result<Vec<Option<TcpStream>>> {
     let deadline = Instant::now() + invitation.deadline.max(Duration::from_secs(10));
     let mut peers: Vec<Option<TcpStream>> = (0..invitation.world).map(|_| None).collect();
     for (rank, peer) in peers.iter_mut().enumerate().take(invitation.rank) {
-        *peer = Some(call(invitation, joined, rank, deadline)?);
+        *peer = Some(call(invitation, joined, rank, deadline, beacon)?);
     }
-    answer(invitation, joined, &mut peers, deadline)?;
+    answer(invitation, joined, &mut peers, deadline, beacon)?;
     Ok(peers)
 }
 
-fn call(invitation: &Invitation, joined: &Joined, rank: usize, deadline: Instant) -> Result<TcpStream> {
+fn call(
+    invitation: &Invitation,
+    joined: &Joined,
+    rank: usize,
+    deadline: Instant,
+    beacon: &Beacon,
+) -> Result<TcpStream> {
     let address = joined.members[rank].data;
     check_token(address, &invitation.token)?;
     loop {
+        beacon.verdict().map_or(Ok(()), Err)?;
         let attempt = TcpStream::connect_timeout(&address, Duration::from_secs(2)).and_then(|mut stream| {
             shake(&mut stream, Side::Caller, Purpose::Data, &invitation.token)?;
             send(&mut stream, &(invitation.rank, joined.generation))?;
@@ -56,10 +66,12 @@ fn answer(
     joined: &Joined,
     peers: &mut [Option<TcpStream>],
     deadline: Instant,
+    beacon: &Beacon,
 ) -> Result<()> {
     let (sender, receiver) = channel();
     joined.data.set_nonblocking(true).map_err(|error| Error::io("cannot listen", &error))?;
     loop {
+        beacon.verdict().map_or(Ok(()), Err)?;
         accept(&joined.data, invitation, &sender);
         while let Ok(((rank, generation), stream)) = receiver.try_recv() {
             if rank > invitation.rank

@@ -1,0 +1,160 @@
+//! A rank that dies, goes silent or fails: the job ends soon, names it and not those who waited, and leaves nothing.
+
+mod harness;
+
+use harness::{Ended, LIMIT, Process, Site, is_free};
+use nix::sys::signal::Signal;
+
+/// A job that is always in the middle of an epoch: many small steps, none of them quick.
+const BUSY: [&str; 11] = [
+    "train",
+    "--out",
+    "run",
+    "--set",
+    "train.global_batch=1",
+    "--set",
+    r#"model.layers=["dense 1024 relu", "dense 256 relu", "dense auto"]"#,
+    "--set",
+    "train.epochs=1000",
+    "--set",
+    "fault.checkpoint_every=0",
+];
+
+fn start_busy(site: &Site, workers: usize, more: &[&str]) -> Process {
+    let workers = workers.to_string();
+    let process = site.start(&[&BUSY[..], &["--workers", &workers], more].concat());
+    site.await_step("run", 1);
+    process
+}
+
+/// What must hold after a rank was lost, however it was.
+fn assert_aftermath(site: &Site, ended: &Ended, rank: usize, cause: &str) {
+    let others: Vec<String> = ranks_named(ended.error()).into_iter().filter(|n| *n != rank).map(|n| n.to_string()).collect();
+    ended.assert_error(3, &[&format!("error: rank {rank} on "), cause, "waited for it in all-reduce of gradients"]);
+    assert!(!others.is_empty(), "nobody waited: {}", ended.error());
+    site.assert_empty();
+    let address = site.await_event("run", "listening")["address"].as_str().unwrap().parse().unwrap();
+    assert!(is_free(address), "{address} is still in use");
+    let report = site.report("run");
+    assert_eq!(report["outcome"], "failed");
+    let failure = &report["failures"][0];
+    assert_eq!(failure["rank"], rank);
+    assert_eq!(failure["operation"], "all-reduce of gradients");
+    assert!(failure["cause"].as_str().unwrap().contains(cause), "{failure}");
+    assert!(failure["step"].as_u64().unwrap() >= 1, "{failure}");
+    assert!(!site.path("run/model.safetensors").exists());
+}
+
+/// The numbers behind `rank` and `ranks` in a text.
+fn ranks_named(text: &str) -> Vec<usize> {
+    let words: Vec<&str> = text.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+    let mut found = Vec::new();
+    let mut listing = false;
+    for word in words {
+        match word.parse() {
+            Ok(number) if listing => found.push(number),
+            _ => listing = word == "rank" || word == "ranks",
+        }
+    }
+    found
+}
+
+fn kill(workers: usize, rank: usize) {
+    let site = Site::new();
+    let job = start_busy(&site, workers, &[]);
+    let victim = site.signal_worker(rank, Signal::SIGKILL);
+    let ended = job.end(LIMIT);
+    let cause = "was killed by signal 9 (SIGKILL)";
+    assert_aftermath(&site, &ended, rank, cause);
+    ended.assert_error(3, &[&format!("(pid {victim}) {cause} at step ")]);
+}
+
+#[test]
+fn killing_either_of_two_workers_names_it() {
+    (0..2).for_each(|rank| kill(2, rank));
+}
+
+#[test]
+fn killing_any_of_four_workers_names_it() {
+    (0..4).for_each(|rank| kill(4, rank));
+}
+
+fn stop(rank: usize) {
+    let site = Site::new();
+    let job = start_busy(&site, 3, &["--set", "fault.step_deadline=2s"]);
+    site.signal_worker(rank, Signal::SIGSTOP);
+    let ended = job.end(LIMIT);
+    assert_aftermath(&site, &ended, rank, "has been silent for");
+    assert!(ended.took.as_secs_f64() > 1.0, "blamed before its time: {:?}", ended.took);
+}
+
+#[test]
+fn a_stopped_worker_is_named_and_not_those_who_wait_for_it() {
+    stop(1);
+}
+
+#[test]
+fn a_stopped_coordinator_is_named_too() {
+    stop(0);
+}
+
+#[test]
+fn a_killed_job_says_how_to_go_on() {
+    let site = Site::new();
+    let job = site.start(&[&BUSY[..], &["--set", "fault.checkpoint_every=5"]].concat());
+    site.await_event("run", "checkpoint");
+    site.signal_worker(1, Signal::SIGKILL);
+    let ended = job.end(LIMIT);
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    let step = site.checkpoints("run")[0];
+    ended.assert_advice(&format!("`thalweg resume run` goes on from the checkpoint of step {step}"));
+}
+
+/// Rows of two numbers and whether the first is larger; `bad` replaces the second number of one line.
+fn table(rows: usize, bad: Option<(usize, &str)>) -> String {
+    let mut text = String::from("a,b,larger\n");
+    for row in 0..rows {
+        let (a, b) = ((row * 7919) % 1000, (row * 104_729) % 997);
+        let line = row + 2;
+        let b = match bad {
+            Some((at, word)) if at == line => word.to_string(),
+            _ => b.to_string(),
+        };
+        text += &format!("{a},{b},{}\n", if row % 3 == 0 { "yes" } else { "no" });
+    }
+    text
+}
+
+#[test]
+fn a_bad_row_is_told_by_its_own_rank_with_file_line_and_column() {
+    let site = Site::new();
+    site.write("rows.csv", table(20_000, Some((15_002, "abc"))));
+    let ended = site.run(&["train", "--workers", "3", "--set", "data.source=rows.csv", "--out", "run"]);
+    ended.assert_error(3, &["rows.csv", "line 15002", "column `b`", "`abc` is not a number"]);
+    ended.assert_advice("data.missing");
+    let named = ranks_named(&ended.error().replace(':', " "));
+    assert_eq!(named.len(), 1, "{}", ended.error());
+    let report = site.report("run");
+    assert_eq!(report["outcome"], "failed");
+    assert_eq!(report["failures"][0]["rank"], named[0]);
+    site.assert_empty();
+}
+
+#[test]
+fn numbers_that_explode_are_told_by_step_rank_and_tensor() {
+    let site = Site::new();
+    let ended = site.run(&[
+        "train",
+        "--out",
+        "run",
+        "--set",
+        "train.optimizer.kind=sgd",
+        "--set",
+        "train.optimizer.lr=1e30",
+    ]);
+    ended.assert_error(3, &["error: rank ", "the gradient of `layers.", " at step "]);
+    ended.assert_advice("train.optimizer.lr");
+    let report = site.report("run");
+    assert_eq!((&report["outcome"], &report["failures"][0]["step"]), (&"failed".into(), &1.into()));
+    site.assert_empty();
+}
