@@ -5,8 +5,11 @@
 
 pub mod audit;
 pub mod centralized;
+mod epoch;
+mod keepsake;
 pub mod modelfile;
 pub mod prepare;
+mod progress;
 pub mod rider;
 pub mod strategy;
 pub mod validate;

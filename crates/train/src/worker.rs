@@ -1,21 +1,16 @@
 //! A worker: a rank with rows, a model and an optimizer, and the verbs a strategy's program is written in.
 
 use crate::audit::Ledger;
-use crate::modelfile::{SavedModel, unflatten};
+use crate::progress::Progress;
 use crate::rider::{self, Rider};
 use crate::strategy;
-use crate::validate::validate;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::Rank;
-use thalweg_cluster::checkpoint::Checkpoint;
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::{Batch, Culprit, Error, JobSpec, Kind, Model, NoHooks, Result, Tally};
 use thalweg_data::{Data, Sampler, share};
 use thalweg_graph::Optimizer;
-
-/// The least time between two progress events.
-const PROGRESS: Duration = Duration::from_millis(100);
 
 /// What a worker works with.
 pub struct Parts {
@@ -44,36 +39,27 @@ pub struct Step {
 
 /// A worker of a synchronous job.
 pub struct Worker<'a> {
-    rank: &'a mut Rank,
-    job: &'a JobSpec,
-    folder: &'a Path,
-    parts: Parts,
-    sampler: Sampler,
-    batch: Batch,
+    pub(crate) rank: &'a mut Rank,
+    pub(crate) job: &'a JobSpec,
+    pub(crate) folder: &'a Path,
+    pub(crate) parts: Parts,
+    pub(crate) sampler: Sampler,
+    pub(crate) batch: Batch,
     /// The gradient and, behind it, what rides along.
-    buffer: Vec<f32>,
-    rider: Rider,
-    ledger: Ledger,
-    first_step: u64,
-    next: u64,
-    epoch_loss: (f64, u64),
-    recent: Recent,
-    rows: u64,
-    begun: Duration,
+    pub(crate) buffer: Vec<f32>,
+    pub(crate) rider: Rider,
+    pub(crate) ledger: Ledger,
+    pub(crate) first_step: u64,
+    pub(crate) next: u64,
+    pub(crate) epoch_loss: (f64, u64),
+    pub(crate) recent: Progress,
+    pub(crate) rows: u64,
+    pub(crate) begun: Duration,
     /// Time spent on anything but steps: validation, files.
-    aside: Duration,
-    last: Metrics,
-    validated_at: Option<u64>,
-    ended: Option<Outcome>,
-}
-
-/// What happened since the last progress event.
-struct Recent {
-    since: Duration,
-    loss: f64,
-    rows: u64,
-    steps: u64,
-    compute_ms: Vec<f32>,
+    pub(crate) aside: Duration,
+    pub(crate) last: Metrics,
+    pub(crate) validated_at: Option<u64>,
+    pub(crate) ended: Option<Outcome>,
 }
 
 impl<'a> Worker<'a> {
@@ -98,7 +84,7 @@ impl<'a> Worker<'a> {
             first_step,
             next: first_step,
             epoch_loss,
-            recent: Recent { since: now, loss: 0.0, rows: 0, steps: 0, compute_ms: vec![0.0; world] },
+            recent: Progress::since(now),
             rows: 0,
             begun: now,
             aside: Duration::ZERO,
@@ -201,197 +187,22 @@ impl<'a> Worker<'a> {
         self.rows += self.rider.rows;
         self.epoch_loss.0 += self.rider.loss;
         self.epoch_loss.1 += self.rider.rows;
-        self.report_progress(step);
+        self.recent.add(&self.rider);
+        let last_of_epoch = step.index + 1 == self.sampler.steps_per_epoch();
+        let now = self.rank.now();
+        if self.rank.index() == 0 && (last_of_epoch || self.recent.is_due(now)) {
+            self.rank.emit(self.recent.event(step, self.sampler.steps_per_epoch(), now));
+            self.recent = Progress::since(now);
+        }
         if self.rider.stop {
             self.ended = Some(Outcome::Interrupted);
-        } else if step.index + 1 == self.sampler.steps_per_epoch() {
+        } else if last_of_epoch {
             self.finish_epoch(step.epoch)?;
         }
         let every = self.job.fault.checkpoint_every;
         if every > 0 && self.next.is_multiple_of(every) && self.ended.is_none() {
             self.checkpoint()?;
         }
-        Ok(())
-    }
-
-    fn report_progress(&mut self, step: &Step) {
-        let recent = &mut self.recent;
-        recent.loss += self.rider.loss;
-        recent.rows += self.rider.rows;
-        recent.steps += 1;
-        for (sum, ms) in recent.compute_ms.iter_mut().zip(&self.rider.compute_ms) {
-            *sum += ms;
-        }
-        let now = self.rank.now();
-        let last_of_epoch = step.index + 1 == self.sampler.steps_per_epoch();
-        if self.rank.index() != 0 || (now - recent.since < PROGRESS && !last_of_epoch) {
-            return;
-        }
-        let averages = Rider { compute_ms: recent.compute_ms.clone(), ..Rider::default() };
-        let (slowest, milliseconds) = averages.slowest();
-        self.rank.emit(Event::Step {
-            epoch: step.epoch,
-            step: step.number,
-            steps_per_epoch: self.sampler.steps_per_epoch(),
-            loss: recent.loss / recent.rows.max(1) as f64,
-            samples_per_s: recent.rows as f64 / (now - recent.since).as_secs_f64().max(1e-9),
-            slowest,
-            slowest_ms: f64::from(milliseconds) / recent.steps as f64,
-        });
-        self.restart_progress();
-    }
-
-    fn restart_progress(&mut self) {
-        let recent = &mut self.recent;
-        (recent.loss, recent.rows, recent.steps) = (0.0, 0, 0);
-        recent.compute_ms.fill(0.0);
-        recent.since = self.rank.now();
-    }
-
-    /// Validates, closes the epoch's audit and sees whether the target is reached.
-    fn finish_epoch(&mut self, epoch: u64) -> Result<()> {
-        let start = self.rank.now();
-        self.rank.begin_preparation("end of the epoch");
-        let tally = self.validate()?;
-        self.last = tally.metrics(&self.parts.data.schema);
-        self.validated_at = Some(self.next);
-        self.close_epoch(epoch, self.last.clone())?;
-        if self.target_reached() == Some(true) {
-            self.ended = Some(Outcome::TargetReached);
-        }
-        self.aside += self.rank.now() - start;
-        self.restart_progress();
-        Ok(())
-    }
-
-    fn validate(&mut self) -> Result<Tally> {
-        let Parts { data, model, parameters, .. } = &mut self.parts;
-        // Without rows of their own, the training rows have to do.
-        let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
-        let mut batch = rows.empty_batch();
-        validate(self.rank, model.as_mut(), parameters, rows, &mut batch)
-    }
-
-    /// The ranks' ledgers, compared with what should have been seen.
-    fn close_epoch(&mut self, epoch: u64, validation: Metrics) -> Result<()> {
-        let ledgers = self.rank.all_gather("audit", &self.ledger.to_bytes())?;
-        self.ledger.clear();
-        if self.rank.index() == 0 {
-            let expected = self.expected_rows(epoch);
-            self.rank.emit(Event::Epoch {
-                epoch,
-                step: self.next,
-                loss: self.epoch_loss.0 / self.epoch_loss.1.max(1) as f64,
-                validation,
-                audit: Ledger::close(epoch, &ledgers, &expected)?,
-            });
-        }
-        self.epoch_loss = (0.0, 0);
-        Ok(())
-    }
-
-    /// All training rows; of an epoch that this run did only a part of, the rows of that part.
-    fn expected_rows(&mut self, epoch: u64) -> Ledger {
-        let training = &self.parts.data.training;
-        let mut expected = Ledger::new(training.source_len());
-        let steps = self.sampler.steps_per_epoch();
-        let from = self.first_step.max(epoch * steps);
-        let to = self.next.min((epoch + 1) * steps);
-        if to - from == steps {
-            let all: Vec<u64> = (0..training.len()).map(|index| training.id(index)).collect();
-            expected.enter(&all);
-        } else {
-            for step in from..to {
-                expected.enter(self.sampler.rows(epoch, step % steps));
-            }
-        }
-        expected
-    }
-
-    /// Whether the target is reached; nothing if there is none.
-    fn target_reached(&self) -> Option<bool> {
-        let target = &self.job.target;
-        let accuracy = target.accuracy.map(|least| self.last.get("accuracy").is_some_and(|is| *is >= least));
-        let loss = target.loss.map(|most| self.last.get("loss").is_some_and(|is| *is <= most));
-        match (accuracy, loss) {
-            (None, None) => None,
-            (accuracy, loss) => Some(accuracy.unwrap_or(true) && loss.unwrap_or(true)),
-        }
-    }
-
-    /// Rank 0 writes down where training stands.
-    fn checkpoint(&mut self) -> Result<()> {
-        if self.rank.index() != 0 {
-            return Ok(());
-        }
-        let start = self.rank.now();
-        self.rank.begin_preparation("writing a checkpoint");
-        let slots = self.parts.optimizer.slots();
-        let checkpoint = Checkpoint {
-            step: self.next,
-            job: self.job.to_toml(),
-            loss: self.epoch_loss,
-            parameters: self.parts.parameters.clone(),
-            slots: slots.into_iter().map(|(name, values)| (name.to_string(), values.to_vec())).collect(),
-        };
-        let folder = self.folder.join("checkpoints");
-        let path = checkpoint.write(&folder, self.parts.model.layout(), self.job.fault.checkpoint_keep)?;
-        self.rank.emit(Event::Checkpoint { step: self.next, path: path.display().to_string() });
-        self.aside += self.rank.now() - start;
-        Ok(())
-    }
-
-    /// After the last step: what is left behind.
-    pub(crate) fn conclude(mut self) -> Result<Outcome> {
-        let train = self.rank.now().saturating_sub(self.begun + self.aside);
-        self.rank.begin_preparation("the end");
-        let interrupted = self.ended == Some(Outcome::Interrupted);
-        if !interrupted && self.validated_at != Some(self.next) {
-            self.last = self.validate()?.metrics(&self.parts.data.schema);
-        }
-        let steps = self.sampler.steps_per_epoch();
-        let checkpoint_loss = self.epoch_loss;
-        if self.next > self.first_step && !self.next.is_multiple_of(steps) {
-            self.close_epoch(self.next / steps, self.last.clone())?;
-            self.epoch_loss = checkpoint_loss;
-        }
-        self.checkpoint()?;
-        if !interrupted {
-            self.save()?;
-        }
-        let outcome = self.ended.unwrap_or(match self.target_reached() {
-            Some(false) => Outcome::TargetMissed,
-            Some(true) => Outcome::TargetReached,
-            None => Outcome::Completed,
-        });
-        crate::prepare::settle(self.rank)?;
-        if self.rank.index() == 0 {
-            let (steps, rows) = (self.next, self.rows);
-            self.rank.emit(Event::Done {
-                outcome,
-                last: self.last,
-                steps,
-                rows,
-                train_s: train.as_secs_f64(),
-            });
-        }
-        Ok(outcome)
-    }
-
-    fn save(&self) -> Result<()> {
-        if self.rank.index() != 0 {
-            return Ok(());
-        }
-        let path = self.folder.join("model.safetensors");
-        SavedModel {
-            schema: self.parts.data.schema.clone(),
-            layers: self.parts.layers.clone(),
-            job: self.job.to_toml(),
-            step: self.next,
-            tensors: unflatten(self.parts.model.layout(), &self.parts.parameters),
-        }
-        .write(&path)?;
-        self.rank.emit(Event::Saved { path: path.display().to_string() });
         Ok(())
     }
 }

@@ -66,12 +66,23 @@ pub fn detect(variable: Lookup<'_>) -> Result<Option<Place>> {
     } else {
         None
     };
+    let place = place.map(|place| Place { local: place.local || is_loopback(&place.meeting), ..place });
     match place {
         Some(place) if place.world == 0 || place.rank >= place.world => Err(Error::job(format!(
             "rank {} of {} makes no sense (set by {})",
             place.rank, place.world, place.launcher
         ))),
         place => Ok(place),
+    }
+}
+
+/// Ranks that meet on the loopback interface are on one machine.
+fn is_loopback(meeting: &Meeting) -> bool {
+    match meeting {
+        Meeting::At { host, .. } => {
+            host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+        }
+        Meeting::ByLauncher => true,
     }
 }
 

@@ -1,0 +1,154 @@
+//! Who is let in: ranks that never arrive, strangers on the port, other jobs, other tokens.
+
+mod harness;
+
+use harness::{LIMIT, PATIENCE, Process, Site, await_some, free_port};
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+const SHORT: [&str; 5] = ["train", "--out", "run", "--set", "train.max_steps=20"];
+
+/// One rank of several that knows a token.
+fn start(site: &Site, rank: usize, world: usize, port: u16, token: &str, arguments: &[&str]) -> Process {
+    let mut command = site.rank(rank, world, port, arguments);
+    command.env("THALWEG_TOKEN", token);
+    Process::start(command)
+}
+
+/// Rank 0 of two, alone on its port for now.
+fn start_waiting(site: &Site, port: u16, token: &str) -> Process {
+    let process = start(site, 0, 2, port, token, &SHORT);
+    site.await_event("run", "listening");
+    process
+}
+
+/// The job still completes when the right rank 1 comes.
+fn complete(site: &Site, first: Process, port: u16, token: &str) {
+    let second = start(site, 1, 2, port, token, &SHORT);
+    for process in [first, second] {
+        let ended = process.end(PATIENCE);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    }
+    assert_eq!(site.report("run")["outcome"], "completed");
+}
+
+#[test]
+fn a_rank_that_never_arrives_is_named_with_the_address() {
+    let site = Site::new();
+    let port = free_port();
+    let arguments = [&SHORT[..], &["--set", "fault.join_deadline=2s"]].concat();
+    let ended = Process::start(site.rank(0, 2, port, &arguments)).end(LIMIT);
+    ended.assert_error(4, &["rank 1 did not arrive", &format!("127.0.0.1:{port} (interface lo)")]);
+    ended.assert_advice("fault.join_deadline");
+    let report = site.report("run");
+    assert_eq!(report["outcome"], "failed");
+    site.assert_empty();
+}
+
+#[test]
+fn a_rank_that_finds_nobody_says_where_it_looked() {
+    let site = Site::new();
+    let port = free_port();
+    let arguments = [&SHORT[..], &["--set", "fault.join_deadline=2s"]].concat();
+    let ended = Process::start(site.rank(1, 2, port, &arguments)).end(LIMIT);
+    let place = format!("rank 1 cannot reach rank 0 at 127.0.0.1:{port} from 127.0.0.1 (interface lo)");
+    ended.assert_error(4, &[&place]);
+    ended.assert_advice("MASTER_ADDR");
+    assert!(!site.path("run").exists(), "only rank 0 has a run folder");
+}
+
+#[test]
+fn who_is_missing_is_said_every_ten_seconds() {
+    let site = Site::new();
+    let (port, lonely) = (free_port(), free_port());
+    let arguments = [&SHORT[..], &["--set", "fault.join_deadline=11s"]].concat();
+    let waiting = [0, 1].map(|rank| Process::start(site.rank(rank, 3, port, &arguments)));
+    let searching = Process::start(site.rank(2, 3, lonely, &arguments));
+    let limit = Duration::from_secs(60);
+    let [first, second] = waiting.map(|process| process.end(limit));
+    first.assert_error(4, &["rank 2 did not arrive within 11 s"]);
+    second.assert_error(4, &["rank 2 did not arrive within 11 s"]);
+    let listens = format!("waiting for rank 2 for 10 s (2 of 3 are here); rank 0 listens on 127.0.0.1:{port} (interface lo)");
+    assert!(first.stderr.contains(&listens), "{}", first.stderr);
+    let joined = format!("waiting for rank 2 for 10 s; joined rank 0 at 127.0.0.1:{port} from 127.0.0.1");
+    assert!(second.stderr.contains(&joined) && second.stderr.contains("(interface lo)"), "{}", second.stderr);
+    let third = searching.end(limit);
+    let tried = format!("cannot reach rank 0 at 127.0.0.1:{lonely} from 127.0.0.1 (interface lo)");
+    assert!(third.stderr.matches(&tried).count() >= 2, "once as a reminder, once at the end: {}", third.stderr);
+}
+
+#[test]
+fn strangers_on_the_port_change_nothing() {
+    let site = Site::new();
+    let port = free_port();
+    let job = start_waiting(&site, port, "right");
+    let call = || TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut kept = Vec::new();
+    for words in [
+        &b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"[..],
+        // Half a hello: the length of a message, and a little of it.
+        b"\x2c\0\0\0THLW\x01\x01",
+        // A message longer than memory.
+        b"\xff\xff\xff\xffTHLW",
+        &[0; 4096],
+    ] {
+        let mut stream = call();
+        // The other side may hang up in the middle of it.
+        let _ = stream.write_all(words);
+        kept.push(stream);
+    }
+    // Those who say nothing at all, and stay.
+    kept.extend((0..20).map(|_| call()));
+    let guess = start(&site, 1, 2, port, "guess", &SHORT).end(LIMIT);
+    guess.assert_error(4, &["THALWEG_TOKEN"]);
+    complete(&site, job, port, "right");
+    drop(kept);
+}
+
+#[test]
+fn a_second_job_on_the_port_is_told_so_and_the_first_goes_on() {
+    let site = Site::new();
+    let port = free_port();
+    let first = start_waiting(&site, port, "right");
+    let ended = start(&site, 0, 2, port, "right", &["train", "--out", "other"]).end(LIMIT);
+    ended.assert_error(4, &[&format!("port {port} of 127.0.0.1 is in use")]);
+    ended.assert_advice("MASTER_PORT");
+    complete(&site, first, port, "right");
+}
+
+#[test]
+fn a_rank_of_another_job_is_refused_by_name_and_the_right_one_still_gets_in() {
+    let site = Site::new();
+    let port = free_port();
+    let first = start_waiting(&site, port, "right");
+    let ended = start(&site, 1, 2, port, "right", &[&SHORT[..], &["--set", "train.seed=9"]].concat()).end(LIMIT);
+    ended.assert_error(4, &["rank 1 has another job than rank 0", "the job files or flags differ"]);
+    let larger = start(&site, 1, 3, port, "right", &SHORT).end(LIMIT);
+    larger.assert_error(4, &["rank 1"]);
+    complete(&site, first, port, "right");
+}
+
+#[test]
+fn no_token_no_other_address_than_loopback() {
+    for rank in [0, 1] {
+        let site = Site::new();
+        let mut command = site.rank(rank, 2, free_port(), &SHORT);
+        // An address from the block that is reserved for documentation.
+        command.env("MASTER_ADDR", "192.0.2.1");
+        let ended = Process::start(command).end(LIMIT);
+        ended.assert_error(4, &["192.0.2.1", "not a loopback address"]);
+        ended.assert_advice("THALWEG_TOKEN");
+    }
+}
+
+#[test]
+fn launched_workers_keep_to_the_port_they_are_given() {
+    let site = Site::new();
+    let port = free_port();
+    let job = site.start(&[&SHORT[..], &["--set", &format!("engine.port={port}")]].concat());
+    let listening = site.await_event("run", "listening");
+    assert_eq!(listening["address"], format!("127.0.0.1:{port}"));
+    assert_eq!(job.end(PATIENCE).code, Some(0));
+    await_some(LIMIT, "the port stays in use", || harness::is_free(([127, 0, 0, 1], port).into()).then_some(()));
+}

@@ -1,0 +1,81 @@
+//! The end of an epoch: validation, audit, target.
+
+use crate::audit::Ledger;
+use crate::progress::Progress;
+use crate::validate::validate;
+use crate::worker::{Parts, Worker};
+use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::{Result, Tally};
+
+impl Worker<'_> {
+    /// Validates, closes the epoch's audit and sees whether the target is reached.
+    pub(crate) fn finish_epoch(&mut self, epoch: u64) -> Result<()> {
+        let start = self.rank.now();
+        self.rank.begin_preparation("end of the epoch");
+        let tally = self.validate()?;
+        self.last = tally.metrics(&self.parts.data.schema);
+        self.validated_at = Some(self.next);
+        self.close_epoch(epoch, self.last.clone())?;
+        if self.target_reached() == Some(true) {
+            self.ended = Some(Outcome::TargetReached);
+        }
+        self.aside += self.rank.now() - start;
+        self.recent = Progress::since(self.rank.now());
+        Ok(())
+    }
+
+    pub(crate) fn validate(&mut self) -> Result<Tally> {
+        let Parts { data, model, parameters, .. } = &mut self.parts;
+        // Without rows of their own, the training rows have to do.
+        let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
+        let mut batch = rows.empty_batch();
+        validate(self.rank, model.as_mut(), parameters, rows, &mut batch)
+    }
+
+    /// The ranks' ledgers, compared with what should have been seen.
+    pub(crate) fn close_epoch(&mut self, epoch: u64, validation: Metrics) -> Result<()> {
+        let ledgers = self.rank.all_gather("audit", &self.ledger.to_bytes())?;
+        self.ledger.clear();
+        if self.rank.index() == 0 {
+            let expected = self.expected_rows(epoch);
+            self.rank.emit(Event::Epoch {
+                epoch,
+                step: self.next,
+                loss: self.epoch_loss.0 / self.epoch_loss.1.max(1) as f64,
+                validation,
+                audit: Ledger::close(epoch, &ledgers, &expected)?,
+            });
+        }
+        self.epoch_loss = (0.0, 0);
+        Ok(())
+    }
+
+    /// All training rows; of an epoch that this run did only a part of, the rows of that part.
+    pub(crate) fn expected_rows(&mut self, epoch: u64) -> Ledger {
+        let training = &self.parts.data.training;
+        let mut expected = Ledger::new(training.source_len());
+        let steps = self.sampler.steps_per_epoch();
+        let from = self.first_step.max(epoch * steps);
+        let to = self.next.min((epoch + 1) * steps);
+        if to - from == steps {
+            let all: Vec<u64> = (0..training.len()).map(|index| training.id(index)).collect();
+            expected.enter(&all);
+        } else {
+            for step in from..to {
+                expected.enter(self.sampler.rows(epoch, step % steps));
+            }
+        }
+        expected
+    }
+
+    /// Whether the target is reached; nothing if there is none.
+    pub(crate) fn target_reached(&self) -> Option<bool> {
+        let target = &self.job.target;
+        let accuracy = target.accuracy.map(|least| self.last.get("accuracy").is_some_and(|is| *is >= least));
+        let loss = target.loss.map(|most| self.last.get("loss").is_some_and(|is| *is <= most));
+        match (accuracy, loss) {
+            (None, None) => None,
+            (accuracy, loss) => Some(accuracy.unwrap_or(true) && loss.unwrap_or(true)),
+        }
+    }
+}
