@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use thalweg_core::event::Pulse;
+use thalweg_core::event::{Phase, Pulse};
 use thalweg_core::{Culprit, Error, Kind};
 
 /// Time between two pulses.
@@ -105,10 +105,10 @@ pub fn preside(arrived: Vec<Arrived>, deadline: Duration, beacon: &Beacon) {
     let mut inquest = Inquest::new(world);
     let (sender, receiver) = channel();
     let mut streams = Vec::new();
-    let mut watch = Watch::new(world, deadline);
+    let mut watch = Watch::new(world, deadline, deadline);
     for here in arrived {
         let rank = here.member.rank;
-        watch.expect(rank, Duration::ZERO);
+        watch.expect(rank, Duration::ZERO, Phase::Preparing);
         inquest.name(rank, format!("{} (pid {})", here.member.host, here.member.process));
         let _ = here.stream.set_write_timeout(Some(Duration::from_secs(1)));
         if let Ok(reader) = here.stream.try_clone() {

@@ -133,14 +133,17 @@ impl Inquest {
         // The culprit's last pulse may be a moment old; those who waited know in which step they did.
         let step = waited.as_ref().map_or(0, |(_, wait)| wait.step).max(pulse.step);
         let at = match (pulse.phase, step) {
-            (Phase::Preparing, 0) => " while it was starting".to_string(),
+            (Phase::Starting | Phase::Preparing, 0) => " while it was starting".to_string(),
             _ => format!(" at step {step}"),
         };
         let mut message = format!("rank {rank}{on} {cause}{at}");
         if let Some((ranks, wait)) = &waited {
             message += &format!("; {} waited for it in {}", crate::rendezvous::ranks(ranks), wait.name);
         }
-        Error::new(Kind::RankFailed, message).blame(Culprit {
+        // A rank that is silent before the ranks have met did not arrive.
+        let arriving = matches!(best, Evidence::Silent { .. }) && pulse.phase == Phase::Starting;
+        let kind = if arriving { Kind::Rendezvous } else { Kind::RankFailed };
+        Error::new(kind, message).blame(Culprit {
             rank,
             host: place.map(|place| place.split(' ').next().unwrap_or("").to_string()),
             step: Some(step),

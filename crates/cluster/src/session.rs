@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thalweg_comm::transport::{Transport, mem, tcp::Tcp};
@@ -55,6 +55,7 @@ pub fn run<T>(
     on_record: &OnRecord,
     program: impl FnOnce(&mut Rank) -> Result<T>,
 ) -> Result<T> {
+    keep_panics();
     let beacon = Beacon::new();
     let joined = Arc::new(AtomicBool::new(false));
     if let Some(signals) = signals {
@@ -69,7 +70,7 @@ pub fn run<T>(
     joined.store(true, Ordering::Relaxed);
     let result = entered.map(|mut rank| {
         let result = catch_unwind(AssertUnwindSafe(|| program(&mut rank)))
-            .unwrap_or_else(|panic| Err(panicked(&*panic)))
+            .unwrap_or_else(|_| Err(panicked()))
             .map_err(|error| session.sign(error, place.world));
         // The last word goes out before the data connections close: the others must learn the reason first.
         session.last_word(&result);
@@ -284,12 +285,22 @@ fn listening_address(host: &str, port: u16, local: bool, token: &[u8]) -> Result
     ))
 }
 
-fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_string())
-        .or_else(|| panic.downcast_ref::<String>().cloned());
-    Error::internal(format!("the program panicked: {}", text.unwrap_or_default()))
+/// Where the last panic happened and what it said.
+static PANIC: Mutex<Option<String>> = Mutex::new(None);
+
+/// Keeps a panic's words and place for the error that is made of it, instead of printing them on the side.
+fn keep_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place =
+            panic.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
+        let words = panic.payload_as_str().unwrap_or("no reason given");
+        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{words}{place}"));
+    }));
+}
+
+fn panicked() -> Error {
+    let words = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Error::internal(format!("the program panicked: {}", words.unwrap_or_default()))
 }
 
 fn wait_for(thread: &JoinHandle<()>, patience: Duration) {

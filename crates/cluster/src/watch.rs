@@ -10,6 +10,8 @@ use thalweg_core::event::{Phase, Pulse};
 /// The pulses of a group, and when they were heard.
 pub struct Watch {
     deadline: Duration,
+    /// How long a rank may be silent while the ranks still look for each other.
+    start_deadline: Duration,
     ranks: Vec<Heard>,
 }
 
@@ -21,13 +23,13 @@ struct Heard {
 
 impl Watch {
     /// Watches so many ranks.
-    pub fn new(world: usize, deadline: Duration) -> Watch {
-        Watch { deadline, ranks: vec![Heard::default(); world] }
+    pub fn new(world: usize, deadline: Duration, start_deadline: Duration) -> Watch {
+        Watch { deadline, start_deadline, ranks: vec![Heard::default(); world] }
     }
 
     /// A rank should be heard of from this moment on: silence counts even if it never said anything.
-    pub fn expect(&mut self, rank: usize, from: Duration) {
-        self.heard(rank, from, Pulse { name: "starting".into(), ..Pulse::default() });
+    pub fn expect(&mut self, rank: usize, from: Duration, phase: Phase) {
+        self.heard(rank, from, Pulse { phase, name: "starting".into(), ..Pulse::default() });
     }
 
     /// A rank gave a sign of life.
@@ -64,7 +66,10 @@ impl Watch {
             || self.ranks.iter().enumerate().filter_map(|(rank, h)| h.last.as_ref().map(|last| (rank, last)));
         let silence = |when: &Duration| now.saturating_sub(*when);
         let silent = heard()
-            .filter(|(_, (when, _))| silence(when) >= self.deadline)
+            .filter(|(_, (when, pulse))| {
+                let starting = pulse.phase == Phase::Starting;
+                silence(when) >= if starting { self.start_deadline } else { self.deadline }
+            })
             .max_by_key(|(rank, (when, _))| (silence(when), usize::MAX - rank));
         if let Some((rank, (when, pulse))) = silent {
             return Some(Evidence::Silent {
@@ -98,7 +103,7 @@ mod tests {
     }
 
     fn watch() -> Watch {
-        Watch::new(4, at(2.0))
+        Watch::new(4, at(2.0), at(30.0))
     }
 
     #[test]
@@ -123,12 +128,20 @@ mod tests {
     #[test]
     fn a_rank_that_is_lost_before_its_first_word_is_silent_too() {
         let mut watch = watch();
-        (0..4).for_each(|rank| watch.expect(rank, at(1.0)));
+        (0..4).for_each(|rank| watch.expect(rank, at(1.0), Phase::Preparing));
         for rank in [0, 1, 2] {
             watch.heard(rank, at(2.9), pulse(Phase::Exchanging, 1, 1.9));
         }
         assert_eq!(watch.verdict(at(2.9)), None);
         assert!(matches!(watch.verdict(at(3.0)), Some(Evidence::Silent { rank: 3, .. })));
+    }
+
+    #[test]
+    fn a_rank_that_does_not_arrive_has_longer() {
+        let mut watch = watch();
+        watch.expect(1, at(0.0), Phase::Starting);
+        assert_eq!(watch.verdict(at(29.0)), None);
+        assert!(matches!(watch.verdict(at(30.0)), Some(Evidence::Silent { rank: 1, .. })));
     }
 
     #[test]

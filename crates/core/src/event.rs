@@ -32,8 +32,10 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Reading data, setting up.
+    /// Looking for the others.
     #[default]
+    Starting,
+    /// Reading data, writing files.
     Preparing,
     /// On its own work.
     Computing,

@@ -27,27 +27,27 @@ pub struct RunFolder {
     pub path: PathBuf,
     /// Whether there is something to go on from.
     pub resumes: bool,
-    /// It is new: if nothing starts, it goes again.
-    fresh: bool,
+    /// An earlier run in it is to go.
+    overwrites: bool,
+    /// The folders that were made for it, the innermost first: if nothing starts, they go again.
+    made: Vec<PathBuf>,
 }
 
 impl RunFolder {
     /// Chooses and claims the folder of a run.
     pub fn claim(name: &str, choice: &Choice) -> Result<RunFolder> {
-        let (path, fresh) = match &choice.out {
-            Some(path) => (path.clone(), !path.exists()),
+        let (path, made) = match &choice.out {
+            Some(path) if path.is_file() => {
+                return Err(Error::job(format!("{} is a file, not a folder", path.display()))
+                    .hint("choose another --out"));
+            }
+            Some(path) => (path.clone(), make(path)?),
             None => numbered(name, choice.resume)?,
         };
-        if path.is_file() {
-            return Err(Error::job(format!("{} is a file, not a folder", path.display()))
-                .hint("choose another --out"));
-        }
-        fs::create_dir_all(&path).map_err(|error| unwritable(&path, &error))?;
-        let folder = RunFolder { resumes: choice.resume && has_checkpoint(&path), fresh, path };
-        folder.probe()?;
-        if choice.overwrite {
-            folder.clear()?;
-        } else if !choice.resume && has_run(&folder.path) {
+        let resumes = choice.resume && has_checkpoint(&path);
+        let folder = RunFolder { resumes, overwrites: choice.overwrite, made, path };
+        folder.probe().inspect_err(|_| folder.abandon())?;
+        if !choice.overwrite && !choice.resume && has_run(&folder.path) {
             return Err(Error::job(format!("{} holds a run already", folder.path.display())).hint(
                 "choose another --out, go on from there with --resume, or throw it away with --overwrite",
             ));
@@ -63,7 +63,11 @@ impl RunFolder {
         result.map_err(|error| unwritable(&self.path, &error))
     }
 
-    fn clear(&self) -> Result<()> {
+    /// Throws away an earlier run, if that was asked for: once it is certain that a new one can start.
+    pub fn clear(&self) -> Result<()> {
+        if !self.overwrites {
+            return Ok(());
+        }
         let broken =
             |error: std::io::Error| Error::io(format!("cannot clear {}", self.path.display()), &error);
         for entry in fs::read_dir(&self.path).map_err(broken)?.flatten() {
@@ -84,11 +88,11 @@ impl RunFolder {
         write_atomically(&self.path.join("job.toml"), toml.as_bytes())
     }
 
-    /// Nothing was started: a folder made for this run goes again.
+    /// Nothing was started: the folders made for this run go again.
     pub fn abandon(&self) {
-        if self.fresh {
+        for folder in &self.made {
             // Only an empty folder can be removed this way, so nothing is lost.
-            let _ = fs::remove_dir(&self.path);
+            let _ = fs::remove_dir(folder);
         }
     }
 }
@@ -110,8 +114,16 @@ fn has_run(path: &Path) -> bool {
     TRACES.iter().any(|trace| path.join(trace).exists()) || has_checkpoint(path)
 }
 
+/// Makes a folder and those around it; the answer is the list of the new ones, the innermost first.
+fn make(path: &Path) -> Result<Vec<PathBuf>> {
+    let new = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+    let new = new.map(Path::to_path_buf).collect();
+    fs::create_dir_all(path).map_err(|error| unwritable(path, &error))?;
+    Ok(new)
+}
+
 /// `runs/NAME-N`: the first free number, or the last one used if a run is to be resumed.
-fn numbered(name: &str, resume: bool) -> Result<(PathBuf, bool)> {
+fn numbered(name: &str, resume: bool) -> Result<(PathBuf, Vec<PathBuf>)> {
     let runs = Path::new("runs");
     let prefix = format!("{name}-");
     let numbers = fs::read_dir(runs)
@@ -121,15 +133,18 @@ fn numbered(name: &str, resume: bool) -> Result<(PathBuf, bool)> {
         .filter_map(|entry| entry.file_name().to_str()?.strip_prefix(&prefix)?.parse::<u64>().ok());
     let last = numbers.max();
     if let (true, Some(last)) = (resume, last) {
-        return Ok((runs.join(format!("{prefix}{last}")), false));
+        return Ok((runs.join(format!("{prefix}{last}")), Vec::new()));
     }
-    fs::create_dir_all(runs).map_err(|error| unwritable(runs, &error))?;
+    let mut made = make(runs)?;
     let mut number = last.unwrap_or(0) + 1;
     loop {
         let path = runs.join(format!("{prefix}{number}"));
         // Making it is claiming it: of two jobs that start together only one succeeds.
         match fs::create_dir(&path) {
-            Ok(()) => return Ok((path, true)),
+            Ok(()) => {
+                made.insert(0, path.clone());
+                return Ok((path, made));
+            }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
             Err(error) => return Err(unwritable(&path, &error)),
         }

@@ -67,7 +67,6 @@ pub fn as_worker(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> 
     let assignment = Assignment { job: &job.spec, recipe: &trainer.recipe, folder: &folder, resume };
     // The launcher hears everything on its line; there is nobody else to tell.
     let nobody: session::OnRecord = Arc::new(|_| Ok(()));
-    std::panic::set_hook(Box::new(|_| {}));
     let result = session::run(place, &terms(job, place.local)?, None, &nobody, |rank| {
         thalweg_train::run(rank, &assignment)
     });
@@ -114,6 +113,7 @@ pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
 fn open_folder(trainer: &Trainer, job: &Job) -> Result<(RunFolder, Views)> {
     let folder = RunFolder::claim(&trainer.name, &trainer.folder)?;
     let opened = preflight::check(&job.spec, &trainer.recipe, folder.resumes.then_some(&folder.path))
+        .and_then(|()| folder.clear())
         .and_then(|()| folder.keep_job(&job.spec.to_toml()))
         .and_then(|()| open_views(trainer, job, &folder));
     if opened.is_err() {
@@ -207,7 +207,8 @@ fn plan(trainer: &Trainer, job: &Job, folder: &Path, resumes: bool) -> Result<Pl
             std::iter::once(program.into_os_string()).chain(std::env::args_os().skip(1)).collect()
         }
     };
-    Ok(Plan { command, variables, ranks, world, master, step_deadline: job.spec.fault.step_deadline })
+    let Terms { step_deadline, join_deadline, .. } = terms(job, trainer.nodes.is_none())?;
+    Ok(Plan { command, variables, ranks, world, master, step_deadline, join_deadline })
 }
 
 fn fresh_token() -> Result<String> {

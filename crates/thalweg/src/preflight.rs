@@ -3,12 +3,14 @@
 use std::path::Path;
 use thalweg_cluster::checkpoint::{self, Checkpoint};
 use thalweg_core::spec::{Job, Layers};
-use thalweg_core::{Error, JobSpec, Layout, Result};
+use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
+use thalweg_graph::Optimizer;
 use thalweg_train::Recipe;
+use thalweg_train::prepare::check_optimizer;
 
 /// Opens the data, builds the model and looks at the checkpoint, as every rank will.
 pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Result<()> {
-    let data = recipe.data(job)?;
+    let data = recipe.data(job).map_err(nothing_started)?;
     let rows = data.training.len();
     if (job.engine.workers as u64) > rows {
         return Err(Error::data(format!("{} workers for {rows} training rows", job.engine.workers))
@@ -24,6 +26,14 @@ pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Resul
         Some(folder) => check_checkpoint(job, model.layout(), folder),
         None => Ok(()),
     }
+}
+
+/// A source that cannot be read is the job's fault as long as nothing has started.
+fn nothing_started(mut error: Error) -> Error {
+    if error.kind == Kind::Io {
+        error.kind = Kind::Job;
+    }
+    error
 }
 
 /// Values that decide which rows a step has: they cannot change in the middle of a job.
@@ -45,6 +55,7 @@ fn check_checkpoint(job: &JobSpec, layout: &Layout, folder: &Path) -> Result<()>
         }
         error
     })?;
+    check_optimizer(&Optimizer::new(job.optimizer.rule(), layout.len()), &checkpoint, newest)?;
     let mut layers = Layers::default();
     layers.add_file("the checkpoint", &checkpoint.job).map_err(Error::data)?;
     let before = Job::resolve(layers)?.spec.values();

@@ -67,7 +67,8 @@ fn without_their_launcher_the_workers_stop_with_a_checkpoint() {
     let steps = site.checkpoints("run");
     assert!(steps.len() == 1 && steps[0] >= 1, "{steps:?}");
     assert_eq!(job.end(LIMIT).code, None);
-    let ended = site.succeed(&["resume", "run", "--set", &format!("train.max_steps={}", steps[0] + 10), "--quiet"]);
+    let ended =
+        site.succeed(&["resume", "run", "--set", &format!("train.max_steps={}", steps[0] + 10), "--quiet"]);
     assert_eq!(ended.stderr, "");
     assert_eq!(site.report("run")["steps"], steps[0] + 10);
 }
@@ -76,8 +77,7 @@ fn without_their_launcher_the_workers_stop_with_a_checkpoint() {
 fn ranks_of_another_launcher_stop_together_when_one_is_asked_to() {
     let site = Site::new();
     let port = harness::free_port();
-    let ranks: Vec<Process> =
-        (0..2).map(|rank| Process::start(site.rank(rank, 2, port, &ENDLESS))).collect();
+    let ranks: Vec<Process> = (0..2).map(|rank| Process::start(site.rank(rank, 2, port, &ENDLESS))).collect();
     site.await_step("run", 1);
     ranks[1].signal(Signal::SIGINT);
     for rank in ranks {

@@ -69,13 +69,19 @@ fn who_is_missing_is_said_every_ten_seconds() {
     let [first, second] = waiting.map(|process| process.end(limit));
     first.assert_error(4, &["rank 2 did not arrive within 11 s"]);
     second.assert_error(4, &["rank 2 did not arrive within 11 s"]);
-    let listens = format!("waiting for rank 2 for 10 s (2 of 3 are here); rank 0 listens on 127.0.0.1:{port} (interface lo)");
+    let listens = format!(
+        "waiting for rank 2 for 10 s (2 of 3 are here); rank 0 listens on 127.0.0.1:{port} (interface lo)"
+    );
     assert!(first.stderr.contains(&listens), "{}", first.stderr);
     let joined = format!("waiting for rank 2 for 10 s; joined rank 0 at 127.0.0.1:{port} from 127.0.0.1");
     assert!(second.stderr.contains(&joined) && second.stderr.contains("(interface lo)"), "{}", second.stderr);
     let third = searching.end(limit);
     let tried = format!("cannot reach rank 0 at 127.0.0.1:{lonely} from 127.0.0.1 (interface lo)");
-    assert!(third.stderr.matches(&tried).count() >= 2, "once as a reminder, once at the end: {}", third.stderr);
+    assert!(
+        third.stderr.matches(&tried).count() >= 2,
+        "once as a reminder, once at the end: {}",
+        third.stderr
+    );
 }
 
 #[test]
@@ -122,7 +128,8 @@ fn a_rank_of_another_job_is_refused_by_name_and_the_right_one_still_gets_in() {
     let site = Site::new();
     let port = free_port();
     let first = start_waiting(&site, port, "right");
-    let ended = start(&site, 1, 2, port, "right", &[&SHORT[..], &["--set", "train.seed=9"]].concat()).end(LIMIT);
+    let ended =
+        start(&site, 1, 2, port, "right", &[&SHORT[..], &["--set", "train.seed=9"]].concat()).end(LIMIT);
     ended.assert_error(4, &["rank 1 has another job than rank 0", "the job files or flags differ"]);
     let larger = start(&site, 1, 3, port, "right", &SHORT).end(LIMIT);
     larger.assert_error(4, &["rank 1"]);
@@ -150,5 +157,7 @@ fn launched_workers_keep_to_the_port_they_are_given() {
     let listening = site.await_event("run", "listening");
     assert_eq!(listening["address"], format!("127.0.0.1:{port}"));
     assert_eq!(job.end(PATIENCE).code, Some(0));
-    await_some(LIMIT, "the port stays in use", || harness::is_free(([127, 0, 0, 1], port).into()).then_some(()));
+    await_some(LIMIT, "the port stays in use", || {
+        harness::is_free(([127, 0, 0, 1], port).into()).then_some(())
+    });
 }

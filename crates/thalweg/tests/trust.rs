@@ -29,8 +29,12 @@ fn start_busy(site: &Site, workers: usize, more: &[&str]) -> Process {
 
 /// What must hold after a rank was lost, however it was.
 fn assert_aftermath(site: &Site, ended: &Ended, rank: usize, cause: &str) {
-    let others: Vec<String> = ranks_named(ended.error()).into_iter().filter(|n| *n != rank).map(|n| n.to_string()).collect();
-    ended.assert_error(3, &[&format!("error: rank {rank} on "), cause, "waited for it in all-reduce of gradients"]);
+    let others: Vec<String> =
+        ranks_named(ended.error()).into_iter().filter(|n| *n != rank).map(|n| n.to_string()).collect();
+    ended.assert_error(
+        3,
+        &[&format!("error: rank {rank} on "), cause, "waited for it in all-reduce of gradients"],
+    );
     assert!(!others.is_empty(), "nobody waited: {}", ended.error());
     site.assert_empty();
     let address = site.await_event("run", "listening")["address"].as_str().unwrap().parse().unwrap();

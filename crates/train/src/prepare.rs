@@ -126,6 +126,15 @@ fn start(
 }
 
 fn restore(optimizer: &mut Optimizer, checkpoint: Checkpoint, path: &Path) -> Result<()> {
+    check_optimizer(optimizer, &checkpoint, path)?;
+    for ((_, slot), (_, values)) in optimizer.slots_mut().into_iter().zip(checkpoint.slots) {
+        slot.copy_from_slice(&values);
+    }
+    Ok(())
+}
+
+/// A checkpoint must hold the state this optimizer needs, and no other.
+pub fn check_optimizer(optimizer: &Optimizer, checkpoint: &Checkpoint, path: &Path) -> Result<()> {
     let wanted: Vec<&str> = optimizer.slots().iter().map(|(name, _)| *name).collect();
     let stored: Vec<&str> = checkpoint.slots.iter().map(|(name, _)| name.as_str()).collect();
     if wanted != stored {
@@ -134,9 +143,6 @@ fn restore(optimizer: &mut Optimizer, checkpoint: Checkpoint, path: &Path) -> Re
             path.display()
         ))
         .hint("resume with the optimizer it was trained with, or start fresh with --overwrite"));
-    }
-    for ((_, slot), (_, values)) in optimizer.slots_mut().into_iter().zip(checkpoint.slots) {
-        slot.copy_from_slice(&values);
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use thalweg_core::event::{Event, Level, Pulse, Record};
+use thalweg_core::event::{Event, Level, Phase, Pulse, Record};
 use thalweg_core::{Error, Result};
 
 /// What to start.
@@ -32,6 +32,8 @@ pub struct Plan {
     pub master: Option<(String, u16)>,
     /// The longest a rank may hold up a step.
     pub step_deadline: Duration,
+    /// The longest to wait until all are there.
+    pub join_deadline: Duration,
 }
 
 /// How the workers ended, if not with an error.
@@ -46,8 +48,8 @@ pub enum Ended {
 /// How often the launcher looks around.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What a worker may take until its first sign of life, on a machine that is busy.
-const START: Duration = Duration::from_secs(10);
+/// The rendezvous keeps its own deadline and knows more: this is the net below it.
+const NET: Duration = Duration::from_secs(5);
 
 enum Heard {
     Said(usize, Box<Record>),
@@ -75,15 +77,16 @@ pub fn launch(
     let (sender, receiver) = channel();
     let mut crew = Crew {
         workers: Vec::new(),
-        watch: Watch::new(plan.world, plan.step_deadline),
+        watch: Watch::new(plan.world, plan.step_deadline, plan.join_deadline + NET),
         inquest: Inquest::new(plan.world),
         start: Instant::now(),
+        started: false,
         interrupted: None,
         step_deadline: plan.step_deadline,
     };
     for rank in plan.ranks.clone() {
         let worker = start(plan, rank, &sender)?;
-        crew.watch.expect(rank, crew.start.elapsed() + START);
+        crew.watch.expect(rank, crew.start.elapsed(), Phase::Starting);
         crew.inquest.name(rank, format!("{} (pid {})", linux::host_name(), worker.child.id()));
         crew.workers.push(worker);
     }
@@ -129,6 +132,8 @@ struct Crew {
     watch: Watch,
     inquest: Inquest,
     start: Instant,
+    /// Some rank has begun to train: there is something to save.
+    started: bool,
     /// The signal, and when it came.
     interrupted: Option<(i32, Instant)>,
     step_deadline: Duration,
@@ -156,7 +161,8 @@ impl Crew {
             last_tick = Instant::now();
             self.reap();
             if let Ok(signal) = signals.try_recv() {
-                if self.interrupted.is_some() {
+                if self.interrupted.is_some() || !self.started {
+                    // Asked twice, or nothing to save yet.
                     return Ok(Ended::Interrupted(signal));
                 }
                 self.interrupt(signal, on_record)?;
@@ -180,7 +186,9 @@ impl Crew {
     ) -> Result<()> {
         let now = self.start.elapsed();
         match &record.event {
+            Event::Started { .. } => self.started = true,
             Event::Pulse(pulse) => {
+                self.started |= matches!(pulse.phase, Phase::Computing | Phase::Exchanging);
                 self.worker(rank).last = pulse.clone();
                 self.inquest.see(rank, pulse.clone());
                 self.watch.heard(rank, now, pulse.clone());

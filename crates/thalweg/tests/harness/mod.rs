@@ -223,7 +223,8 @@ pub fn await_some<T>(limit: Duration, complaint: &str, mut look: impl FnMut() ->
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
-        let number = (std::process::id() as u16).wrapping_mul(37).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let number =
+            (std::process::id() as u16).wrapping_mul(37).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = 20_000 + number % 10_000;
         if is_free(SocketAddr::from(([127, 0, 0, 1], port))) {
             return port;
@@ -278,7 +279,9 @@ impl Process {
 
     /// Waits until it has said something on standard error.
     pub fn await_said(&self, text: &str) {
-        await_some(PATIENCE, &format!("it does not say {text:?}"), || self.said().contains(text).then_some(()));
+        await_some(PATIENCE, &format!("it does not say {text:?}"), || {
+            self.said().contains(text).then_some(())
+        });
     }
 
     /// Waits for its end.
@@ -317,7 +320,8 @@ fn all((heard, thread): (Arc<Mutex<Vec<u8>>>, JoinHandle<()>)) -> String {
 impl Ended {
     /// The line that says what went wrong: the last one, but for what to do about it.
     pub fn error(&self) -> &str {
-        let mut lines = self.stderr.lines().rev().filter(|line| !line.trim_start().starts_with("what to do:"));
+        let mut lines =
+            self.stderr.lines().rev().filter(|line| !line.trim_start().starts_with("what to do:"));
         lines.next().unwrap_or("")
     }
 

@@ -1,0 +1,171 @@
+//! What cannot work is refused before anything starts: exit code 2, the thing by its name, what to do, and nothing left
+//! behind.
+
+mod harness;
+
+use harness::{Ended, LIMIT, Process, Site};
+
+const GOOD: &str = "a,b,label\n1,2,yes\n2,3,no\n3,4,yes\n4,4,no\n5,1,yes\n";
+
+/// The names in a folder.
+fn names(site: &Site, folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(site.path(folder)).unwrap().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Runs something that must be refused with all of this in what it says, and leave the folder as it was.
+#[track_caller]
+fn assert_refused(site: &Site, arguments: &[&str], parts: &[&str]) -> Ended {
+    let before = names(site, ".");
+    let ended = site.run(arguments);
+    assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
+    assert!(ended.stderr.starts_with("error: "), "{arguments:?}: {}", ended.stderr);
+    for part in parts {
+        assert!(ended.stderr.contains(part), "{arguments:?}: {part:?} is missing in\n{}", ended.stderr);
+    }
+    assert_eq!(names(site, "."), before, "{arguments:?} left something");
+    ended
+}
+
+/// A source that must be refused.
+#[track_caller]
+fn assert_source_refused(site: &Site, source: &str, more: &[&str], parts: &[&str]) {
+    let source = format!("data.source={source}");
+    let ended = assert_refused(site, &[&["train", "--set", &source], more].concat(), parts);
+    ended.assert_advice("");
+}
+
+#[test]
+fn sources_without_usable_rows() {
+    let site = Site::new();
+    assert_source_refused(&site, "nowhere.csv", &[], &["nowhere.csv", "no such file", "data.source"]);
+    assert_source_refused(&site, "part-*.csv", &[], &["no file matches `part-*.csv`"]);
+    site.write("empty.csv", "");
+    assert_source_refused(&site, "empty.csv", &[], &["empty.csv is empty"]);
+    site.write("header.csv", "a,b,label\n");
+    assert_source_refused(&site, "header.csv", &[], &["header.csv", "no rows"]);
+    site.write("one.csv", "a,b,label\n1,2,yes\n2,3,yes\n3,4,yes\n");
+    assert_source_refused(&site, "one.csv", &[], &["every row has the same label `yes`", "two classes"]);
+    site.write("rows.dat", "1,2,3\n");
+    assert_source_refused(&site, "rows.dat", &[], &["rows.dat", ".csv"]);
+    std::fs::create_dir(site.path("folder.csv")).unwrap();
+    assert_source_refused(&site, "folder.csv", &[], &["folder.csv"]);
+}
+
+#[test]
+fn sources_that_do_not_fit_the_job() {
+    let site = Site::new();
+    site.write("rows.csv", GOOD);
+    let label = ["--set", "data.label=lable"];
+    assert_source_refused(&site, "rows.csv", &label, &["unknown column `lable`", "did you mean `label`?"]);
+    assert_source_refused(&site, "rows.csv", &["--set", "data.label=9"], &["data.label = 9", "3 columns"]);
+    let crowd = ["--workers", "9"];
+    assert_source_refused(&site, "rows.csv", &crowd, &["9 workers for 4 training rows", "--workers 4"]);
+    let eight = r#"model.layers=["dense 8"]"#;
+    let parts = ["model.layers[0]", "8 numbers", "10 classes", "dense auto"];
+    assert_source_refused(&site, "builtin:digits", &["--set", eight], &parts);
+    let target = ["--set", "train.target.accuracy=0.9"];
+    site.write("numbers.csv", "a,y\n1,1.5\n2,2.5\n3,3.5\n4,4.75\n");
+    let regression = [&target[..], &["--set", "data.task=regression"]].concat();
+    assert_source_refused(&site, "numbers.csv", &regression, &["train.target.accuracy", "train.target.loss"]);
+}
+
+#[test]
+fn files_of_one_source_with_different_columns() {
+    let site = Site::new();
+    site.write("part-1.csv", GOOD);
+    site.write("part-2.csv", "a,label\n1,yes\n2,no\n");
+    assert_source_refused(&site, "part-*.csv", &[], &["part-2.csv has 2 columns where part-1.csv has 3"]);
+}
+
+#[test]
+fn jobs_that_say_what_no_job_can_say() {
+    let site = Site::new();
+    for (assignment, part) in [
+        ("train.epoch=3", "unknown key `epoch`; did you mean `epochs`?"),
+        ("trian.epochs=3", "unknown section `trian`; did you mean `train`?"),
+        ("train.optimizer.kind=adan", "unknown value `adan`; did you mean `adam`?"),
+        ("train.epochs=many", "expected a whole number"),
+        ("train.global_batch=0", "must be at least 1"),
+        ("fault.step_deadline=5 parsecs", "expected a time such as"),
+        ("train.epochs", "expected section.key=value"),
+    ] {
+        assert_refused(&site, &["train", "--set", assignment], &[&format!("--set {assignment}"), part]);
+    }
+    let typo = ["unknown preset `horovd`", "did you mean `horovod`?"];
+    assert_refused(&site, &["train", "--strategy", "horovd"], &typo);
+    let conflict = ["--workers 2: engine.workers = 2 conflicts with preset `single`, which sets 1"];
+    assert_refused(&site, &["train", "--strategy", "single", "--workers", "2"], &conflict);
+    assert_refused(&site, &["train", "--workers", "0"], &["--workers 0", "between 1 and"]);
+}
+
+#[test]
+fn job_files_with_mistakes_are_told_by_line() {
+    let site = Site::new();
+    site.write("job.toml", "[train]\nepoch = 3\nseed = 4\n\n[modle]\nlayers = []\n");
+    assert_refused(&site, &["train", "job.toml"], &["job.toml:2", "`epochs`", "job.toml:5", "`model`"]);
+    site.write("broken.toml", "[train\n");
+    assert_refused(&site, &["train", "broken.toml"], &["broken.toml:1"]);
+    assert_refused(&site, &["train", "nowhere.toml"], &["nowhere.toml", "no such file"]);
+    site.write("old.toml", "[strategy]\npreset = \"horovod\"\nexchange = { kind = \"none\" }\n");
+    assert_refused(&site, &["train", "old.toml"], &["old.toml:3", "strategy.exchange.kind", "preset `horovod`"]);
+}
+
+#[test]
+fn output_folders_that_cannot_be_had() {
+    let site = Site::new();
+    site.write("file", "kept");
+    let below = assert_refused(&site, &["train", "--out", "file/run"], &["file/run"]);
+    below.assert_advice("--out");
+    let is_file = assert_refused(&site, &["train", "--out", "file"], &["file is a file, not a folder"]);
+    is_file.assert_advice("--out");
+    assert_eq!(std::fs::read(site.path("file")).unwrap(), b"kept");
+}
+
+#[test]
+fn a_folder_with_a_run_is_not_touched_unless_asked() {
+    let site = Site::new();
+    let short = ["train", "--quiet", "--out", "run", "--set", "train.max_steps=5"];
+    site.succeed(&short);
+    let model = std::fs::read(site.path("run/model.safetensors")).unwrap();
+    let ended = assert_refused(&site, &short, &["run holds a run already"]);
+    ended.assert_advice("--overwrite");
+    // Even then, not for a job that cannot start.
+    let hopeless = [&short[..], &["--overwrite", "--set", "data.source=nowhere.csv"]].concat();
+    assert_refused(&site, &hopeless, &["nowhere.csv"]);
+    assert!(std::fs::read(site.path("run/model.safetensors")).unwrap() == model);
+    assert_eq!(site.report("run")["steps"], 5);
+    site.write("run/notes.txt", "mine");
+    site.succeed(&[&short[..], &["--overwrite", "--set", "train.seed=8"]].concat());
+    assert!(std::fs::read(site.path("run/model.safetensors")).unwrap() != model);
+    assert_eq!(site.checkpoints("run"), [5]);
+    assert_eq!(std::fs::read(site.path("run/notes.txt")).unwrap(), b"mine", "what is not ours stays");
+}
+
+#[test]
+fn folders_made_for_a_refused_job_go_again() {
+    let site = Site::new();
+    let hopeless = ["train", "--set", "data.source=nowhere.csv"];
+    assert_refused(&site, &hopeless, &["nowhere.csv"]);
+    assert_refused(&site, &[&hopeless[..], &["--out", "deep/er/run"]].concat(), &["nowhere.csv"]);
+    std::fs::create_dir(site.path("mine")).unwrap();
+    assert_refused(&site, &[&hopeless[..], &["--out", "mine"]].concat(), &["nowhere.csv"]);
+}
+
+#[test]
+fn variables_that_make_no_sense() {
+    let site = Site::new();
+    for (variables, part) in [
+        (&[("RANK", "0")][..], "RANK is set, but WORLD_SIZE is not"),
+        (&[("RANK", "2"), ("WORLD_SIZE", "2")], "rank 2 of 2 makes no sense"),
+        (&[("RANK", "one"), ("WORLD_SIZE", "2")], "RANK=one is not a number"),
+        (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "http")], "MASTER_PORT=http is not a port"),
+    ] {
+        let mut command = site.thalweg(&["train"]);
+        command.envs(variables.iter().copied());
+        Process::start(command).end(LIMIT).assert_error(2, &[part]);
+    }
+    assert!(names(&site, ".").is_empty());
+}
