@@ -47,7 +47,7 @@ pub struct Culprit {
 }
 
 /// An error that says what, where and what to do.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Error {
     /// What kind of failure this is.
     pub kind: Kind,
@@ -124,6 +124,13 @@ impl fmt::Display for Error {
             write!(f, "\n  what to do: {hint}")?;
         }
         Ok(())
+    }
+}
+
+/// A `main` that returns an error prints it this way: in words, as everywhere else.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
     }
 }
 

@@ -192,12 +192,12 @@ fn plan(trainer: &Trainer, job: &Job, folder: &Path, resumes: bool) -> Result<Pl
         return Err(Error::job(format!("no worker is left for this host: {world} workers in all"))
             .hint("raise --workers: it counts all hosts"));
     }
-    let mut variables = vec![(FOLDER.to_string(), folder.display().to_string())];
+    let mut variables = vec![(FOLDER.to_string(), folder.as_os_str().to_owned())];
     if resumes {
         variables.push((RESUMES.into(), "1".into()));
     }
     if trainer.nodes.is_none() && std::env::var_os("THALWEG_TOKEN").is_none_or(|token| token.is_empty()) {
-        variables.push(("THALWEG_TOKEN".into(), fresh_token()?));
+        variables.push(("THALWEG_TOKEN".into(), fresh_token()?.into()));
     }
     let command = match &trainer.command {
         Some(command) => command.clone(),

@@ -10,7 +10,8 @@ const GOOD: &str = "a,b,label\n1,2,yes\n2,3,no\n3,4,yes\n4,4,no\n5,1,yes\n";
 /// The names in a folder.
 fn names(site: &Site, folder: &str) -> Vec<String> {
     let entries = std::fs::read_dir(site.path(folder)).unwrap().flatten();
-    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
@@ -105,12 +106,16 @@ fn jobs_that_say_what_no_job_can_say() {
 fn job_files_with_mistakes_are_told_by_line() {
     let site = Site::new();
     site.write("job.toml", "[train]\nepoch = 3\nseed = 4\n\n[modle]\nlayers = []\n");
-    assert_refused(&site, &["train", "job.toml"], &["job.toml:2", "`epochs`", "job.toml:5", "`model`"]);
+    assert_refused(&site, &["train", "job.toml"], &["job.toml:2", "`epochs`", "job.toml:6", "`model`"]);
     site.write("broken.toml", "[train\n");
     assert_refused(&site, &["train", "broken.toml"], &["broken.toml:1"]);
     assert_refused(&site, &["train", "nowhere.toml"], &["nowhere.toml", "no such file"]);
     site.write("old.toml", "[strategy]\npreset = \"horovod\"\nexchange = { kind = \"none\" }\n");
-    assert_refused(&site, &["train", "old.toml"], &["old.toml:3", "strategy.exchange.kind", "preset `horovod`"]);
+    assert_refused(
+        &site,
+        &["train", "old.toml"],
+        &["old.toml:3", "strategy.exchange.kind", "preset `horovod`"],
+    );
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub struct Plan {
     /// The program and its arguments: this very command.
     pub command: Vec<OsString>,
     /// Variables that all workers get.
-    pub variables: Vec<(String, String)>,
+    pub variables: Vec<(String, OsString)>,
     /// The ranks of this machine.
     pub ranks: std::ops::Range<usize>,
     /// Ranks on all machines together.

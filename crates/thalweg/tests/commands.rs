@@ -1,0 +1,182 @@
+//! The commands beside training, as people and scripts use them.
+
+mod harness;
+
+use harness::{Ended, Site};
+use serde_json::Value;
+
+fn json(ended: &Ended) -> Value {
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error} in {}", ended.stdout))
+}
+
+#[test]
+fn every_command_explains_itself() {
+    let site = Site::new();
+    let help = site.succeed(&["--help"]).stdout;
+    let (_, listed) = help.split_once("Commands:\n").unwrap();
+    let names =
+        listed.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next());
+    let mut count = 0;
+    for name in names.filter(|name| *name != "help") {
+        let help = site.succeed(&[name, "--help"]).stdout;
+        assert!(help.contains(&format!("Usage: thalweg {name}")), "{help}");
+        count += 1;
+    }
+    assert!(count >= 5, "{help}");
+    assert!(site.succeed(&["--version"]).stdout.starts_with("thalweg "));
+}
+
+#[test]
+fn a_mistyped_command_is_guessed() {
+    let site = Site::new();
+    let ended = site.run(&["trian"]);
+    ended.assert_error(2, &["cannot read the job file trian"]);
+    ended.assert_advice("`thalweg train`");
+    assert!(!site.path("runs").exists());
+}
+
+#[test]
+fn the_resolved_job_says_where_each_value_came_from() {
+    let site = Site::new();
+    site.write("job.toml", "[train]\nseed = 11\n");
+    let arguments =
+        ["config", "job.toml", "--strategy", "horovod", "--set", "train.epochs=3", "--workers", "5"];
+    let text = site.succeed(&arguments).stdout;
+    let line = |key: &str| {
+        let found = text.lines().find(|line| line.starts_with(&format!("{key} = ")));
+        found.unwrap_or_else(|| panic!("no {key} in {text}")).split_once('#').unwrap()
+    };
+    for (key, value, origin) in [
+        ("seed", "11", "job.toml:2"),
+        ("epochs", "3", "--set train.epochs=3"),
+        ("workers", "5", "--workers 5"),
+        ("preset", "\"horovod\"", "--strategy horovod"),
+        ("algorithm", "\"ring\"", "preset horovod"),
+        ("global_batch", "64", "default"),
+    ] {
+        let (said, why) = line(key);
+        assert_eq!((said.trim(), why.trim()), (format!("{key} = {value}").as_str(), origin));
+    }
+    // What it prints is the same job again.
+    site.write("printed.toml", &text);
+    let values = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split_once('#').map_or(line, |(value, _)| value).trim().into()).collect()
+    };
+    assert_eq!(values(&site.succeed(&["config", "printed.toml"]).stdout), values(&text));
+}
+
+#[test]
+fn the_resolved_job_as_json() {
+    let site = Site::new();
+    let listed = json(&site.succeed(&["config", "--json", "--set", "train.epochs=3"]));
+    let entry =
+        |key: &str| listed.as_array().unwrap().iter().find(|entry| entry["key"] == key).unwrap().clone();
+    assert_eq!(
+        (&entry("train.epochs")["value"], &entry("train.epochs")["origin"]),
+        (&3.into(), &"--set train.epochs=3".into())
+    );
+    assert_eq!(entry("data.label")["value"], Value::Null);
+    let keys = json(&site.succeed(&["config", "--keys", "--json"]));
+    assert_eq!(keys.as_array().unwrap().len(), listed.as_array().unwrap().len());
+}
+
+#[test]
+fn strategies_for_people_and_scripts() {
+    let site = Site::new();
+    let listed = json(&site.succeed(&["strategies", "--json"]));
+    let text = site.succeed(&["strategies"]).stdout;
+    let names: Vec<&str> =
+        listed.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    for name in ["single", "allreduce", "horovod", "pytorch-ddp", "baidu"] {
+        assert!(names.contains(&name) && text.contains(name), "{name}");
+    }
+    for entry in listed.as_array().unwrap() {
+        assert!(entry["system"].is_string() && entry["summary"].is_string(), "{entry}");
+        assert!(entry["dials"].is_object() && entry["missing"].is_array(), "{entry}");
+    }
+}
+
+#[test]
+fn a_run_leaves_what_tools_rely_on_and_can_be_evaluated() {
+    let site = Site::new();
+    let ended = site.succeed(&["train", "--json", "--quiet", "--out", "run", "--set", "train.epochs=10"]);
+    let report = json(&ended);
+    assert_eq!((report.clone(), ended.stderr.as_str()), (site.report("run"), ""));
+    for key in
+        ["format", "job", "dials", "world", "final", "wall_s", "samples_per_s", "ranks", "audit", "failures"]
+    {
+        assert!(!report[key].is_null(), "no {key}");
+    }
+    assert_eq!((&report["outcome"], &report["failures"]), (&"completed".into(), &Value::Array(vec![])));
+    for rank in report["ranks"].as_array().unwrap() {
+        for key in
+            ["rank", "host", "compute_s", "exchange_s", "hidden_s", "wait_s", "bytes_sent", "bytes_received"]
+        {
+            assert!(!rank[key].is_null(), "no {key}");
+        }
+    }
+    let files = std::fs::read_dir(site.path("run")).unwrap().flatten();
+    let files: Vec<String> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+    for file in ["model.safetensors", "events.jsonl", "report.json", "job.toml", "checkpoints"] {
+        assert!(files.iter().any(|name| name == file), "no {file} in {files:?}");
+    }
+    assert!(files.iter().any(|name| name.starts_with("events.out.tfevents.")), "{files:?}");
+
+    let evaluated = json(&site.succeed(&["evaluate", "run", "--json"]));
+    assert_eq!(evaluated["rows"], 359);
+    assert_eq!(evaluated["accuracy"], report["final"]["accuracy"], "the model is the one that was validated");
+    let said = site.succeed(&["evaluate", "run/model.safetensors"]).stdout;
+    let accuracy = report["final"]["accuracy"].as_f64().unwrap();
+    assert!(said.starts_with(&format!("accuracy {accuracy:.4}, loss ")), "{said}");
+    assert!(said.contains("359 validation rows of builtin:digits"), "{said}");
+    let all = json(&site.succeed(&["evaluate", "run", "--data", "builtin:digits", "--json"]));
+    assert_eq!(all["rows"], 1797);
+    site.run(&["evaluate", "nowhere"]).assert_error(2, &["nowhere does not exist"]);
+}
+
+#[test]
+fn a_model_is_evaluated_on_other_rows_of_the_same_columns() {
+    let site = Site::new();
+    let row = |n: u32| {
+        format!(
+            "{},{},{}\n",
+            n * 37 % 101,
+            n * 61 % 103,
+            if n * 37 % 101 > n * 61 % 103 { "more" } else { "less" }
+        )
+    };
+    let table = |rows: std::ops::Range<u32>| "a,b,which\n".to_string() + &rows.map(row).collect::<String>();
+    site.write("rows.csv", table(0..800));
+    site.write("later.csv", table(800..1000));
+    site.succeed(&["train", "--quiet", "--out", "run", "--set", "data.source=rows.csv"]);
+    let evaluated = json(&site.succeed(&["evaluate", "run", "--data", "later.csv", "--json"]));
+    assert_eq!(evaluated["rows"], 200);
+    assert!(evaluated["accuracy"].as_f64().unwrap() > 0.9, "{evaluated}");
+    site.write("other.csv", "a,c,which\n1,2,more\n");
+    site.run(&["evaluate", "run", "--data", "other.csv"]).assert_error(2, &["other.csv", "`b`"]);
+}
+
+#[test]
+fn a_target_that_is_missed_is_told_and_no_failure() {
+    let site = Site::new();
+    for (target, outcome) in [("0.5", "target_reached"), ("1.0", "target_missed")] {
+        let target = format!("train.target.accuracy={target}");
+        let job = ["train", "--quiet", "--out", outcome, "--set", "train.epochs=5", "--set", &target];
+        site.succeed(&job);
+        assert_eq!(site.report(outcome)["outcome"], outcome);
+    }
+    assert!(site.report("target_reached")["steps"].as_u64().unwrap() < 5 * 23);
+}
+
+#[test]
+fn a_plain_start_tells_a_newcomer_what_happened_and_what_to_try() {
+    let site = Site::new();
+    let ended = site.succeed(&[]);
+    assert_eq!(ended.stdout, "", "results go to files, progress to standard error");
+    for part in ["2 workers", "validation accuracy", "runs/digits-1", "thalweg evaluate runs/digits-1"] {
+        assert!(ended.stderr.contains(part), "{part:?} is missing in\n{}", ended.stderr);
+    }
+    assert!(!ended.stderr.contains('\u{1b}'), "no control characters where there is no terminal");
+    site.succeed(&["--quiet"]);
+    assert!(site.path("runs/digits-2/report.json").exists());
+}

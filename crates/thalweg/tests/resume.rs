@@ -1,0 +1,189 @@
+//! A run that stopped, however it did, goes on where it was: the same bits in the same world, the same rows in any.
+
+mod harness;
+
+use harness::{LIMIT, Process, Site};
+use nix::sys::signal::Signal;
+
+/// Steps of an epoch of the digits: 1438 rows, 64 a step.
+const EPOCH: u64 = 23;
+
+fn model(site: &Site, run: &str) -> Vec<u8> {
+    std::fs::read(site.path(run).join("model.safetensors")).unwrap()
+}
+
+fn accuracy(site: &Site, run: &str) -> f64 {
+    site.report(run)["final"]["accuracy"].as_f64().unwrap()
+}
+
+/// Every row of every step once, over all parts of a run.
+#[track_caller]
+fn assert_audit(site: &Site, run: &str, epochs: u64) {
+    let report = site.report(run);
+    let audit = report["audit"].as_array().unwrap();
+    let mut seen = vec![0; epochs as usize];
+    for part in audit {
+        assert_eq!((&part["once"], &part["missed"]), (&part["expected"], &0.into()), "{part}");
+        assert_eq!(part["repeated"], 0, "{part}");
+        seen[part["epoch"].as_u64().unwrap() as usize] += part["once"].as_u64().unwrap();
+    }
+    assert_eq!(seen, vec![1438; epochs as usize]);
+}
+
+#[test]
+fn stopped_half_way_and_resumed_is_the_uninterrupted_run_bit_by_bit() {
+    let site = Site::new();
+    let job = ["train", "--quiet", "--set", "train.epochs=20"];
+    site.succeed(&[&job[..], &["--out", "whole"]].concat());
+    // In the middle of an epoch, and of the time between two checkpoints.
+    site.succeed(&[&job[..], &["--out", "halves", "--set", "train.max_steps=210"]].concat());
+    assert!(model(&site, "halves") != model(&site, "whole"));
+    site.succeed(&["resume", "halves", "--quiet", "--set", "train.max_steps=460"]);
+    site.succeed(&[&job[..], &["--out", "bounded", "--set", "train.max_steps=460"]].concat());
+    assert!(model(&site, "halves") == model(&site, "bounded"), "the models differ");
+    assert_eq!(site.report("halves")["final"], site.report("whole")["final"]);
+    assert_eq!(site.report("halves")["steps"], 20 * EPOCH);
+    assert_audit(&site, "halves", 20);
+}
+
+/// Far more than any of these tests waits for.
+const ENDLESS: &str = "train.epochs=1000000";
+
+/// The end of a run that stopped at some step: an epoch that is not yet over.
+fn an_end_after(step: u64) -> (u64, String) {
+    let epochs = step / EPOCH + 2;
+    (epochs, format!("train.epochs={epochs}"))
+}
+
+#[test]
+fn an_interrupted_run_resumed_is_the_uninterrupted_run_bit_by_bit() {
+    let site = Site::new();
+    let job = ["train", "--quiet", "--resume", "--workers", "3"];
+    let first = site.start(&[&job[..], &["--out", "parts", "--set", ENDLESS]].concat());
+    site.await_step("parts", 1);
+    first.signal(Signal::SIGINT);
+    assert_eq!(first.end(LIMIT).code, Some(130));
+    let (epochs, end) = an_end_after(site.checkpoints("parts")[0]);
+    for run in ["parts", "whole"] {
+        site.succeed(&[&job[..], &["--out", run, "--set", &end]].concat());
+    }
+    assert!(model(&site, "parts") == model(&site, "whole"), "the models differ");
+    assert_audit(&site, "parts", epochs);
+}
+
+#[test]
+fn another_world_goes_on_with_the_same_rows_to_the_same_end() {
+    let site = Site::new();
+    let job = ["train", "--quiet", "--workers", "2"];
+    site.succeed(&[&job[..], &["--out", "whole"]].concat());
+    site.succeed(&[&job[..], &["--out", "run", "--set", "train.max_steps=345"]].concat());
+    site.succeed(&["resume", "run", "--quiet", "--workers", "3", "--set", "train.max_steps=690"]);
+    assert_audit(&site, "run", 30);
+    let difference = accuracy(&site, "run") - accuracy(&site, "whole");
+    assert!(difference.abs() <= 0.003, "accuracy differs by {difference}");
+    let world = &site.report("run")["world"];
+    assert_eq!(*world, serde_json::json!([{ "step": 0, "workers": 2 }, { "step": 345, "workers": 3 }]));
+}
+
+#[test]
+fn a_killed_run_finishes_after_all() {
+    let site = Site::new();
+    let often = ["--quiet", "--set", "fault.checkpoint_every=50"];
+    let first = site.start(&[&["train", "--out", "run", "--set", ENDLESS], &often[..]].concat());
+    site.await_event("run", "checkpoint");
+    site.signal_worker(1, Signal::SIGKILL);
+    assert_eq!(first.end(LIMIT).code, Some(3));
+    let (epochs, end) = an_end_after(site.checkpoints("run")[0]);
+    site.succeed(&["resume", "run", "--quiet", "--set", &end]);
+    let report = site.report("run");
+    assert_eq!((&report["outcome"], &report["steps"]), (&"completed".into(), &(epochs * EPOCH).into()));
+    site.succeed(&[&["train", "--out", "whole", "--set", &end], &often[..]].concat());
+    assert!(model(&site, "run") == model(&site, "whole"), "the models differ");
+}
+
+#[test]
+fn the_same_command_starts_goes_on_and_finds_nothing_left_to_do() {
+    let site = Site::new();
+    let command = ["train", "--quiet", "--resume", "--out", "run", "--set", "train.epochs=2"];
+    site.succeed(&command);
+    let first = model(&site, "run");
+    let accuracy_then = accuracy(&site, "run");
+    site.succeed(&command);
+    assert!(model(&site, "run") == first);
+    assert_eq!(site.report("run")["outcome"], "completed");
+    assert_eq!(site.report("run")["steps"], 2 * EPOCH);
+    assert_eq!(accuracy(&site, "run"), accuracy_then);
+    // Without --out: the newest run of that name, or a first one.
+    let unnamed = ["train", "--quiet", "--resume", "--set", "train.epochs=1"];
+    site.succeed(&unnamed);
+    site.succeed(&unnamed);
+    assert!(site.path("runs/digits-1").exists() && !site.path("runs/digits-2").exists());
+}
+
+/// A run of 250 steps with checkpoints at 100, 200 and 250.
+fn finished_run() -> Site {
+    let site = Site::new();
+    site.succeed(&["train", "--quiet", "--out", "run", "--set", "train.max_steps=250"]);
+    assert_eq!(site.checkpoints("run"), [250, 200, 100]);
+    site
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused_with_the_way_out() {
+    let site = finished_run();
+    let newest = site.path("run/checkpoints/step-000000250.safetensors");
+    let whole = std::fs::read(&newest).unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    for damaged in [&flipped[..], &whole[..whole.len() / 2], &[]] {
+        std::fs::write(&newest, damaged).unwrap();
+        let ended = site.run(&["resume", "run", "--set", "train.max_steps=300"]);
+        ended.assert_error(2, &["run/checkpoints/step-000000250.safetensors is damaged"]);
+        ended.assert_advice("remove it to go on from step 200 (run/checkpoints/step-000000200.safetensors)");
+        assert_eq!(site.report("run")["outcome"], "completed", "nothing was started");
+    }
+    // The advice is good.
+    std::fs::remove_file(&newest).unwrap();
+    site.succeed(&["resume", "run", "--quiet", "--set", "train.max_steps=300"]);
+    site.succeed(&["train", "--quiet", "--out", "whole", "--set", "train.max_steps=300"]);
+    assert!(model(&site, "run") == model(&site, "whole"), "the models differ");
+}
+
+#[test]
+fn what_decides_the_rows_cannot_change_in_the_middle() {
+    let site = finished_run();
+    let job = std::fs::read(site.path("run/job.toml")).unwrap();
+    for (assignment, message) in [
+        ("train.seed=9", "train.seed was 7, now it is 9"),
+        ("train.global_batch=32", "train.global_batch was 64, now it is 32"),
+        ("data.validation=0.5", "data.validation was "),
+        (r#"model.layers=["dense auto"]"#, "tensor `layers.0.bias` is [128], but the model has [10]"),
+        ("train.optimizer.kind=sgd", "written with another optimizer"),
+    ] {
+        let ended = site.run(&["resume", "run", "--set", assignment]);
+        ended.assert_error(2, &[message]);
+        ended.assert_advice("--overwrite");
+        assert_eq!(std::fs::read(site.path("run/job.toml")).unwrap(), job, "{assignment} left its traces");
+    }
+    let ended = site.run(&["resume", "elsewhere"]);
+    ended.assert_error(2, &["elsewhere holds no run"]);
+    ended.assert_advice("thalweg train");
+}
+
+#[test]
+fn ranks_of_another_launcher_resume_too() {
+    let site = Site::new();
+    let job = ["train", "--quiet", "--resume", "--out", "run"];
+    for steps in ["train.max_steps=40", "train.max_steps=80"] {
+        let port = harness::free_port();
+        let arguments = [&job[..], &["--set", steps]].concat();
+        let ranks: Vec<Process> =
+            (0..2).map(|rank| Process::start(site.rank(rank, 2, port, &arguments))).collect();
+        for rank in ranks {
+            let ended = rank.end(harness::PATIENCE);
+            assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        }
+    }
+    site.succeed(&["train", "--quiet", "--out", "whole", "--set", "train.max_steps=80"]);
+    assert!(model(&site, "run") == model(&site, "whole"), "the models differ");
+}
