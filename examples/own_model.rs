@@ -8,6 +8,7 @@ fn main() -> thalweg::Result<()> {
     let report = Trainer::new("circle")
         .set("engine.workers=2")
         .set("train.epochs=40")
+        .set("train.optimizer.lr=0.02")
         .data(|job| {
             let grid =
                 (0..60).flat_map(|x| (0..60).map(move |y| (x as f32 / 30.0 - 1.0, y as f32 / 30.0 - 1.0)));
