@@ -6,6 +6,7 @@ use crate::trainer::{Finish, Trainer};
 use crate::view::{Jsonl, Plain, ReportView, TensorBoard, View, Views, report, summary};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -236,9 +237,17 @@ fn code_of(ended: Ended) -> u8 {
     }
 }
 
+/// A rank that stops because another one was asked to ends as if by Ctrl-C.
 fn code_of_outcome(outcome: Outcome) -> u8 {
-    if outcome == Outcome::Interrupted { 130 } else { 0 }
+    match (outcome, LAST_SIGNAL.load(Ordering::Relaxed)) {
+        (Outcome::Interrupted, 0) => 130,
+        (Outcome::Interrupted, signal) => 128 + signal as u8,
+        _ => 0,
+    }
 }
+
+/// The last signal that asked this process to stop; 0: none did.
+static LAST_SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 /// The signals that ask this process to stop, as they come.
 fn signals() -> Result<Receiver<i32>> {
@@ -247,6 +256,7 @@ fn signals() -> Result<Receiver<i32>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         for signal in incoming.forever() {
+            LAST_SIGNAL.store(signal, Ordering::Relaxed);
             if sender.send(signal).is_err() {
                 return;
             }

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{LIMIT, Process, Site, await_some};
+use harness::{LIMIT, Process, Site};
 use nix::sys::signal::Signal;
 
 /// Endless, with checkpoints only when asked for.
@@ -75,15 +75,16 @@ fn without_their_launcher_the_workers_stop_with_a_checkpoint() {
 
 #[test]
 fn ranks_of_another_launcher_stop_together_when_one_is_asked_to() {
-    let site = Site::new();
-    let port = harness::free_port();
-    let ranks: Vec<Process> = (0..2).map(|rank| Process::start(site.rank(rank, 2, port, &ENDLESS))).collect();
-    site.await_step("run", 1);
-    ranks[1].signal(Signal::SIGINT);
-    for rank in ranks {
-        let ended = rank.end(LIMIT);
-        assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let site = Site::new();
+        let port = harness::free_port();
+        let start = |rank| Process::start(site.rank(rank, 2, port, &ENDLESS));
+        let (asked, other) = (start(0), start(1));
+        site.await_step("run", 1);
+        asked.signal(signal);
+        let ended = (asked.end(LIMIT), other.end(LIMIT));
+        assert_eq!((ended.0.code, ended.1.code), (Some(code), Some(130)), "{ended:?}");
+        assert_eq!(site.checkpoints("run").len(), 1);
+        assert_eq!(site.report("run")["outcome"], "interrupted");
     }
-    await_some(LIMIT, "no checkpoint", || (site.checkpoints("run").len() == 1).then_some(()));
-    assert_eq!(site.report("run")["outcome"], "interrupted");
 }

@@ -120,6 +120,9 @@ fn a_second_job_on_the_port_is_told_so_and_the_first_goes_on() {
     let ended = start(&site, 0, 2, port, "right", &["train", "--out", "other"]).end(LIMIT);
     ended.assert_error(4, &[&format!("port {port} of 127.0.0.1 is in use")]);
     ended.assert_advice("MASTER_PORT");
+    let launched = site.run(&["train", "--out", "launched", "--set", &format!("engine.port={port}")]);
+    launched.assert_error(4, &[&format!("port {port} of 127.0.0.1 is in use")]);
+    launched.assert_advice("engine.port");
     complete(&site, first, port, "right");
 }
 

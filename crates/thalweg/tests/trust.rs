@@ -102,6 +102,30 @@ fn a_stopped_coordinator_is_named_too() {
     stop(0);
 }
 
+/// A worker is lost the moment it appears: before it has joined, or a little later.
+fn lose_early(signal: Signal) -> Ended {
+    let site = Site::new();
+    let deadlines = ["--set", "fault.step_deadline=2s", "--set", "fault.join_deadline=4s"];
+    let job = site.start(&[&BUSY[..], &deadlines].concat());
+    site.signal_worker(1, signal);
+    let ended = job.end(LIMIT);
+    site.assert_empty();
+    assert_eq!(site.report("run")["outcome"], "failed");
+    ended
+}
+
+#[test]
+fn a_worker_killed_at_the_start_is_named() {
+    lose_early(Signal::SIGKILL).assert_error(3, &["error: rank 1 on ", "was killed by signal 9 (SIGKILL)"]);
+}
+
+#[test]
+fn a_worker_stopped_at_the_start_is_named() {
+    let ended = lose_early(Signal::SIGSTOP);
+    assert!(matches!(ended.code, Some(3 | 4)), "{}", ended.stderr);
+    assert!(ended.error().starts_with("error: rank 1 "), "{}", ended.stderr);
+}
+
 #[test]
 fn a_killed_job_says_how_to_go_on() {
     let site = Site::new();
