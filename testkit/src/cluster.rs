@@ -41,7 +41,6 @@ pub fn run<T: Send>(
                         hosts: vec!["memory".into(); world],
                         generation: 1,
                         step_deadline: Duration::from_secs(30),
-                        join_deadline: Duration::from_secs(30),
                         seed,
                     });
                     let result = program(&mut rank);

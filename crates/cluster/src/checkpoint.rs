@@ -15,6 +15,10 @@ pub struct Checkpoint {
     pub step: u64,
     /// The job as TOML: what it was trained with.
     pub job: String,
+    /// A digest of the data: what it was trained on.
+    pub data: String,
+    /// The rows of the epoch consumed so far, as the audit keeps them.
+    pub audit: Vec<u8>,
     /// Sum of losses and rows of the epoch so far, for the epoch's mean.
     pub loss: (f64, u64),
     /// Parameters in the order of the layout.
@@ -28,10 +32,15 @@ impl Checkpoint {
     pub fn write(&self, folder: &Path, layout: &Layout, keep: usize) -> Result<PathBuf> {
         fs::create_dir_all(folder)
             .map_err(|error| Error::io(format!("cannot make {}", folder.display()), &error))?;
+        tidy(folder);
         let mut file = TensorFile::default();
         file.metadata.insert("format".into(), FORMAT.into());
         file.metadata.insert("step".into(), self.step.to_string());
         file.metadata.insert("job".into(), self.job.clone());
+        file.metadata.insert("data".into(), self.data.clone());
+        file.metadata.insert("audit".into(), self.audit.len().to_string());
+        let words = pack(&self.audit);
+        file.push(AUDIT, &[words.len()], &words);
         file.metadata.insert("loss".into(), format!("{} {}", self.loss.0, self.loss.1));
         let slots: Vec<&str> = self.slots.iter().map(|(name, _)| name.as_str()).collect();
         file.metadata.insert("slots".into(), slots.join(" "));
@@ -85,11 +94,38 @@ impl Checkpoint {
         Ok(Checkpoint {
             step: file.text("step", path)?.parse().map_err(|_| broken("step"))?,
             job: file.text("job", path)?.to_string(),
+            data: file.text("data", path)?.to_string(),
+            audit: unpack(&file, path)?,
             loss: (loss.parse().map_err(|_| broken("loss"))?, rows.parse().map_err(|_| broken("loss"))?),
             parameters,
             slots,
         })
     }
+}
+
+/// The tensor under which the audit's bytes stand.
+const AUDIT: &str = "thalweg.audit";
+
+/// Bytes as numbers with the same bits: the file holds nothing but `f32`.
+fn pack(bytes: &[u8]) -> Vec<f32> {
+    let word = |chunk: &[u8]| {
+        let mut word = [0; 4];
+        word[..chunk.len()].copy_from_slice(chunk);
+        f32::from_le_bytes(word)
+    };
+    bytes.chunks(4).map(word).collect()
+}
+
+fn unpack(file: &TensorFile, path: &Path) -> Result<Vec<u8>> {
+    let broken = || Error::data(format!("{} cannot be used: its audit makes no sense", path.display()));
+    let length: usize = file.text("audit", path)?.parse().map_err(|_| broken())?;
+    let words = &file.tensors.get(AUDIT).ok_or_else(broken)?.values;
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    if length > bytes.len() {
+        return Err(broken());
+    }
+    bytes.truncate(length);
+    Ok(bytes)
 }
 
 /// The checkpoints of a folder, newest first.
@@ -110,6 +146,17 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
 /// The step a checkpoint's name says.
 pub fn step_of(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.strip_prefix("step-")?.parse().ok()
+}
+
+/// Takes away what a killed writer left half-written. The folder belongs to one run, and this is its only writer.
+pub fn tidy(folder: &Path) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for path in entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "tmp"))
+    {
+        let _ = fs::remove_file(path);
+    }
 }
 
 fn prune(folder: &Path, keep: usize) {
@@ -136,6 +183,8 @@ mod tests {
             step,
             job: "format = 1\n".into(),
             loss: (0.1 + 0.2, 64),
+            data: "d".into(),
+            audit: vec![255, 1, 2, 3, 0xff, 0xff, 0xc1, 0x7f, 9],
             parameters: (0..8).map(|i| i as f32 / 3.0).collect(),
             slots: vec![("m".into(), vec![1.0; 8]), ("v".into(), vec![2.0; 8])],
         }

@@ -19,9 +19,6 @@ use thalweg_core::{Culprit, Error, Kind};
 /// Time between two pulses.
 pub const PULSE: Duration = Duration::from_millis(200);
 
-/// A rank that was told that it is over may take so long to leave by itself.
-const LAST_WORDS: Duration = Duration::from_secs(5);
-
 /// A rank's end of the connection.
 pub struct Line {
     stream: Mutex<TcpStream>,
@@ -30,41 +27,42 @@ pub struct Line {
 
 impl Line {
     /// Listens to the coordinator from now on; what it says ends up in the beacon.
-    pub fn open(
-        stream: TcpStream,
-        rank: usize,
-        deadline: Duration,
-        beacon: Arc<Beacon>,
-    ) -> std::io::Result<Arc<Line>> {
+    pub fn open(stream: TcpStream, deadline: Duration, beacon: Arc<Beacon>) -> std::io::Result<Arc<Line>> {
         let reader = stream.try_clone()?;
         stream.set_write_timeout(Some(Duration::from_secs(1)))?;
         let line = Arc::new(Line { stream: Mutex::new(stream), left: AtomicBool::new(false) });
         let listening = Arc::clone(&line);
-        std::thread::spawn(move || listening.listen(reader, rank, deadline, &beacon));
+        std::thread::spawn(move || listening.listen(reader, deadline, &beacon));
         Ok(line)
     }
 
-    fn listen(&self, mut reader: TcpStream, rank: usize, deadline: Duration, beacon: &Beacon) {
-        // A silent coordinator is noticed by the read's time-out: it sends pulses like everybody else.
-        // It comes a little later than the verdict of whoever watches this rank and the coordinator both.
-        let _ = reader.set_read_timeout(Some(deadline + 3 * PULSE));
+    fn listen(&self, mut reader: TcpStream, deadline: Duration, beacon: &Beacon) {
+        // A silent coordinator is noticed a little later than by whoever watches it and this rank both. Silence is
+        // counted in looks, not by the clock: a process that was stopped itself must not blame others for it.
+        let patience = 3 + deadline.as_millis() / PULSE.as_millis();
+        let mut quiet = 0;
         let verdict = loop {
-            match receive::<Control>(&mut reader) {
-                Ok(Control::Abort(error)) => break *error,
-                Ok(_) => {}
-                Err(_) if self.left.load(Ordering::Relaxed) => return,
-                Err(error) => break lost_coordinator(&error, deadline, &beacon.pulse()),
+            match heard(&mut reader) {
+                Ok(Some(Control::Abort(error))) => break *error,
+                Ok(Some(_)) => quiet = 0,
+                Ok(None) if quiet < patience => quiet += 1,
+                Ok(None) if !self.left.load(Ordering::Relaxed) => {
+                    break lost_coordinator(
+                        &format!("has been silent for {:.1} s", deadline.as_secs_f64()),
+                        &beacon.pulse(),
+                    );
+                }
+                Err(_) if !self.left.load(Ordering::Relaxed) => {
+                    break lost_coordinator(
+                        "vanished: its connection closed without a goodbye",
+                        &beacon.pulse(),
+                    );
+                }
+                _ => return,
             }
         };
-        if self.left.load(Ordering::Relaxed) {
-            return;
-        }
-        beacon.condemn(verdict.clone());
-        std::thread::sleep(LAST_WORDS);
         if !self.left.load(Ordering::Relaxed) {
-            // The program does not come back from its computation: the process must end all the same.
-            eprintln!("error: rank {rank}: {verdict}");
-            std::process::exit(i32::from(verdict.exit_code()));
+            beacon.condemn(verdict);
         }
     }
 
@@ -81,15 +79,31 @@ impl Line {
     }
 }
 
-fn lost_coordinator(error: &std::io::Error, deadline: Duration, pulse: &Pulse) -> Error {
-    let cause = match error.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-            format!("has been silent for {:.1} s", deadline.as_secs_f64())
+/// The coordinator's next message; nothing if none comes within the time of a pulse.
+fn heard(reader: &mut TcpStream) -> std::io::Result<Option<Control>> {
+    use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    reader.set_read_timeout(Some(PULSE))?;
+    match reader.peek(&mut [0]) {
+        Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        Ok(_) => {
+            // It has begun: the rest follows at once, or never.
+            reader.set_read_timeout(Some(Duration::from_secs(10)))?;
+            receive(reader).map(Some)
         }
-        _ => "vanished: its connection closed without a goodbye".into(),
-    };
+        Err(error) if matches!(error.kind(), Interrupted | TimedOut | WouldBlock) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn lost_coordinator(cause: &str, pulse: &Pulse) -> Error {
     Error::new(Kind::RankFailed, format!("rank 0 (the coordinator) {cause} at step {}", pulse.step)).blame(
-        Culprit { rank: 0, host: None, step: Some(pulse.step), operation: Some(pulse.name.clone()), cause },
+        Culprit {
+            rank: 0,
+            host: None,
+            step: Some(pulse.step),
+            operation: Some(pulse.name.clone()),
+            cause: cause.into(),
+        },
     )
 }
 

@@ -1,5 +1,6 @@
 //! What only Linux has, or spells its own way: host names, network interfaces, signals to process groups.
 
+use nix::net::if_::InterfaceFlags;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::net::IpAddr;
@@ -21,15 +22,25 @@ pub fn interface_of(address: IpAddr) -> Option<String> {
         .map(|i| i.interface_name)
 }
 
-/// The first address of this machine that is not loopback, IPv4 before IPv6.
-pub fn outward_address() -> Option<IpAddr> {
-    let addresses = nix::ifaddrs::getifaddrs().ok()?;
-    let mut found: Vec<IpAddr> = addresses
-        .filter_map(|interface| interface.address.as_ref().and_then(ip))
-        .filter(|ip| !ip.is_loopback())
+/// The addresses under which other machines may reach this one, each with its interface, IPv4 before IPv6. Loopback,
+/// interfaces that are down and link-local addresses, which mean nothing elsewhere, are left out.
+pub fn outward_addresses() -> Vec<(IpAddr, String)> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    let mut found: Vec<(IpAddr, String)> = interfaces
+        .filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP))
+        .filter_map(|interface| Some((ip(interface.address.as_ref()?)?, interface.interface_name)))
+        .filter(|(address, _)| is_outward(*address))
         .collect();
-    found.sort_by_key(|address| address.is_ipv6());
-    found.into_iter().next()
+    found.sort_by_key(|(address, _)| address.is_ipv6());
+    found
+}
+
+fn is_outward(address: IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !link_local && !address.is_loopback()
 }
 
 fn ip(address: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
@@ -58,6 +69,21 @@ mod tests {
     fn loopback_is_on_lo() {
         assert_eq!(interface_of(IpAddr::from([127, 0, 0, 1])).as_deref(), Some("lo"));
         assert_eq!(interface_of(IpAddr::from([192, 0, 2, 1])), None);
+    }
+
+    #[test]
+    fn what_others_cannot_use_is_not_outward() {
+        for (address, outward) in [
+            ("127.0.0.1", false),
+            ("169.254.1.1", false),
+            ("fe80::1", false),
+            ("::1", false),
+            ("10.0.0.1", true),
+            ("fd00::1", true),
+        ] {
+            assert_eq!(is_outward(address.parse().unwrap()), outward, "{address}");
+        }
+        assert!(outward_addresses().iter().all(|(address, _)| interface_of(*address).is_some()));
     }
 
     #[test]

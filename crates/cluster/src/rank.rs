@@ -16,6 +16,9 @@ use thalweg_core::{Culprit, Error, Kind, Result, Rng};
 /// Where a rank's events go.
 pub type Emit = Arc<dyn Fn(Event) + Send + Sync>;
 
+/// The longest anybody may be busy with data or files. Who is silent is noticed much earlier, by its pulse.
+const PREPARATION: Duration = Duration::from_secs(3600);
+
 /// How long a rank that lost a neighbour waits to hear why.
 const REASON: Duration = Duration::from_millis(800);
 
@@ -35,8 +38,6 @@ pub struct Parts {
     pub generation: u32,
     /// The longest a rank may hold up a step.
     pub step_deadline: Duration,
-    /// The longest preparation may take.
-    pub join_deadline: Duration,
     /// Seed of the job.
     pub seed: u64,
 }
@@ -249,7 +250,7 @@ impl Rank {
         let start = self.now();
         let tag = Tag { generation: self.parts.generation, operation: self.operation, tensor: 0 };
         // The watch decides at the deadline whom to blame; this is the net below it.
-        let patience = if self.training { self.parts.step_deadline } else { self.parts.join_deadline };
+        let patience = if self.training { self.parts.step_deadline } else { PREPARATION };
         let result = run(self, tag, patience + patience / 4 + Duration::from_secs(1));
         let took = self.now() - start;
         if self.training {

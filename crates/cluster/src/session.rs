@@ -41,33 +41,56 @@ pub struct Terms {
 /// Where records go if there is no launcher to take them.
 pub type OnRecord = Arc<dyn Fn(&Record) -> Result<()> + Send + Sync>;
 
+/// Why a process must end before its program does.
+#[derive(Clone, Debug)]
+pub enum Leaving {
+    /// A signal, when there is nothing to save yet or for the second time.
+    Signal(i32),
+    /// The job is over, and the program does not come back from its computation.
+    Verdict(Error),
+}
+
+/// Does what is to be done when the process ends at once, such as writing the report. The process ends after it.
+pub type OnLeave = Arc<dyn Fn(&Leaving) + Send + Sync>;
+
+/// What surrounds a rank's program in its process.
+pub struct Surroundings {
+    /// The signals that reach it, if they are its business: the first asks for a stop after the step.
+    pub signals: Option<Receiver<i32>>,
+    /// Where records go if there is no launcher to take them.
+    pub on_record: OnRecord,
+    /// What is done when it ends at once.
+    pub on_leave: OnLeave,
+}
+
+/// How long a program may take to notice that the job is over.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
 /// Seconds since 1970.
 pub fn unix_time() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// Runs a program as the rank that this process is. `signals` yields the signals that reach it: the first asks for a
-/// stop after the step, the second leaves at once.
+/// Runs a program as the rank that this process is.
 pub fn run<T>(
     place: &Place,
     terms: &Terms,
-    signals: Option<Receiver<i32>>,
-    on_record: &OnRecord,
+    surroundings: Surroundings,
     program: impl FnOnce(&mut Rank) -> Result<T>,
 ) -> Result<T> {
     keep_panics();
     let beacon = Beacon::new();
-    let joined = Arc::new(AtomicBool::new(false));
-    if let Some(signals) = signals {
-        heed(signals, Arc::clone(&beacon), Arc::clone(&joined));
-    }
     let uplink = Uplink::open(Arc::clone(&beacon))?;
-    let line = Arc::new(OnceLock::new());
-    let session = Session { rank: place.rank, beacon, uplink, line, on_record: Arc::clone(on_record) };
+    let Surroundings { signals, on_record, on_leave } = surroundings;
+    let (line, state) = (Arc::new(OnceLock::new()), Arc::new(State::default()));
+    let session = Session { rank: place.rank, beacon, uplink, line, state, on_record, on_leave };
+    if let Some(signals) = signals {
+        session.heed(signals);
+    }
     session.keep_pulse();
     let mut coordinator = None;
     let entered = session.enter(place, terms, &mut coordinator);
-    joined.store(true, Ordering::Relaxed);
+    session.state.joined.store(true, Ordering::Relaxed);
     let result = entered.map(|mut rank| {
         let result = catch_unwind(AssertUnwindSafe(|| program(&mut rank)))
             .unwrap_or_else(|_| Err(panicked()))
@@ -84,22 +107,21 @@ pub fn run<T>(
         session.last_word(&failed);
         failed
     });
+    session.state.ended.store(true, Ordering::Relaxed);
     if let Some(coordinator) = coordinator {
         wait_for(&coordinator, Duration::from_secs(5));
+    }
+    if let Some(uplink) = &session.uplink {
+        uplink.drain();
     }
     result
 }
 
-/// Passes signals on to the program. Before the ranks have met there is nothing to save: the process ends.
-fn heed(signals: Receiver<i32>, beacon: Arc<Beacon>, joined: Arc<AtomicBool>) {
-    std::thread::spawn(move || {
-        while let Ok(signal) = signals.recv() {
-            if beacon.stop_requested() || !joined.load(Ordering::Relaxed) {
-                std::process::exit(128 + signal);
-            }
-            beacon.request_stop();
-        }
-    });
+/// How far a session has come.
+#[derive(Default)]
+struct State {
+    joined: AtomicBool,
+    ended: AtomicBool,
 }
 
 struct Session {
@@ -107,10 +129,27 @@ struct Session {
     beacon: Arc<Beacon>,
     uplink: Option<Arc<Uplink>>,
     line: Arc<OnceLock<Arc<Line>>>,
+    state: Arc<State>,
     on_record: OnRecord,
+    on_leave: OnLeave,
 }
 
 impl Session {
+    /// Passes signals on to the program. Before the ranks have met there is nothing to save: the process ends.
+    fn heed(&self, signals: Receiver<i32>) {
+        let (beacon, state, on_leave) =
+            (Arc::clone(&self.beacon), Arc::clone(&self.state), Arc::clone(&self.on_leave));
+        std::thread::spawn(move || {
+            while let Ok(signal) = signals.recv() {
+                if beacon.stop_requested() || !state.joined.load(Ordering::Relaxed) {
+                    on_leave(&Leaving::Signal(signal));
+                    std::process::exit(128 + signal);
+                }
+                beacon.request_stop();
+            }
+        });
+    }
+
     fn emit(&self) -> Emit {
         let (rank, uplink, on_record, beacon) =
             (self.rank, self.uplink.clone(), Arc::clone(&self.on_record), Arc::clone(&self.beacon));
@@ -127,12 +166,14 @@ impl Session {
         })
     }
 
-    /// Gives signs of life from now on.
+    /// Gives signs of life from now on, and sees to it that a verdict ends the process.
     fn keep_pulse(&self) {
         let (beacon, line, uplink, rank) =
             (Arc::clone(&self.beacon), Arc::clone(&self.line), self.uplink.clone(), self.rank);
+        let (state, on_leave) = (Arc::clone(&self.state), Arc::clone(&self.on_leave));
+        let mut over = Duration::ZERO;
         std::thread::spawn(move || {
-            loop {
+            while !state.ended.load(Ordering::Relaxed) {
                 let pulse = beacon.pulse();
                 if let Some(line) = line.get() {
                     let line: &Arc<Line> = line;
@@ -140,6 +181,14 @@ impl Session {
                 }
                 if let Some(uplink) = &uplink {
                     uplink.send(&Record { time: unix_time(), rank: Some(rank), event: Event::Pulse(pulse) });
+                }
+                if let Some(error) = beacon.verdict() {
+                    over += PULSE;
+                    if over > LAST_WORDS {
+                        let code = i32::from(error.exit_code());
+                        on_leave(&Leaving::Verdict(error));
+                        std::process::exit(code);
+                    }
                 }
                 std::thread::sleep(PULSE);
             }
@@ -181,8 +230,7 @@ impl Session {
         let joined = join::join(&invitation, &meeting, &say)?;
         let broken = |error: std::io::Error| Error::io("cannot set up a connection", &error);
         let control = joined.control.try_clone().map_err(broken)?;
-        let line =
-            Line::open(control, place.rank, terms.step_deadline, Arc::clone(&self.beacon)).map_err(broken)?;
+        let line = Line::open(control, terms.step_deadline, Arc::clone(&self.beacon)).map_err(broken)?;
         let witness = Arc::clone(&line);
         self.beacon.call_witness(Box::new(move |error, pulse| {
             witness.say(&Control::Witness(Box::new(error.clone()), pulse.clone()));
@@ -243,7 +291,6 @@ impl Session {
             hosts,
             generation,
             step_deadline: terms.step_deadline,
-            join_deadline: terms.join_deadline,
             seed: terms.seed,
         })
     }
@@ -288,9 +335,15 @@ fn listening_address(host: &str, port: u16, local: bool, token: &[u8]) -> Result
 /// Where the last panic happened and what it said.
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
-/// Keeps a panic's words and place for the error that is made of it, instead of printing them on the side.
+/// Keeps the words and place of a panic in the program for the error that is made of it. Panics of other threads are
+/// printed as ever.
 fn keep_panics() {
-    std::panic::set_hook(Box::new(|panic| {
+    let program = std::thread::current().id();
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().id() != program {
+            return usual(panic);
+        }
         let place =
             panic.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
         let words = panic.payload_as_str().unwrap_or("no reason given");

@@ -3,9 +3,9 @@
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::Path;
+use crate::durable::write_atomically;
 use thalweg_core::{Error, Result};
 
 /// The one metadata key of a file: everything about it as a JSON object. (With several keys the format's own writer
@@ -110,23 +110,6 @@ impl TensorFile {
     }
 }
 
-/// Writes a file beside its place and moves it there once it is safely on disk.
-pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let beside = path.with_file_name(name);
-    let written = File::create(&beside).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    let moved = written.and_then(|()| fs::rename(&beside, path));
-    moved.map_err(|error| {
-        // Best effort: the half-written file is worth nothing to anybody.
-        let _ = fs::remove_file(&beside);
-        Error::io(format!("cannot write {}", path.display()), &error)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,11 +149,5 @@ mod tests {
                 assert_eq!(read, sample(), "byte {place} changed what is read");
             }
         }
-    }
-
-    #[test]
-    fn a_folder_that_cannot_be_written_says_which() {
-        let error = write_atomically(Path::new("/nowhere/at/all"), b"x").unwrap_err();
-        assert!(error.message.contains("/nowhere/at/all"), "{error}");
     }
 }

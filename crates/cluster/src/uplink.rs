@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-use thalweg_core::event::Record;
+use std::time::{Duration, Instant};
+use thalweg_core::event::{Event, Record};
 use thalweg_core::{Error, Kind, Result};
 
 /// The variable that tells a process that its standard input is such a line.
@@ -27,9 +28,19 @@ pub enum Wish {
     Stop,
 }
 
+/// Records that may wait for a launcher that does not listen; beyond that, progress is not worth keeping.
+const QUEUE: usize = 10_000;
+
+/// How long a worker that is done waits for a launcher that does not listen (somebody typed Ctrl-Z).
+const LAST_WORDS: Duration = Duration::from_secs(600);
+
 /// A worker's end of the line.
+///
+/// What is said goes through a queue and a thread of its own: a launcher that is stopped for a while stops nobody.
 pub struct Uplink {
-    stream: Mutex<UnixStream>,
+    queue: Sender<Vec<u8>>,
+    /// Records said and not yet written.
+    waiting: Arc<AtomicUsize>,
     coordinator: Mutex<Receiver<String>>,
 }
 
@@ -40,18 +51,41 @@ impl Uplink {
             return Ok(None);
         }
         let broken = |error: std::io::Error| Error::io("no line to the launcher", &error);
-        let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(broken)?);
+        let mut stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(broken)?);
         let reader = stream.try_clone().map_err(broken)?;
         let (sender, coordinator) = channel();
         std::thread::spawn(move || listen(reader, &sender, &beacon));
-        Ok(Some(Arc::new(Uplink { stream: Mutex::new(stream), coordinator: Mutex::new(coordinator) })))
+        let (queue, lines) = channel::<Vec<u8>>();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let written = Arc::clone(&waiting);
+        std::thread::spawn(move || {
+            for line in lines {
+                // If the launcher is gone, nobody is left to hear it.
+                let _ = stream.write_all(&line);
+                written.fetch_sub(1, Ordering::Release);
+            }
+        });
+        Ok(Some(Arc::new(Uplink { queue, waiting, coordinator: Mutex::new(coordinator) })))
     }
 
-    /// Sends an event up. If the launcher is gone, nobody is left to hear it.
+    /// Sends an event up.
     pub fn send(&self, record: &Record) {
+        let dispensable = matches!(record.event, Event::Pulse(_) | Event::Step { .. });
+        if dispensable && self.waiting.load(Ordering::Acquire) >= QUEUE {
+            return;
+        }
         if let Ok(mut line) = serde_json::to_vec(record) {
             line.push(b'\n');
-            let _ = self.stream.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line);
+            self.waiting.fetch_add(1, Ordering::Release);
+            let _ = self.queue.send(line);
+        }
+    }
+
+    /// Waits until all that was said is on its way.
+    pub fn drain(&self) {
+        let end = Instant::now() + LAST_WORDS;
+        while self.waiting.load(Ordering::Acquire) > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

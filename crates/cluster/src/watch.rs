@@ -13,6 +13,8 @@ pub struct Watch {
     /// How long a rank may be silent while the ranks still look for each other.
     start_deadline: Duration,
     ranks: Vec<Heard>,
+    /// When this watcher last woke from a sleep of its own.
+    awake_since: Duration,
 }
 
 #[derive(Clone, Default)]
@@ -24,7 +26,7 @@ struct Heard {
 impl Watch {
     /// Watches so many ranks.
     pub fn new(world: usize, deadline: Duration, start_deadline: Duration) -> Watch {
-        Watch { deadline, start_deadline, ranks: vec![Heard::default(); world] }
+        Watch { deadline, start_deadline, ranks: vec![Heard::default(); world], awake_since: Duration::ZERO }
     }
 
     /// A rank should be heard of from this moment on: silence counts even if it never said anything.
@@ -48,6 +50,7 @@ impl Watch {
 
     /// The watcher itself was asleep (stopped, or the machine suspended): nobody is to blame for that time.
     pub fn forgive(&mut self, now: Duration) {
+        self.awake_since = now;
         for heard in &mut self.ranks {
             if let Some((when, _)) = &mut heard.last {
                 *when = now;
@@ -77,6 +80,10 @@ impl Watch {
                 seconds: silence(when).as_secs_f64(),
                 pulse: pulse.clone(),
             });
+        }
+        // How long a rank has waited may contain a sleep of the whole machine: only what was seen awake counts.
+        if now.saturating_sub(self.awake_since) < self.deadline {
+            return None;
         }
         let deadline = self.deadline.as_secs_f64();
         let waiting = |pulse: &Pulse| pulse.phase == Phase::Exchanging && pulse.since >= deadline;
@@ -169,6 +176,10 @@ mod tests {
         assert!(watch.verdict(at(60.0)).is_some());
         watch.forgive(at(60.0));
         assert_eq!(watch.verdict(at(60.5)), None);
+        // Those who slept with it say that they waited for the whole night.
+        watch.heard(0, at(60.6), pulse(Phase::Computing, 1, 59.0));
+        watch.heard(1, at(60.6), pulse(Phase::Exchanging, 2, 59.0));
+        assert_eq!(watch.verdict(at(61.0)), None);
         watch.dismiss(0);
         assert_eq!(watch.verdict(at(99.0)), None);
     }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::time::Duration;
+use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::spec::optimizer::{OptimizerKind, Rule};
 use thalweg_core::spec::setting::{Auto, Bytes, ColumnRef, Held};
 use thalweg_core::spec::strategy::{Algorithm, Exchange};
@@ -99,7 +100,8 @@ fn values_out_of_range_are_refused() {
         ("data.window=0", "at least 1"),
         ("model.layers=[]", "at least one layer"),
         ("data.validation=1.0", "below 1"),
-        ("data.delimiter=ab", "one character"),
+        ("data.delimiter=ab", "expected \"auto\" or tab, space or one character"),
+        ("data.delimiter=x", "no letter"),
         ("strategy.parallelism.data=3", "there are 2 workers"),
         ("strategy.exchange.kind=none", "for one worker"),
         ("fault.step_deadline=0s", "above 0"),
@@ -166,7 +168,12 @@ fn set_takes_numbers_texts_lists_and_tables() {
     assert_eq!(spec.train.epochs, 3);
     assert_eq!(spec.data.source, "rows of 2024.csv");
     assert_eq!(spec.data.label, Some(ColumnRef::Name("quality".into())));
-    assert_eq!(spec.data.delimiter, ";");
+    assert_eq!(spec.data.delimiter, Auto::Is(Delimiter::Byte(b';')));
+    for tab in ["tab", "\\t", "\"\\t\""] {
+        let spec = accepted("", &[&format!("data.delimiter={tab}")]);
+        assert_eq!(spec.data.delimiter, Auto::Is(Delimiter::Byte(b'\t')), "{tab:?}");
+        assert!(spec.to_toml().contains("delimiter = \"tab\""));
+    }
     assert_eq!(spec.data.validation, Some(Held::Source("other.csv".into())));
     assert_eq!(spec.model.layers, ["dense 64 tanh", "dense auto"]);
     assert_eq!(spec.optimizer.rule(), Rule::Momentum { lr: 0.1, momentum: 0.9 });

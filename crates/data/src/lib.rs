@@ -13,6 +13,7 @@ mod block;
 mod cache;
 mod data;
 mod extent;
+mod folder;
 mod format;
 mod locate;
 mod raw;

@@ -1,7 +1,10 @@
 //! The bytes of one file: in memory, or read by position.
 //!
-//! Files are never mapped: one that shrinks while it is read must give an error, not end the process.
+//! Files are never mapped: one that shrinks while it is read must give an error, not end the process. What is read by
+//! position must stay as it was when it was opened: the index says where rows stand, and a job that resumes must find
+//! the same ones. So each read looks whether size and time of change are still the same.
 
+use crate::folder::Folder;
 use crate::spool::{self, Identity};
 use flate2::read::MultiGzDecoder;
 use std::fmt;
@@ -9,18 +12,22 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::{Deref, Range};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 use thalweg_core::{Error, Kind, Result};
 
 /// Bytes read at once when a file is gone through from the start.
 const CHUNK: usize = 1 << 20;
 
+/// What to do about a file that changes under a job.
+const LEAVE_ALONE: &str = "leave the file alone during training, or train on a copy";
+
 /// How much may still be kept in memory, and the folder for what does not fit.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(crate) bytes: u64,
-    pub(crate) cache: PathBuf,
+    pub(crate) cache: Folder,
 }
 
 /// The bytes of one file, unpacked.
@@ -29,13 +36,35 @@ pub(crate) struct Raw {
     name: String,
     /// Which state of which file; embedded bytes have none.
     identity: Option<Identity>,
-    store: Store,
+    bytes: Bytes,
 }
 
+/// Where the bytes are.
 #[derive(Debug)]
-enum Store {
+enum Bytes {
     Memory(Arc<Vec<u8>>),
-    File { file: File, len: u64 },
+    File(Streamed),
+}
+
+/// A file that is read by position, and its state when it was opened.
+#[derive(Debug)]
+struct Streamed {
+    file: File,
+    len: u64,
+    modified: SystemTime,
+}
+
+impl Streamed {
+    fn new(file: File) -> io::Result<Streamed> {
+        let metadata = file.metadata()?;
+        Ok(Streamed { len: metadata.len(), modified: metadata.modified()?, file })
+    }
+
+    /// Whether it is no longer what it was.
+    fn changed(&self) -> io::Result<bool> {
+        let metadata = self.file.metadata()?;
+        Ok(metadata.len() != self.len || metadata.modified()? != self.modified)
+    }
 }
 
 impl Raw {
@@ -47,26 +76,26 @@ impl Raw {
         let identity = Identity::of(path, &file).map_err(|error| failed(&error))?;
         let len = file.metadata().map_err(|error| failed(&error))?.len();
         let packed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
-        let store = if packed {
+        let bytes = if packed {
             open_packed(path, &file, &identity, budget)?
         } else if len <= budget.bytes {
-            let mut bytes = Vec::with_capacity(len as usize);
-            file.read_to_end(&mut bytes).map_err(|error| failed(&error))?;
-            Store::Memory(Arc::new(bytes))
+            let mut whole = Vec::with_capacity(len as usize);
+            file.read_to_end(&mut whole).map_err(|error| failed(&error))?;
+            Bytes::Memory(Arc::new(whole))
         } else {
-            Store::File { file, len }
+            Bytes::File(Streamed::new(file).map_err(|error| failed(&error))?)
         };
-        if let Store::Memory(bytes) = &store {
+        if let Bytes::Memory(bytes) = &bytes {
             budget.bytes = budget.bytes.saturating_sub(bytes.len() as u64);
         }
-        Ok(Raw { name, identity: Some(identity), store })
+        Ok(Raw { name, identity: Some(identity), bytes })
     }
 
     /// Packed bytes that came with the program.
     pub(crate) fn embedded(name: &str, packed: &[u8]) -> Result<Raw> {
         let mut bytes = Vec::new();
         MultiGzDecoder::new(packed).read_to_end(&mut bytes).map_err(|error| unpack_failed(name, &error))?;
-        Ok(Raw { name: name.into(), identity: None, store: Store::Memory(Arc::new(bytes)) })
+        Ok(Raw { name: name.into(), identity: None, bytes: Bytes::Memory(Arc::new(bytes)) })
     }
 
     /// The file's name as the user wrote it.
@@ -76,9 +105,9 @@ impl Raw {
 
     /// How many bytes there are.
     pub(crate) fn len(&self) -> u64 {
-        match &self.store {
-            Store::Memory(bytes) => bytes.len() as u64,
-            Store::File { len, .. } => *len,
+        match &self.bytes {
+            Bytes::Memory(bytes) => bytes.len() as u64,
+            Bytes::File(streamed) => streamed.len,
         }
     }
 
@@ -89,19 +118,21 @@ impl Raw {
 
     /// Whether the bytes are read from disk each time.
     pub(crate) fn streams(&self) -> bool {
-        matches!(self.store, Store::File { .. })
+        matches!(self.bytes, Bytes::File(_))
     }
 
-    /// Some of the bytes; the range must lie inside.
+    /// Some of the bytes, as they were when the file was opened; the range must lie inside.
     pub(crate) fn slice(&self, range: Range<u64>) -> Result<Slice> {
-        match &self.store {
-            Store::Memory(bytes) => {
+        match &self.bytes {
+            Bytes::Memory(bytes) => {
                 let range = range.start as usize..range.end as usize;
                 Ok(Slice { buffer: bytes.clone(), range, shared: true })
             }
-            Store::File { file, .. } => {
+            Bytes::File(streamed) => {
                 let mut bytes = vec![0; (range.end - range.start) as usize];
-                file.read_exact_at(&mut bytes, range.start).map_err(|error| self.failed(&error))?;
+                let read = streamed.file.read_exact_at(&mut bytes, range.start);
+                read.map_err(|error| self.failed(&error))?;
+                self.check_unchanged()?;
                 let range = 0..bytes.len();
                 Ok(Slice { buffer: Arc::new(bytes), range, shared: false })
             }
@@ -134,29 +165,42 @@ impl Raw {
         Ok(line)
     }
 
+    /// Refuses a file that was changed since it was opened. After a read this means: what was read is still true.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        match &self.bytes {
+            Bytes::File(streamed) if streamed.changed().map_err(|error| self.failed(&error))? => {
+                Err(self.changed())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Something is not where it was.
+    pub(crate) fn changed(&self) -> Error {
+        Error::data(format!("{} changed while it was read", self.name)).hint(LEAVE_ALONE)
+    }
+
     fn failed(&self, error: &io::Error) -> Error {
         if error.kind() == io::ErrorKind::UnexpectedEof {
             return Error::new(Kind::Io, format!("{} became shorter while it was read", self.name))
-                .hint("leave the file alone during training, or train on a copy");
+                .hint(LEAVE_ALONE);
         }
         Error::io(format!("cannot read {}", self.name), error)
     }
 }
 
 /// A packed file: in memory if it fits, else its copy in the cache folder.
-fn open_packed(path: &Path, file: &File, identity: &Identity, budget: &Budget) -> Result<Store> {
+fn open_packed(path: &Path, file: &File, identity: &Identity, budget: &Budget) -> Result<Bytes> {
     let name = path.display().to_string();
-    let large = |file: File| -> Result<Store> {
-        let len = file.metadata().map_err(|error| Error::io(format!("cannot read {name}"), &error))?.len();
-        Ok(Store::File { file, len })
-    };
+    let large =
+        |file: File| Streamed::new(file).map_err(|error| Error::io(format!("cannot read {name}"), &error));
     match spool::existing(identity, &budget.cache).map(large).transpose()? {
-        Some(Store::File { file, len }) if len > budget.bytes => return Ok(Store::File { file, len }),
+        Some(streamed) if streamed.len > budget.bytes => return Ok(Bytes::File(streamed)),
         _ => {}
     }
     match unpack(file, budget.bytes).map_err(|error| unpack_failed(&name, &error))? {
-        Some(bytes) => Ok(Store::Memory(Arc::new(bytes))),
-        None => large(spool::unpacked(path, identity, &budget.cache)?),
+        Some(bytes) => Ok(Bytes::Memory(Arc::new(bytes))),
+        None => spool::unpacked(path, identity, &budget.cache).and_then(large).map(Bytes::File),
     }
 }
 
@@ -193,12 +237,14 @@ pub(crate) struct RawReader<'a> {
 impl Read for RawReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.raw.len().saturating_sub(self.position).min(buffer.len() as u64) as usize;
-        match &self.raw.store {
-            Store::Memory(bytes) => {
+        match &self.raw.bytes {
+            Bytes::Memory(bytes) => {
                 let start = self.position as usize;
                 buffer[..left].copy_from_slice(&bytes[start..start + left]);
             }
-            Store::File { file, .. } => file.read_exact_at(&mut buffer[..left], self.position)?,
+            Bytes::File(streamed) => {
+                streamed.file.read_exact_at(&mut buffer[..left], self.position)?;
+            }
         }
         self.position += left as u64;
         Ok(left)
@@ -247,7 +293,7 @@ pub(crate) mod tests {
     }
 
     fn budget(bytes: u64) -> Budget {
-        Budget { bytes, cache: std::env::temp_dir().join("thalweg-test-without-cache") }
+        Budget { bytes, cache: Folder::at("no folder at all") }
     }
 
     #[test]
@@ -273,6 +319,22 @@ pub(crate) mod tests {
         let raw = Raw::open(&path, &mut budget(0)).unwrap();
         std::fs::write(&path, b"01").unwrap();
         assert!(raw.slice(3..7).unwrap_err().message.contains("became shorter"));
+    }
+
+    #[test]
+    fn a_file_edited_in_place_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let raw = Raw::open(&path, &mut budget(0)).unwrap();
+        let kept = Raw::open(&path, &mut budget(100)).unwrap();
+        let later = SystemTime::now() + std::time::Duration::from_secs(1);
+        std::fs::write(&path, b"012x456789").unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+        let error = raw.slice(3..7).unwrap_err();
+        assert!(error.message.ends_with("a.csv changed while it was read"), "{error}");
+        assert!(raw.check_unchanged().is_err() && kept.check_unchanged().is_ok());
+        assert_eq!(&*kept.slice(3..7).unwrap(), b"3456", "what is in memory stays");
     }
 
     #[test]

@@ -121,6 +121,12 @@ impl Rows {
         self.selection.id(index)
     }
 
+    /// The ids of all rows of this set, in the order of the source, one after the other: a set may be too large for a
+    /// list.
+    pub fn ids(&self) -> impl Iterator<Item = u64> + '_ {
+        self.selection.ids()
+    }
+
     /// Rows of the whole source: every id is below it.
     pub fn source_len(&self) -> u64 {
         self.selection.blocks().rows()

@@ -66,6 +66,11 @@ impl Selection {
         range.end
     }
 
+    /// The ids of all rows that belong, in order.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.blocks.rows()).filter(|&row| self.bits.as_ref().is_none_or(|bits| get(bits, row)))
+    }
+
     /// Appends the ids of the rows of a block that belong.
     pub(crate) fn append_ids(&self, block: usize, ids: &mut Vec<u64>) {
         let rows = self.blocks.range(block);
@@ -122,6 +127,7 @@ mod tests {
             prop_assert_eq!(selection.len(), expected.len() as u64);
             let by_index: Vec<u64> = (0..selection.len()).map(|index| selection.id(index)).collect();
             prop_assert_eq!(&by_index, &expected);
+            prop_assert_eq!(&selection.ids().collect::<Vec<_>>(), &expected);
             let mut by_block = Vec::new();
             (0..blocks.len()).for_each(|block| selection.append_ids(block, &mut by_block));
             prop_assert_eq!(&by_block, &expected);

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 /// The even contiguous share of part `part` of `parts`, of `n` items: sizes differ by at most one, the larger first.
 ///
-/// With more parts than items, the last parts are empty.
+/// With more parts than items, the last parts are empty. The chunks of a collective are cut by the same arithmetic; it
+/// stands there once more because neither crate knows the other.
 pub fn share(n: usize, part: usize, parts: usize) -> Range<usize> {
     let parts = parts.max(1);
     let (size, larger) = (n / parts, n % parts);

@@ -88,12 +88,12 @@ pub fn sniff(source: &str) -> Result<Sniffed> {
 
 fn sniff_table(files: &[Raw]) -> Result<Sniffed> {
     let first = &files[0];
-    let sample = Sample::read(first, "auto")?;
+    let sample = Sample::read(first, Auto::Auto)?;
     let header = sample.has_header(Auto::Auto, first)?;
     let names = sample.names(header);
     let records = sample.rows(header);
     let numeric = (0..names.len()).map(|column| holds_numbers(records, column)).collect();
-    let table = Table { names, numeric, records, delimiter: Some(sample.delimiter.shown()), header };
+    let table = Table { names, numeric, records, delimiter: Some(sample.delimiter.to_string()), header };
     let whole = sample.complete && files.len() == 1;
     let rows = match (whole, sample.offsets.last()) {
         (false, Some(&seen)) if seen > 0 => {

@@ -1,9 +1,10 @@
-//! The cache folder: packed files too large for memory, unpacked once, and the index of large sources.
+//! What is kept in the cache folder: packed files too large for memory, unpacked once, and the index of large sources.
 //!
 //! Several processes of a job come here at the same time. What is in the folder is complete: files are written under
 //! another name and renamed. A lock lets one process unpack while the others wait, but a process that waited too long
 //! goes on alone, so a stuck one cannot hold up the others.
 
+use crate::folder::Folder;
 use crate::raw::unpack_failed;
 use flate2::read::MultiGzDecoder;
 use serde::Serialize;
@@ -49,22 +50,10 @@ impl Identity {
     }
 }
 
-/// The cache folder that a job names, or the user's.
-pub(crate) fn folder(asked: Option<&Path>) -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    match asked {
-        Some(folder) => folder.to_owned(),
-        None => variable("XDG_CACHE_HOME")
-            .or_else(|| variable("HOME").map(|home| home.join(".cache")))
-            .unwrap_or_else(std::env::temp_dir)
-            .join("thalweg"),
-    }
-}
-
 /// The unpacked copy of a file, if there is one already.
-pub(crate) fn existing(identity: &Identity, folder: &Path) -> Option<File> {
+pub(crate) fn existing(identity: &Identity, folder: &Folder) -> Option<File> {
     let prefix = format!("{}-", identity.state());
-    for entry in fs::read_dir(folder).ok()?.flatten() {
+    for entry in fs::read_dir(folder.existing()?).ok()?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let length = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".unpacked"));
         let Some(length) = length.and_then(|length| length.parse::<u64>().ok()) else { continue };
@@ -77,25 +66,25 @@ pub(crate) fn existing(identity: &Identity, folder: &Path) -> Option<File> {
 }
 
 /// The unpacked copy of a packed file: the one that is there, or a new one.
-pub(crate) fn unpacked(path: &Path, identity: &Identity, folder: &Path) -> Result<File> {
+pub(crate) fn unpacked(path: &Path, identity: &Identity, folder: &Folder) -> Result<File> {
     if let Some(file) = existing(identity, folder) {
         return Ok(file);
     }
     let failed = |error: &io::Error| {
-        Error::io(format!("cannot unpack {} into {}", path.display(), folder.display()), error)
+        Error::io(format!("cannot unpack {} into {}", path.display(), folder.path().display()), error)
             .hint("choose a folder with enough space with data.cache, or unpack the file yourself")
     };
-    fs::create_dir_all(folder).map_err(|error| failed(&error))?;
+    let place = folder.make().map_err(|error| failed(&error))?;
     let lock =
-        File::create(folder.join(format!("{}.lock", identity.name()))).map_err(|error| failed(&error))?;
+        File::create(place.join(format!("{}.lock", identity.name()))).map_err(|error| failed(&error))?;
     wait_for(&lock);
     if let Some(file) = existing(identity, folder) {
         return Ok(file);
     }
-    let temporary = Temporary::new(folder, &identity.state());
+    let temporary = Temporary::new(place, &identity.state());
     let length = unpack(path, &temporary.path, &failed)?;
-    forget_older(identity, folder);
-    let target = folder.join(format!("{}-{length}.unpacked", identity.state()));
+    forget_older(identity, place);
+    let target = place.join(format!("{}-{length}.unpacked", identity.state()));
     fs::rename(&temporary.path, &target).map_err(|error| failed(&error))?;
     File::open(&target).map_err(|error| failed(&error))
 }
@@ -123,7 +112,9 @@ fn unpack(path: &Path, target: &Path, failed: &impl Fn(&io::Error) -> Error) -> 
         into.write_all(&buffer[..count]).map_err(|error| failed(&error))?;
         length += count as u64;
     }
-    into.flush().map_err(|error| failed(&error))?;
+    // Only its length vouches for a copy: it must not outlive a power cut with zeros in it.
+    let written = into.into_inner().map_err(|error| failed(error.error()))?;
+    written.sync_all().map_err(|error| failed(&error))?;
     Ok(length)
 }
 
@@ -146,18 +137,18 @@ fn forget_older(identity: &Identity, folder: &Path) {
 pub(crate) fn remembered<T: Serialize + DeserializeOwned>(
     identities: &[&Identity],
     options: &str,
-    folder: &Path,
+    folder: &Folder,
     make: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let states: Vec<String> = identities.iter().map(|identity| identity.state()).collect();
     let mut parts = vec![INDEX_FORMAT.as_bytes(), options.as_bytes()];
     parts.extend(states.iter().map(|state| state.as_bytes()));
-    let path = folder.join(format!("{}.index", hash(&parts)));
-    if let Some(found) = read_index(&path) {
+    let name = format!("{}.index", hash(&parts));
+    if let Some(found) = folder.existing().and_then(|folder| read_index(&folder.join(&name))) {
         return Ok(found);
     }
     let made = make()?;
-    let _ = write_index(&path, folder, &made);
+    let _ = write_index(folder, &name, &made);
     Ok(made)
 }
 
@@ -171,12 +162,12 @@ fn read_index<T: DeserializeOwned>(path: &Path) -> Option<T> {
     postcard::from_bytes(body).ok()
 }
 
-fn write_index<T: Serialize>(path: &Path, folder: &Path, index: &T) -> Option<()> {
+fn write_index<T: Serialize>(folder: &Folder, name: &str, index: &T) -> Option<()> {
     let body = postcard::to_stdvec(index).ok()?;
-    fs::create_dir_all(folder).ok()?;
+    let folder = folder.make().ok()?;
     let temporary = Temporary::new(folder, "index");
     fs::write(&temporary.path, [&Sha256::digest(&body)[..], &body].concat()).ok()?;
-    fs::rename(&temporary.path, path).ok()
+    fs::rename(&temporary.path, folder.join(name)).ok()
 }
 
 /// A name of its own, removed again unless the file was renamed.
@@ -232,7 +223,7 @@ mod tests {
         let cache = folder.path().join("cache");
         let open = || {
             let identity = Identity::of(&path, &File::open(&path).unwrap()).unwrap();
-            read(unpacked(&path, &identity, &cache).unwrap())
+            read(unpacked(&path, &identity, &Folder::at(&cache)).unwrap())
         };
         fs::write(&path, gzip(b"one")).unwrap();
         assert_eq!(open(), "one");
@@ -254,7 +245,7 @@ mod tests {
         let packed = gzip(&b"1,2\n".repeat(1000));
         fs::write(&path, &packed[..packed.len() - 10]).unwrap();
         let identity = Identity::of(&path, &File::open(&path).unwrap()).unwrap();
-        let error = unpacked(&path, &identity, folder.path()).unwrap_err();
+        let error = unpacked(&path, &identity, &Folder::at(folder.path())).unwrap_err();
         assert!(error.message.contains("is incomplete"), "{error}");
         assert!(
             files_in(folder.path(), ".unpacked").is_empty() && files_in(folder.path(), ".partial").is_empty()
@@ -267,9 +258,10 @@ mod tests {
         let path = folder.path().join("a.csv.gz");
         fs::write(&path, gzip(b"one")).unwrap();
         let identity = Identity::of(&path, &File::open(&path).unwrap()).unwrap();
+        let cache = Folder::at(folder.path());
         std::thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| assert_eq!(read(unpacked(&path, &identity, folder.path()).unwrap()), "one"));
+                scope.spawn(|| assert_eq!(read(unpacked(&path, &identity, &cache).unwrap()), "one"));
             }
         });
         assert_eq!(files_in(folder.path(), ".unpacked").len(), 1);
@@ -287,7 +279,10 @@ mod tests {
                 made.set(made.get() + 1);
                 Ok(vec![1u64, 2, 3])
             };
-            assert_eq!(remembered(&[&identity], options, folder.path(), make).unwrap(), [1, 2, 3]);
+            assert_eq!(
+                remembered(&[&identity], options, &Folder::at(folder.path()), make).unwrap(),
+                [1, 2, 3]
+            );
             made.get()
         };
         assert_eq!([get("a"), get("a"), get("b")], [1, 1, 2]);

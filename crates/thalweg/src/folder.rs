@@ -1,9 +1,9 @@
 //! The run folder: chosen, claimed and kept from mixing two runs.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use thalweg_cluster::checkpoint;
-use thalweg_cluster::tensorfile::write_atomically;
+use thalweg_cluster::durable::write_atomically;
 use thalweg_core::{Error, Kind, Result};
 
 /// What a run leaves in its folder.
@@ -20,8 +20,27 @@ pub struct Choice {
     pub overwrite: bool,
 }
 
-/// A run folder, claimed for this run.
+/// The folders that were made for a run, the innermost first: if nothing starts, they go again.
 #[derive(Clone, Debug)]
+pub struct Made {
+    folders: Vec<PathBuf>,
+    lock: PathBuf,
+}
+
+impl Made {
+    /// Takes them away. Only empty folders can be removed this way, so nothing is lost.
+    pub fn remove(&self) {
+        if !self.folders.is_empty() {
+            let _ = fs::remove_file(&self.lock);
+        }
+        for folder in &self.folders {
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+/// A run folder, claimed for this run.
+#[derive(Debug)]
 pub struct RunFolder {
     /// Where it is.
     pub path: PathBuf,
@@ -29,14 +48,15 @@ pub struct RunFolder {
     pub resumes: bool,
     /// An earlier run in it is to go.
     overwrites: bool,
-    /// The folders that were made for it, the innermost first: if nothing starts, they go again.
-    made: Vec<PathBuf>,
+    made: Made,
+    /// Held as long as the run lasts: nobody else writes here meanwhile.
+    _lock: File,
 }
 
 impl RunFolder {
     /// Chooses and claims the folder of a run.
     pub fn claim(name: &str, choice: &Choice) -> Result<RunFolder> {
-        let (path, made) = match &choice.out {
+        let (path, folders) = match &choice.out {
             Some(path) if path.is_file() => {
                 return Err(Error::job(format!("{} is a file, not a folder", path.display()))
                     .hint("choose another --out"));
@@ -44,9 +64,11 @@ impl RunFolder {
             Some(path) => (path.clone(), make(path)?),
             None => numbered(name, choice.resume)?,
         };
+        let made = Made { folders, lock: path.join(".lock") };
+        let lock = hold(&made.lock, &path).inspect_err(|_| made.remove())?;
         let resumes = choice.resume && has_checkpoint(&path);
-        let folder = RunFolder { resumes, overwrites: choice.overwrite, made, path };
-        folder.probe().inspect_err(|_| folder.abandon())?;
+        let folder = RunFolder { resumes, overwrites: choice.overwrite, made, _lock: lock, path };
+        folder.probe().inspect_err(|_| folder.made.remove())?;
         if !choice.overwrite && !choice.resume && has_run(&folder.path) {
             return Err(Error::job(format!("{} holds a run already", folder.path.display())).hint(
                 "choose another --out, go on from there with --resume, or throw it away with --overwrite",
@@ -75,6 +97,7 @@ impl RunFolder {
             if TRACES.contains(&name.as_str()) || name.starts_with("events.out.tfevents.") {
                 fs::remove_file(entry.path()).map_err(broken)?;
             } else if name == "checkpoints" {
+                checkpoint::tidy(&entry.path());
                 for path in checkpoint::list(&entry.path()) {
                     fs::remove_file(path).map_err(broken)?;
                 }
@@ -88,12 +111,23 @@ impl RunFolder {
         write_atomically(&self.path.join("job.toml"), toml.as_bytes())
     }
 
-    /// Nothing was started: the folders made for this run go again.
-    pub fn abandon(&self) {
-        for folder in &self.made {
-            // Only an empty folder can be removed this way, so nothing is lost.
-            let _ = fs::remove_dir(folder);
+    /// What goes again if nothing starts.
+    pub fn traces(&self) -> Made {
+        self.made.clone()
+    }
+}
+
+/// Takes the lock of a folder. The kernel lets go of it when the process ends, however it ends.
+fn hold(lock: &Path, folder: &Path) -> Result<File> {
+    let file = File::create(lock).map_err(|error| unwritable(folder, &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => {
+            Err(Error::job(format!("another job is writing to {}", folder.display()))
+                .hint("wait for it, or choose another --out"))
         }
+        // Some network file systems have no locks: then there is nothing to check.
+        Err(fs::TryLockError::Error(_)) => Ok(file),
     }
 }
 

@@ -1,21 +1,18 @@
 //! The three parts a process can play: launcher of local workers, one of those workers, or a rank of another launcher.
 
-use crate::folder::RunFolder;
 use crate::preflight;
+use crate::recipe::Opened;
+use crate::results::Results;
+use crate::signals::Signals;
 use crate::trainer::{Finish, Trainer};
-use crate::view::{Jsonl, Plain, ReportView, TensorBoard, View, Views, report, summary};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use crate::view::{Plain, View};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use thalweg_cluster::checkpoint;
-use thalweg_cluster::engine::environment::{PORT, Place};
-use thalweg_cluster::engine::local::{self, Ended, Plan};
-use thalweg_cluster::linux;
-use thalweg_cluster::session::{self, Terms, unix_time};
-use thalweg_core::event::{Event, Level, Outcome, Record};
+use std::time::Duration;
+use thalweg_cluster::engine::environment::{Meeting, PORT, Place};
+use thalweg_cluster::engine::local::{self, Ended, Plan, STOPPED};
+use thalweg_cluster::session::{self, Leaving, Surroundings, Terms, unix_time};
+use thalweg_core::event::{Event, Outcome, Record};
 use thalweg_core::spec::Job;
 use thalweg_core::{Error, Kind, Result};
 use thalweg_data::share;
@@ -28,32 +25,34 @@ const RESUMES: &str = "THALWEG_RUN_RESUMES";
 
 /// Starts the workers of this host and stays until the end.
 pub fn as_launcher(trainer: &Trainer, job: &Job) -> Result<Finish> {
-    let first_host = trainer.nodes.as_ref().is_none_or(|nodes| nodes.index == 0);
-    let started = Instant::now();
-    let signals = signals()?;
-    if !first_host {
-        preflight::check(&job.spec, &trainer.recipe, None)?;
-        let mut console = Plain::stderr(true, None);
-        let plan = plan(trainer, job, Path::new("."), false)?;
-        let ended = local::launch(&plan, &signals, &mut |record| quietly(&mut console, record))
-            .map_err(after_start)?;
-        return Ok(Finish { report: None, code: code_of(ended) });
+    let signals = Signals::watch()?;
+    if trainer.nodes.as_ref().is_some_and(|nodes| nodes.index > 0) {
+        return as_further_host(trainer, job, &signals);
     }
-    let (folder, mut views) = open_folder(trainer, job)?;
-    let plan = plan(trainer, job, &folder.path, folder.resumes)?;
-    let launched = Event::Launched {
+    let (mut results, data) = Results::open(trainer, job, &signals)?;
+    drop(data);
+    let plan = plan(trainer, job, &results.folder.path, results.folder.resumes)?;
+    let event = Event::Launched {
         name: trainer.name.clone(),
         workers: job.spec.engine.workers,
         strategy: job.spec.strategy.preset.clone(),
     };
-    let ended = views
-        .record(&Record { time: unix_time(), rank: None, event: launched })
-        .and_then(|()| local::launch(&plan, &signals, &mut |record| views.record(record)))
+    let ended = results
+        .record(&Record { time: unix_time(), rank: None, event })
+        .and_then(|()| local::launch(&plan, &signals.pass_on(), &mut |record| results.record(record)))
         .map_err(after_start);
-    close(trainer, &folder.path, views, ended.map(code_of), started)
+    results.close(ended.map(code_of))
 }
 
-/// Views of other hosts than the first: what their own workers complain about.
+/// The launcher of another host than the first: it shows what its own workers complain about and writes nothing.
+fn as_further_host(trainer: &Trainer, job: &Job, signals: &Signals) -> Result<Finish> {
+    preflight::check(&job.spec, &trainer.recipe, None)?;
+    let mut console = Plain::stderr(true, None);
+    let plan = plan(trainer, job, Path::new("."), false)?;
+    let ended = local::launch(&plan, &signals.pass_on(), &mut |record| quietly(&mut console, record));
+    Ok(Finish { report: None, code: code_of(ended.map_err(after_start)?) })
+}
+
 fn quietly(console: &mut impl View, record: &Record) -> Result<()> {
     match record.event {
         Event::Notice { .. } => console.record(record),
@@ -67,112 +66,86 @@ pub fn as_worker(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> 
     let resume = std::env::var_os(RESUMES).is_some();
     let assignment = Assignment { job: &job.spec, recipe: &trainer.recipe, folder: &folder, resume };
     // The launcher hears everything on its line; there is nobody else to tell.
-    let nobody: session::OnRecord = Arc::new(|_| Ok(()));
-    let result = session::run(place, &terms(job, place.local)?, None, &nobody, |rank| {
+    let surroundings =
+        Surroundings { signals: None, on_record: Arc::new(|_| Ok(())), on_leave: Arc::new(|_| {}) };
+    let result = session::run(place, &terms(job, place.local), surroundings, |rank| {
         thalweg_train::run(rank, &assignment)
     });
-    std::process::exit(result.map_or_else(|error| i32::from(after_start(error).exit_code()), |_| 0))
+    std::process::exit(i32::from(match result {
+        Ok(Outcome::Interrupted) => STOPPED,
+        Ok(_) => 0,
+        Err(error) => after_start(error).exit_code(),
+    }))
 }
 
 /// A rank that another launcher started. Rank 0 has the views and writes the results.
 pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
-    let started = Instant::now();
-    let signals = signals()?;
-    let terms = terms(job, place.local)?;
+    let signals = Signals::watch()?;
+    let terms = terms(job, place.local);
+    let place = &with_port(place, job);
+    // Every rank looks at its data before it joins, so that nobody waits for somebody who is still reading.
     if place.rank != 0 {
+        let data = preflight::check(&job.spec, &trainer.recipe, None)?;
         let console = Mutex::new(Plain::stderr(true, None));
-        let on_record: session::OnRecord = Arc::new(move |record| {
-            quietly(&mut *console.lock().unwrap_or_else(PoisonError::into_inner), record)
-        });
-        let folder = PathBuf::from(".");
+        let surroundings = Surroundings {
+            signals: Some(signals.pass_on()),
+            on_record: Arc::new(move |record| quietly(&mut *lock(&console), record)),
+            on_leave: Arc::new(|leaving| {
+                if let Leaving::Verdict(error) = leaving {
+                    eprintln!("error: {error}");
+                }
+            }),
+        };
+        let recipe = Opened::new(&trainer.recipe, data);
         let assignment =
-            Assignment { job: &job.spec, recipe: &trainer.recipe, folder: &folder, resume: false };
-        let outcome = session::run(place, &terms, Some(signals), &on_record, |rank| {
-            thalweg_train::run(rank, &assignment)
-        });
-        let outcome = outcome.map_err(after_start)?;
-        return Ok(Finish { report: None, code: code_of_outcome(outcome) });
+            Assignment { job: &job.spec, recipe: &recipe, folder: Path::new("."), resume: false };
+        let outcome = session::run(place, &terms, surroundings, |rank| thalweg_train::run(rank, &assignment));
+        return Ok(Finish { report: None, code: code_of_outcome(outcome.map_err(after_start)?, &signals) });
     }
-    let (folder, views) = open_folder(trainer, job)?;
-    let views = Arc::new(Mutex::new(Some(views)));
-    let shared = Arc::clone(&views);
-    let on_record: session::OnRecord = Arc::new(move |record| {
-        let mut views = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        views.as_mut().map_or(Ok(()), |views| views.record(record))
-    });
-    let assignment =
-        Assignment { job: &job.spec, recipe: &trainer.recipe, folder: &folder.path, resume: folder.resumes };
-    let outcome =
-        session::run(place, &terms, Some(signals), &on_record, |rank| thalweg_train::run(rank, &assignment));
-    let ended = outcome.map(code_of_outcome).map_err(after_start);
-    let views = views.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let views = views.ok_or_else(|| Error::internal("the views are gone"))?;
-    close(trainer, &folder.path, views, ended, started)
-}
-
-/// Checks all that can be checked, claims the folder and opens the views on it.
-fn open_folder(trainer: &Trainer, job: &Job) -> Result<(RunFolder, Views)> {
-    let folder = RunFolder::claim(&trainer.name, &trainer.folder)?;
-    let opened = preflight::check(&job.spec, &trainer.recipe, folder.resumes.then_some(&folder.path))
-        .and_then(|()| folder.clear())
-        .and_then(|()| folder.keep_job(&job.spec.to_toml()))
-        .and_then(|()| open_views(trainer, job, &folder));
-    if opened.is_err() {
-        folder.abandon();
-    }
-    Ok((folder, opened?))
-}
-
-fn open_views(trainer: &Trainer, job: &Job, folder: &RunFolder) -> Result<Views> {
-    let (report, notice) = ReportView::open(&folder.path, &trainer.name, job, folder.resumes);
-    let mut views = Views::new(report);
-    views.add(Jsonl::open(&folder.path)?);
-    views.add(TensorBoard::create(&folder.path, unix_time(), &linux::host_name())?);
-    views.add_console(trainer.quiet, job.spec.train.max_steps);
-    if let Some(message) = notice {
-        views.record(&Record {
-            time: unix_time(),
-            rank: None,
-            event: Event::Notice { level: Level::Warning, message },
-        })?;
-    }
-    Ok(views)
-}
-
-/// Writes the report, whatever happened, and says how it ended.
-fn close(
-    trainer: &Trainer,
-    folder: &Path,
-    views: Views,
-    ended: Result<u8>,
-    started: Instant,
-) -> Result<Finish> {
-    let (view, closed) = views.close();
-    let ended = ended.and_then(|code| closed.map(|()| code)).map_err(|error| with_resume_hint(error, folder));
-    let outcome = match &ended {
-        Ok(0) => view.outcome().unwrap_or(Outcome::Completed),
-        Ok(_) => Outcome::Interrupted,
-        Err(_) => Outcome::Failed,
+    let (results, data) = Results::open(trainer, job, &signals)?;
+    let (folder, resume) = (results.folder.path.clone(), results.folder.resumes);
+    let results = Arc::new(Mutex::new(Some(results)));
+    let (told, left) = (Arc::clone(&results), Arc::clone(&results));
+    let surroundings = Surroundings {
+        signals: Some(signals.pass_on()),
+        on_record: Arc::new(move |record| {
+            lock(&told).as_mut().map_or(Ok(()), |results| results.record(record))
+        }),
+        on_leave: Arc::new(move |leaving| leave(lock(&left).take(), leaving)),
     };
-    let report = view.finish(outcome, ended.as_ref().err(), started.elapsed());
-    let written = report::write(&report, folder);
-    let code = ended?;
-    written?;
-    if trainer.summary && !trainer.quiet {
-        eprint!("{}", summary(&report, folder, &[]));
-    }
-    Ok(Finish { report: Some(report), code })
+    let recipe = Opened::new(&trainer.recipe, data);
+    let assignment = Assignment { job: &job.spec, recipe: &recipe, folder: &folder, resume };
+    let outcome = session::run(place, &terms, surroundings, |rank| thalweg_train::run(rank, &assignment));
+    let ended = outcome.map(|outcome| code_of_outcome(outcome, &signals)).map_err(after_start);
+    let results = lock(&results).take().ok_or_else(|| Error::internal("the results are closed already"))?;
+    results.close(ended)
 }
 
-/// What a failed job can go on from.
-fn with_resume_hint(mut error: Error, folder: &Path) -> Error {
-    let newest =
-        checkpoint::list(&folder.join("checkpoints")).first().and_then(|path| checkpoint::step_of(path));
-    if let (Kind::RankFailed, None, Some(step)) = (error.kind, &error.hint, newest) {
-        error.hint =
-            Some(format!("`thalweg resume {}` goes on from the checkpoint of step {step}", folder.display()));
+/// The process ends at once; its report is written all the same.
+fn leave(results: Option<Results>, leaving: &Leaving) {
+    let ended = match leaving {
+        Leaving::Signal(signal) => Ok(128 + *signal as u8),
+        Leaving::Verdict(error) => Err(after_start(error.clone())),
+    };
+    if let Some(Err(error)) = results.map(|results| results.close(ended)) {
+        eprintln!("error: {error}");
     }
-    error
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The job's own port counts where the launcher says none.
+fn with_port(place: &Place, job: &Job) -> Place {
+    let mut place = place.clone();
+    if let Meeting::At { port, .. } = &mut place.meeting
+        && job.spec.engine.port != 0
+        && std::env::var_os("MASTER_PORT").is_none()
+    {
+        *port = u16::try_from(job.spec.engine.port).unwrap_or(*port);
+    }
+    place
 }
 
 /// What a rank met in the data is its failure once the ranks have started; exit code 2 means that nothing started.
@@ -208,7 +181,7 @@ fn plan(trainer: &Trainer, job: &Job, folder: &Path, resumes: bool) -> Result<Pl
             std::iter::once(program.into_os_string()).chain(std::env::args_os().skip(1)).collect()
         }
     };
-    let Terms { step_deadline, join_deadline, .. } = terms(job, trainer.nodes.is_none())?;
+    let Terms { step_deadline, join_deadline, .. } = terms(job, trainer.nodes.is_none());
     Ok(Plan { command, variables, ranks, world, master, step_deadline, join_deadline })
 }
 
@@ -218,16 +191,16 @@ fn fresh_token() -> Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn terms(job: &Job, local: bool) -> Result<Terms> {
+fn terms(job: &Job, local: bool) -> Terms {
     let deadline = if local { Duration::from_secs(30) } else { Duration::from_secs(600) };
-    Ok(Terms {
+    Terms {
         job: job.spec.hash(),
         seed: job.spec.train.seed,
-        token: std::env::var("THALWEG_TOKEN").unwrap_or_default().into_bytes(),
+        token: std::env::var_os("THALWEG_TOKEN").unwrap_or_default().into_encoded_bytes(),
         step_deadline: job.spec.fault.step_deadline,
         join_deadline: job.spec.fault.join_deadline.or(deadline),
         port: u16::try_from(job.spec.engine.port).unwrap_or(PORT),
-    })
+    }
 }
 
 fn code_of(ended: Ended) -> u8 {
@@ -237,30 +210,6 @@ fn code_of(ended: Ended) -> u8 {
     }
 }
 
-/// A rank that stops because another one was asked to ends as if by Ctrl-C.
-fn code_of_outcome(outcome: Outcome) -> u8 {
-    match (outcome, LAST_SIGNAL.load(Ordering::Relaxed)) {
-        (Outcome::Interrupted, 0) => 130,
-        (Outcome::Interrupted, signal) => 128 + signal as u8,
-        _ => 0,
-    }
-}
-
-/// The last signal that asked this process to stop; 0: none did.
-static LAST_SIGNAL: AtomicI32 = AtomicI32::new(0);
-
-/// The signals that ask this process to stop, as they come.
-fn signals() -> Result<Receiver<i32>> {
-    let failed = |error: std::io::Error| Error::io("cannot watch for signals", &error);
-    let mut incoming = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        for signal in incoming.forever() {
-            LAST_SIGNAL.store(signal, Ordering::Relaxed);
-            if sender.send(signal).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(receiver)
+fn code_of_outcome(outcome: Outcome, signals: &Signals) -> u8 {
+    if outcome == Outcome::Interrupted { signals.code() } else { 0 }
 }

@@ -21,6 +21,8 @@ mod folder;
 mod launch;
 mod preflight;
 mod recipe;
+mod results;
+mod signals;
 pub mod trainer;
 pub mod view;
 

@@ -4,12 +4,13 @@ use std::path::Path;
 use thalweg_cluster::checkpoint::{self, Checkpoint};
 use thalweg_core::spec::{Job, Layers};
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
+use thalweg_data::Data;
 use thalweg_graph::Optimizer;
 use thalweg_train::Recipe;
-use thalweg_train::prepare::check_optimizer;
+use thalweg_train::prepare::{check_data, check_optimizer, digest};
 
 /// Opens the data, builds the model and looks at the checkpoint, as every rank will.
-pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Result<()> {
+pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Result<Data> {
     let data = recipe.data(job).map_err(nothing_started)?;
     let rows = data.training.len();
     if (job.engine.workers as u64) > rows {
@@ -22,10 +23,10 @@ pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Resul
         );
     }
     let model = recipe.model(&data.schema)?;
-    match resume {
-        Some(folder) => check_checkpoint(job, model.layout(), folder),
-        None => Ok(()),
+    if let Some(folder) = resume {
+        check_checkpoint(job, &digest(&data)?, model.layout(), folder)?;
     }
+    Ok(data)
 }
 
 /// A source that cannot be read is the job's fault as long as nothing has started.
@@ -39,7 +40,7 @@ fn nothing_started(mut error: Error) -> Error {
 /// Values that decide which rows a step has: they cannot change in the middle of a job.
 const FIXED: [&str; 3] = ["train.seed", "train.global_batch", "data."];
 
-fn check_checkpoint(job: &JobSpec, layout: &Layout, folder: &Path) -> Result<()> {
+fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -> Result<()> {
     let paths = checkpoint::list(&folder.join("checkpoints"));
     let Some(newest) = paths.first() else { return Ok(()) };
     let checkpoint = Checkpoint::read(newest, layout).map_err(|mut error| {
@@ -69,5 +70,5 @@ fn check_checkpoint(job: &JobSpec, layout: &Layout, folder: &Path) -> Result<()>
                 .hint("rows would be missed or seen twice; resume with the old value, or start fresh with --overwrite"));
         }
     }
-    Ok(())
+    check_data(data, &checkpoint, newest)
 }

@@ -1,5 +1,6 @@
 //! Where data and model come from: the job file, or closures of a program.
 
+use std::cell::RefCell;
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::Data;
 use thalweg_graph::Network;
@@ -27,6 +28,32 @@ impl Recipe for JobRecipe {
     }
     fn layers(&self) -> Vec<String> {
         self.layers.clone()
+    }
+}
+
+/// A recipe whose data was opened already.
+pub(crate) struct Opened<'a> {
+    recipe: &'a dyn Recipe,
+    data: RefCell<Option<Data>>,
+}
+
+impl<'a> Opened<'a> {
+    /// Hands the data out the first time it is asked for.
+    pub(crate) fn new(recipe: &'a dyn Recipe, data: Data) -> Opened<'a> {
+        Opened { recipe, data: RefCell::new(Some(data)) }
+    }
+}
+
+impl Recipe for Opened<'_> {
+    fn data(&self, job: &JobSpec) -> Result<Data> {
+        let opened = self.data.borrow_mut().take();
+        opened.map_or_else(|| self.recipe.data(job), Ok)
+    }
+    fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
+        self.recipe.model(schema)
+    }
+    fn layers(&self) -> Vec<String> {
+        self.recipe.layers()
     }
 }
 

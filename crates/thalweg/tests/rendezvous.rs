@@ -5,6 +5,7 @@ mod harness;
 use harness::{LIMIT, PATIENCE, Process, Site, await_some, free_port};
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const SHORT: [&str; 5] = ["train", "--out", "run", "--set", "train.max_steps=20"];
@@ -110,6 +111,49 @@ fn strangers_on_the_port_change_nothing() {
     guess.assert_error(4, &["THALWEG_TOKEN"]);
     complete(&site, job, port, "right");
     drop(kept);
+}
+
+/// Says one byte of a hello now and then on every connection, and comes again where it is turned away.
+fn drip(port: u16, strangers: &mut [TcpStream], over: &AtomicBool) {
+    while !over.load(Ordering::Relaxed) {
+        for stranger in strangers.iter_mut() {
+            if stranger.write_all(b"T").is_err()
+                && let Ok(mut again) = TcpStream::connect(("127.0.0.1", port))
+                && again.write_all(b"\xc8\0\0\0").is_ok()
+            {
+                *stranger = again;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn more_slow_strangers_than_there_are_places_do_not_keep_a_rank_out() {
+    let site = Site::new();
+    let port = free_port();
+    let job = start_waiting(&site, port, "right");
+    let call = |_| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(b"\xc8\0\0\0").unwrap();
+        stream
+    };
+    let mut strangers: Vec<TcpStream> = (0..96).map(call).collect();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| drip(port, &mut strangers, &over));
+        let _stop = Stop(&over);
+        complete(&site, job, port, "right");
+    });
+}
+
+/// Ends the dripping however the test ends: the scope waits for it.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -42,7 +42,8 @@ impl Ledger {
             .collect()
     }
 
-    fn absorb(&mut self, bytes: &[u8]) -> Result<()> {
+    /// Takes over what another rank, or an earlier run, has consumed.
+    pub fn absorb(&mut self, bytes: &[u8]) -> Result<()> {
         let words: Vec<u64> =
             bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect();
         if words.len() != self.seen.len() + 1 {
@@ -56,20 +57,16 @@ impl Ledger {
         Ok(())
     }
 
-    /// All ranks' ledgers against the rows that should have been consumed.
-    pub fn close(epoch: u64, ledgers: &[Vec<u8>], expected: &Ledger) -> Result<Audit> {
-        let mut all = Ledger { seen: vec![0; expected.seen.len()], again: 0 };
-        for ledger in ledgers {
-            all.absorb(ledger)?;
-        }
+    /// Compared with the rows that should have been consumed.
+    pub fn close(&self, epoch: u64, expected: &Ledger) -> Audit {
         let count = |words: &mut dyn Iterator<Item = u64>| {
             words.map(|word| u64::from(word.count_ones())).sum::<u64>()
         };
-        let pairs = || expected.seen.iter().zip(&all.seen);
+        let pairs = || expected.seen.iter().zip(&self.seen);
         let once = count(&mut pairs().map(|(expected, seen)| expected & seen));
         let stray = count(&mut pairs().map(|(expected, seen)| !expected & seen));
         let expected = count(&mut expected.seen.iter().copied());
-        Ok(Audit { epoch, expected, once, missed: expected - once, repeated: all.again + stray, dropped: 0 })
+        Audit { epoch, expected, once, missed: expected - once, repeated: self.again + stray, dropped: 0 }
     }
 }
 
@@ -85,16 +82,18 @@ mod tests {
 
     #[test]
     fn every_row_once() {
-        let parts = [ledger(&[1, 99]).to_bytes(), ledger(&[64, 0]).to_bytes()];
-        let audit = Ledger::close(3, &parts, &ledger(&[0, 1, 64, 99])).unwrap();
+        let mut all = ledger(&[1, 99]);
+        all.absorb(&ledger(&[64, 0]).to_bytes()).unwrap();
+        let audit = all.close(3, &ledger(&[0, 1, 64, 99]));
         assert_eq!(audit, Audit { epoch: 3, expected: 4, once: 4, missed: 0, repeated: 0, dropped: 0 });
     }
 
     #[test]
     fn what_is_missed_repeated_or_strange_is_counted() {
-        let parts = [ledger(&[1, 1, 7]).to_bytes(), ledger(&[1, 2]).to_bytes()];
-        let audit = Ledger::close(0, &parts, &ledger(&[1, 2, 3])).unwrap();
+        let mut all = ledger(&[1, 1, 7]);
+        all.absorb(&ledger(&[1, 2]).to_bytes()).unwrap();
+        let audit = all.close(0, &ledger(&[1, 2, 3]));
         assert_eq!((audit.expected, audit.once, audit.missed, audit.repeated), (3, 2, 1, 3));
-        assert!(Ledger::close(0, &[vec![0; 8]], &ledger(&[1])).is_err());
+        assert!(all.absorb(&[0; 8]).is_err());
     }
 }

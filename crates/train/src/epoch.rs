@@ -1,6 +1,7 @@
 //! The end of an epoch: validation, audit, target.
 
 use crate::audit::Ledger;
+use crate::finite;
 use crate::progress::Progress;
 use crate::validate::validate;
 use crate::worker::{Parts, Worker};
@@ -16,6 +17,8 @@ impl Worker<'_> {
         self.last = tally.metrics(&self.parts.data.schema);
         self.validated_at = Some(self.next);
         self.close_epoch(epoch, self.last.clone())?;
+        self.ledger.clear();
+        self.epoch_loss = (0.0, 0);
         if self.target_reached() == Some(true) {
             self.ended = Some(Outcome::TargetReached);
         }
@@ -29,13 +32,24 @@ impl Worker<'_> {
         // Without rows of their own, the training rows have to do.
         let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
         let mut batch = rows.empty_batch();
-        validate(self.rank, model.as_mut(), parameters, rows, &mut batch)
+        let tally = validate(self.rank, model.as_mut(), parameters, rows, &mut batch)?;
+        finite::check_model(self.rank.index(), self.next, tally.loss, parameters, model.layout())?;
+        Ok(tally)
     }
 
-    /// The ranks' ledgers, compared with what should have been seen.
-    pub(crate) fn close_epoch(&mut self, epoch: u64, validation: Metrics) -> Result<()> {
+    /// Rank 0's ledger takes over what the others have consumed since the last time.
+    pub(crate) fn collect_ledgers(&mut self) -> Result<()> {
         let ledgers = self.rank.all_gather("audit", &self.ledger.to_bytes())?;
-        self.ledger.clear();
+        if self.rank.index() != 0 {
+            self.ledger.clear();
+            return Ok(());
+        }
+        ledgers.iter().skip(1).try_for_each(|ledger| self.ledger.absorb(ledger))
+    }
+
+    /// What was consumed of the epoch, by this run and by those it goes on from, against what should have been.
+    pub(crate) fn close_epoch(&mut self, epoch: u64, validation: Metrics) -> Result<()> {
+        self.collect_ledgers()?;
         if self.rank.index() == 0 {
             let expected = self.expected_rows(epoch);
             self.rank.emit(Event::Epoch {
@@ -43,27 +57,22 @@ impl Worker<'_> {
                 step: self.next,
                 loss: self.epoch_loss.0 / self.epoch_loss.1.max(1) as f64,
                 validation,
-                audit: Ledger::close(epoch, &ledgers, &expected)?,
+                audit: self.ledger.close(epoch, &expected),
             });
         }
-        self.epoch_loss = (0.0, 0);
         Ok(())
     }
 
-    /// All training rows; of an epoch that this run did only a part of, the rows of that part.
-    pub(crate) fn expected_rows(&mut self, epoch: u64) -> Ledger {
+    /// All training rows; of an epoch that is not done yet, the rows of its steps so far.
+    fn expected_rows(&mut self, epoch: u64) -> Ledger {
         let training = &self.parts.data.training;
         let mut expected = Ledger::new(training.source_len());
         let steps = self.sampler.steps_per_epoch();
-        let from = self.first_step.max(epoch * steps);
-        let to = self.next.min((epoch + 1) * steps);
-        if to - from == steps {
-            let all: Vec<u64> = (0..training.len()).map(|index| training.id(index)).collect();
-            expected.enter(&all);
+        if self.next >= (epoch + 1) * steps {
+            (0..training.len()).for_each(|index| expected.enter(&[training.id(index)]));
         } else {
-            for step in from..to {
-                expected.enter(self.sampler.rows(epoch, step % steps));
-            }
+            (epoch * steps..self.next)
+                .for_each(|step| expected.enter(self.sampler.rows(epoch, step % steps)));
         }
         expected
     }

@@ -1,31 +1,46 @@
 //! What training leaves behind: checkpoints on the way, the model at the end.
 
+use crate::finite;
 use crate::modelfile::{SavedModel, unflatten};
-use crate::worker::Worker;
+use crate::worker::{Parts, Worker};
 use thalweg_cluster::checkpoint::Checkpoint;
 use thalweg_core::Result;
-use thalweg_core::event::{Event, Outcome};
+use thalweg_core::event::{Event, Metrics, Outcome};
 
 impl Worker<'_> {
-    /// Rank 0 writes down where training stands.
+    /// Rank 0 writes down where training stands; the others wait for it.
     pub(crate) fn checkpoint(&mut self) -> Result<()> {
-        if self.rank.index() != 0 {
-            return Ok(());
-        }
         let start = self.rank.now();
-        self.rank.begin_preparation("writing a checkpoint");
-        let slots = self.parts.optimizer.slots();
+        self.rank.begin_preparation("a checkpoint");
+        self.collect_ledgers()?;
+        if self.rank.index() == 0 {
+            self.write_checkpoint()?;
+        }
+        // However long the disk takes, no step's deadline runs meanwhile.
+        self.rank.all_gather("a checkpoint", &[])?;
+        self.aside += self.rank.now() - start;
+        Ok(())
+    }
+
+    fn write_checkpoint(&mut self) -> Result<()> {
+        let Parts { parameters, optimizer, model, .. } = &self.parts;
+        finite::check_model(0, self.next, 0.0, parameters, model.layout())?;
         let checkpoint = Checkpoint {
             step: self.next,
             job: self.job.to_toml(),
+            data: self.data_digest.clone(),
             loss: self.epoch_loss,
-            parameters: self.parts.parameters.clone(),
-            slots: slots.into_iter().map(|(name, values)| (name.to_string(), values.to_vec())).collect(),
+            audit: self.ledger.to_bytes(),
+            parameters: parameters.clone(),
+            slots: optimizer
+                .slots()
+                .into_iter()
+                .map(|(name, values)| (name.to_string(), values.to_vec()))
+                .collect(),
         };
         let folder = self.folder.join("checkpoints");
-        let path = checkpoint.write(&folder, self.parts.model.layout(), self.job.fault.checkpoint_keep)?;
+        let path = checkpoint.write(&folder, model.layout(), self.job.fault.checkpoint_keep)?;
         self.rank.emit(Event::Checkpoint { step: self.next, path: path.display().to_string() });
-        self.aside += self.rank.now() - start;
         Ok(())
     }
 
@@ -38,10 +53,9 @@ impl Worker<'_> {
             self.last = self.validate()?.metrics(&self.parts.data.schema);
         }
         let steps = self.sampler.steps_per_epoch();
-        let checkpoint_loss = self.epoch_loss;
         if self.next > self.first_step && !self.next.is_multiple_of(steps) {
-            self.close_epoch(self.next / steps, self.last.clone())?;
-            self.epoch_loss = checkpoint_loss;
+            let validation = if interrupted { Metrics::new() } else { self.last.clone() };
+            self.close_epoch(self.next / steps, validation)?;
         }
         self.checkpoint()?;
         if !interrupted {

@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod centralized;
 mod epoch;
+mod finite;
 mod keepsake;
 pub mod modelfile;
 pub mod prepare;

@@ -1,8 +1,7 @@
 //! Before the first step: data, model and position, agreed by all ranks; and after the last: what is left behind.
 
 use crate::strategy;
-use crate::worker::Worker;
-use serde::{Deserialize, Serialize};
+use crate::worker::{Start, Worker};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use thalweg_cluster::Rank;
@@ -37,41 +36,42 @@ pub struct Assignment<'a> {
     pub resume: bool,
 }
 
-/// Where training starts from.
-#[derive(Serialize, Deserialize, Default)]
-struct Position {
-    step: u64,
-    loss: f64,
-    loss_rows: u64,
-}
-
 /// Trains, as one rank of many.
 pub fn run(rank: &mut Rank, assignment: &Assignment<'_>) -> Result<Outcome> {
     let job = assignment.job;
     rank.begin_preparation("reading the data");
     let mut data = assignment.recipe.data(job)?;
-    rank.agree("data set", &digest(&data)?)?;
+    let data_digest = digest(&data)?;
+    rank.agree("data set", data_digest.as_bytes())?;
     fit(rank, &mut data)?;
     let model = assignment.recipe.model(&data.schema)?;
     rank.agree("model", &model.layout().hash())?;
     let mut parameters = vec![0.0; model.layout().len()];
     let mut optimizer = Optimizer::new(job.optimizer.rule(), parameters.len());
-    let position = start(rank, assignment, model.as_ref(), &mut parameters, &mut optimizer)?;
+    let start = start(rank, assignment, data_digest, model.as_ref(), &mut parameters, &mut optimizer)?;
     let parts =
         crate::worker::Parts { data, model, parameters, optimizer, layers: assignment.recipe.layers() };
-    let mut worker =
-        Worker::new(rank, job, assignment.folder, parts, position.step, (position.loss, position.loss_rows));
+    let mut worker = Worker::new(rank, job, assignment.folder, parts, start)?;
     strategy::program(job)(&mut worker)?;
     worker.conclude()
 }
 
-/// A digest of what the rows are: every rank must read the same.
-fn digest(data: &Data) -> Result<[u8; 32]> {
+/// A digest of what the rows are: every rank must read the same, and so must a run that goes on from another.
+pub fn digest(data: &Data) -> Result<String> {
     let schema = serde_json::to_vec(&data.schema).map_err(|error| Error::internal(error.to_string()))?;
     let counts = [data.training.len(), data.validation.len(), data.training.source_len()];
     let mut digest = Sha256::new_with_prefix(schema);
     counts.iter().for_each(|count| digest.update(count.to_le_bytes()));
-    Ok(digest.finalize().into())
+    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A run can only go on with the rows it began with.
+pub fn check_data(digest: &str, checkpoint: &Checkpoint, path: &Path) -> Result<()> {
+    if checkpoint.data == digest {
+        return Ok(());
+    }
+    Err(Error::job(format!("the data has changed since {} was written", path.display()))
+        .hint("rows would be missed or seen twice; put the old data back, or start fresh with --overwrite"))
 }
 
 /// Fits the scaling: each rank reads its share of the blocks.
@@ -93,36 +93,41 @@ fn fit(rank: &mut Rank, data: &mut Data) -> Result<()> {
 fn start(
     rank: &mut Rank,
     assignment: &Assignment<'_>,
+    data_digest: String,
     model: &dyn Model,
     parameters: &mut [f32],
     optimizer: &mut Optimizer,
-) -> Result<Position> {
-    let mut position = Position::default();
+) -> Result<Start> {
+    let mut start = Start { data_digest, ..Start::default() };
     if rank.index() == 0
         && assignment.resume
         && let Some(path) = checkpoint::list(&assignment.folder.join("checkpoints")).first()
     {
         let checkpoint = Checkpoint::read(path, model.layout())?;
-        position = Position { step: checkpoint.step, loss: checkpoint.loss.0, loss_rows: checkpoint.loss.1 };
+        check_data(&start.data_digest, &checkpoint, path)?;
+        start =
+            Start { step: checkpoint.step, loss: checkpoint.loss, audit: checkpoint.audit.clone(), ..start };
         parameters.copy_from_slice(&checkpoint.parameters);
         restore(optimizer, checkpoint, path)?;
     }
+    let position = (start.step, start.loss);
     let encoded = postcard::to_stdvec(&position).map_err(|error| Error::internal(error.to_string()))?;
     let decoded = rank.broadcast("position", encoded)?;
-    position = postcard::from_bytes(&decoded).map_err(|error| Error::internal(error.to_string()))?;
-    if position.step == 0 {
+    (start.step, start.loss) =
+        postcard::from_bytes(&decoded).map_err(|error| Error::internal(error.to_string()))?;
+    if start.step == 0 {
         model.initialize(assignment.job.train.seed, parameters);
         let mut digest = Sha256::new();
         parameters.iter().for_each(|value| digest.update(value.to_le_bytes()));
         rank.agree("set of initial parameters", &digest.finalize())?;
-        return Ok(position);
+        return Ok(start);
     }
     rank.broadcast_into("parameters", parameters)?;
     for (_, slot) in optimizer.slots_mut() {
         rank.broadcast_into("optimizer state", slot)?;
     }
-    optimizer.set_steps(position.step);
-    Ok(position)
+    optimizer.set_steps(start.step);
+    Ok(start)
 }
 
 fn restore(optimizer: &mut Optimizer, checkpoint: Checkpoint, path: &Path) -> Result<()> {

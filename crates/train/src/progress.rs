@@ -12,21 +12,22 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) struct Progress {
     since: Duration,
     steps: u64,
-    /// Losses, rows and every rank's time, summed.
+    rows: u64,
+    /// Losses and every rank's time, summed.
     sums: Rider,
 }
 
 impl Progress {
     /// Nothing has happened since now.
     pub(crate) fn since(now: Duration) -> Progress {
-        Progress { since: now, steps: 0, sums: Rider::default() }
+        Progress { since: now, steps: 0, rows: 0, sums: Rider::default() }
     }
 
     /// A step is done.
-    pub(crate) fn add(&mut self, rider: &Rider) {
+    pub(crate) fn add(&mut self, rows: u64, rider: &Rider) {
         self.steps += 1;
         self.sums.loss += rider.loss;
-        self.sums.rows += rider.rows;
+        self.rows += rows;
         self.sums.compute_ms.resize(rider.compute_ms.len(), 0.0);
         for (sum, milliseconds) in self.sums.compute_ms.iter_mut().zip(&rider.compute_ms) {
             *sum += milliseconds;
@@ -45,8 +46,8 @@ impl Progress {
             epoch: step.epoch,
             step: step.number,
             steps_per_epoch,
-            loss: self.sums.loss / self.sums.rows.max(1) as f64,
-            samples_per_s: self.sums.rows as f64 / (now - self.since).as_secs_f64().max(1e-9),
+            loss: self.sums.loss / self.rows.max(1) as f64,
+            samples_per_s: self.rows as f64 / (now - self.since).as_secs_f64().max(1e-9),
             slowest,
             slowest_ms: f64::from(milliseconds) / self.steps.max(1) as f64,
         }

@@ -1,6 +1,7 @@
 //! A worker: a rank with rows, a model and an optimizer, and the verbs a strategy's program is written in.
 
 use crate::audit::Ledger;
+use crate::finite;
 use crate::progress::Progress;
 use crate::rider::{self, Rider};
 use crate::strategy;
@@ -8,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::Rank;
 use thalweg_core::event::{Event, Metrics, Outcome};
-use thalweg_core::{Batch, Culprit, Error, JobSpec, Kind, Model, NoHooks, Result, Tally};
+use thalweg_core::{Batch, JobSpec, Model, NoHooks, Result};
 use thalweg_data::{Data, Sampler, share};
 use thalweg_graph::Optimizer;
 
@@ -24,6 +25,19 @@ pub struct Parts {
     pub optimizer: Optimizer,
     /// The layers as a job writes them, if that is where the model comes from.
     pub layers: Vec<String>,
+}
+
+/// Where a worker starts from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Start {
+    /// Steps done before.
+    pub(crate) step: u64,
+    /// Sum of losses and rows of the epoch so far.
+    pub(crate) loss: (f64, u64),
+    /// The rows of the epoch consumed so far, on rank 0.
+    pub(crate) audit: Vec<u8>,
+    /// What the rows are.
+    pub(crate) data_digest: String,
 }
 
 /// One step of the job.
@@ -52,6 +66,8 @@ pub struct Worker<'a> {
     pub(crate) first_step: u64,
     pub(crate) next: u64,
     pub(crate) epoch_loss: (f64, u64),
+    /// What the rows are, for the checkpoints.
+    pub(crate) data_digest: String,
     pub(crate) recent: Progress,
     pub(crate) rows: u64,
     pub(crate) begun: Duration,
@@ -63,27 +79,31 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// Takes its place before step `first_step`.
+    /// Takes its place.
     pub(crate) fn new(
         rank: &'a mut Rank,
         job: &'a JobSpec,
         folder: &'a Path,
         parts: Parts,
-        first_step: u64,
-        epoch_loss: (f64, u64),
-    ) -> Worker<'a> {
+        start: Start,
+    ) -> Result<Worker<'a>> {
         let sampler = Sampler::new(&parts.data.training, job.train.seed, job.train.global_batch);
         let world = rank.world();
         let now = rank.now();
+        let mut ledger = Ledger::new(parts.data.training.source_len());
+        if !start.audit.is_empty() {
+            ledger.absorb(&start.audit)?;
+        }
         let worker = Worker {
             sampler,
             batch: parts.data.training.empty_batch(),
             buffer: vec![0.0; parts.parameters.len() + rider::len(world)],
             rider: Rider::default(),
-            ledger: Ledger::new(parts.data.training.source_len()),
-            first_step,
-            next: first_step,
-            epoch_loss,
+            ledger,
+            first_step: start.step,
+            next: start.step,
+            epoch_loss: start.loss,
+            data_digest: start.data_digest,
             recent: Progress::since(now),
             rows: 0,
             begun: now,
@@ -97,7 +117,7 @@ impl<'a> Worker<'a> {
             parts,
         };
         worker.announce();
-        worker
+        Ok(worker)
     }
 
     fn announce(&self) {
@@ -109,7 +129,11 @@ impl<'a> Worker<'a> {
                 width: data.schema.width(),
                 classes: data.schema.classes.clone(),
                 parameters: self.parts.parameters.len(),
-                model: self.parts.layers.join(", "),
+                model: if self.parts.layers.is_empty() {
+                    "a network of the program's own".into()
+                } else {
+                    self.parts.layers.join(", ")
+                },
                 epochs: self.job.train.epochs,
                 steps_per_epoch: self.sampler.steps_per_epoch(),
                 first_step: self.first_step,
@@ -149,9 +173,9 @@ impl<'a> Worker<'a> {
             data.training.load(mine, step.epoch, batch)?;
             model.gradient(parameters, batch, 1.0 / rows.len() as f32, gradient, &mut NoHooks)
         })?;
-        check_finite(rank, step, &tally, gradient, model.as_ref())?;
+        finite::check_gradient(rank, step.number, tally.loss, gradient, model.layout())?;
         let milliseconds = (self.rank.now() - start).as_secs_f32() * 1e3;
-        Rider::write(tally.loss, tally.rows, self.rank.stop_requested(), rank, milliseconds, tail);
+        Rider::write(tally.loss, self.rank.stop_requested(), rank, milliseconds, tail);
         Ok(())
     }
 
@@ -159,7 +183,15 @@ impl<'a> Worker<'a> {
     pub fn all_reduce_gradient(&mut self) -> Result<()> {
         let took = self.rank.all_reduce("gradients", &mut self.buffer)?;
         let parameters = self.parts.parameters.len();
-        self.rider.read(&self.buffer[parameters..]);
+        let (gradient, tail) = self.buffer.split_at(parameters);
+        self.rider.read(tail);
+        finite::check_sum(
+            self.rank.index(),
+            self.next,
+            self.rider.loss,
+            gradient,
+            self.parts.model.layout(),
+        )?;
         let mine = self.rider.compute_ms[self.rank.index()];
         let waited = f64::from(self.rider.slowest().1 - mine) / 1e3;
         self.rank.book_wait(waited.min(took.as_secs_f64()));
@@ -181,23 +213,25 @@ impl<'a> Worker<'a> {
         if self.rank.world() == 1 {
             self.rider.read(&self.buffer[self.parts.parameters.len()..]);
         }
-        let rows = self.sampler.rows(step.epoch, step.index);
-        self.ledger.enter(&rows[share(rows.len(), self.rank.index(), self.rank.world())]);
+        // What the batch brought to the model counts, not what was planned for it.
+        self.ledger.enter(&self.batch.rows);
+        let rows = self.sampler.rows(step.epoch, step.index).len() as u64;
         self.next = step.number + 1;
-        self.rows += self.rider.rows;
+        self.rows += rows;
         self.epoch_loss.0 += self.rider.loss;
-        self.epoch_loss.1 += self.rider.rows;
-        self.recent.add(&self.rider);
+        self.epoch_loss.1 += rows;
+        self.recent.add(rows, &self.rider);
         let last_of_epoch = step.index + 1 == self.sampler.steps_per_epoch();
         let now = self.rank.now();
         if self.rank.index() == 0 && (last_of_epoch || self.recent.is_due(now)) {
             self.rank.emit(self.recent.event(step, self.sampler.steps_per_epoch(), now));
             self.recent = Progress::since(now);
         }
+        if last_of_epoch {
+            self.finish_epoch(step.epoch)?;
+        }
         if self.rider.stop {
             self.ended = Some(Outcome::Interrupted);
-        } else if last_of_epoch {
-            self.finish_epoch(step.epoch)?;
         }
         let every = self.job.fault.checkpoint_every;
         if every > 0 && self.next.is_multiple_of(every) && self.ended.is_none() {
@@ -205,30 +239,4 @@ impl<'a> Worker<'a> {
         }
         Ok(())
     }
-}
-
-/// A loss or gradient that is not finite ends the job here, before it reaches anybody else.
-fn check_finite(rank: usize, step: &Step, tally: &Tally, gradient: &[f32], model: &dyn Model) -> Result<()> {
-    // The bits of finite numbers, without the sign, are smaller than infinity's: one fast pass over whole numbers.
-    let largest = gradient.iter().fold(0, |most, value| most.max((value.to_bits() & 0x7fff_ffff) as i32));
-    let what = if largest >= f32::INFINITY.to_bits() as i32 {
-        let place = gradient.iter().position(|value| !value.is_finite()).unwrap_or(0);
-        let tensor = model.layout().at(place).map_or("?", |tensor| tensor.name.as_str());
-        format!("the gradient of `{tensor}` is {}", gradient[place])
-    } else if !tally.loss.is_finite() {
-        format!("the loss is {}", tally.loss)
-    } else {
-        return Ok(());
-    };
-    let message = format!("rank {rank}: {what} at step {} (epoch {})", step.number, step.epoch + 1);
-    let culprit = Culprit {
-        rank,
-        step: Some(step.number),
-        operation: Some("back-propagation".into()),
-        cause: what,
-        host: None,
-    };
-    Err(Error::new(Kind::NotFinite, message)
-        .hint("lower the learning rate (train.optimizer.lr), scale the data (data.scale) or look for huge values in it")
-        .blame(culprit))
 }

@@ -1,4 +1,19 @@
 //! Which rank this process is, as its launcher's variables say: torchrun, mpirun, srun, or our own launcher.
+//!
+//! Launchers nest, and each leaves its variables to what it starts; the innermost must win:
+//!
+//! - `RANK` comes first: torchrun, or our own launcher, which may itself run in an allocation of Slurm.
+//! - Then Open MPI's variables, which nothing but its mpirun (or PRRTE) sets.
+//! - `PMI_RANK` is set by the mpirun of MPICH and its relatives, and by `srun --mpi=pmi2`. The former also says in
+//!   `MPI_LOCALNRANKS` how many ranks are on this host, and is then to be believed: within Slurm it starts one helper per
+//!   host through srun, whose `SLURM_PROCID` all ranks of a host inherit. The latter does not say it, but then Slurm's own
+//!   variables know rank and hosts: they win.
+//! - `SLURM_PROCID` alone does not make a task of srun. Slurm sets it, and `SLURM_LOCALID`, to 0 for the script of an
+//!   sbatch as well, beside the `SLURM_NTASKS` of the allocation: a plain `thalweg train` in such a script would wait for
+//!   ranks that nobody starts. What Slurm's daemon really started has a `SLURM_TASK_PID`, and if it belongs to a step of
+//!   srun a `SLURM_STEP_ID` (`SLURM_STEPID` in old versions) too. So: no task is what has the former without the latter,
+//!   or a step number from the range that Slurm reserves for scripts and interactive shells. Without either variable
+//!   somebody stands in for srun and means what it says.
 
 use crate::uplink;
 use thalweg_core::{Error, Result};
@@ -45,6 +60,9 @@ pub fn detect(variable: Lookup<'_>) -> Result<Option<Place>> {
         let Some(text) = set(name) else { return Ok(None) };
         text.trim().parse().map(Some).map_err(|_| Error::job(format!("{name}={text} is not a number")))
     };
+    let slurm_task = is_slurm_task(&set);
+    let local_size = number("MPI_LOCALNRANKS")?;
+    let by_mpirun = local_size.is_some() || !slurm_task;
     let place = if let Some(rank) = number("RANK")? {
         let world = number("WORLD_SIZE")?.ok_or_else(|| {
             Error::job("RANK is set, but WORLD_SIZE is not")
@@ -56,12 +74,12 @@ pub fn detect(variable: Lookup<'_>) -> Result<Option<Place>> {
     } else if let (Some(rank), Some(world)) =
         (number("OMPI_COMM_WORLD_RANK")?, number("OMPI_COMM_WORLD_SIZE")?)
     {
-        let local = number("OMPI_COMM_WORLD_LOCAL_SIZE")?.is_none_or(|size| size == world);
-        Some(mpi(rank, world, local, &set)?)
-    } else if let (Some(rank), Some(world)) = (number("PMI_RANK")?, number("PMI_SIZE")?) {
-        let local = number("MPI_LOCALNRANKS")?.is_none_or(|size| size == world);
-        Some(mpi(rank, world, local, &set)?)
-    } else if let (Some(rank), Some(world)) = (number("SLURM_PROCID")?, number("SLURM_NTASKS")?) {
+        Some(mpi(rank, world, number("OMPI_COMM_WORLD_LOCAL_SIZE")?, &set)?)
+    } else if let (Some(rank), Some(world), true) = (number("PMI_RANK")?, number("PMI_SIZE")?, by_mpirun) {
+        Some(mpi(rank, world, local_size, &set)?)
+    } else if let (Some(rank), Some(world), true) =
+        (number("SLURM_PROCID")?, number("SLURM_NTASKS")?, slurm_task)
+    {
         Some(slurm(rank, world, &set)?)
     } else {
         None
@@ -105,13 +123,30 @@ fn port(set: Set<'_>, default: u16) -> Result<u16> {
     }
 }
 
-fn mpi(rank: usize, world: usize, local: bool, set: Set<'_>) -> Result<Place> {
+/// Ranks of an mpirun that does not say how many are on this host are taken to be all here, unless MASTER_ADDR says
+/// that they have somewhere to meet. If that is wrong, the error names the loopback address that was tried.
+fn mpi(rank: usize, world: usize, local_size: Option<usize>, set: Set<'_>) -> Result<Place> {
+    let local = local_size.map_or(set("MASTER_ADDR").is_none(), |size| size == world);
     if !local && set("MASTER_ADDR").is_none() {
         return Err(Error::job("the ranks are on several hosts, but MASTER_ADDR is not set").hint(
             "set MASTER_ADDR to the host of rank 0, e.g. mpirun -x MASTER_ADDR=node1 -x THALWEG_TOKEN=...",
         ));
     }
     Ok(Place { rank, world, meeting: meeting(set, "127.0.0.1")?, local, launcher: "mpirun" })
+}
+
+/// The first of the step numbers that Slurm keeps for itself: batch scripts, interactive shells and the like.
+const RESERVED_STEPS: u32 = 0xffff_fff0;
+
+/// Whether this process is a task that srun started, and not the script or shell of an allocation.
+fn is_slurm_task(set: Set<'_>) -> bool {
+    if set("SLURM_PROCID").is_none() || set("SLURM_NTASKS").is_none() {
+        return false;
+    }
+    match set("SLURM_STEP_ID").or_else(|| set("SLURM_STEPID")) {
+        Some(step) => step.parse().is_ok_and(|step: u32| step < RESERVED_STEPS),
+        None => set("SLURM_TASK_PID").is_none(),
+    }
 }
 
 fn slurm(rank: usize, world: usize, set: Set<'_>) -> Result<Place> {
@@ -214,6 +249,58 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(place.meeting, at("127.0.0.1", 20_000));
+    }
+
+    #[test]
+    fn an_unknown_local_size_is_local_only_without_a_meeting_place() {
+        let ranks = [("PMI_RANK", "1"), ("PMI_SIZE", "2")];
+        let place = with(&ranks).unwrap().unwrap();
+        assert_eq!((place.local, place.meeting), (true, at("127.0.0.1", PORT)));
+        let place = with(&[&ranks[..], &[("MASTER_ADDR", "n1")]].concat()).unwrap().unwrap();
+        assert_eq!((place.local, place.meeting), (false, at("n1", PORT)));
+        let place = with(&[&ranks[..], &[("MASTER_ADDR", "n1"), ("MPI_LOCALNRANKS", "2")]].concat());
+        assert!(place.unwrap().unwrap().local);
+    }
+
+    /// What a task of srun has on two hosts.
+    const TASK: [(&str, &str); 7] = [
+        ("SLURM_PROCID", "3"),
+        ("SLURM_LOCALID", "1"),
+        ("SLURM_NTASKS", "4"),
+        ("SLURM_JOB_NODELIST", "n[1-2]"),
+        ("SLURM_JOB_ID", "41"),
+        ("SLURM_TASK_PID", "1234"),
+        ("SLURM_STEP_ID", "0"),
+    ];
+
+    #[test]
+    fn slurm_knows_better_than_its_own_pmi_but_not_than_an_mpirun_within_it() {
+        let pmi = [("PMI_RANK", "3"), ("PMI_SIZE", "4")];
+        let place = with(&[&TASK[..], &pmi].concat()).unwrap().unwrap();
+        assert_eq!((place.launcher, place.meeting), ("srun", at("n1", 20_041)));
+        // MPICH's helpers are the tasks of srun, one per host; its ranks inherit their numbers.
+        let mpirun = [("PMI_RANK", "7"), ("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4"), ("MASTER_ADDR", "n1")];
+        let place = with(&[&TASK[..], &mpirun].concat()).unwrap().unwrap();
+        assert_eq!((place.launcher, place.rank, place.world), ("mpirun", 7, 8));
+        // An mpirun in a script of sbatch, without srun's help.
+        let script = [&TASK[..6], &pmi].concat();
+        assert_eq!(with(&script).unwrap().unwrap().launcher, "mpirun");
+    }
+
+    #[test]
+    fn the_script_of_an_sbatch_is_no_task() {
+        let script = &TASK[..6];
+        assert_eq!(with(script).unwrap(), None);
+        // An interactive shell, by its reserved step number.
+        assert_eq!(with(&[script, &[("SLURM_STEP_ID", "4294967290")]].concat()).unwrap(), None);
+        let old = [script, &[("SLURM_STEPID", "2")]].concat();
+        assert_eq!(with(&old).unwrap().unwrap().rank, 3);
+        assert_eq!(with(&TASK).unwrap().unwrap().rank, 3);
+        // Somebody who stands in for srun sets what names a rank, and no more.
+        assert_eq!(with(&TASK[..5]).unwrap().unwrap().rank, 3);
+        // What our launcher starts in such a script is a rank all the same.
+        let worker = [script, &[("RANK", "0"), ("WORLD_SIZE", "2"), (uplink::VARIABLE, "stdin")]].concat();
+        assert_eq!(with(&worker).unwrap().unwrap().launcher, "thalweg");
     }
 
     #[test]

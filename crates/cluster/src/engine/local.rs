@@ -51,8 +51,18 @@ const TICK: Duration = Duration::from_millis(20);
 /// The rendezvous keeps its own deadline and knows more: this is the net below it.
 const NET: Duration = Duration::from_secs(5);
 
+/// How long the kernel may take to end a process that was killed (one that waits for a dead disk may take for ever).
+const CONFIRM: Duration = Duration::from_secs(10);
+
+/// The exit code of a worker that was asked to stop and did.
+pub const STOPPED: u8 = 130;
+
+/// What Ctrl-C sends.
+const SIGINT: i32 = 2;
+
 enum Heard {
     Said(usize, Box<Record>),
+    Garbled(usize, String),
     Closed(usize),
 }
 
@@ -84,14 +94,24 @@ pub fn launch(
         interrupted: None,
         step_deadline: plan.step_deadline,
     };
+    let mut failed = None;
     for rank in plan.ranks.clone() {
-        let worker = start(plan, rank, &sender)?;
+        let worker = match start(plan, rank, &sender) {
+            Ok(worker) => worker,
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        };
         crew.watch.expect(rank, crew.start.elapsed(), Phase::Starting);
         crew.inquest.name(rank, format!("{} (pid {})", linux::host_name(), worker.child.id()));
         crew.workers.push(worker);
     }
     drop(sender);
-    let ended = crew.run(&receiver, signals, on_record);
+    let ended = match failed {
+        Some(error) => Err(error),
+        None => crew.run(&receiver, signals, on_record),
+    };
     crew.end_all();
     ended
 }
@@ -116,9 +136,11 @@ fn start(plan: &Plan, rank: usize, sender: &Sender<Heard>) -> Result<Worker> {
     std::thread::spawn(move || {
         for text in BufReader::new(reader).lines() {
             let Ok(text) = text else { break };
-            if let Ok(record) = serde_json::from_str::<Record>(&text)
-                && sender.send(Heard::Said(rank, Box::new(record))).is_err()
-            {
+            let heard = match serde_json::from_str::<Record>(&text) {
+                Ok(record) => Heard::Said(rank, Box::new(record)),
+                Err(error) => Heard::Garbled(rank, error.to_string()),
+            };
+            if sender.send(heard).is_err() {
                 return;
             }
         }
@@ -150,6 +172,9 @@ impl Crew {
         loop {
             match receiver.recv_timeout(TICK) {
                 Ok(Heard::Said(rank, record)) => self.hear(rank, &record, on_record)?,
+                Ok(Heard::Garbled(rank, why)) => {
+                    return Err(Error::internal(format!("what rank {rank} says cannot be read: {why}")));
+                }
                 Ok(Heard::Closed(rank)) => self.worker(rank).closed = true,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK),
@@ -201,19 +226,6 @@ impl Crew {
                 self.watch.dismiss(rank);
                 self.inquest.hear(now, Evidence::Failed { rank, error: error.clone(), pulse: pulse.clone() });
             }
-            Event::Notice { message, level } => {
-                // Each says it for itself; the reader should see who.
-                let message =
-                    if self.workers.len() > 1 && rank > 0 && !message.contains(&format!("rank {rank}")) {
-                        format!("rank {rank}: {message}")
-                    } else {
-                        message.clone()
-                    };
-                return on_record(&Record {
-                    event: Event::Notice { level: *level, message },
-                    ..record.clone()
-                });
-            }
             _ => {}
         }
         on_record(record)
@@ -229,7 +241,7 @@ impl Crew {
             let Ok(Some(status)) = worker.child.try_wait() else { continue };
             worker.status = Some(status);
             self.watch.dismiss(worker.rank);
-            if !status.success() && !worker.explained {
+            if !is_fine(status) && !worker.explained {
                 let evidence =
                     Evidence::Exited { rank: worker.rank, how: describe(status), pulse: worker.last.clone() };
                 self.inquest.hear(now, evidence);
@@ -259,8 +271,12 @@ impl Crew {
 
     fn decide(&mut self) -> Option<Result<Ended>> {
         let now = self.start.elapsed();
-        if self.workers.iter().all(|worker| worker.status.is_some_and(|status| status.success())) {
-            return Some(Ok(self.interrupted.map_or(Ended::Done, |(signal, _)| Ended::Interrupted(signal))));
+        if self.workers.iter().all(|worker| worker.status.is_some_and(is_fine)) {
+            let stopped =
+                self.workers.iter().any(|worker| worker.status.is_some_and(|status| !status.success()));
+            // Stopped without a signal of our own: another host's launcher asked for it.
+            let signal = self.interrupted.map(|(signal, _)| signal).or(stopped.then_some(SIGINT));
+            return Some(Ok(signal.map_or(Ended::Done, Ended::Interrupted)));
         }
         if !self.inquest.is_open()
             && let Some(evidence) = self.watch.verdict(now)
@@ -280,11 +296,21 @@ impl Crew {
 
     /// Ends whoever is left and waits until the kernel confirms it.
     fn end_all(&mut self) {
-        for worker in &mut self.workers {
+        for worker in self.workers.iter_mut().filter(|worker| worker.status.is_none()) {
             linux::kill_group(worker.child.id());
-            let _ = worker.child.wait();
+        }
+        let end = Instant::now() + CONFIRM;
+        for worker in &mut self.workers {
+            while matches!(worker.child.try_wait(), Ok(None)) && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
+}
+
+/// Done, or stopped as it was asked to.
+fn is_fine(status: ExitStatus) -> bool {
+    status.success() || status.code() == Some(i32::from(STOPPED))
 }
 
 /// How a process ended: `was killed by signal 9 (SIGKILL)`.

@@ -1,18 +1,13 @@
 //! The coordinator's part of the rendezvous: a role of rank 0, not a machine apart.
 
-use super::handshake::{Purpose, Side, shake};
-use super::message::{Answer, Join, Member, receive, send};
+use super::handshake::Purpose;
+use super::message::{Answer, Join, Member, send};
+use super::reception::Reception;
 use super::{REMINDER, check_token, describe, ranks};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use thalweg_core::{Error, Kind, Result};
-
-/// Connections that may be in the middle of a handshake; more wait in the kernel's queue.
-const PENDING: usize = 64;
 
 /// A rank that has arrived.
 pub struct Arrived {
@@ -52,13 +47,14 @@ pub fn listen(address: SocketAddr, token: &[u8]) -> Result<TcpListener> {
 pub fn gather(listener: &TcpListener, expected: &Expected, say: &dyn Fn(String)) -> Result<Vec<Arrived>> {
     let start = Instant::now();
     let mut arrived: Vec<Option<Arrived>> = (0..expected.world).map(|_| None).collect();
-    let (sender, receiver) = channel();
-    let pending = Arc::new(AtomicUsize::new(0));
+    let mut reception = Reception::new(Purpose::Control, &expected.token);
     listener.set_nonblocking(true).map_err(|error| Error::io("cannot listen", &error))?;
     let mut reminder = REMINDER;
     loop {
-        admit(listener, expected, &sender, &pending);
-        welcome(&receiver, expected, &mut arrived);
+        reception.admit(listener);
+        if let Some((join, stream)) = reception.next(Duration::from_millis(5)) {
+            welcome(join, stream, expected, &mut arrived);
+        }
         let missing: Vec<usize> = (0..expected.world).filter(|&rank| arrived[rank].is_none()).collect();
         if missing.is_empty() {
             return Ok(send_roster(arrived));
@@ -78,53 +74,20 @@ pub fn gather(listener: &TcpListener, expected: &Expected, say: &dyn Fn(String))
     }
 }
 
-/// Takes new connections and shakes hands with each in a thread of its own: a slow stranger holds up nobody.
-fn admit(
-    listener: &TcpListener,
-    expected: &Expected,
-    sender: &Sender<(Join, TcpStream)>,
-    pending: &Arc<AtomicUsize>,
-) {
-    while pending.load(Ordering::Relaxed) < PENDING {
-        let Ok((mut stream, address)) = listener.accept() else { return };
-        if check_token(address, &expected.token).is_err() {
-            continue;
-        }
-        let (sender, pending, token) = (sender.clone(), Arc::clone(pending), expected.token.clone());
-        pending.fetch_add(1, Ordering::Relaxed);
-        std::thread::spawn(move || {
-            let joined = stream
-                .set_nonblocking(false)
-                .and_then(|()| shake(&mut stream, Side::Listener, Purpose::Control, &token))
-                .and_then(|()| receive::<Join>(&mut stream));
-            pending.fetch_sub(1, Ordering::Relaxed);
-            if let Ok(join) = joined {
-                // The receiver is gone only when the rendezvous is over.
-                let _ = sender.send((join, stream));
-            }
-        });
+/// Gives a proven rank its place, or refuses it with the reason.
+fn welcome(join: Join, mut stream: TcpStream, expected: &Expected, arrived: &mut [Option<Arrived>]) {
+    let rank = join.member.rank;
+    // A rank that lost its connection while waiting may come again.
+    if let Some(slot) = arrived.get_mut(rank)
+        && slot.as_ref().is_some_and(|here| is_gone(&here.stream))
+    {
+        *slot = None;
     }
-}
-
-/// Gives each proven rank its place, or refuses it with the reason.
-fn welcome(receiver: &Receiver<(Join, TcpStream)>, expected: &Expected, arrived: &mut [Option<Arrived>]) {
-    match receiver.recv_timeout(Duration::from_millis(5)) {
-        Ok((join, mut stream)) => {
-            let rank = join.member.rank;
-            // A rank that lost its connection while waiting may come again.
-            if let Some(slot) = arrived.get_mut(rank)
-                && slot.as_ref().is_some_and(|here| is_gone(&here.stream))
-            {
-                *slot = None;
-            }
-            match object(&join, expected, arrived) {
-                Some(reason) => {
-                    let _ = send(&mut stream, &Answer::Refused(Error::new(Kind::Rendezvous, reason)));
-                }
-                None => arrived[rank] = Some(Arrived { member: join.member, stream }),
-            }
+    match object(&join, expected, arrived) {
+        Some(reason) => {
+            let _ = send(&mut stream, &Answer::Refused(Error::new(Kind::Rendezvous, reason)));
         }
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+        None => arrived[rank] = Some(Arrived { member: join.member, stream }),
     }
 }
 
@@ -191,10 +154,15 @@ fn remind(
 }
 
 fn gave_up(listener: &TcpListener, missing: &[usize], expected: &Expected) -> Error {
-    let at = listener.local_addr().map_or_else(|_| "?".into(), describe);
+    let address = listener.local_addr().ok();
+    let at = address.map_or_else(|| "?".into(), describe);
+    let only_here = address.is_some_and(|address| address.ip().is_loopback());
+    let elsewhere = if only_here { "; ranks on other hosts need MASTER_ADDR" } else { "" };
     Error::new(
         Kind::Rendezvous,
         format!("{} did not arrive within {} s; rank 0 listened on {at}", ranks(missing), expected.deadline.as_secs_f64()),
     )
-    .hint("check that they were started and can reach that address and port; fault.join_deadline sets how long to wait")
+    .hint(format!(
+        "check that they were started and can reach that address and port{elsewhere}; fault.join_deadline sets how long to wait"
+    ))
 }

@@ -1,18 +1,17 @@
 //! Two sides prove to each other that they know the token, before either believes anything.
 
-use super::message::{receive, send};
+use super::message::{receive_within, send};
+use super::timed::Timed;
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use std::io;
-use std::net::TcpStream;
-use std::time::Duration;
 
 /// Oldest and newest protocol this version speaks.
 const PROTOCOL: (u16, u16) = (1, 1);
 
-/// What a stranger may take for one message.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The largest message of somebody who has not proven anything yet, in bytes; ours are smaller than 64.
+const UNPROVEN: u32 = 256;
 
 /// What a connection is for. It is part of the proof: one cannot be passed off as the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,17 +41,25 @@ pub enum Side {
     Listener,
 }
 
-/// Carries out the handshake. The error says what is wrong with the other side.
-pub fn shake(stream: &mut TcpStream, side: Side, purpose: Purpose, token: &[u8]) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(true)?;
+/// Carries out the handshake within the time that is left. The error says what is wrong with the other side; a
+/// [`io::ErrorKind::PermissionDenied`] is final, anything else may pass.
+pub fn shake(stream: &mut Timed<'_>, side: Side, purpose: Purpose, token: &[u8]) -> io::Result<()> {
+    stream.stream().set_nodelay(true)?;
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(io::Error::other)?;
     let mine = Hello { magic: *b"THLW", protocol: PROTOCOL, features: 0, purpose, nonce };
     send(stream, &mine)?;
-    let theirs: Hello = receive(stream)?;
-    if theirs.magic != mine.magic {
+    let theirs: Hello = receive_within(stream, UNPROVEN)?;
+    examine(&theirs, purpose)?;
+    match side {
+        Side::Caller => prove_first(stream, token, purpose, &mine.nonce, &theirs.nonce),
+        Side::Listener => prove_second(stream, token, purpose, &theirs.nonce, &mine.nonce),
+    }
+}
+
+/// Whether the other side is one of us at all.
+fn examine(theirs: &Hello, purpose: Purpose) -> io::Result<()> {
+    if theirs.magic != *b"THLW" {
         return Err(refused("does not speak thalweg's protocol"));
     }
     if theirs.protocol.0 > PROTOCOL.1 || theirs.protocol.1 < PROTOCOL.0 {
@@ -64,28 +71,48 @@ pub fn shake(stream: &mut TcpStream, side: Side, purpose: Purpose, token: &[u8])
     if theirs.purpose != purpose {
         return Err(refused("wants something else of this port"));
     }
-    let (caller, listener) = match side {
-        Side::Caller => (mine.nonce, theirs.nonce),
-        Side::Listener => (theirs.nonce, mine.nonce),
-    };
-    let proof = |who: Side| proof(token, who, purpose, &caller, &listener);
-    if side == Side::Caller {
-        send(stream, &sum(proof(Side::Caller)?))?;
-    }
-    let other = if side == Side::Caller { Side::Listener } else { Side::Caller };
-    let received: [u8; 32] = receive(stream).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset if side == Side::Caller => {
-            refused("refused the token; set the same THALWEG_TOKEN on every host")
-        }
-        _ => error,
-    })?;
-    proof(other)?
-        .verify_slice(&received)
-        .map_err(|_| refused("does not know the token; set the same THALWEG_TOKEN on every host"))?;
-    if side == Side::Listener {
-        send(stream, &sum(proof(Side::Listener)?))?;
-    }
     Ok(())
+}
+
+/// The listener's answer to the caller's proof: its own, or none if it does not believe the caller's. It is said in so
+/// many words, since a connection that merely closes may have lost its place to somebody else and be tried again.
+type Reply = Option<[u8; 32]>;
+
+fn prove_first(
+    stream: &mut Timed<'_>,
+    token: &[u8],
+    purpose: Purpose,
+    caller: &[u8; 32],
+    listener: &[u8; 32],
+) -> io::Result<()> {
+    send(stream, &sum(proof(token, Side::Caller, purpose, caller, listener)?))?;
+    let reply: Reply = receive_within(stream, UNPROVEN)?;
+    let theirs =
+        reply.ok_or_else(|| refused("refused the token; set the same THALWEG_TOKEN on every host"))?;
+    verify(proof(token, Side::Listener, purpose, caller, listener)?, &theirs)
+}
+
+fn prove_second(
+    stream: &mut Timed<'_>,
+    token: &[u8],
+    purpose: Purpose,
+    caller: &[u8; 32],
+    listener: &[u8; 32],
+) -> io::Result<()> {
+    let theirs: [u8; 32] = receive_within(stream, UNPROVEN)?;
+    let verified = verify(proof(token, Side::Caller, purpose, caller, listener)?, &theirs);
+    let reply: Reply = match verified {
+        Ok(()) => Some(sum(proof(token, Side::Listener, purpose, caller, listener)?)),
+        Err(_) => None,
+    };
+    send(stream, &reply)?;
+    verified
+}
+
+fn verify(expected: Hmac<Sha256>, received: &[u8; 32]) -> io::Result<()> {
+    expected
+        .verify_slice(received)
+        .map_err(|_| refused("does not know the token; set the same THALWEG_TOKEN on every host"))
 }
 
 fn refused(why: &str) -> io::Error {
@@ -114,8 +141,9 @@ fn sum(mac: Hmac<Sha256>) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rendezvous::timed::PATIENCE;
     use std::io::Write;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     fn both(
         listener_token: &'static [u8],
@@ -124,8 +152,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let served = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            shake(&mut stream, Side::Listener, Purpose::Control, listener_token)
+            let (stream, _) = listener.accept().unwrap();
+            shake(&mut Timed::new(&stream, PATIENCE), Side::Listener, Purpose::Control, listener_token)
         });
         let called = caller(TcpStream::connect(address).unwrap());
         (served.join().unwrap(), called)
@@ -134,7 +162,7 @@ mod tests {
     #[test]
     fn the_same_token_lets_in_and_another_does_not() {
         let call = |token: &'static [u8], purpose| {
-            move |mut s: TcpStream| shake(&mut s, Side::Caller, purpose, token)
+            move |stream: TcpStream| shake(&mut Timed::new(&stream, PATIENCE), Side::Caller, purpose, token)
         };
         let (served, called) = both(b"secret", call(b"secret", Purpose::Control));
         assert!(served.is_ok() && called.is_ok());
@@ -150,5 +178,19 @@ mod tests {
         let (served, _) =
             both(b"secret", |mut stream| stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
         assert!(served.is_err());
+    }
+    #[test]
+    fn a_listener_that_hangs_up_has_not_refused_the_token() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut served, _) = listener.accept().unwrap();
+        let nonce = [1; 32];
+        let hello =
+            Hello { magic: *b"THLW", protocol: PROTOCOL, features: 0, purpose: Purpose::Control, nonce };
+        send(&mut served, &hello).unwrap();
+        served.shutdown(std::net::Shutdown::Write).unwrap();
+        let error =
+            shake(&mut Timed::new(&stream, PATIENCE), Side::Caller, Purpose::Control, b"secret").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{error}");
     }
 }

@@ -2,12 +2,14 @@
 
 use super::handshake::{Purpose, Side, shake};
 use super::join::Joined;
-use super::message::{receive, send};
-use super::{Invitation, check_token, describe, ranks};
+use super::message::send;
+use super::reception::Reception;
+use super::timed::{PATIENCE, Timed};
+use super::{Invitation, check_token, describe, ranks, route};
 use crate::beacon::Beacon;
-use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc::channel;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
+use thalweg_core::error::plain_words;
 use thalweg_core::{Error, Kind, Result};
 
 /// Who calls, in which generation.
@@ -37,9 +39,11 @@ fn call(
     check_token(address, &invitation.token)?;
     loop {
         beacon.verdict().map_or(Ok(()), Err)?;
-        let attempt = TcpStream::connect_timeout(&address, Duration::from_secs(2)).and_then(|mut stream| {
-            shake(&mut stream, Side::Caller, Purpose::Data, &invitation.token)?;
-            send(&mut stream, &(invitation.rank, joined.generation))?;
+        let attempt = TcpStream::connect_timeout(&address, Duration::from_secs(2)).and_then(|stream| {
+            let mut timed = Timed::new(&stream, PATIENCE);
+            shake(&mut timed, Side::Caller, Purpose::Data, &invitation.token)?;
+            send(&mut timed, &(invitation.rank, joined.generation))?;
+            drop(timed);
             Ok(stream)
         });
         match attempt {
@@ -48,8 +52,11 @@ fn call(
                 return Err(Error::new(
                     Kind::Rendezvous,
                     format!(
-                        "rank {} cannot reach rank {rank} on {} at {address}: {error}",
-                        invitation.rank, joined.members[rank].host
+                        "rank {} cannot reach rank {rank} on {} at {address}{}: {}",
+                        invitation.rank,
+                        joined.members[rank].host,
+                        route(address),
+                        plain_words(&error)
                     ),
                 )
                 .hint(
@@ -68,12 +75,12 @@ fn answer(
     deadline: Instant,
     beacon: &Beacon,
 ) -> Result<()> {
-    let (sender, receiver) = channel();
+    let mut reception: Reception<Caller> = Reception::new(Purpose::Data, &invitation.token);
     joined.data.set_nonblocking(true).map_err(|error| Error::io("cannot listen", &error))?;
     loop {
         beacon.verdict().map_or(Ok(()), Err)?;
-        accept(&joined.data, invitation, &sender);
-        while let Ok(((rank, generation), stream)) = receiver.try_recv() {
+        reception.admit(&joined.data);
+        while let Some(((rank, generation), stream)) = reception.next(Duration::from_millis(1)) {
             if rank > invitation.rank
                 && generation == joined.generation
                 && peers.get(rank).is_some_and(Option::is_none)
@@ -94,29 +101,5 @@ fn answer(
             )
             .hint("every rank must be able to reach every other; check firewalls between the hosts"));
         }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn accept(
-    listener: &TcpListener,
-    invitation: &Invitation,
-    sender: &std::sync::mpsc::Sender<(Caller, TcpStream)>,
-) {
-    while let Ok((mut stream, address)) = listener.accept() {
-        if check_token(address, &invitation.token).is_err() {
-            continue;
-        }
-        let (sender, token) = (sender.clone(), invitation.token.clone());
-        std::thread::spawn(move || {
-            let caller = stream
-                .set_nonblocking(false)
-                .and_then(|()| shake(&mut stream, Side::Listener, Purpose::Data, &token))
-                .and_then(|()| receive::<Caller>(&mut stream));
-            if let Ok(caller) = caller {
-                // The receiver is gone only when all are connected.
-                let _ = sender.send((caller, stream));
-            }
-        });
     }
 }

@@ -83,10 +83,18 @@ pub fn send<T: Serialize>(stream: &mut impl Write, message: &T) -> io::Result<()
 
 /// Receives a message. The stream's read timeout is the deadline.
 pub fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<T> {
+    receive_within(stream, LIMIT)
+}
+
+/// Receives a message of at most `limit` bytes.
+pub fn receive_within<T: DeserializeOwned>(stream: &mut impl Read, limit: u32) -> io::Result<T> {
     let mut length = [0; 4];
-    stream.read_exact(&mut length)?;
+    stream.read_exact(&mut length).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => closed(),
+        _ => error,
+    })?;
     let length = u32::from_le_bytes(length);
-    if length > LIMIT {
+    if length > limit {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             format!("a message of {length} bytes is not one of ours"),
@@ -96,9 +104,13 @@ pub fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<T> {
     let mut body = Vec::new();
     stream.take(u64::from(length)).read_to_end(&mut body)?;
     if body.len() < length as usize {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+        return Err(closed());
     }
     postcard::from_bytes(&body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed")
 }
 
 #[cfg(test)]
@@ -110,8 +122,21 @@ mod tests {
         let mut wire = Vec::new();
         send(&mut wire, &Control::Goodbye).unwrap();
         assert_eq!(receive::<Control>(&mut wire.as_slice()).unwrap(), Control::Goodbye);
-        assert!(receive::<Control>(&mut &wire[..3]).is_err());
+        let cut = receive::<Control>(&mut &wire[..3]).unwrap_err();
+        assert_eq!(
+            (cut.kind(), cut.to_string().as_str()),
+            (io::ErrorKind::UnexpectedEof, "the connection was closed")
+        );
         assert!(receive::<Control>(&mut b"GET / HTTP/1.1\r\n\r\n".as_slice()).is_err());
         assert!(receive::<Join>(&mut [255u8; 64].as_slice()).is_err());
+    }
+    #[test]
+    fn a_message_beyond_the_limit_is_refused_by_its_length() {
+        let mut wire = Vec::new();
+        send(&mut wire, &vec![1u8; 300]).unwrap();
+        assert_eq!(receive::<Vec<u8>>(&mut wire.as_slice()).unwrap().len(), 300);
+        // The length alone is enough to refuse it.
+        let error = receive_within::<Vec<u8>>(&mut &wire[..4], 256).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -4,9 +4,11 @@
 //! gets the roster and connects to every other rank for the data. The first connection stays open: pulses and
 //! verdicts travel on it (see [`crate::control`]).
 //!
-//! Nothing a stranger sends changes any state before the proof, every read has a deadline, and every size a bound.
+//! Nothing a stranger sends changes any state before the proof; every handshake has one deadline, every message a
+//! bound, and both listeners a bounded number of places that a true rank always gets one of (see [`reception`]).
 
-use std::net::SocketAddr;
+use crate::linux;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 use thalweg_core::{Error, Kind};
 
@@ -15,6 +17,8 @@ pub mod handshake;
 pub mod join;
 pub mod mesh;
 pub mod message;
+pub mod reception;
+pub mod timed;
 
 /// How often somebody who waits says for whom.
 pub const REMINDER: Duration = Duration::from_secs(10);
@@ -38,12 +42,46 @@ pub struct Invitation {
     pub deadline: Duration,
 }
 
-/// `10.0.0.1:29500 (interface eth0)`.
+/// How many addresses are named where there are many.
+const NAMED: usize = 4;
+
+/// `10.0.0.1:29500 (interface eth0)`; for all addresses at once those that others can use: `0.0.0.0:29500 (10.0.0.1 on
+/// eth0)`.
 pub fn describe(address: SocketAddr) -> String {
-    match crate::linux::interface_of(address.ip()) {
-        Some(interface) => format!("{address} (interface {interface})"),
-        None => address.to_string(),
+    if address.ip().is_unspecified() {
+        return format!("{address} ({})", usable(address.is_ipv6(), &linux::outward_addresses()));
     }
+    format!("{address}{}", interface(address.ip()))
+}
+
+fn interface(address: IpAddr) -> String {
+    linux::interface_of(address).map_or_else(String::new, |name| format!(" (interface {name})"))
+}
+
+/// The addresses under which a listener on all of them can be reached; one for IPv6 takes both families.
+fn usable(ipv6: bool, addresses: &[(IpAddr, String)]) -> String {
+    let all: Vec<String> = addresses
+        .iter()
+        .filter(|(address, _)| ipv6 || address.is_ipv4())
+        .map(|(address, interface)| format!("{address} on {interface}"))
+        .collect();
+    match all.len() {
+        0 => "no interface but loopback is up".into(),
+        count if count <= NAMED => all.join(", "),
+        count => format!("{} and {} more", all[..NAMED].join(", "), count - NAMED),
+    }
+}
+
+/// The address and interface from which the system would go there, as ` from 10.0.0.2 (interface eth0)`; nothing if
+/// there is no way.
+pub fn route(to: SocketAddr) -> String {
+    let any: IpAddr = if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    // Connecting a datagram socket sends nothing, but chooses the way.
+    let local = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(to)?;
+        socket.local_addr()
+    });
+    local.map_or_else(|_| String::new(), |from| format!(" from {}{}", from.ip(), interface(from.ip())))
 }
 
 /// `rank 3`, `ranks 1, 2`.
@@ -54,7 +92,7 @@ pub fn ranks(list: &[usize]) -> String {
 
 /// Without a token only loopback is served.
 pub fn check_token(address: SocketAddr, token: &[u8]) -> Result<(), Error> {
-    if token.is_empty() && !address.ip().is_loopback() {
+    if token.is_empty() && !address.ip().to_canonical().is_loopback() {
         return Err(Error::new(
             Kind::Rendezvous,
             format!("{address} is not a loopback address and there is no token"),
@@ -62,4 +100,51 @@ pub fn check_token(address: SocketAddr, token: &[u8]) -> Result<(), Error> {
         .hint("set THALWEG_TOKEN to the same secret on every host"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_at_once_are_named_one_by_one() {
+        let on = |address: &str, name: &str| (address.parse().unwrap(), name.to_string());
+        let mut addresses = vec![on("10.77.9.1", "eth0"), on("fd00::1", "eth0")];
+        assert_eq!(usable(false, &addresses), "10.77.9.1 on eth0");
+        assert_eq!(usable(true, &addresses), "10.77.9.1 on eth0, fd00::1 on eth0");
+        assert_eq!(usable(false, &[]), "no interface but loopback is up");
+        addresses.extend((1..=4).map(|number| on(&format!("10.0.{number}.1"), &format!("veth{number}"))));
+        let named = "10.77.9.1 on eth0, 10.0.1.1 on veth1, 10.0.2.1 on veth2, 10.0.3.1 on veth3 and 1 more";
+        assert_eq!(usable(false, &addresses), named);
+        let described = describe("0.0.0.0:29500".parse().unwrap());
+        assert!(described.starts_with("0.0.0.0:29500 (") && !described.contains("127."), "{described}");
+    }
+
+    #[test]
+    fn the_way_is_named_for_both_families() {
+        assert_eq!(route("127.0.0.1:29500".parse().unwrap()), " from 127.0.0.1 (interface lo)");
+        assert_eq!(describe("127.0.0.1:29500".parse().unwrap()), "127.0.0.1:29500 (interface lo)");
+        if linux::interface_of(Ipv6Addr::LOCALHOST.into()).is_none() {
+            eprintln!("skipped: this machine has no IPv6");
+            return;
+        }
+        assert_eq!(route("[::1]:29500".parse().unwrap()), " from ::1 (interface lo)");
+        assert_eq!(describe("[::1]:29500".parse().unwrap()), "[::1]:29500 (interface lo)");
+    }
+
+    #[test]
+    fn without_a_token_only_loopback_counts() {
+        for (address, served) in [
+            ("127.0.0.1:1", true),
+            ("[::1]:1", true),
+            ("[::ffff:127.0.0.1]:1", true),
+            ("192.0.2.1:1", false),
+            ("[2001:db8::1]:1", false),
+            ("0.0.0.0:1", false),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(check_token(address, b"").is_ok(), served, "{address}");
+            assert!(check_token(address, b"secret").is_ok());
+        }
+    }
 }

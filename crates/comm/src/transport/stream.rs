@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// How long a waiting rank sleeps before it looks at its abort handle.
 const SLICE: Duration = Duration::from_millis(20);
 
+/// What a single look may count for; anything longer was not spent waiting but asleep.
+const LONGEST_LAP: Duration = Duration::from_secs(1);
+
 /// How long [`Transport::close`] tries to get its farewell across.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -135,7 +138,9 @@ impl<W: Wires> Streamed<W> {
         receives: &mut [Incoming<'_>],
         deadline: Duration,
     ) -> Result<(), Fault> {
-        let start = Instant::now();
+        // Time is added up lap by lap: a lap that a stopped process slept through counts as a short one.
+        let mut waited = Duration::ZERO;
+        let mut lap = Instant::now();
         let mut idle = 0;
         loop {
             self.wires.mark();
@@ -151,7 +156,8 @@ impl<W: Wires> Streamed<W> {
                 // Others may have gone as well by now: see all of them before naming one.
                 self.look(Duration::ZERO);
             }
-            let waited = start.elapsed();
+            waited += lap.elapsed().min(LONGEST_LAP);
+            lap = Instant::now();
             let news = std::mem::take(&mut self.news);
             if !moved && !news {
                 // Only now, when all that arrived before a hang-up has been read.

@@ -1,5 +1,6 @@
 //! `[data]`: what is trained on.
 
+use super::delimiter::Delimiter;
 use super::section::section;
 use super::setting::{Auto, Bytes, ColumnRef, Held, choice};
 
@@ -50,8 +51,8 @@ section! {
         label: Option<ColumnRef> = None;
         /// Whether the first line of a table names its columns.
         header: Auto<bool> = Auto::Auto;
-        /// What separates the columns of a table: one character, or auto.
-        delimiter: String = "auto".into();
+        /// What separates the columns of a table (auto: looked up in its first lines).
+        delimiter: Auto<Delimiter> = Auto::Auto;
         /// Columns whose values are categories even if they look like numbers.
         categorical: Vec<String> = Vec::new();
         /// Columns to leave out.

@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 use toml::Value;
 
 pub mod data;
+pub mod delimiter;
 pub mod engine;
 pub mod fault;
 pub mod layers;
@@ -231,9 +232,6 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
         && !(0.0..1.0).contains(&share)
     {
         complain("data.validation", format!("must be at least 0 and below 1, is {share}"));
-    }
-    if spec.data.delimiter != "auto" && spec.data.delimiter.len() != 1 {
-        complain("data.delimiter", format!("must be one character or auto, is {:?}", spec.data.delimiter));
     }
     if let Auto::Is(ways) = spec.parallelism.data
         && ways != workers

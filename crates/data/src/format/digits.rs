@@ -8,6 +8,7 @@ use crate::raw::Raw;
 use thalweg_core::Result;
 use thalweg_core::schema::Schema;
 use thalweg_core::spec::data::{DataSpec, Scale, TaskChoice};
+use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::spec::setting::Auto;
 
 const PACKED: &[u8] = include_bytes!("../../assets/digits.csv.gz");
@@ -21,7 +22,7 @@ pub(crate) fn open(spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
     let raw = Raw::embedded("builtin:digits", PACKED)?;
     let spec = DataSpec {
         header: Auto::Is(false),
-        delimiter: ",".into(),
+        delimiter: Auto::Is(Delimiter::Byte(b',')),
         task: match spec.task {
             TaskChoice::Auto => TaskChoice::Classification,
             chosen => chosen,

@@ -20,8 +20,9 @@ use thalweg_core::schema::{Scaling, Schema, Shape, TargetScaling};
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::{Error, Result, Targets, Task};
 
-/// Columns there can be at most.
-const MOST_COLUMNS: u64 = 1 << 28;
+/// The largest number of a column. Every column is an input of the model, whose first layer holds a row of weights for
+/// it: one stray number must not ask for more memory than any machine has.
+const LARGEST_COLUMN: u64 = 1 << 24;
 
 /// What the label is called in messages.
 const LABEL: &str = "label";
@@ -132,6 +133,9 @@ impl Source for Libsvm {
                 .and_then(|()| push_target(&self.labels, LABEL, row.label, &mut targets))
                 .or_else(|problem| Err(problem.at(&place(file, extent.start + offset)?)))?;
         }
+        if targets.len() as u64 != extent.rows {
+            return Err(file.changed());
+        }
         let SparseRows { starts, columns, values, .. } = rows;
         Ok(Arc::new(Block { features: BlockFeatures::Sparse { starts, columns, values }, targets }))
     }
@@ -216,7 +220,15 @@ impl<'a> Row<'a> {
 fn pair(field: &[u8]) -> Result<(u64, &[u8]), Problem> {
     let split = memchr::memchr(b':', field).map(|colon| (&field[..colon], &field[colon + 1..]));
     let column = split.and_then(|(column, _)| std::str::from_utf8(column).ok()?.parse::<u64>().ok());
-    match (column.filter(|column| *column <= MOST_COLUMNS), split) {
+    match (column, split) {
+        (Some(column), _) if column > LARGEST_COLUMN => Err(Problem {
+            column: column.to_string(),
+            what: format!("the largest number a column can have is {LARGEST_COLUMN}"),
+            hint: "the model has an input for every column up to the largest number: fix a stray number, \
+                   or number the columns anew, for instance by a hash into fewer"
+                .into(),
+            input_hint: None,
+        }),
         (Some(column), Some((_, value))) => Ok((column, value)),
         _ => Err(Problem {
             column: shown(field),

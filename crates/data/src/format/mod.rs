@@ -9,12 +9,13 @@ pub(crate) mod parquet;
 pub(crate) mod text;
 
 use crate::block::{Block, Blocks};
+use crate::folder::Folder;
 use crate::locate::{FileKind, Located, locate};
 use crate::raw::{Budget, Raw};
 use crate::spool;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use thalweg_core::schema::Schema;
 use thalweg_core::spec::data::{DataSpec, Scale};
@@ -79,7 +80,7 @@ pub(crate) fn mismatch(source: &str, found: &str, wanted: &str) -> Error {
 
 /// What is kept in memory as it stands in the files: half of what a rank may use, the rest is for decoded rows.
 pub(crate) fn budget(spec: &DataSpec) -> Budget {
-    Budget { bytes: spec.memory.0 / 2, cache: spool::folder(spec.cache.as_ref().map(Path::new)) }
+    Budget { bytes: spec.memory.0 / 2, cache: Folder::choose(spec.cache.as_deref()) }
 }
 
 /// What a pass over the files finds, kept in the cache folder if the files are too large for memory.
@@ -101,6 +102,12 @@ pub(crate) fn indexed<T: Serialize + DeserializeOwned>(
         memory: Bytes(0),
         cache: None,
         ..spec.clone()
+    };
+    let pass = || {
+        let found = pass();
+        // A file that grew or shrank meanwhile explains whatever was found, and must not be remembered.
+        files.iter().try_for_each(Raw::check_unchanged)?;
+        found
     };
     spool::remembered(&identities, &format!("{kind} {shaping:?} {known:?}"), &budget(spec).cache, pass)
 }

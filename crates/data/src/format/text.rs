@@ -195,8 +195,7 @@ impl Source for Text {
                 features: BlockFeatures::Text(symbols),
                 targets: Targets::Classes(Vec::new()),
             })),
-            _ => Err(Error::data(format!("{} changed while it was read", file.name()))
-                .hint("leave the file alone during training, or train on a copy")),
+            _ => Err(file.changed()),
         }
     }
 }

@@ -9,11 +9,13 @@ mod fields;
 mod form;
 mod json;
 
-use crate::format::csv::dialect::Delimiter;
+use crate::format::csv::dialect;
 use crate::format::csv::fields::FieldReader;
 use fields::Order;
 use form::Form;
 use std::io::BufRead;
+use thalweg_core::spec::delimiter::Delimiter;
+use thalweg_core::spec::setting::Auto;
 use thalweg_core::{Batch, Error, Result, Schema};
 
 /// Separates nothing that occurs in texts: a line is one field.
@@ -36,11 +38,15 @@ impl<R: BufRead> Records<R> {
     /// Rows as CSV. The delimiter is said as in `data.delimiter`; `auto` guesses it from the first bytes.
     pub fn csv(mut reader: R, schema: &Schema, delimiter: &str) -> Result<Records<R>> {
         let form = Form::of(schema);
+        let asked = match delimiter {
+            "auto" => Auto::Auto,
+            name => Auto::Is(name.parse().map_err(|reason| Error::job(format!("delimiter: {reason}")))?),
+        };
         let delimiter = if form.is_text() {
             Delimiter::Byte(NO_DELIMITER)
         } else {
             let beginning = reader.fill_buf().map_err(|error| unreadable(&error))?;
-            Delimiter::choose(delimiter, beginning)?
+            dialect::choose(asked, beginning)
         };
         let input = Input::Csv { reader: FieldReader::new(reader, delimiter), order: None };
         Ok(Records { input, form, empty: empty(schema), row: 0 })

@@ -2,10 +2,12 @@
 
 use crate::support::{all, batch, folder, read, spec};
 use flate2::{Compression, write::GzEncoder};
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 use thalweg_core::spec::setting::Bytes;
-use thalweg_data::Data;
+use thalweg_data::{Data, Rows};
 
 fn gzip(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -54,6 +56,41 @@ fn a_changed_file_is_indexed_again() {
     let data = Data::open(&spec, 1).unwrap();
     assert_eq!(data.training.len(), 2);
     assert_eq!(all(&data.training).unwrap().0.len(), 8);
+}
+
+/// Rows of a streamed file that is edited in place once it is open. Whether the edit shows in the file's time of change
+/// is up to the test: clocks of file systems are coarse, so it may not.
+fn edited(name: &str, text: &str, edit: &str, seen: bool) -> Rows {
+    let folder = folder(&[(name, text.as_bytes())]);
+    let mut spec = spec(folder.path(), name);
+    spec.memory = Bytes(0);
+    let rows = Data::open(&spec, 1).unwrap().training;
+    let path = folder.path().join(name);
+    let before = std::fs::metadata(&path).unwrap().modified().unwrap();
+    std::fs::write(&path, edit).unwrap();
+    let after = if seen { before + Duration::from_secs(1) } else { before };
+    File::options().write(true).open(&path).unwrap().set_modified(after).unwrap();
+    rows
+}
+
+#[test]
+fn a_file_edited_in_place_is_an_error_that_says_so() {
+    let sparse: String = (0..100).map(|row| format!("{} {}:1.5\n", row % 2, row % 9 + 1)).collect();
+    for (name, text) in [("rows.csv", table()), ("rows.libsvm", sparse)] {
+        let other_values = text.replace('5', "6");
+        // As long as before, with one row less.
+        let blank =
+            format!("{}\n{}", " ".repeat(text.find('\n').unwrap()), &text[text.find('\n').unwrap() + 1..]);
+        let half = text.split_at(text.len() / 2).0;
+        for (edit, seen) in [(other_values.as_str(), true), (half, true), (half, false), (&blank, false)] {
+            let message = batch(&edited(name, &text, edit, seen)).unwrap_err().message;
+            assert!(
+                message.ends_with("changed while it was read")
+                    || message.ends_with("became shorter while it was read"),
+                "{name}: {message}"
+            );
+        }
+    }
 }
 
 #[test]

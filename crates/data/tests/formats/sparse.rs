@@ -49,9 +49,22 @@ fn damaged_rows_are_named() {
     assert!(message("1 1:2\n0 2:1e99\n").contains("not a finite number"));
     assert!(message("1 1:2\n0 2:1 2:3\n").contains("column `2`: the column occurs twice"));
     assert!(message("1 1:2\n1:2 2:1\n").contains("line 2, column `label`: the label is missing"));
-    assert!(message("1 1:2\n0 99999999999:1\n").contains("line 2"));
+    assert!(message("1 1:2\n0 99999999999999999999:1\n").contains("line 2"));
     assert!(message("1 1:2\n1 2:1\n").contains("same label `1`"));
     assert!(message("# nothing\n").contains("holds no rows"));
+}
+
+#[test]
+fn an_absurd_column_is_refused_before_it_becomes_a_model() {
+    let width =
+        |column: u64| read_text(&format!("1 1:2\n0 {column}:1\n"), |_| ()).map(|(_, schema)| schema.width());
+    assert_eq!(width(1 << 24).unwrap(), 1 << 24);
+    for column in [(1 << 24) + 1, 1 << 28, u64::MAX] {
+        let error = width(column).unwrap_err();
+        let wanted = format!("line 2, column `{column}`: the largest number a column can have is 16777216");
+        assert!(error.message.contains(&wanted), "{error}");
+        assert!(error.hint.unwrap().contains("number the columns anew"));
+    }
 }
 
 #[test]

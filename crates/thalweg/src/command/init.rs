@@ -3,7 +3,7 @@
 use clap::Args;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use thalweg_cluster::tensorfile::write_atomically;
+use thalweg_cluster::durable::write_atomically;
 use thalweg_core::spec::JobSpec;
 use thalweg_core::{Error, Result, Task};
 use thalweg_data::sniff::{Form, Sniffed, SniffedColumn, sniff};
@@ -55,6 +55,11 @@ fn first_look(data: &str, sniffed: &Sniffed) -> String {
             for (place, column) in columns.iter().enumerate() {
                 let _ = write!(text, "\n  {}", describe(column, place == *label));
             }
+            let classes = columns[*label].distinct;
+            match sniffed.task {
+                Task::Classification => _ = write!(text, "\na classification with {classes} classes"),
+                Task::Regression => text += "\na regression",
+            }
             text
         }
         Form::Other(schema) => {
@@ -76,6 +81,17 @@ fn describe(column: &SniffedColumn, is_label: bool) -> String {
         text += "  <- left out";
     }
     text
+}
+
+/// A batch and a number of epochs that make some two thousand steps: enough to see whether the data can be learned.
+fn steps_for(rows: u64) -> (u64, u64) {
+    let batch = match rows {
+        0..500 => 16,
+        500..2_000 => 32,
+        2_000..20_000 => 64,
+        _ => 256,
+    };
+    (batch, (2_000 * batch / rows.max(1)).clamp(5, 200))
 }
 
 /// The job file.
@@ -107,12 +123,14 @@ fn job(data: &str, sniffed: &Sniffed) -> String {
         }
     }
     let task = if sniffed.task == Task::Classification { "classification" } else { "regression" };
-    let _ = writeln!(text, "task = \"{task}\"");
+    let amount = matches!(&sniffed.form, Form::Table { columns, label, .. } if columns[*label].numeric);
+    let doubt =
+        if amount && task == "classification" { "  # or \"regression\", if it is an amount" } else { "" };
+    let _ = writeln!(text, "task = \"{task}\"{doubt}");
     text += "# validation = 0.2  # the share of rows kept for validation, or another file\n";
     text += "# scale = \"auto\"  # none, minmax, standard\n";
     text += "\n[model]\n# auto: as many outputs as the data asks for\nlayers = [\"dense 128 relu\", \"dense auto\"]\n";
-    let batch = if sniffed.rows > 20_000 { 256 } else { defaults.train.global_batch };
-    let epochs = if sniffed.rows > 100_000 { 5 } else { 20 };
+    let (batch, epochs) = steps_for(sniffed.rows);
     let _ = write!(
         text,
         "\n[train]\nglobal_batch = {batch}  # rows of one step, over all workers\nepochs = {epochs}\nseed = {}\n\

@@ -5,7 +5,8 @@ use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use thalweg_core::spec::{Job, Layers};
+use thalweg_cluster::durable::write_atomically;
+use thalweg_core::spec::{Job, Layers, Origin};
 use thalweg_core::{Batch, Error, Kind, Model, Result, Schema, Task};
 use thalweg_data::{Data, Records};
 use thalweg_graph::Network;
@@ -58,18 +59,10 @@ pub fn run(args: &PredictArgs) -> Result<()> {
             result => result,
         };
     };
-    // Written beside its place and moved there: no half of an answer is ever taken for the whole.
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
-    let broken = |error: io::Error| Error::io(format!("cannot write {}", path.display()), &error);
-    let mut output = BufWriter::new(File::create(&beside).map_err(broken)?);
-    let written = answers.write(&saved, &args.input, &mut output).and_then(|()| flush(&mut output));
-    match written.and_then(|()| std::fs::rename(&beside, path).map_err(broken)) {
-        Ok(()) => Ok(()),
-        Err(error) => {
-            let _ = std::fs::remove_file(&beside);
-            Err(error)
-        }
-    }
+    // All of it or none: no half of an answer is ever taken for the whole.
+    let mut output = Vec::new();
+    answers.write(&saved, &args.input, &mut output)?;
+    write_atomically(path, &output)
 }
 
 fn flush(output: &mut impl Write) -> Result<()> {
@@ -127,7 +120,7 @@ impl Answers<'_> {
     fn answer_source(&mut self, saved: &SavedModel, input: &str, output: &mut impl Write) -> Result<()> {
         let mut layers = Layers::default();
         layers.add_file("the model's job", &saved.job).map_err(Error::data)?;
-        layers.add_assignment(&format!("data.source={input}")).map_err(Error::job)?;
+        layers.set("data.source", input.into(), Origin::Flag(format!("predict {input}")));
         let rows = Data::open_with(&Job::resolve(layers)?.spec.data, self.schema)?;
         let mut batch = rows.empty_batch();
         let mut next = 0;

@@ -22,7 +22,13 @@ pub(super) struct Course {
     samples_per_s: f64,
     slowest: Option<usize>,
     pace: Pace,
+    /// Lines about epochs so far, and when the last one was.
+    told: (u32, f64),
 }
+
+/// The first epochs all get their line; after that, so many seconds lie between two.
+const EPOCHS_TOLD: u32 = 50;
+const BETWEEN_EPOCHS: f64 = 0.25;
 
 /// The mean rate of some steps: each step weighs the same, whatever the intervals it was reported in.
 #[derive(Clone, Copy, Default)]
@@ -72,6 +78,11 @@ impl Course {
             Event::Epoch { epoch, step, loss, validation, .. } => {
                 (self.epoch, self.done) = (*epoch, *step);
                 self.validation = Some(validation.clone());
+                let (lines, when) = self.told;
+                if lines >= EPOCHS_TOLD && record.time - when < BETWEEN_EPOCHS && self.done < self.total {
+                    return Vec::new();
+                }
+                self.told = (lines + 1, record.time);
                 let pace = std::mem::take(&mut self.pace);
                 vec![self.epoch_line(*loss, pace)]
             }

@@ -2,12 +2,10 @@
 
 use super::View;
 use super::course::Pace;
-use super::journal::cannot_write;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
+use thalweg_cluster::durable::write_atomically;
 use thalweg_core::event::{Event, Outcome, Record};
 use thalweg_core::report::{Audit, EpochReport, FORMAT, Failure, Report, World};
 use thalweg_core::{Error, Job, Kind, Result};
@@ -84,15 +82,9 @@ impl ReportView {
             Some(known) => *known = entry,
             None => self.report.epochs.push(entry),
         }
-        // An epoch begun by one run and ended by another: each has counted its own steps.
+        // An epoch begun by one run and ended by another: the later audit knows of both parts.
         match self.report.audit.iter_mut().find(|known| known.epoch == audit.epoch) {
-            Some(known) => {
-                known.expected += audit.expected;
-                known.once += audit.once;
-                known.missed += audit.missed;
-                known.repeated += audit.repeated;
-                known.dropped += audit.dropped;
-            }
+            Some(known) => known.clone_from(audit),
             None => self.report.audit.push(audit.clone()),
         }
     }
@@ -138,22 +130,10 @@ impl View for ReportView {
 
 /// Writes the report into the run folder, whole or not at all.
 pub fn write(report: &Report, folder: &Path) -> Result<()> {
-    let path = folder.join(FILE);
-    let temporary = folder.join(format!("{FILE}.tmp"));
     let mut text = serde_json::to_string_pretty(report)
         .map_err(|error| Error::internal(format!("the report cannot be written as JSON: {error}")))?;
     text.push('\n');
-    let save = || -> std::io::Result<()> {
-        let mut file = File::create(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, &path)?;
-        File::open(folder)?.sync_all()
-    };
-    save().map_err(|error| {
-        let _ = std::fs::remove_file(&temporary);
-        cannot_write(&path, &error)
-    })
+    write_atomically(&folder.join(FILE), text.as_bytes())
 }
 
 /// The report in a run folder; nothing if there is none.
@@ -264,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_run_keeps_what_still_holds_and_adds_up_a_divided_epoch() {
+    fn a_resumed_run_keeps_what_still_holds_and_ends_a_divided_epoch() {
         let folder = tempfile::tempdir().unwrap();
         run(folder.path(), false, vec![started(0), epoch(0), partial_epoch(1, 15, 700)]);
-        let report = run(folder.path(), true, vec![started(15), partial_epoch(1, 20, 737), epoch(2)]);
+        let report = run(folder.path(), true, vec![started(15), partial_epoch(1, 20, 1437), epoch(2)]);
         assert_eq!(report.epochs.iter().map(|epoch| epoch.step).collect::<Vec<_>>(), [10, 20, 30]);
         assert_eq!(report.audit.iter().map(|audit| audit.once).collect::<Vec<_>>(), [1437, 1437, 1437]);
         assert_eq!(report.world.len(), 2);

@@ -68,7 +68,7 @@ fn what_happened(report: &Report) -> String {
         layers.join("\", \""),
         "",
         counted(workers(report) as u64, "worker"),
-        counted(report.epochs.len() as u64, "epoch"),
+        counted(report.epochs.iter().filter(|epoch| !epoch.validation.is_empty()).count() as u64, "epoch"),
         counted(report.steps, "step"),
     )
 }
@@ -135,7 +135,11 @@ fn next(report: &Report, folder: &Path) -> Vec<(String, &'static str)> {
         lines.push((format!("thalweg predict {folder} rows.csv"), "use it"));
     }
     let others = if workers(report) == 4 { 2 } else { 4 };
-    let job = if said(report, "data.source") == "builtin:digits" { "" } else { "JOB " };
+    let job = if said(report, "data.source") == "builtin:digits" {
+        String::new()
+    } else {
+        format!("{folder}/job.toml ")
+    };
     lines.push((format!("thalweg train {job}--workers {others}"), "other workers, the same result"));
     lines.push(("thalweg strategies".into(), "other ways to share the work"));
     lines.push(("thalweg init data.csv".into(), "a job for your own data"));
@@ -154,7 +158,7 @@ mod tests {
     fn report(outcome: Outcome) -> Report {
         let (view, _) = ReportView::open(Path::new("nowhere"), "digits-1", &Job::default(), false);
         let mut report = view.finish(outcome, None, Duration::from_millis(1900));
-        let entry = |epoch| EpochReport { epoch, step: 0, loss: 0.1, validation: Default::default() };
+        let entry = |epoch| EpochReport { epoch, step: 0, loss: 0.1, validation: [("accuracy".to_string(), 0.9)].into() };
         report.epochs = (0..20).map(entry).collect();
         (report.steps, report.train_s, report.samples_per_s) = (460, 1.2, 41_000.0);
         report.algorithm = "ring".into();

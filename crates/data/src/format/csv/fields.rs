@@ -1,8 +1,8 @@
 //! Records and their fields, one line at a time.
 
-use super::dialect::Delimiter;
 use csv::{ByteRecord, Position};
 use std::io::{BufRead, BufReader, Read};
+use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::{Error, Result};
 
 const BUFFER: usize = 1 << 17;

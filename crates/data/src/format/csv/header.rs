@@ -1,12 +1,12 @@
 //! The plan of a table: delimiter, names, which field is what, and where the rows of each file begin.
 
-use super::dialect::Delimiter;
 use super::sample::{Sample, holds_numbers};
 use crate::format::mismatch;
 use crate::raw::Raw;
 use crate::table::columns::Columns;
 use thalweg_core::schema::{Encoding, Schema, Shape};
 use thalweg_core::spec::data::DataSpec;
+use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::spec::nearest::nearest;
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::{Error, Result};
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
 /// Looks at the beginning of each file.
 pub(crate) fn plan(files: &[Raw], spec: &DataSpec, known: Option<&Schema>) -> Result<Plan> {
     let first = &files[0];
-    let sample = Sample::read(first, &spec.delimiter)?;
+    let sample = Sample::read(first, spec.delimiter)?;
     if sample.records.is_empty() {
         return Err(Error::data(format!("{} is empty", first.name())).hint("check data.source and the file"));
     }
@@ -118,7 +118,7 @@ fn rows_begin(sample: &Sample, header: bool) -> u64 {
 
 /// Where the rows of another file begin: it must have the same columns, and a header only if it is the same.
 fn later_file(file: &Raw, first: &Raw, names: &[String], header: bool, spec: &DataSpec) -> Result<u64> {
-    let sample = Sample::read(file, &spec.delimiter)?;
+    let sample = Sample::read(file, spec.delimiter)?;
     let Some(record) = sample.records.first() else { return Ok(file.len()) };
     if record.len() != names.len() {
         return Err(Error::data(format!(

@@ -17,11 +17,11 @@ use crate::raw::Raw;
 use crate::table::encoder::{Encoder, push_target};
 use crate::table::labels::Labels;
 use crate::table::problem::Problem;
-use dialect::Delimiter;
 use fields::FieldReader;
 use std::sync::Arc;
 use thalweg_core::schema::{Column, Encoding, Scaling, Schema, Shape, TargetScaling};
 use thalweg_core::spec::data::{DataSpec, Missing};
+use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::{Result, Targets, Task};
 
 /// Indexed files of a table.
@@ -101,6 +101,9 @@ impl Source for Csv {
             if let Err(problem) = done {
                 return Err(self.locate(problem, file, extent.start + record.offset()));
             }
+        }
+        if targets.len() as u64 != extent.rows {
+            return Err(file.changed());
         }
         Ok(Arc::new(Block { features: BlockFeatures::Dense(features), targets }))
     }

@@ -1,6 +1,6 @@
 //! The first rows of a table: is the first line a header, and which columns hold numbers?
 
-use super::dialect::Delimiter;
+use super::dialect;
 use super::fields::FieldReader;
 use crate::raw::Raw;
 use crate::table::columns::{names_of_header, numbered_names};
@@ -8,6 +8,7 @@ use crate::table::value::{is_missing, number};
 use csv::ByteRecord;
 use std::collections::HashSet;
 use std::io::Read;
+use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::{Error, Result};
 
@@ -34,7 +35,7 @@ pub(crate) struct Sample {
 
 impl Sample {
     /// Reads the beginning of a file.
-    pub(crate) fn read(file: &Raw, delimiter: &str) -> Result<Sample> {
+    pub(crate) fn read(file: &Raw, asked: Auto<Delimiter>) -> Result<Sample> {
         let beginning = file.slice(0..file.len().min(DIALECT_BYTES))?;
         // C4.5 files such as UCI Adult begin with a comment behind a bar.
         let comment = beginning.first() == Some(&b'|') && !beginning[1..].starts_with(b"|");
@@ -42,7 +43,7 @@ impl Sample {
             Some(end) if comment => end + 1,
             _ => 0,
         };
-        let delimiter = Delimiter::choose(delimiter, &beginning[body..])?;
+        let delimiter = dialect::choose(asked, &beginning[body..]);
         let comment = comment && delimiter != Delimiter::Byte(b'|');
         let mut sample = Sample { delimiter, records: Vec::new(), offsets: Vec::new(), complete: false };
         let start = if comment { body as u64 } else { 0 };

@@ -6,7 +6,7 @@
 
 use super::check::Check;
 use super::network::accept_within;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +19,10 @@ const ROUNDS: u64 = 16;
 
 /// The longest a read or a connection may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often in a row, and after which pause, it is tried again to let somebody in.
+const ATTEMPTS: usize = 10;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Clocks further apart than this make logs of several hosts hard to read.
 const TOLERANCE: f64 = 0.5;
@@ -42,25 +46,48 @@ pub(super) fn unmeasured(several_hosts: bool) -> Check {
     Check::warn(NAME, "not compared with the other hosts", advice)
 }
 
-/// Answers questions for some time, one host after the other.
+/// Answers questions for some time, one host after the other. An error if nobody can be let in any more.
 pub(super) fn serve(
     listener: &TcpListener,
     clock: Clock<'_>,
     time: Duration,
     told: &mut dyn FnMut(SocketAddr),
-) {
-    let start = Instant::now();
-    if listener.set_nonblocking(true).is_err() {
-        return;
-    }
-    while let Some(left) = time.checked_sub(start.elapsed()) {
-        let Ok(stream) = accept_within(listener, left) else { continue };
+) -> std::io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let mut accept = |left| accept_within(listener, left);
+    serve_each(&mut accept, time, &mut |stream| {
         if let Ok(peer) = stream.peer_addr() {
             told(peer);
         }
         // Whoever breaks the rules, or goes away, is simply not answered further.
         let _ = answer(stream, clock);
+    })
+}
+
+/// Lets in one after the other until the time is over. A failure may pass (a guest who left, too many open files): it
+/// is waited for, a few times in a row.
+fn serve_each(
+    accept: &mut dyn FnMut(Duration) -> std::io::Result<TcpStream>,
+    time: Duration,
+    serve: &mut dyn FnMut(TcpStream),
+) -> std::io::Result<()> {
+    let start = Instant::now();
+    let mut failures = 0;
+    while let Some(left) = time.checked_sub(start.elapsed()) {
+        match accept(left) {
+            Ok(stream) => {
+                failures = 0;
+                serve(stream);
+            }
+            Err(error) if error.kind() == ErrorKind::TimedOut => {}
+            Err(error) if failures == ATTEMPTS => return Err(error),
+            Err(_) => {
+                failures += 1;
+                std::thread::sleep(PAUSE.min(left));
+            }
+        }
     }
+    Ok(())
 }
 
 fn answer(mut stream: TcpStream, clock: Clock<'_>) -> std::io::Result<()> {
@@ -212,10 +239,26 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_can_let_nobody_in_pauses_and_then_says_so() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let guest = || TcpStream::connect(listener.local_addr().unwrap());
+        let mut answers = vec![Err(ErrorKind::ConnectionAborted.into()), guest()];
+        let (mut asked, mut served, start) = (0, 0, Instant::now());
+        let mut accept = |_| {
+            asked += 1;
+            if answers.is_empty() { Err(std::io::Error::other("too many open files")) } else { answers.remove(0) }
+        };
+        let end = serve_each(&mut accept, Duration::from_secs(600), &mut |_| served += 1);
+        assert_eq!(end.unwrap_err().to_string(), "too many open files");
+        assert_eq!((asked, served), (ATTEMPTS + 3, 1), "a failure that passed does not count");
+        assert!(start.elapsed() >= PAUSE * (ATTEMPTS as u32 + 1));
+    }
+
+    #[test]
     fn a_server_ends_in_time() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let start = Instant::now();
-        serve(&listener, &now, Duration::from_millis(30), &mut |_| {});
+        serve(&listener, &now, Duration::from_millis(30), &mut |_| {}).unwrap();
         assert!(start.elapsed() < Duration::from_secs(5));
         let address = listener.local_addr().unwrap();
         drop(listener);

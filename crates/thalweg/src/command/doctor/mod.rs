@@ -44,8 +44,8 @@ pub fn run(job: &Job, as_json: bool) -> Result<bool> {
 pub fn listen(address: &str) -> Result<()> {
     let listener = network::bind(resolve(address)?)?;
     eprintln!("answering `thalweg doctor --peer {address}` for 10 minutes; Ctrl-C ends it");
-    clock::serve(&listener, &clock::now, LISTEN, &mut |peer| eprintln!("{peer} asked for the time"));
-    Ok(())
+    clock::serve(&listener, &clock::now, LISTEN, &mut |peer| eprintln!("{peer} asked for the time"))
+        .map_err(|error| Error::io(format_args!("cannot accept connections on {address}"), &error))
 }
 
 /// Compares this host's clock with another's, and measures the way there. Whether that could be done.

@@ -1,0 +1,228 @@
+//! Who comes in: the one door of both listeners, rank 0's for control and each rank's for data.
+//!
+//! Each newcomer shakes hands in a thread of its own, with one deadline for all of it. There are only so many places:
+//! when they are taken, the newcomer gets that of whoever has been there longest without a proof. So strangers, slow or
+//! many, cost a bounded number of threads and a few hundred bytes each, and do not keep a true rank out.
+
+use super::check_token;
+use super::handshake::{Purpose, Side, shake};
+use super::message::receive;
+use super::timed::{PATIENCE, Timed};
+use serde::de::DeserializeOwned;
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Connections that may be in the middle of a handshake; more wait in the kernel's queue.
+const PLACES: usize = 64;
+
+/// Nobody loses its place before: a true rank is through by then, even from far away.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// Takes connections and hands out those that are proven, each with its first message.
+pub struct Reception<T> {
+    purpose: Purpose,
+    token: Vec<u8>,
+    guests: Vec<Guest>,
+    sender: Sender<(T, TcpStream)>,
+    receiver: Receiver<(T, TcpStream)>,
+}
+
+/// A connection in the middle of its handshake.
+struct Guest {
+    since: Instant,
+    /// Set by whoever comes first: the thread, when the proof is there, or the reception, when it needs the place.
+    settled: Arc<AtomicBool>,
+    stream: TcpStream,
+    thread: JoinHandle<()>,
+}
+
+impl<T: DeserializeOwned + Send + 'static> Reception<T> {
+    /// Lets in those who come for this purpose and know the token; without a token, only from loopback.
+    pub fn new(purpose: Purpose, token: &[u8]) -> Reception<T> {
+        let (sender, receiver) = channel();
+        Reception { purpose, token: token.to_vec(), guests: Vec::new(), sender, receiver }
+    }
+
+    /// Takes those who wait at a listener that does not block; never more at once than there are places.
+    pub fn admit(&mut self, listener: &TcpListener) {
+        for _ in 0..PLACES {
+            self.guests.retain(|guest| !guest.thread.is_finished());
+            let full = self.guests.len() >= PLACES;
+            let oldest = self.oldest_unproven();
+            if full && oldest.is_none() {
+                return;
+            }
+            let Ok((stream, address)) = listener.accept() else { return };
+            if check_token(address, &self.token).is_err() {
+                continue;
+            }
+            if let (true, Some(place)) = (full, oldest) {
+                self.dismiss(place);
+            }
+            // Without a thread or a descriptor to spare the newcomer is turned away, and may come again.
+            if let Ok(guest) = self.receive(stream) {
+                self.guests.push(guest);
+            }
+        }
+    }
+
+    /// The next one that is proven, if one comes within the time.
+    pub fn next(&self, patience: Duration) -> Option<(T, TcpStream)> {
+        self.receiver.recv_timeout(patience).ok()
+    }
+
+    fn oldest_unproven(&self) -> Option<usize> {
+        self.guests
+            .iter()
+            .position(|guest| !guest.settled.load(Ordering::Acquire) && guest.since.elapsed() >= GRACE)
+    }
+
+    /// Ends a handshake, unless the proof came at the last moment.
+    fn dismiss(&mut self, place: usize) {
+        if self.guests[place].turn_away() {
+            // Its thread wakes up by the closed connection and ends: threads are bounded as well as places.
+            let _ = self.guests.remove(place).thread.join();
+        }
+    }
+
+    fn receive(&self, stream: TcpStream) -> io::Result<Guest> {
+        stream.set_nonblocking(false)?;
+        let (ours, settled) = (stream.try_clone()?, Arc::new(AtomicBool::new(false)));
+        let (sender, token, purpose) = (self.sender.clone(), self.token.clone(), self.purpose);
+        let proven = Arc::clone(&settled);
+        let thread = std::thread::Builder::new().name("handshake".into()).spawn(move || {
+            if let Some(message) = first_message(&stream, purpose, &token, &proven) {
+                // The receiver is gone only when the rendezvous is over.
+                let _ = sender.send((message, stream));
+            }
+        })?;
+        Ok(Guest { since: Instant::now(), settled, stream: ours, thread })
+    }
+}
+
+impl Guest {
+    /// Closes the connection of somebody unproven; false if it is proven, or was turned away before.
+    fn turn_away(&self) -> bool {
+        let unproven = !self.settled.swap(true, Ordering::AcqRel);
+        if unproven {
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
+        unproven
+    }
+}
+
+impl<T> Drop for Reception<T> {
+    fn drop(&mut self) {
+        for guest in &self.guests {
+            guest.turn_away();
+        }
+    }
+}
+
+/// Shakes hands and reads what the other side came to say, all within one deadline.
+fn first_message<T: DeserializeOwned>(
+    stream: &TcpStream,
+    purpose: Purpose,
+    token: &[u8],
+    proven: &AtomicBool,
+) -> Option<T> {
+    let mut timed = Timed::new(stream, PATIENCE);
+    shake(&mut timed, Side::Listener, purpose, token).ok()?;
+    if proven.swap(true, Ordering::AcqRel) {
+        return None;
+    }
+    receive(&mut timed).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::send;
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::SocketAddr;
+
+    fn open() -> (TcpListener, SocketAddr, Reception<u32>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address, Reception::new(Purpose::Control, b"secret"))
+    }
+
+    fn arrive(address: SocketAddr, number: u32) -> io::Result<()> {
+        let stream = TcpStream::connect(address)?;
+        let mut timed = Timed::new(&stream, PATIENCE);
+        shake(&mut timed, Side::Caller, Purpose::Control, b"secret")?;
+        send(&mut timed, &number)
+    }
+
+    /// Admits until one is proven.
+    fn await_next(listener: &TcpListener, reception: &mut Reception<u32>) -> Option<u32> {
+        let end = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < end {
+            reception.admit(listener);
+            assert!(reception.guests.len() <= PLACES);
+            if let Some((number, _)) = reception.next(Duration::from_millis(1)) {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn more_strangers_than_places_do_not_keep_a_rank_out() {
+        let (listener, address, mut reception) = open();
+        let mut strangers: Vec<TcpStream> =
+            (0..PLACES + 16).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for stranger in &mut strangers {
+            stranger.write_all(&[200, 0, 0, 0, b'T']).unwrap();
+        }
+        let caller = std::thread::spawn(move || arrive(address, 7));
+        assert_eq!(await_next(&listener, &mut reception), Some(7));
+        caller.join().unwrap().unwrap();
+        // Who came first had to leave: its connection is closed behind the greeting.
+        let first = strangers.first_mut().unwrap();
+        first.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut greeting = Vec::new();
+        let ended = first.read_to_end(&mut greeting);
+        assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset));
+    }
+
+    #[test]
+    fn a_large_announcement_is_refused_at_once() {
+        let (listener, address, mut reception) = open();
+        let mut stranger = TcpStream::connect(address).unwrap();
+        stranger.write_all(&0x000f_ffff_u32.to_le_bytes()).unwrap();
+        let end = Instant::now() + PATIENCE;
+        reception.admit(&listener);
+        while reception.guests.is_empty() {
+            reception.admit(&listener);
+        }
+        while !reception.guests[0].thread.is_finished() {
+            assert!(Instant::now() < end, "it waits for the rest");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn nobody_is_turned_away_within_the_grace_or_after_the_proof() {
+        let (listener, address, mut reception) = open();
+        let _stranger = TcpStream::connect(address).unwrap();
+        while reception.guests.is_empty() {
+            reception.admit(&listener);
+        }
+        reception.guests[0].since = Instant::now() + Duration::from_secs(60);
+        assert_eq!(reception.oldest_unproven(), None);
+        reception.guests[0].since = Instant::now() - GRACE;
+        assert_eq!(reception.oldest_unproven(), Some(0));
+        reception.guests[0].settled.store(true, Ordering::Release);
+        assert_eq!(reception.oldest_unproven(), None);
+        reception.dismiss(0);
+        assert_eq!(reception.guests.len(), 1);
+        reception.guests[0].stream.shutdown(Shutdown::Both).unwrap();
+    }
+}

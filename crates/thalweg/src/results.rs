@@ -1,0 +1,102 @@
+//! What a run leaves behind and shows on the way: its folder, its views and, whatever happens, its report.
+
+use crate::folder::RunFolder;
+use crate::preflight;
+use crate::signals::Signals;
+use crate::trainer::{Finish, Trainer};
+use crate::view::{Jsonl, ReportView, TensorBoard, Views, report, summary};
+use std::path::Path;
+use std::time::Instant;
+use thalweg_cluster::checkpoint;
+use thalweg_cluster::linux;
+use thalweg_cluster::session::unix_time;
+use thalweg_core::event::{Event, Level, Outcome, Record};
+use thalweg_core::spec::Job;
+use thalweg_core::{Error, Kind, Result};
+use thalweg_data::Data;
+
+/// The folder of a run and the views on its events.
+pub struct Results {
+    /// Where everything goes.
+    pub folder: RunFolder,
+    views: Views,
+    summary: bool,
+    started: Instant,
+}
+
+impl Results {
+    /// Checks all that can be checked, claims the folder and opens the views on it. The data that was opened for the
+    /// check comes along, for those who need it.
+    pub fn open(trainer: &Trainer, job: &Job, signals: &Signals) -> Result<(Results, Data)> {
+        let started = Instant::now();
+        let folder = RunFolder::claim(&trainer.name, &trainer.folder)?;
+        let unused = folder.traces();
+        signals.before_leaving(move || unused.remove());
+        let opened = preflight::check(&job.spec, &trainer.recipe, folder.resumes.then_some(&folder.path))
+            .and_then(|data| {
+                folder.clear()?;
+                folder.keep_job(&job.spec.to_toml())?;
+                Ok((open_views(trainer, job, &folder)?, data))
+            });
+        if opened.is_err() {
+            folder.traces().remove();
+        }
+        let (views, data) = opened?;
+        let summary = trainer.summary && !trainer.quiet;
+        Ok((Results { folder, views, summary, started }, data))
+    }
+
+    /// Something happened.
+    pub fn record(&mut self, record: &Record) -> Result<()> {
+        self.views.record(record)
+    }
+
+    /// Writes the report, whatever happened, and says how it ended.
+    pub fn close(self, ended: Result<u8>) -> Result<Finish> {
+        let folder = &self.folder.path;
+        let (view, closed) = self.views.close();
+        let ended =
+            ended.and_then(|code| closed.map(|()| code)).and_then(|code| match (code, view.outcome()) {
+                (0, None) => Err(Error::internal("the workers ended well, but rank 0 did not say how")),
+                _ => Ok(code),
+            });
+        let ended = ended.map_err(|error| with_resume_hint(error, folder));
+        let outcome = match &ended {
+            Ok(0) => view.outcome().unwrap_or(Outcome::Failed),
+            Ok(_) => Outcome::Interrupted,
+            Err(_) => Outcome::Failed,
+        };
+        let report = view.finish(outcome, ended.as_ref().err(), self.started.elapsed());
+        let written = report::write(&report, folder);
+        let code = ended?;
+        written?;
+        if self.summary {
+            eprint!("{}", summary(&report, folder, &[]));
+        }
+        Ok(Finish { report: Some(report), code })
+    }
+}
+
+fn open_views(trainer: &Trainer, job: &Job, folder: &RunFolder) -> Result<Views> {
+    let (report, notice) = ReportView::open(&folder.path, &trainer.name, job, folder.resumes);
+    let mut views = Views::new(report);
+    views.add(Jsonl::open(&folder.path)?);
+    views.add(TensorBoard::create(&folder.path, unix_time(), &linux::host_name())?);
+    views.add_console(trainer.quiet, job.spec.train.max_steps);
+    if let Some(message) = notice {
+        let event = Event::Notice { level: Level::Warning, message };
+        views.record(&Record { time: unix_time(), rank: None, event })?;
+    }
+    Ok(views)
+}
+
+/// What a failed job can go on from.
+fn with_resume_hint(mut error: Error, folder: &Path) -> Error {
+    let newest =
+        checkpoint::list(&folder.join("checkpoints")).first().and_then(|path| checkpoint::step_of(path));
+    if let (Kind::RankFailed, None, Some(step)) = (error.kind, &error.hint, newest) {
+        error.hint =
+            Some(format!("`thalweg resume {}` goes on from the checkpoint of step {step}", folder.display()));
+    }
+    error
+}

@@ -1,0 +1,105 @@
+//! Numbers that are not finite end the job where they appear, before they reach a checkpoint or a model.
+
+use thalweg_core::{Culprit, Error, Kind, Layout, Result};
+
+/// The first element that is not finite, if any.
+fn strange(values: &[f32]) -> Option<usize> {
+    // The bits of finite numbers, without the sign, are smaller than infinity's: one fast pass over whole numbers.
+    let largest = values.iter().fold(0, |most, value| most.max((value.to_bits() & 0x7fff_ffff) as i32));
+    if largest < f32::INFINITY.to_bits() as i32 {
+        return None;
+    }
+    values.iter().position(|value| !value.is_finite())
+}
+
+/// Checks a rank's own loss and gradient.
+pub(crate) fn check_gradient(
+    rank: usize,
+    step: u64,
+    loss: f64,
+    gradient: &[f32],
+    layout: &Layout,
+) -> Result<()> {
+    check(rank, step, "back-propagation", "the gradient", "the loss", loss, gradient, layout)
+}
+
+/// Checks the sums over all ranks.
+pub(crate) fn check_sum(rank: usize, step: u64, loss: f64, gradient: &[f32], layout: &Layout) -> Result<()> {
+    check(
+        rank,
+        step,
+        "all-reduce of gradients",
+        "the summed gradient",
+        "the summed loss",
+        loss,
+        gradient,
+        layout,
+    )
+}
+
+/// Checks parameters after the update of a step, and the loss on the validation rows.
+pub(crate) fn check_model(
+    rank: usize,
+    step: u64,
+    loss: f64,
+    parameters: &[f32],
+    layout: &Layout,
+) -> Result<()> {
+    check(rank, step, "update", "the parameter", "the validation loss", loss, parameters, layout)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the words differ, the check does not")]
+fn check(
+    rank: usize,
+    step: u64,
+    operation: &str,
+    of_values: &str,
+    of_loss: &str,
+    loss: f64,
+    values: &[f32],
+    layout: &Layout,
+) -> Result<()> {
+    let what = if let Some(place) = strange(values) {
+        let tensor = layout.at(place).map_or("?", |tensor| tensor.name.as_str());
+        format!("{of_values} of `{tensor}` is {}", values[place]).replace("parameter of", "parameter")
+    } else if !loss.is_finite() {
+        format!("{of_loss} is {loss}")
+    } else {
+        return Ok(());
+    };
+    let culprit = Culprit {
+        rank,
+        step: Some(step),
+        operation: Some(operation.into()),
+        cause: what.clone(),
+        host: None,
+    };
+    Err(Error::new(Kind::NotFinite, format!("rank {rank}: {what} at step {step}"))
+        .hint("lower the learning rate (train.optimizer.lr), scale the data (data.scale) or look for huge values in it")
+        .blame(culprit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_core::model::{Density, Role};
+
+    #[test]
+    fn the_tensor_is_named() {
+        let mut layout = Layout::default();
+        layout.push("a", &[2], Role::Trainable, Density::Dense);
+        layout.push("b", &[2], Role::Trainable, Density::Dense);
+        assert!(check_gradient(0, 3, 1.0, &[f32::MAX, -f32::MAX, 0.0, f32::MIN_POSITIVE], &layout).is_ok());
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN] {
+            let error = check_gradient(1, 3, 1.0, &[0.0, 0.0, 0.0, bad], &layout).unwrap_err();
+            assert!(error.message.starts_with("rank 1: the gradient of `b` is "), "{error}");
+            assert!(error.message.ends_with("at step 3"), "{error}");
+        }
+        assert!(
+            check_model(0, 3, f64::NAN, &[0.0; 4], &layout)
+                .unwrap_err()
+                .message
+                .contains("validation loss is NaN")
+        );
+    }
+}
