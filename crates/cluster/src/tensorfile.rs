@@ -1,11 +1,11 @@
 //! Tensors by name in a safetensors file, with a checksum, written so that a reader sees all of it or none.
 
+use crate::durable::write_atomically;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
-use crate::durable::write_atomically;
 use thalweg_core::{Error, Result};
 
 /// The one metadata key of a file: everything about it as a JSON object. (With several keys the format's own writer

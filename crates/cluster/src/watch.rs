@@ -181,6 +181,7 @@ mod tests {
         watch.heard(1, at(60.6), pulse(Phase::Exchanging, 2, 59.0));
         assert_eq!(watch.verdict(at(61.0)), None);
         watch.dismiss(0);
+        watch.dismiss(1);
         assert_eq!(watch.verdict(at(99.0)), None);
     }
 }

@@ -113,13 +113,19 @@ fn strangers_on_the_port_change_nothing() {
     drop(kept);
 }
 
+/// Announces a message of some length.
+fn announce(port: u16, length: u32) -> std::io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.write_all(&length.to_le_bytes())?;
+    Ok(stream)
+}
+
 /// Says one byte of a hello now and then on every connection, and comes again where it is turned away.
-fn drip(port: u16, strangers: &mut [TcpStream], over: &AtomicBool) {
+fn drip(port: u16, length: u32, strangers: &mut [TcpStream], over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         for stranger in strangers.iter_mut() {
             if stranger.write_all(b"T").is_err()
-                && let Ok(mut again) = TcpStream::connect(("127.0.0.1", port))
-                && again.write_all(b"\xc8\0\0\0").is_ok()
+                && let Ok(again) = announce(port, length)
             {
                 *stranger = again;
             }
@@ -130,21 +136,19 @@ fn drip(port: u16, strangers: &mut [TcpStream], over: &AtomicBool) {
 
 #[test]
 fn more_slow_strangers_than_there_are_places_do_not_keep_a_rank_out() {
-    let site = Site::new();
-    let port = free_port();
-    let job = start_waiting(&site, port, "right");
-    let call = |_| {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.write_all(b"\xc8\0\0\0").unwrap();
-        stream
-    };
-    let mut strangers: Vec<TcpStream> = (0..96).map(call).collect();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| drip(port, &mut strangers, &over));
-        let _stop = Stop(&over);
-        complete(&site, job, port, "right");
-    });
+    // A length that a stranger may announce, and one that takes for ever to arrive.
+    for length in [200, 0x000f_ffff] {
+        let site = Site::new();
+        let port = free_port();
+        let job = start_waiting(&site, port, "right");
+        let mut strangers: Vec<TcpStream> = (0..96).map(|_| announce(port, length).unwrap()).collect();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| drip(port, length, &mut strangers, &over));
+            let _stop = Stop(&over);
+            complete(&site, job, port, "right");
+        });
+    }
 }
 
 /// Ends the dripping however the test ends: the scope waits for it.

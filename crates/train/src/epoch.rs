@@ -69,7 +69,7 @@ impl Worker<'_> {
         let mut expected = Ledger::new(training.source_len());
         let steps = self.sampler.steps_per_epoch();
         if self.next >= (epoch + 1) * steps {
-            (0..training.len()).for_each(|index| expected.enter(&[training.id(index)]));
+            training.ids().for_each(|id| expected.enter(&[id]));
         } else {
             (epoch * steps..self.next)
                 .for_each(|step| expected.enter(self.sampler.rows(epoch, step % steps)));

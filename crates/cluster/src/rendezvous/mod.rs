@@ -5,7 +5,7 @@
 //! verdicts travel on it (see [`crate::control`]).
 //!
 //! Nothing a stranger sends changes any state before the proof; every handshake has one deadline, every message a
-//! bound, and both listeners a bounded number of places that a true rank always gets one of (see [`reception`]).
+//! bound, and both listeners a bounded number of places, which the unproven lose to newcomers (see [`reception`]).
 
 use crate::linux;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

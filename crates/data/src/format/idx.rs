@@ -1,7 +1,6 @@
 //! Folders in the layout of MNIST: images and labels as IDX files, plain or gz, with a t10k part that validates.
 
-use super::csv::header::shape_name;
-use super::{Opened, Source, budget, mismatch};
+use super::{Opened, Source, budget, mismatch, shape_name};
 use crate::block::{BLOCK_BYTES, BLOCK_ROWS, Block, BlockFeatures, Blocks};
 use crate::raw::{Budget, Raw};
 use std::path::{Path, PathBuf};

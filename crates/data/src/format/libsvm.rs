@@ -3,9 +3,8 @@
 //! A `qid:` field, which groups the rows of a ranking, is passed over. Rows stay sparse from file to model: scaling
 //! multiplies and never shifts.
 
-use super::csv::header::shape_name;
 use super::csv::place;
-use super::{Opened, Source, indexed, mismatch};
+use super::{Opened, Source, indexed, mismatch, shape_name};
 use crate::block::{Block, BlockFeatures, Blocks};
 use crate::extent::{Extent, Extents, blocks};
 use crate::raw::Raw;

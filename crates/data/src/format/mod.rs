@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::sync::Arc;
-use thalweg_core::schema::Schema;
+use thalweg_core::schema::{Schema, Shape};
 use thalweg_core::spec::data::{DataSpec, Scale};
 use thalweg_core::spec::setting::Bytes;
 use thalweg_core::{Error, Result};
@@ -76,6 +76,16 @@ pub(crate) fn open(spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
 pub(crate) fn mismatch(source: &str, found: &str, wanted: &str) -> Error {
     Error::data(format!("{source} holds {found}, but the model was trained on {wanted}"))
         .hint("choose a source like the one the model was trained on")
+}
+
+/// What rows of a shape are called in messages.
+pub(crate) fn shape_name(shape: &Shape) -> &'static str {
+    match shape {
+        Shape::Table { .. } => "a table",
+        Shape::Image { .. } => "images",
+        Shape::Sparse { .. } => "sparse rows",
+        Shape::Text { .. } => "a text",
+    }
 }
 
 /// What is kept in memory as it stands in the files: half of what a rank may use, the rest is for decoded rows.

@@ -3,8 +3,7 @@
 //! Windows overlap, so a split by chance would show validation characters in training. Instead the end of the text
 //! validates, and the windows that reach into it are left out.
 
-use super::csv::header::shape_name;
-use super::{Opened, Source, indexed, mismatch};
+use super::{Opened, Source, indexed, mismatch, shape_name};
 use crate::block::{Block, BlockFeatures, Blocks};
 use crate::raw::Raw;
 use serde::{Deserialize, Serialize};

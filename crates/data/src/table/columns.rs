@@ -1,8 +1,10 @@
 //! Which column is the label, which are read and which are left out.
 
+use crate::format::{mismatch, shape_name};
 use std::collections::HashMap;
+use thalweg_core::schema::{Encoding, Schema, Shape};
 use thalweg_core::spec::data::DataSpec;
-use thalweg_core::spec::nearest::unknown;
+use thalweg_core::spec::nearest::{nearest, unknown};
 use thalweg_core::spec::setting::ColumnRef;
 use thalweg_core::{Error, Result};
 
@@ -43,6 +45,33 @@ impl Columns {
             .hint("check data.label, data.ignore and data.delimiter"));
         }
         Ok(Columns { label, inputs, categorical })
+    }
+
+    /// The columns of a stored schema, found by name among those of a source; `named` if these stand in the source.
+    pub(crate) fn stored(names: &[String], schema: &Schema, source: &str, named: bool) -> Result<Columns> {
+        let Shape::Table { columns } = &schema.shape else {
+            return Err(mismatch(source, "a table", shape_name(&schema.shape)));
+        };
+        let find = |wanted: &str| {
+            let found = names.iter().position(|name| name == wanted);
+            found.ok_or_else(|| absent(wanted, names, source, named))
+        };
+        let inputs = columns.iter().map(|column| find(&column.name)).collect::<Result<Vec<_>>>()?;
+        let label = schema.label.as_deref().map_or(Ok(names.len() - 1), find)?;
+        let categorical = columns.iter().zip(&inputs);
+        let categorical =
+            categorical.filter(|(column, _)| matches!(column.encoding, Encoding::OneHot { .. }));
+        Ok(Columns { label, categorical: categorical.map(|(_, &input)| input).collect(), inputs })
+    }
+}
+
+/// A source lacks a column of the model.
+fn absent(wanted: &str, names: &[String], source: &str, named: bool) -> Error {
+    let error = Error::data(format!("{source} has no column `{wanted}`, which the model was trained with"));
+    match nearest(wanted, names.iter().map(String::as_str)) {
+        Some(name) => error.hint(format!("there is a column `{name}`; rename it if it is the same")),
+        None if !named => error.hint("the file seems to have no header; add one, or set data.header = true"),
+        None => error.hint(format!("its columns are {}", names.join(", "))),
     }
 }
 

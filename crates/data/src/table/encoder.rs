@@ -5,7 +5,8 @@ use super::labels::Labels;
 use super::problem::Problem;
 use super::value::{is_missing, number, shown};
 use thalweg_core::Targets;
-use thalweg_core::schema::{Column, Encoding};
+use thalweg_core::schema::{Column, Encoding, Schema};
+use thalweg_core::spec::data::{DataSpec, Missing};
 
 /// How each input column becomes numbers.
 #[derive(Debug)]
@@ -22,10 +23,30 @@ struct Slot {
     kind: SlotKind,
 }
 
+/// How a value becomes numbers.
 #[derive(Debug)]
-enum SlotKind {
+pub(crate) enum SlotKind {
     Number { missing_allowed: bool },
     OneHot(Categories),
+}
+
+impl SlotKind {
+    /// As the schema says; `missing_allowed` for numbers that will be imputed.
+    pub(crate) fn new(encoding: &Encoding, missing_allowed: bool) -> SlotKind {
+        match encoding {
+            Encoding::Number { .. } => SlotKind::Number { missing_allowed },
+            Encoding::OneHot { categories } => SlotKind::OneHot(Categories::new(categories)),
+        }
+    }
+}
+
+/// Whether numbers may be missing: as the job says, or the stored schema if it imputes them.
+pub(crate) fn missing_allowed(columns: &[Column], spec: &DataSpec, known: Option<&Schema>) -> bool {
+    let imputed = |column: &Column| matches!(column.encoding, Encoding::Number { imputed: Some(_) });
+    match known {
+        Some(_) => columns.iter().any(imputed),
+        None => spec.missing != Missing::Error,
+    }
 }
 
 impl Encoder {
@@ -34,10 +55,7 @@ impl Encoder {
         let slots = columns.iter().zip(fields).map(|(column, &field)| Slot {
             field,
             name: column.name.clone(),
-            kind: match &column.encoding {
-                Encoding::Number { .. } => SlotKind::Number { missing_allowed },
-                Encoding::OneHot { categories } => SlotKind::OneHot(Categories::new(categories)),
-            },
+            kind: SlotKind::new(&column.encoding, missing_allowed),
         });
         Encoder {
             columns: slots.collect(),

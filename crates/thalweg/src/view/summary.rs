@@ -158,7 +158,12 @@ mod tests {
     fn report(outcome: Outcome) -> Report {
         let (view, _) = ReportView::open(Path::new("nowhere"), "digits-1", &Job::default(), false);
         let mut report = view.finish(outcome, None, Duration::from_millis(1900));
-        let entry = |epoch| EpochReport { epoch, step: 0, loss: 0.1, validation: [("accuracy".to_string(), 0.9)].into() };
+        let entry = |epoch| EpochReport {
+            epoch,
+            step: 0,
+            loss: 0.1,
+            validation: [("accuracy".to_string(), 0.9)].into(),
+        };
         report.epochs = (0..20).map(entry).collect();
         (report.steps, report.train_s, report.samples_per_s) = (460, 1.2, 41_000.0);
         report.algorithm = "ring".into();

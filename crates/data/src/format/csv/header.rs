@@ -1,13 +1,11 @@
 //! The plan of a table: delimiter, names, which field is what, and where the rows of each file begin.
 
 use super::sample::{Sample, holds_numbers};
-use crate::format::mismatch;
 use crate::raw::Raw;
 use crate::table::columns::Columns;
-use thalweg_core::schema::{Encoding, Schema, Shape};
+use thalweg_core::schema::{Schema, Shape};
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::delimiter::Delimiter;
-use thalweg_core::spec::nearest::nearest;
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::{Error, Result};
 
@@ -43,66 +41,20 @@ pub(crate) fn plan(files: &[Raw], spec: &DataSpec, known: Option<&Schema>) -> Re
         return Err(Error::data(format!("{} holds a header and no rows", first.name()))
             .hint("add rows, or set data.header = false if the line is a row"));
     }
-    let (label, inputs, categorical) = match known {
-        None => chosen(&names, &sample, header, spec)?,
-        Some(schema) => stored(&names, schema, first, header)?,
+    let columns = match known {
+        None => Columns::choose(&names, spec)?,
+        Some(schema) => Columns::stored(&names, schema, first.name(), header)?,
     };
+    let rows = sample.rows(header);
+    let looks_like_names = |column: usize| known.is_none() && !holds_numbers(rows, column);
+    let categorical = |&column: &usize| columns.categorical.contains(&column) || looks_like_names(column);
+    let categorical = columns.inputs.iter().map(categorical).collect();
     let mut starts = vec![rows_begin(&sample, header)];
     for file in &files[1..] {
         starts.push(later_file(file, first, &names, header, spec)?);
     }
+    let Columns { label, inputs, .. } = columns;
     Ok(Plan { delimiter: sample.delimiter, names, label, inputs, categorical, starts })
-}
-
-type Roles = (usize, Vec<usize>, Vec<bool>);
-
-/// What the job says, and for the rest what the columns look like.
-fn chosen(names: &[String], sample: &Sample, header: bool, spec: &DataSpec) -> Result<Roles> {
-    let columns = Columns::choose(names, spec)?;
-    let rows = sample.rows(header);
-    let categorical = |column: &usize| columns.categorical.contains(column) || !holds_numbers(rows, *column);
-    let kinds = columns.inputs.iter().map(categorical).collect();
-    Ok((columns.label, columns.inputs, kinds))
-}
-
-/// The columns of a stored schema, found by name.
-fn stored(names: &[String], schema: &Schema, file: &Raw, header: bool) -> Result<Roles> {
-    let Shape::Table { columns } = &schema.shape else {
-        return Err(mismatch(file.name(), "a table", shape_name(&schema.shape)));
-    };
-    let find = |wanted: &str| {
-        names.iter().position(|name| name == wanted).ok_or_else(|| {
-            let error = Error::data(format!(
-                "{} has no column `{wanted}`, which the model was trained with",
-                file.name()
-            ));
-            match nearest(wanted, names.iter().map(String::as_str)) {
-                Some(name) => error.hint(format!("there is a column `{name}`; rename it if it is the same")),
-                None if !header => {
-                    error.hint("the file seems to have no header; add one, or set data.header = true")
-                }
-                None => error.hint(format!("its columns are {}", names.join(", "))),
-            }
-        })
-    };
-    let inputs = columns.iter().map(|column| find(&column.name)).collect::<Result<_>>()?;
-    let label = match &schema.label {
-        Some(label) => find(label)?,
-        None => names.len() - 1,
-    };
-    let categorical =
-        columns.iter().map(|column| matches!(column.encoding, Encoding::OneHot { .. })).collect();
-    Ok((label, inputs, categorical))
-}
-
-/// What rows of a shape are called in messages.
-pub(crate) fn shape_name(shape: &Shape) -> &'static str {
-    match shape {
-        Shape::Table { .. } => "a table",
-        Shape::Image { .. } => "images",
-        Shape::Sparse { .. } => "sparse rows",
-        Shape::Text { .. } => "a text",
-    }
 }
 
 /// Whether the first record holds the names of a stored schema.

@@ -14,13 +14,13 @@ use super::{Opened, Source, indexed};
 use crate::block::{Block, BlockFeatures, Blocks};
 use crate::extent::{Extent, blocks};
 use crate::raw::Raw;
-use crate::table::encoder::{Encoder, push_target};
+use crate::table::encoder::{Encoder, missing_allowed, push_target};
 use crate::table::labels::Labels;
 use crate::table::problem::Problem;
 use fields::FieldReader;
 use std::sync::Arc;
-use thalweg_core::schema::{Column, Encoding, Scaling, Schema, Shape, TargetScaling};
-use thalweg_core::spec::data::{DataSpec, Missing};
+use thalweg_core::schema::{Column, Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::{Result, Targets, Task};
 
@@ -45,12 +45,7 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
         Some(Shape::Table { columns }) => columns.clone(),
         _ => index.columns(&plan, spec.missing),
     };
-    let missing_allowed = match known {
-        Some(_) => {
-            columns.iter().any(|column| matches!(column.encoding, Encoding::Number { imputed: Some(_) }))
-        }
-        None => spec.missing != Missing::Error,
-    };
+    let missing_allowed = missing_allowed(&columns, spec, known);
     let label_name = plan.names[plan.label].clone();
     let schema = known.cloned().unwrap_or_else(|| Schema {
         shape: Shape::Table { columns: columns.clone() },

@@ -24,6 +24,14 @@ pub(super) struct Roles {
     pub(super) categorical: Vec<bool>,
 }
 
+impl Roles {
+    /// Those of a stored schema, which has the categories already.
+    pub(super) fn stored(file: &ParquetFile, schema: &Schema) -> Result<Roles> {
+        let Columns { label, inputs, .. } = Columns::stored(&file.names, schema, &file.name, true)?;
+        Ok(Roles { label, categorical: vec![false; inputs.len()], inputs })
+    }
+}
+
 /// What the pass found.
 pub(super) struct Index {
     pub(super) parts: Vec<Part>,

@@ -7,20 +7,17 @@ mod column;
 mod index;
 mod sample;
 
-use super::csv::header::shape_name;
-use super::{Opened, Source, mismatch};
+use super::{Opened, Source};
 use crate::block::{Block, BlockFeatures, Blocks};
-use crate::table::categories::Categories;
-use crate::table::encoder::push_target;
+use crate::table::encoder::{SlotKind, missing_allowed, push_target};
 use crate::table::labels::Labels;
 use crate::table::problem::Problem;
 use column::{ParquetFile, Value};
 pub(crate) use sample::sample;
 use std::path::PathBuf;
 use std::sync::Arc;
-use thalweg_core::schema::{Column, Encoding, Scaling, Schema, Shape, TargetScaling};
-use thalweg_core::spec::data::{DataSpec, Missing};
-use thalweg_core::spec::nearest::nearest;
+use thalweg_core::schema::{Column, Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::spec::data::DataSpec;
 use thalweg_core::{Error, Result, Targets, Task};
 
 struct Parquet {
@@ -51,18 +48,13 @@ struct Slot {
     kind: SlotKind,
 }
 
-enum SlotKind {
-    Number { missing_allowed: bool },
-    OneHot(Categories),
-}
-
 /// Indexes Parquet files.
 pub(crate) fn open(paths: &[PathBuf], spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
     let files = paths.iter().map(|path| ParquetFile::open(path, spec)).collect::<Result<Vec<_>>>()?;
     same_columns(&files)?;
     let roles = match known {
         None => index::choose(&files[0], spec)?,
-        Some(schema) => stored(&files[0], schema)?,
+        Some(schema) => index::Roles::stored(&files[0], schema)?,
     };
     let index = index::pass(&files, &roles, spec, known)?;
     let columns = match known.map(|schema| &schema.shape) {
@@ -78,11 +70,7 @@ pub(crate) fn open(paths: &[PathBuf], spec: &DataSpec, known: Option<&Schema>) -
         scaling: Scaling::default(),
         target: TargetScaling::default(),
     });
-    let imputed = |column: &Column| matches!(column.encoding, Encoding::Number { imputed: Some(_) });
-    let missing_allowed = match known {
-        Some(_) => columns.iter().any(imputed),
-        None => spec.missing != Missing::Error,
-    };
+    let missing_allowed = missing_allowed(&columns, spec, known);
     let source = Parquet {
         blocks: Arc::new(Blocks::of_sizes(index.parts.iter().map(|part| part.rows as u64))),
         parts: index.parts,
@@ -99,37 +87,12 @@ pub(crate) fn open(paths: &[PathBuf], spec: &DataSpec, known: Option<&Schema>) -
 fn slots(columns: &[Column], leaves: &[usize], missing_allowed: bool) -> Vec<Slot> {
     let mut place = 0;
     let slot = |(column, &leaf): (&Column, &usize)| {
-        let kind = match &column.encoding {
-            Encoding::Number { .. } => SlotKind::Number { missing_allowed },
-            Encoding::OneHot { categories } => SlotKind::OneHot(Categories::new(categories)),
-        };
+        let kind = SlotKind::new(&column.encoding, missing_allowed);
         let slot = Slot { leaf, name: column.name.clone(), place, kind };
         place += column.encoding.width();
         slot
     };
     columns.iter().zip(leaves).map(slot).collect()
-}
-
-/// The columns of a stored schema, found by name.
-fn stored(file: &ParquetFile, schema: &Schema) -> Result<index::Roles> {
-    let Shape::Table { columns } = &schema.shape else {
-        return Err(mismatch(&file.name, "a table", shape_name(&schema.shape)));
-    };
-    let find = |wanted: &str| {
-        file.names.iter().position(|name| name == wanted).ok_or_else(|| {
-            let error = Error::data(format!(
-                "{} has no column `{wanted}`, which the model was trained with",
-                file.name
-            ));
-            match nearest(wanted, file.names.iter().map(String::as_str)) {
-                Some(name) => error.hint(format!("there is a column `{name}`; rename it if it is the same")),
-                None => error.hint(format!("its columns are {}", file.names.join(", "))),
-            }
-        })
-    };
-    let inputs = columns.iter().map(|column| find(&column.name)).collect::<Result<Vec<_>>>()?;
-    let label = schema.label.as_deref().map_or(Ok(file.names.len() - 1), find)?;
-    Ok(index::Roles { label, categorical: vec![false; inputs.len()], inputs })
 }
 
 fn same_columns(files: &[ParquetFile]) -> Result<()> {

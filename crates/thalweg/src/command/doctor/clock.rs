@@ -246,7 +246,11 @@ mod tests {
         let (mut asked, mut served, start) = (0, 0, Instant::now());
         let mut accept = |_| {
             asked += 1;
-            if answers.is_empty() { Err(std::io::Error::other("too many open files")) } else { answers.remove(0) }
+            if answers.is_empty() {
+                Err(std::io::Error::other("too many open files"))
+            } else {
+                answers.remove(0)
+            }
         };
         let end = serve_each(&mut accept, Duration::from_secs(600), &mut |_| served += 1);
         assert_eq!(end.unwrap_err().to_string(), "too many open files");
