@@ -109,13 +109,49 @@ fn values_out_of_range_are_refused() {
         ("fault.join_deadline=0s", "above 0"),
         ("fault.checkpoint_keep=0", "at least 1"),
         ("train.target.accuracy=1.5", "out of range"),
+        ("train.accumulate=0", "at least 1"),
+        ("train.l1=-0.1", "at least 0"),
+        ("train.l2=-0.1", "at least 0"),
+        ("train.l2=1e39", "finite in single precision"),
         ("train.optimizer.lr=0", "above 0"),
+        ("train.optimizer.lr=-1", "above 0"),
+        ("train.optimizer.lr=1e39", "finite in single precision"),
         ("train.optimizer.beta1=1.0", "below 1"),
+        ("train.optimizer.beta2=0.99999999999", "below 1"),
         ("train.optimizer.epsilon=0.0", "above 0"),
+        ("train.optimizer.epsilon=1e-60", "above 0"),
+        ("train.optimizer.weight_decay=-0.1", "at least 0"),
+        ("train.clip.value=0", "above 0"),
+        ("train.clip.norm=-1", "above 0"),
+        ("train.clip.norm=1e39", "finite in single precision"),
+        ("train.schedule.scale_with_batch=0", "at least 1"),
     ] {
         let (key, _) = assignment.split_once('=').unwrap();
         refused_with("", &[assignment], &[key, reason, "--set"]);
     }
+}
+
+#[test]
+fn values_out_of_range_of_one_kind_are_refused() {
+    for (kind, assignment, reason) in [
+        ("optimizer.kind=momentum", "train.optimizer.momentum=1", "below 1"),
+        ("optimizer.kind=nesterov", "train.optimizer.momentum=-0.1", "at least 0"),
+        ("optimizer.kind=lars", "train.optimizer.trust=0", "above 0"),
+        ("optimizer.kind=lamb", "train.optimizer.epsilon=0", "above 0"),
+        ("optimizer.kind=rmsprop", "train.optimizer.beta2=1", "below 1"),
+        ("schedule={kind='step', gamma=0.5}", "train.schedule.step_every=0", "at least 1"),
+        ("schedule={kind='step', step_every=5}", "train.schedule.gamma=0", "above 0"),
+        ("schedule={kind='step', step_every=5}", "train.schedule.gamma=1.5", "at most 1"),
+        ("schedule.kind=cosine", "train.schedule.final_lr=-1", "at least 0"),
+        ("schedule.kind=cosine", "train.schedule.steps=0", "at least 1"),
+        ("schedule={kind='cosine', warmup_steps=9}", "train.schedule.steps=9", "above warmup_steps (9)"),
+        ("optimizer.lr=3e38", "train.schedule.scale_with_batch=1", "makes the learning rate"),
+    ] {
+        let (key, _) = assignment.split_once('=').unwrap();
+        refused_with("", &[&format!("train.{kind}"), assignment], &[key, reason, "--set"]);
+    }
+    let missing = ["train.schedule.kind", "`step` needs train.schedule.step_every"];
+    refused_with("[train.schedule]\nkind = 'step'", &[], &missing);
 }
 
 #[test]
@@ -235,12 +271,50 @@ fn every_preset_is_a_job() {
 }
 
 #[test]
-fn the_numbers_of_another_rule_are_refused() {
+fn the_numbers_of_another_kind_are_refused() {
     let sgd = "train.optimizer.kind=sgd";
-    refused_with("", &[sgd, "train.optimizer.beta1=0.8"], &["beta1", "belongs to `adam`", "is `sgd`"]);
-    refused_with("", &["train.optimizer.momentum=0.8"], &["belongs to `momentum`", "is `adam`"]);
+    let moments = "belongs to `adam`, `adamw` or `lamb`, but the kind is `sgd`";
+    refused_with("", &[sgd, "train.optimizer.beta1=0.8"], &["train.optimizer.beta1", moments]);
+    let momentum = "belongs to `momentum`, `nesterov` or `lars`, but the kind is `adam`";
+    refused_with("", &["train.optimizer.momentum=0.8"], &["train.optimizer.momentum", momentum]);
+    let trust = ["train.optimizer.trust", "belongs to `lars`, but the kind is `lamb`"];
+    refused_with("", &["train.optimizer={kind='lamb', trust=0.1}"], &trust);
+    for (assignment, kind) in [("step_every=3", "step"), ("gamma=0.5", "step"), ("final_lr=0.1", "cosine")] {
+        let belongs = format!("belongs to `{kind}`, but the kind is `constant`");
+        refused_with("", &[&format!("train.schedule.{assignment}")], &["train.schedule.", &belongs]);
+    }
+    refused_with(
+        "",
+        &["train.schedule={kind='step', step_every=3, steps=9}"],
+        &["schedule.steps", "`cosine`"],
+    );
+    refused_with("", &["train.clip=0.5"], &["`train.clip` is a group of keys", "0.5"]);
+}
+
+#[test]
+fn every_rule_has_the_numbers_of_its_paper_unless_told_otherwise() {
+    let (lr, momentum, beta1, beta2, epsilon) = (1e-3, 0.9, 0.9, 0.999, 1e-8);
+    for (kind, rule) in [
+        ("sgd", Rule::Sgd { lr }),
+        ("momentum", Rule::Momentum { lr, momentum }),
+        ("nesterov", Rule::Nesterov { lr, momentum }),
+        ("adagrad", Rule::Adagrad { lr, epsilon: 1e-10 }),
+        ("rmsprop", Rule::Rmsprop { lr, beta2: 0.99, epsilon }),
+        ("adam", Rule::Adam { lr, beta1, beta2, epsilon }),
+        ("adamw", Rule::Adamw { lr, beta1, beta2, epsilon, weight_decay: 0.01 }),
+        ("lars", Rule::Lars { lr, momentum, weight_decay: 0.0, trust: 1e-3 }),
+        ("lamb", Rule::Lamb { lr, beta1, beta2, epsilon: 1e-6, weight_decay: 0.01 }),
+    ] {
+        let spec = accepted("", &[&format!("train.optimizer.kind={kind}")]).optimizer;
+        assert_eq!((spec.rule(), spec.rule().lr(), spec.coupled_decay()), (rule, lr, 0.0));
+        let decays =
+            accepted("", &[&format!("train.optimizer={{kind='{kind}', weight_decay=0.5}}")]).optimizer;
+        let apart = matches!(kind, "adamw" | "lars" | "lamb");
+        assert_eq!(decays.coupled_decay(), if apart { 0.0 } else { 0.5 }, "{kind}");
+        assert_eq!(decays.rule() == rule, !apart, "{kind}");
+    }
     let spec = accepted("", &["train.optimizer={kind='adam', beta2=0.99}"]);
-    assert_eq!(spec.optimizer.rule(), Rule::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.99, epsilon: 1e-8 });
+    assert_eq!(spec.optimizer.rule(), Rule::Adam { lr, beta1, beta2: 0.99, epsilon });
 }
 
 #[test]
@@ -274,6 +348,9 @@ fn the_hash_changes_with_every_key() {
         "data.cache=here",
         "model.layers=['dense auto']",
         "train.global_batch=65",
+        "train.accumulate=2",
+        "train.l1=0.1",
+        "train.l2=0.1",
         "train.epochs=21",
         "train.max_steps=5",
         "train.seed=8",
@@ -282,6 +359,12 @@ fn the_hash_changes_with_every_key() {
         "train.optimizer.beta1=0.8",
         "train.optimizer.beta2=0.8",
         "train.optimizer.epsilon=1e-7",
+        "train.optimizer.weight_decay=0.1",
+        "train.schedule.kind=cosine",
+        "train.schedule.warmup_steps=5",
+        "train.schedule.scale_with_batch=32",
+        "train.clip.value=0.5",
+        "train.clip.norm=0.5",
         "train.target.accuracy=0.9",
         "train.target.loss=0.9",
         "strategy.preset=horovod",
@@ -299,9 +382,14 @@ fn the_hash_changes_with_every_key() {
         assert!(hashes.insert(accepted("", &[assignment]).hash()), "{assignment} leaves the hash as it is");
     }
     let tested = |path: &str| changed.iter().any(|assignment| assignment.starts_with(&format!("{path}=")));
-    // Momentum needs its own kind; the others have a single value so far.
+    // The first ones need a kind of their own; the others have a single value so far.
     let untested = [
         "train.optimizer.momentum",
+        "train.optimizer.trust",
+        "train.schedule.step_every",
+        "train.schedule.gamma",
+        "train.schedule.final_lr",
+        "train.schedule.steps",
         "strategy.optimization",
         "strategy.scheduling.kind",
         "strategy.exchange.kind",

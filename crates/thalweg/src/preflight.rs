@@ -56,7 +56,7 @@ fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -
         }
         error
     })?;
-    check_optimizer(&Optimizer::new(job.optimizer.rule(), layout.len()), &checkpoint, newest)?;
+    check_optimizer(&Optimizer::for_layout(job.optimizer.rule(), layout), &checkpoint, newest)?;
     let mut layers = Layers::default();
     layers.add_file("the checkpoint", &checkpoint.job).map_err(Error::data)?;
     let before = Job::resolve(layers)?.spec.values();

@@ -3,6 +3,7 @@
 //! A strategy is one file with a short program written against [`Worker`] and its rank; [`strategy`] picks it from the
 //! dials. What every program needs (rows, gradients, updates, validation, checkpoints, audit) is the worker's.
 
+mod accumulate;
 pub mod audit;
 pub mod centralized;
 mod epoch;

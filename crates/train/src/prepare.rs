@@ -47,7 +47,7 @@ pub fn run(rank: &mut Rank, assignment: &Assignment<'_>) -> Result<Outcome> {
     let model = assignment.recipe.model(&data.schema)?;
     rank.agree("model", &model.layout().hash())?;
     let mut parameters = vec![0.0; model.layout().len()];
-    let mut optimizer = Optimizer::new(job.optimizer.rule(), parameters.len());
+    let mut optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout());
     let start = start(rank, assignment, data_digest, model.as_ref(), &mut parameters, &mut optimizer)?;
     let parts =
         crate::worker::Parts { data, model, parameters, optimizer, layers: assignment.recipe.layers() };

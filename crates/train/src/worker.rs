@@ -1,5 +1,6 @@
 //! A worker: a rank with rows, a model and an optimizer, and the verbs a strategy's program is written in.
 
+use crate::accumulate::Accumulator;
 use crate::audit::Ledger;
 use crate::finite;
 use crate::progress::Progress;
@@ -9,9 +10,11 @@ use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::Rank;
 use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::spec::schedule::Schedule;
 use thalweg_core::{Batch, JobSpec, Model, NoHooks, Result};
 use thalweg_data::{Data, Sampler, share};
 use thalweg_graph::Optimizer;
+use thalweg_graph::optimizer::Correction;
 
 /// What a worker works with.
 pub struct Parts {
@@ -59,6 +62,11 @@ pub struct Worker<'a> {
     pub(crate) parts: Parts,
     pub(crate) sampler: Sampler,
     pub(crate) batch: Batch,
+    /// The rows that batches brought to the model in this step: they count, not what was planned.
+    pub(crate) consumed: Vec<u64>,
+    accumulator: Accumulator,
+    schedule: Schedule,
+    correction: Correction,
     /// The gradient and, behind it, what rides along.
     pub(crate) buffer: Vec<f32>,
     pub(crate) rider: Rider,
@@ -95,8 +103,12 @@ impl<'a> Worker<'a> {
             ledger.absorb(&start.audit)?;
         }
         let worker = Worker {
+            schedule: Schedule::new(job, total_steps(job, &sampler)),
             sampler,
             batch: parts.data.training.empty_batch(),
+            consumed: Vec::new(),
+            accumulator: Accumulator::new(job.train.accumulate),
+            correction: Correction::of(job),
             buffer: vec![0.0; parts.parameters.len() + rider::len(world)],
             rider: Rider::default(),
             ledger,
@@ -142,15 +154,9 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Steps of the whole job.
-    fn total_steps(&self) -> u64 {
-        let all = self.job.train.epochs.saturating_mul(self.sampler.steps_per_epoch());
-        self.job.train.max_steps.map_or(all, |most| most.min(all))
-    }
-
     /// The next step, unless the job is done.
     pub fn next_step(&mut self) -> Result<Option<Step>> {
-        if self.ended.is_some() || self.next >= self.total_steps() {
+        if self.ended.is_some() || self.next >= total_steps(self.job, &self.sampler) {
             return Ok(None);
         }
         let number = self.next;
@@ -167,11 +173,15 @@ impl<'a> Worker<'a> {
         let rows = self.sampler.rows(step.epoch, step.index);
         let mine = &rows[share(rows.len(), rank, world)];
         let (gradient, tail) = self.buffer.split_at_mut(parameters.len());
-        let batch = &mut self.batch;
+        let (batch, accumulator, consumed) = (&mut self.batch, &mut self.accumulator, &mut self.consumed);
+        consumed.clear();
         let operations = model.flops_per_row() * mine.len() as u64;
         let tally = self.rank.compute("back-propagation", operations, || {
-            data.training.load(mine, step.epoch, batch)?;
-            model.gradient(parameters, batch, 1.0 / rows.len() as f32, gradient, &mut NoHooks)
+            accumulator.gradient(mine, gradient, |part, gradient| {
+                data.training.load(part, step.epoch, batch)?;
+                consumed.extend_from_slice(&batch.rows);
+                model.gradient(parameters, batch, 1.0 / rows.len() as f32, gradient, &mut NoHooks)
+            })
         })?;
         finite::check_gradient(rank, step.number, tally.loss, gradient, model.layout())?;
         let milliseconds = (self.rank.now() - start).as_secs_f32() * 1e3;
@@ -198,12 +208,14 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// `w`: the update rule's answer to `g`.
+    /// `w`: the update rule's answer to `g`, corrected, at the rate of this step. As `g` has the same bits everywhere,
+    /// penalties count once and clipping is the same on every rank.
     pub fn update(&mut self) -> Result<()> {
         let Parts { parameters, optimizer, .. } = &mut self.parts;
         let gradient = &self.buffer[..parameters.len()];
+        let (rate, correction) = (self.schedule.rate(self.next), &self.correction);
         self.rank.compute("update", 10 * parameters.len() as u64, || {
-            optimizer.update(parameters, gradient);
+            optimizer.step(rate, correction, parameters, gradient);
             Ok(())
         })
     }
@@ -213,8 +225,7 @@ impl<'a> Worker<'a> {
         if self.rank.world() == 1 {
             self.rider.read(&self.buffer[self.parts.parameters.len()..]);
         }
-        // What the batch brought to the model counts, not what was planned for it.
-        self.ledger.enter(&self.batch.rows);
+        self.ledger.enter(&self.consumed);
         let rows = self.sampler.rows(step.epoch, step.index).len() as u64;
         self.next = step.number + 1;
         self.rows += rows;
@@ -239,4 +250,10 @@ impl<'a> Worker<'a> {
         }
         Ok(())
     }
+}
+
+/// Steps of the whole job.
+fn total_steps(job: &JobSpec, sampler: &Sampler) -> u64 {
+    let all = job.train.epochs.saturating_mul(sampler.steps_per_epoch());
+    job.train.max_steps.map_or(all, |most| most.min(all))
 }

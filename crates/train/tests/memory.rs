@@ -1,53 +1,10 @@
 //! The same programs on threads: what real processes do, without them.
 
-use std::path::Path;
+mod harness;
+
+use harness::{distance, parameters, train};
 use thalweg_core::event::{Event, Outcome};
-use thalweg_core::spec::Layers;
-use thalweg_core::{Error, Job, JobSpec, Kind, Model, Result, Schema};
-use thalweg_data::Data;
-use thalweg_graph::Network;
-use thalweg_testkit::cluster::{self, Ended};
-use thalweg_train::{Assignment, Recipe, SavedModel};
-
-struct FromJob(Vec<String>);
-
-impl Recipe for FromJob {
-    fn data(&self, job: &JobSpec) -> Result<Data> {
-        Data::open(&job.data, job.train.seed)
-    }
-    fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
-        Ok(Box::new(Network::build(&self.0, schema.width(), schema.outputs(), schema.task)?))
-    }
-    fn layers(&self) -> Vec<String> {
-        self.0.clone()
-    }
-}
-
-fn job(settings: &[&str]) -> JobSpec {
-    let mut layers = Layers::default();
-    for setting in settings {
-        layers.add_assignment(setting).unwrap();
-    }
-    Job::resolve(layers).unwrap().spec
-}
-
-fn train(world: usize, folder: &Path, settings: &[&str]) -> Vec<Ended<Outcome>> {
-    let workers = format!("engine.workers={world}");
-    let job = job(&[settings, &[workers.as_str()]].concat());
-    let recipe = FromJob(job.model.layers.clone());
-    cluster::run(world, job.train.seed, |rank| {
-        let recipe = FromJob(recipe.0.clone());
-        thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true })
-    })
-}
-
-fn parameters(folder: &Path) -> Vec<f32> {
-    SavedModel::read(folder).unwrap().network().unwrap().1
-}
-
-fn distance(a: &[f32], b: &[f32]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
-}
+use thalweg_core::{Error, Kind};
 
 #[test]
 fn every_world_takes_the_same_steps() {

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use toml::Value;
 
+pub mod clip;
 pub mod data;
 pub mod delimiter;
 pub mod engine;
@@ -20,6 +21,7 @@ pub mod model;
 pub mod nearest;
 pub mod optimizer;
 pub mod preset;
+pub mod schedule;
 pub mod section;
 pub mod setting;
 pub mod strategy;
@@ -70,6 +72,8 @@ job! {
     model: model::ModelSpec,
     train: train::TrainSpec,
     optimizer: optimizer::OptimizerSpec,
+    schedule: schedule::ScheduleSpec,
+    clip: clip::ClipSpec,
     target: train::TargetSpec,
     strategy: strategy::StrategySpec,
     parallelism: strategy::ParallelismSpec,
@@ -222,6 +226,14 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
     if spec.train.max_steps == Some(0) {
         complain("train.max_steps", "must be at least 1".into());
     }
+    if spec.train.accumulate == 0 {
+        complain("train.accumulate", "must be at least 1".into());
+    }
+    for (key, value) in [("train.l1", spec.train.l1), ("train.l2", spec.train.l2)] {
+        if !(value >= 0.0 && (value as f32).is_finite()) {
+            complain(key, format!("must be at least 0 and finite in single precision, is {value}"));
+        }
+    }
     if spec.data.window == 0 {
         complain("data.window", "must be at least 1".into());
     }
@@ -264,4 +276,6 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
         }
     }
     spec.optimizer.check(layers, complaints);
+    spec.schedule.check(spec, layers, complaints);
+    spec.clip.check(layers, complaints);
 }

@@ -7,12 +7,18 @@ section! {
     "train" TrainSpec {
         /// Rows of one step, over all workers together.
         global_batch: usize = 64;
+        /// Parts in which a worker computes its rows of a step, one after the other, to need less memory: their gradients are summed, global_batch stays what it is.
+        accumulate: usize = 1;
         /// Passes over the training rows.
         epochs: u64 = 30;
         /// Stop after so many steps, if that comes first.
         max_steps: Option<u64> = None;
         /// Decides the order of rows, the split and the initial parameters.
         seed: u64 = 7;
+        /// Penalty on the parameters' absolute values: l1 * sign(w) is added to the step's gradient, before clipping; the loss shown is without it.
+        l1: f64 = 0.0;
+        /// Penalty on half the parameters' squares: l2 * w is added to the step's gradient, before clipping; the loss shown is without it.
+        l2: f64 = 0.0;
     }
 }
 

@@ -31,17 +31,37 @@ impl Step {
             epsilon,
         }
     }
+
+    /// Moves an element's moments towards its gradient.
+    #[inline(always)]
+    pub(super) fn remember(&self, gradient: f32, first: &mut f32, second: &mut f32) {
+        *first += self.first_share * (gradient - *first);
+        *second = self.beta2 * *second + self.second_share * (gradient * gradient);
+    }
+
+    /// What the moments say an element should go down by.
+    #[inline(always)]
+    pub(super) fn descent(&self, first: f32, second: f32) -> f32 {
+        self.rate * (first / (second.sqrt() * self.root + self.epsilon))
+    }
 }
 
 /// One step over a share of the buffers, in one pass over memory; vector instructions, root and division included.
-pub fn update(step: &Step, parameters: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32]) {
+/// `correct` is what is done to each gradient first.
+pub fn update(
+    step: &Step,
+    parameters: &mut [f32],
+    gradient: &[f32],
+    first: &mut [f32],
+    second: &mut [f32],
+    correct: impl Fn(f32, f32) -> f32,
+) {
     let len = parameters.len();
     assert!([gradient.len(), first.len(), second.len()] == [len; 3], "slices differ in length");
-    let Step { rate, root, first_share, beta2, second_share, epsilon } = *step;
+    let step = *step;
     let moments = first.iter_mut().zip(second);
     for ((parameter, &gradient), (first, second)) in parameters.iter_mut().zip(gradient).zip(moments) {
-        *first += first_share * (gradient - *first);
-        *second = beta2 * *second + second_share * (gradient * gradient);
-        *parameter -= rate * (*first / (second.sqrt() * root + epsilon));
+        step.remember(correct(gradient, *parameter), first, second);
+        *parameter -= step.descent(*first, *second);
     }
 }

@@ -1,4 +1,4 @@
-"""Prints the constants of golden.rs: losses, gradients and optimizer steps as PyTorch computes them.
+"""Prints the constants of golden.rs: losses and gradients as PyTorch computes them.
 
 Needs torch (made with 2.15). Every number that goes in is a multiple of 1/64, exact in single precision.
 """
@@ -17,15 +17,6 @@ def show(name, values):
     print(f"    {name}: &[{', '.join(f'{value:.9g}' for value in values)}],")
 
 
-def optimizer(name, make):
-    parameters = torch.tensor(numbers(5, 100), requires_grad=True)
-    rule = make([parameters])
-    for step in range(1, 11):
-        parameters.grad = torch.tensor(numbers(5, step))
-        rule.step()
-    show(name, parameters.tolist())
-
-
 def network(name, activation, classes):
     shapes = [(classes or 1,), (classes or 1, 5), (5,), (5, 3)]
     tensors = [torch.tensor(numbers(torch.Size(s).numel(), 20 + i)).reshape(s) for i, s in enumerate(shapes)]
@@ -41,9 +32,6 @@ def network(name, activation, classes):
     show(name, [value for tensor in tensors for value in tensor.grad.flatten().tolist()])
 
 
-optimizer("sgd", lambda p: torch.optim.SGD(p, lr=0.1))
-optimizer("momentum", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
-optimizer("adam", lambda p: torch.optim.Adam(p, lr=0.001))
 for activation in [torch.relu, torch.tanh, torch.sigmoid]:
     network(activation.__name__ + " classification", activation, 3)
     network(activation.__name__ + " regression", activation, None)

@@ -1,0 +1,71 @@
+//! Gradient accumulation: a worker's rows of a step, computed in parts one after the other.
+//!
+//! The step stays the one the job asked for (the same rows, summed, and one update), but only the activations of one
+//! part are in memory at a time. What it costs is one more buffer as long as the gradient. Statistics over a batch
+//! (batch normalisation) are those of a part.
+
+use thalweg_core::{Result, Tally};
+use thalweg_data::share;
+
+/// Adds up parts.
+#[derive(Clone, Debug)]
+pub(crate) struct Accumulator {
+    parts: usize,
+    /// The gradient of one part; empty until there is a second one.
+    part: Vec<f32>,
+}
+
+impl Accumulator {
+    /// For so many parts.
+    pub(crate) fn new(parts: usize) -> Accumulator {
+        Accumulator { parts, part: Vec::new() }
+    }
+
+    /// The sum over all rows, asking `compute` for some of them at a time. Without rows it is asked once.
+    pub(crate) fn gradient(
+        &mut self,
+        rows: &[u64],
+        gradient: &mut [f32],
+        mut compute: impl FnMut(&[u64], &mut [f32]) -> Result<Tally>,
+    ) -> Result<Tally> {
+        let parts = self.parts.min(rows.len()).max(1);
+        let mut tally = compute(&rows[share(rows.len(), 0, parts)], gradient)?;
+        for index in 1..parts {
+            self.part.resize(gradient.len(), 0.0);
+            tally.add(&compute(&rows[share(rows.len(), index, parts)], &mut self.part)?);
+            for (sum, part) in gradient.iter_mut().zip(&self.part) {
+                *sum += part;
+            }
+        }
+        Ok(tally)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every row's gradient is its number; the buffer is overwritten, as models do.
+    fn run(parts: usize, rows: &[u64]) -> (f32, u64, Vec<usize>) {
+        let (mut gradient, mut sizes) = ([f32::NAN], Vec::new());
+        let tally = Accumulator::new(parts).gradient(rows, &mut gradient, |rows, gradient| {
+            sizes.push(rows.len());
+            gradient[0] = rows.iter().sum::<u64>() as f32;
+            Ok(Tally { rows: rows.len() as u64, ..Tally::default() })
+        });
+        (gradient[0], tally.unwrap().rows, sizes)
+    }
+
+    #[test]
+    fn parts_add_up_to_the_whole() {
+        let rows: Vec<u64> = (1..=10).collect();
+        assert_eq!(run(1, &rows), (55.0, 10, vec![10]));
+        assert_eq!(run(3, &rows), (55.0, 10, vec![4, 3, 3]));
+        assert_eq!(run(99, &rows), (55.0, 10, vec![1; 10]));
+    }
+
+    #[test]
+    fn a_worker_without_rows_asks_once() {
+        assert_eq!(run(4, &[]), (0.0, 0, vec![0]));
+    }
+}
