@@ -180,7 +180,7 @@ impl Chair {
                     return;
                 }
             } else {
-                if !self.inquest.is_open()
+                if !self.inquest.is_settled()
                     && let Some(evidence) = self.watch.verdict(now)
                 {
                     self.inquest.hear(now, evidence);

@@ -90,9 +90,9 @@ impl Inquest {
         self.evidence.push((now, evidence));
     }
 
-    /// Whether anything is wrong at all.
-    pub fn is_open(&self) -> bool {
-        !self.evidence.is_empty()
+    /// Whether the evidence so far is more than hearsay.
+    pub fn is_settled(&self) -> bool {
+        self.evidence.iter().any(|(_, evidence)| weight(evidence).0 <= 2)
     }
 
     /// The verdict, once the evidence is strong enough or old enough.
@@ -101,11 +101,10 @@ impl Inquest {
         let ripe = now.saturating_sub(*since) >= PATIENCE;
         let best =
             self.evidence.iter().map(|(_, evidence)| evidence).min_by_key(|evidence| weight(evidence))?;
-        let strong = weight(best).0 <= 2;
         // Even the strongest evidence waits until the others have said what they waited in, or the patience is over.
         let seen = matches!(best, Evidence::Silent { .. } | Evidence::Stuck { .. });
         let witnesses = seen || self.evidence.iter().any(|(_, evidence)| matches!(evidence, Evidence::Failed { error, rank, .. } if blames_other(*rank, error)));
-        (ripe || (strong && (witnesses || weight(best).0 == 0 || self.names.len() == 1)))
+        (ripe || (self.is_settled() && (witnesses || weight(best).0 == 0 || self.names.len() == 1)))
             .then(|| self.explain(best))
     }
 

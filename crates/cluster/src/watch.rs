@@ -26,6 +26,8 @@ struct Heard {
 impl Watch {
     /// Watches so many ranks.
     pub fn new(world: usize, deadline: Duration, start_deadline: Duration) -> Watch {
+        // A little before the deadline, so that the job has ended by then.
+        let deadline = deadline - deadline.min(Duration::from_secs(2)) / 10;
         Watch { deadline, start_deadline, ranks: vec![Heard::default(); world], awake_since: Duration::ZERO }
     }
 
@@ -110,7 +112,7 @@ mod tests {
     }
 
     fn watch() -> Watch {
-        Watch::new(4, at(2.0), at(30.0))
+        Watch::new(4, at(2.2), at(30.0))
     }
 
     #[test]

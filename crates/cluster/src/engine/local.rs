@@ -278,7 +278,7 @@ impl Crew {
             let signal = self.interrupted.map(|(signal, _)| signal).or(stopped.then_some(SIGINT));
             return Some(Ok(signal.map_or(Ended::Done, Ended::Interrupted)));
         }
-        if !self.inquest.is_open()
+        if !self.inquest.is_settled()
             && let Some(evidence) = self.watch.verdict(now)
         {
             self.inquest.hear(now, evidence);
