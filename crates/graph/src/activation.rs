@@ -1,7 +1,7 @@
 //! What a layer does to each of its numbers after the product.
 
-/// A function of one number. Each one's slope can be told from its result, so that only results are kept for the
-/// backward pass.
+/// A function of one number. Most slopes can be told from the result, so that only results are kept for the backward
+/// pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activation {
     /// The number itself.
@@ -13,11 +13,17 @@ pub enum Activation {
     Tanh,
     /// `1 / (1 + exp(-x))`.
     Sigmoid,
+    /// `x` above 0, `x / 100` below.
+    LeakyRelu,
+    /// `x` above 0, `exp(x) - 1` below.
+    Elu,
+    /// `x` times the share of a normal distribution below `x`, by the usual formula with tanh.
+    Gelu,
 }
 
 impl Activation {
     /// The names a layer list may use.
-    pub const NAMES: [&'static str; 3] = ["relu", "tanh", "sigmoid"];
+    pub const NAMES: [&'static str; 6] = ["relu", "tanh", "sigmoid", "leaky-relu", "elu", "gelu"];
 
     /// The activation of that name.
     pub fn named(name: &str) -> Option<Activation> {
@@ -25,8 +31,16 @@ impl Activation {
             "relu" => Some(Activation::Relu),
             "tanh" => Some(Activation::Tanh),
             "sigmoid" => Some(Activation::Sigmoid),
+            "leaky-relu" => Some(Activation::LeakyRelu),
+            "elu" => Some(Activation::Elu),
+            "gelu" => Some(Activation::Gelu),
             _ => None,
         }
+    }
+
+    /// Whether the slope is told from what the function took, not from what it gave.
+    pub fn slope_needs_input(self) -> bool {
+        self == Activation::Gelu
     }
 
     /// The name used in a layer list; nothing for [`Activation::None`].
@@ -36,6 +50,9 @@ impl Activation {
             Activation::Relu => Some("relu"),
             Activation::Tanh => Some("tanh"),
             Activation::Sigmoid => Some("sigmoid"),
+            Activation::LeakyRelu => Some("leaky-relu"),
+            Activation::Elu => Some("elu"),
+            Activation::Gelu => Some("gelu"),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Networks built by a program instead of a job.
 
 use crate::activation::Activation;
-use crate::network::Network;
+use crate::input::Input;
+use crate::layer::{Dense, Layer, Units};
+use crate::loss::Loss;
+use crate::network::{Network, Options};
 use thalweg_core::{Error, Result, Task};
 
 /// A network in the making, layer by layer.
@@ -14,46 +17,64 @@ use thalweg_core::{Error, Result, Task};
 /// ```
 #[derive(Clone, Debug)]
 pub struct NetworkBuilder {
-    width: usize,
-    layers: Vec<(usize, Activation)>,
+    input: Input,
+    layers: Vec<Layer>,
+    options: Options,
 }
 
 impl Network {
     /// Begins a network that reads `width` numbers per row.
     pub fn with_inputs(width: usize) -> NetworkBuilder {
-        NetworkBuilder { width, layers: Vec::new() }
+        Network::with_input(Input::Flat(width))
+    }
+
+    /// Begins a network that reads rows of that shape.
+    pub fn with_input(input: Input) -> NetworkBuilder {
+        NetworkBuilder { input, layers: Vec::new(), options: Options::default() }
     }
 }
 
 impl NetworkBuilder {
     /// Adds a dense layer.
-    pub fn dense(mut self, units: usize, activation: Activation) -> NetworkBuilder {
-        self.layers.push((units, activation));
+    pub fn dense(self, units: usize, activation: Activation) -> NetworkBuilder {
+        self.layer(Layer::Dense(Dense { units: Units::Count(units), activation }))
+    }
+
+    /// Adds a layer of any kind.
+    pub fn layer(mut self, layer: Layer) -> NetworkBuilder {
+        self.layers.push(layer);
         self
     }
 
-    /// Ends with softmax cross-entropy: the last layer has one unit per class.
+    /// Chooses loss, penalties and the seed of dropout.
+    pub fn options(mut self, options: Options) -> NetworkBuilder {
+        self.options = options;
+        self
+    }
+
+    /// Ends with softmax cross-entropy (or another loss of classes): the last layer has one unit per class.
     pub fn classification(self) -> Result<Network> {
         self.finish(Task::Classification)
     }
 
-    /// Ends with the squared error: the last layer has one unit.
+    /// Ends with the squared error (or another loss of numbers): the last layer has one unit.
     pub fn regression(self) -> Result<Network> {
-        if let Some(&(units, _)) = self.layers.last()
-            && units != 1
-        {
-            return Err(Error::job(format!(
-                "a regression answers with 1 number, but the last layer has {units}"
-            )));
+        let self_judging = self.options.loss == Some(Loss::Reconstruction);
+        let network = self.finish(Task::Regression)?;
+        match network.outputs() {
+            _ if self_judging => Ok(network),
+            1 => Ok(network),
+            units => {
+                Err(Error::job(format!("a regression answers with 1 number, but the last layer has {units}")))
+            }
         }
-        self.finish(Task::Regression)
     }
 
     fn finish(self, task: Task) -> Result<Network> {
         if self.layers.is_empty() {
             return Err(Error::job("a network must have at least one layer"));
         }
-        Network::assemble(self.width, &self.layers, task)
+        Network::assemble(self.input, &self.layers, task, self.options)
     }
 }
 

@@ -1,6 +1,69 @@
-//! Whether a batch fits a network: checked once per pass, so that the operators can trust it.
+//! What a network reads, and whether a batch fits it: checked once per pass, so that the operators can trust it.
 
+use thalweg_core::schema::{Schema, Shape};
 use thalweg_core::{Batch, Error, Features, Result, Targets, Task};
+
+/// The shape of one row as a network reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// That many numbers.
+    Flat(usize),
+    /// Height, width and channels of an image.
+    Image([usize; 3]),
+    /// Symbols of a sequence.
+    Symbols {
+        /// Symbols per row.
+        window: usize,
+        /// How many different ones there are.
+        vocabulary: usize,
+    },
+}
+
+impl Input {
+    /// The input that a data set gives.
+    pub fn of(schema: &Schema) -> Input {
+        match &schema.shape {
+            Shape::Image { sizes } => match *sizes.as_slice() {
+                [height, width] => Input::Image([height, width, 1]),
+                [height, width, channels] => Input::Image([height, width, channels]),
+                _ => Input::Flat(schema.width()),
+            },
+            Shape::Text { window, alphabet } => {
+                Input::Symbols { window: *window, vocabulary: alphabet.len() }
+            }
+            Shape::Table { .. } | Shape::Sparse { .. } => Input::Flat(schema.width()),
+        }
+    }
+
+    /// Sizes of one row; a symbol counts as a one-hot.
+    pub fn sizes(self) -> Vec<usize> {
+        match self {
+            Input::Flat(width) => vec![width],
+            Input::Image(sizes) => sizes.to_vec(),
+            Input::Symbols { window, vocabulary } => vec![window, vocabulary],
+        }
+    }
+
+    /// Numbers per row.
+    pub fn width(self) -> usize {
+        self.sizes().iter().product()
+    }
+}
+
+/// Refuses features that a network with an embedding cannot look up.
+pub fn check_symbols(batch: &Batch, input: Input) -> Result<()> {
+    match (input, &batch.features) {
+        (Input::Symbols { window: w, vocabulary: v }, Features::Tokens { window, vocabulary, .. })
+            if (w, v) == (*window, *vocabulary) =>
+        {
+            Ok(())
+        }
+        (Input::Symbols { window, vocabulary }, _) => Err(Error::data(format!(
+            "the model reads rows of {window} symbols of {vocabulary}, but the batch holds something else"
+        ))),
+        _ => Ok(()),
+    }
+}
 
 /// Refuses features of another width, or that contradict themselves.
 pub fn check_features(batch: &Batch, width: usize) -> Result<()> {
@@ -43,15 +106,19 @@ pub fn check_features(batch: &Batch, width: usize) -> Result<()> {
 }
 
 /// Refuses targets of another task, or that the network cannot answer.
-pub fn check_targets(batch: &Batch, outputs: usize, task: Task) -> Result<()> {
-    agree("targets", batch.targets.len(), batch.len())?;
+/// Where it answers at several positions, there is one class per row (what follows the last position) or one per
+/// position.
+pub fn check_targets(batch: &Batch, outputs: usize, positions: usize, task: Task) -> Result<()> {
+    if positions == 1 || batch.targets.len() != positions * batch.len() {
+        agree("targets", batch.targets.len(), batch.len())?;
+    }
     match (&batch.targets, task) {
         (Targets::Classes(classes), Task::Classification) => {
             match classes.iter().position(|&class| class as usize >= outputs) {
                 None => Ok(()),
                 Some(place) => Err(Error::data(format!(
                     "row {}: class {}, but the model answers with {outputs} classes (0 to {})",
-                    batch.rows[place],
+                    batch.rows[place * batch.len() / classes.len()],
                     classes[place],
                     outputs.saturating_sub(1)
                 ))),

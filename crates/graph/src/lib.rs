@@ -1,9 +1,10 @@
 //! The data-flow engine of Thalweg: layers, losses, optimizers.
 //!
-//! A job's layer list becomes a [`Network`]: a chain of dense layers with a loss at its end, behind the model boundary
-//! of `thalweg-core`. A forward pass keeps each layer's output; the backward pass walks the chain from the loss
-//! to the first layer, writes each tensor's gradient into its place in the flat buffer and announces it. An
-//! [`Optimizer`] turns gradients into steps. Nothing here knows of ranks, files or sockets.
+//! A job's layer list becomes a [`Network`] behind the model boundary of `thalweg-core`. On the way, layers append
+//! nodes to a [`graph`]; [`autodiff`] appends the nodes of the gradients; the passes of [`pass`] fuse and drop nodes; a
+//! [`plan`] says in which order they run and where each value lives; an [`executor`] runs the plan for a batch, writes
+//! each tensor's gradient into its place in the flat buffer and announces it. An [`Optimizer`] turns gradients into
+//! steps. Nothing here knows of ranks, files or sockets.
 //!
 //! ```
 //! use thalweg_core::{Batch, Features, Model, NoHooks, Targets, spec::optimizer::Rule};
@@ -30,16 +31,30 @@
 //! ```
 
 pub mod activation;
+mod assembly;
+pub mod autodiff;
 mod builder;
-mod initialize;
-mod input;
+pub mod describe;
+pub mod executor;
+pub mod graph;
+pub mod initialize;
+pub mod input;
+mod kernel;
 pub mod layer;
+pub mod loss;
+mod model;
 mod network;
-mod op;
+pub mod op;
 pub mod optimizer;
-mod pass;
+pub mod pass;
+pub mod plan;
+pub mod zoo;
 
 pub use activation::Activation;
 pub use builder::NetworkBuilder;
-pub use network::Network;
+pub use graph::Graph;
+pub use input::Input;
+pub use layer::Layer;
+pub use loss::Loss;
+pub use network::{Network, Options};
 pub use optimizer::Optimizer;

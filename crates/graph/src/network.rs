@@ -1,26 +1,49 @@
-//! A chain of dense layers with a loss at its end.
+//! A network: layers in a row with a loss at their end, as graph and as plans.
 
-use crate::activation::Activation;
-use crate::layer::{self, Layer, Units};
-use crate::pass::Workspace;
+use crate::Activation;
+use crate::assembly::Assembly;
+use crate::autodiff::differentiate;
+use crate::executor::Executor;
+use crate::graph::{Graph, NodeId, Shape};
+use crate::input::Input;
+use crate::layer::{self, Dense, Layer, Units};
+use crate::loss::Loss;
+use crate::op::Op;
+use crate::op::class_loss::{ClassLoss, Contest};
+use crate::op::cross_entropy::CrossEntropy;
+use crate::op::distance::{Distance, Judgement};
+use crate::op::elementwise::Step;
+use crate::op::last::Last;
+use crate::op::penalty::Penalty;
+use crate::op::softmax::Softmax;
+use crate::pass::{gather, inference, optimize, penalize, softmax_loss};
+use crate::plan::Plan;
 use std::fmt;
-use thalweg_core::model::{Density, Role};
-use thalweg_core::{Error, Layout, Result, Task};
+use thalweg_core::{Error, Layout, Result, Schema, Task};
 
-/// A dense layer in its place: its sizes, and where its tensors stand in the layout.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Dense {
-    pub inputs: usize,
-    pub units: usize,
-    pub activation: Activation,
-    /// Index of the `[units, inputs]` weight in the layout.
-    pub weight: usize,
-    /// Index of the `[units]` bias in the layout.
-    pub bias: usize,
+/// What a layer does to the shape, for people.
+#[derive(Clone, Debug)]
+struct Summary {
+    text: String,
+    input: Shape,
+    output: Shape,
+    parameters: usize,
 }
 
-/// A feed-forward network: dense layers, then softmax cross-entropy (classification) or the squared error
-/// (regression).
+/// What a network is besides its layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Options {
+    /// What it is blamed for; the task's usual loss if nobody says.
+    pub loss: Option<Loss>,
+    /// A penalty per unit of every weight's size.
+    pub l1: f32,
+    /// A penalty per unit of half of every weight's square.
+    pub l2: f32,
+    /// What dropout draws from, with epoch, row and layer.
+    pub seed: u64,
+}
+
+/// A network: layers, then softmax cross-entropy (classification) or the squared error (regression).
 ///
 /// Its tensors are called `layers.0.weight` (`[units, inputs]`) and `layers.0.bias`, and stand in the layout last
 /// layer first, bias before weight: the order in which back-propagation finishes them. Softmax belongs to the loss of
@@ -28,93 +51,209 @@ pub(crate) struct Dense {
 #[derive(Clone, Debug)]
 pub struct Network {
     pub(crate) task: Task,
-    pub(crate) layers: Vec<Dense>,
+    pub(crate) input: Input,
+    /// Whether rows must come as symbols.
+    pub(crate) needs_symbols: bool,
+    /// Positions of a row for which it answers.
+    pub(crate) positions: usize,
+    outputs: usize,
+    summaries: Vec<Summary>,
+    graph: Graph,
     pub(crate) layout: Layout,
-    pub(crate) workspace: Workspace,
+    pub(crate) options: Options,
+    pub(crate) training: Plan,
+    pub(crate) evaluation: Plan,
+    pub(crate) prediction: Plan,
+    pub(crate) executor: Executor,
 }
 
 impl Network {
     /// The network of a job's layer list, for rows of `width` numbers and a task that needs `outputs` numbers.
     pub fn build(layers: &[String], width: usize, outputs: usize, task: Task) -> Result<Network> {
-        let layers = layer::parse(layers)?;
-        let answers = match layers.last() {
-            Some(Layer { units: Units::Count(count), .. }) => *count,
-            Some(Layer { units: Units::Auto, .. }) => outputs,
+        Network::build_for(layers, Input::Flat(width), outputs, task)
+    }
+
+    /// The network of a job's layer list for a data set: images keep their shape, texts their sequence.
+    pub fn for_schema(layers: &[String], schema: &Schema) -> Result<Network> {
+        Network::build_for(layers, Input::of(schema), schema.outputs(), schema.task)
+    }
+
+    /// The network of a job's layer list for an input of that shape and a task that needs `outputs` numbers.
+    pub fn build_for(layers: &[String], input: Input, outputs: usize, task: Task) -> Result<Network> {
+        Network::build_with(layers, input, outputs, task, Options::default())
+    }
+
+    /// The same with options.
+    pub fn build_with(
+        layers: &[String],
+        input: Input,
+        outputs: usize,
+        task: Task,
+        options: Options,
+    ) -> Result<Network> {
+        let mut layers = layer::parse(layers)?;
+        let last = layers.len().saturating_sub(1);
+        match layers.last_mut() {
             None => return Err(Error::job("model.layers: must have at least one layer")),
-        };
-        if answers != outputs {
+            Some(Layer::Dense(Dense { units: units @ Units::Auto, .. })) => *units = Units::Count(outputs),
+            Some(_) => {}
+        }
+        let network = Network::assemble(input, &layers, task, options)?;
+        if network.outputs != outputs && options.loss != Some(Loss::Reconstruction) {
             let asked = match task {
                 Task::Classification => format!("the data has {}", counted(outputs, "class", "classes")),
                 Task::Regression => format!("the data asks for {}", counted(outputs, "number", "numbers")),
             };
-            let answered = counted(answers, "number", "numbers");
+            let answered = counted(network.outputs, "number", "numbers");
             let reason = format!("the model answers with {answered}, but {asked}");
-            return Err(layer::wrong(layers.len() - 1, reason)
+            return Err(layer::wrong(last, reason)
                 .hint(format!("make the last layer \"dense auto\" or \"dense {outputs}\"")));
         }
-        let sized = layers.iter().map(|layer| match layer.units {
-            Units::Count(count) => (count, layer.activation),
-            Units::Auto => (outputs, layer.activation),
-        });
-        Network::assemble(width, &sized.collect::<Vec<_>>(), task)
+        Ok(network)
     }
 
     /// Puts layers of known size into a row.
-    pub(crate) fn assemble(width: usize, sizes: &[(usize, Activation)], task: Task) -> Result<Network> {
-        if width == 0 {
+    pub(crate) fn assemble(input: Input, layers: &[Layer], task: Task, options: Options) -> Result<Network> {
+        if input.width() == 0 {
             return Err(Error::data("the rows have no columns to learn from"));
         }
-        let mut layers = Vec::with_capacity(sizes.len());
-        let mut inputs = width;
-        for (index, &(units, activation)) in sizes.iter().enumerate() {
-            layer::check_units(units).map_err(|reason| layer::wrong(index, reason))?;
-            if inputs.checked_mul(units).is_none_or(|weights| weights > isize::MAX as usize / 64) {
-                let reason = format!("{inputs} x {units} weights are more than a machine can hold");
-                return Err(layer::wrong(index, reason));
-            }
-            layers.push(Dense { inputs, units, activation, weight: 0, bias: 0 });
-            inputs = units;
+        let (mut assembly, mut value) = Assembly::new(input);
+        let mut summaries = Vec::new();
+        for (index, layer) in layers.iter().enumerate() {
+            assembly.begin_layer(index);
+            let (input, before) = (assembly.shape(value).clone(), assembly.graph.parameters.len());
+            value = layer.append(&mut assembly, value).map_err(|reason| layer::wrong(index, reason))?;
+            let own = &assembly.graph.parameters[before..];
+            let parameters = own.iter().map(|own| own.shape.iter().product::<usize>()).sum();
+            let output = assembly.shape(value).clone();
+            summaries.push(Summary { text: layer.to_string(), input, output, parameters });
         }
-        let mut layout = Layout::default();
-        for (index, layer) in layers.iter_mut().enumerate().rev() {
-            let mut push = |name: &str, shape: &[usize]| {
-                layout.push(format!("layers.{index}.{name}"), shape, Role::Trainable, Density::Dense)
-            };
-            layer.bias = push("bias", &[layer.units]);
-            layer.weight = push("weight", &[layer.units, layer.inputs]);
+        let last = layers.len().saturating_sub(1);
+        let loss = options.loss.unwrap_or(Loss::of(task));
+        let (positions, outputs) = answers(assembly.shape(value), input, loss, last)?;
+        if !loss.fits(task) {
+            return Err(Error::job(format!("the loss {} does not fit the data's task", loss.name())));
         }
-        let workspace = Workspace::new(layers.len());
-        Ok(Network { task, layers, layout, workspace })
+        end(&mut assembly, value, task, loss).map_err(|reason| layer::wrong(last, reason))?;
+        let graph = assembly.graph;
+        let needs_symbols = graph.nodes().any(|(_, node)| matches!(node.op, Op::Embedding(_)));
+        let (training, evaluation, prediction, layout) = compile(&graph, options);
+        Ok(Network {
+            task,
+            input,
+            needs_symbols,
+            positions,
+            outputs,
+            summaries,
+            graph,
+            layout,
+            options,
+            training,
+            evaluation,
+            prediction,
+            executor: Executor::default(),
+        })
     }
 
     /// Numbers the network reads per row.
     pub fn inputs(&self) -> usize {
-        self.layers.first().map_or(0, |layer| layer.inputs)
+        self.input.width()
     }
 
     /// Numbers the network answers with per row.
     pub fn outputs(&self) -> usize {
-        self.layers.last().map_or(0, |layer| layer.units)
+        self.outputs
     }
 
     /// What it learns.
     pub fn task(&self) -> Task {
         self.task
     }
+
+    /// The graph of answer and loss, before anything was fused.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+}
+
+/// The plans of training, evaluation and prediction, and the layout they share.
+fn compile(graph: &Graph, options: Options) -> (Plan, Plan, Plan, Layout) {
+    let mut layout = Layout::default();
+    for parameter in graph.parameters.iter().rev() {
+        layout.push(&parameter.name, &parameter.shape, parameter.role, parameter.density);
+    }
+    let fused = softmax_loss::run(&gather::run(graph));
+    let mut training = differentiate(&fused.without_answer());
+    if options.l1 != 0.0 || options.l2 != 0.0 {
+        training = penalize::run(&training, Penalty { l1: options.l1, l2: options.l2 });
+    }
+    let training = Plan::gradients(&optimize(&training), &layout);
+    let evaluation = Plan::loss(&optimize(&inference::run(&fused.without_answer())), &layout);
+    let prediction = Plan::answer(&optimize(&inference::run(&graph.without_loss())), &layout);
+    (training, evaluation, prediction, layout)
+}
+
+/// For how many positions a network answers, and with how many numbers at each.
+fn answers(shape: &Shape, input: Input, loss: Loss, last: usize) -> Result<(usize, usize)> {
+    match *shape.sizes() {
+        _ if loss == Loss::Reconstruction => Ok((1, shape.per_row())),
+        [outputs] => Ok((1, outputs)),
+        [positions, outputs] if input == (Input::Symbols { window: positions, vocabulary: outputs }) => {
+            Ok((positions, outputs))
+        }
+        _ => Err(layer::wrong(last, format!("expected one line of numbers at the end, got {shape}"))
+            .hint("end with \"dense auto\", behind \"last\" or \"flatten\" for one answer per row")),
+    }
+}
+
+/// Appends what the network answers and what it is blamed for.
+fn end(assembly: &mut Assembly, value: NodeId, task: Task, loss: Loss) -> Result<(), String> {
+    let mut last = value;
+    if loss != Loss::Reconstruction && assembly.shape(value).sizes().len() == 2 {
+        last = assembly.add(Op::Last(Last), &[value])?;
+    }
+    let distance = |judgement| Op::Distance(Distance { judgement });
+    let blamed = match loss {
+        Loss::CrossEntropy => {
+            let shares = assembly.add(Op::Softmax(Softmax), &[value])?;
+            assembly.add(Op::CrossEntropy(CrossEntropy { of_logits: false }), &[shares])?
+        }
+        Loss::BinaryCrossEntropy => {
+            assembly.add(Op::ClassLoss(ClassLoss { contest: Contest::Binary }), &[value])?
+        }
+        Loss::Hinge => assembly.add(Op::ClassLoss(ClassLoss { contest: Contest::Hinge }), &[value])?,
+        Loss::Squared => assembly.add(distance(Judgement::Squared), &[value])?,
+        Loss::Absolute => assembly.add(distance(Judgement::Absolute), &[value])?,
+        Loss::Huber => assembly.add(distance(Judgement::Huber), &[value])?,
+        Loss::Reconstruction => {
+            let truth = assembly.flat_features();
+            let answers = assembly.flatten(value)?;
+            assembly.add(distance(Judgement::Squared), &[answers, truth])?
+        }
+    };
+    assembly.graph.loss = Some(blamed);
+    assembly.graph.answer = Some(match (loss, task) {
+        (Loss::Reconstruction, _) | (_, Task::Regression) => last,
+        (Loss::BinaryCrossEntropy, _) => {
+            assembly.add(Op::step(Step::Activate(Activation::Sigmoid)), &[last])?
+        }
+        _ => assembly.add(Op::Softmax(Softmax), &[last])?,
+    });
+    Ok(())
 }
 
 /// One line per layer with its shape and its number of parameters, then the sum.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for layer in &self.layers {
-            let Dense { inputs, units, activation, .. } = *layer;
-            let text = Layer { units: Units::Count(units), activation }.to_string();
-            let shape = format!("{inputs} -> {units}");
-            writeln!(f, "{text:<20} {shape:<16} {:>12} parameters", inputs * units + units)?;
+        let sizes = |shape: &Shape| shape.to_string().replacen("rows x ", "", 1);
+        for Summary { text, input, output, parameters } in &self.summaries {
+            let shape = format!("{} -> {}", sizes(input), sizes(output));
+            writeln!(f, "{text:<20} {shape:<16} {parameters:>12} parameters")?;
         }
-        let loss = match self.task {
-            Task::Classification => "softmax cross-entropy",
-            Task::Regression => "squared error",
+        let loss = match self.options.loss.unwrap_or(Loss::of(self.task)) {
+            Loss::CrossEntropy => "softmax cross-entropy",
+            Loss::Squared => "squared error",
+            loss => loss.name(),
         };
         write!(f, "{loss:<37} {:>12} parameters", self.layout.len())
     }
@@ -128,6 +267,7 @@ fn counted(count: usize, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use thalweg_core::Model;
 
     fn build(layers: &[&str], outputs: usize, task: Task) -> Result<Network> {
         let layers: Vec<String> = layers.iter().map(|text| text.to_string()).collect();
@@ -137,10 +277,10 @@ mod tests {
     #[test]
     fn tensors_stand_in_the_order_in_which_they_are_finished() {
         let network = build(&["dense 128 relu", "dense auto"], 10, Task::Classification).unwrap();
-        let names: Vec<&str> = network.layout.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
+        let names: Vec<&str> = network.layout().tensors().iter().map(|tensor| tensor.name.as_str()).collect();
         assert_eq!(names, ["layers.1.bias", "layers.1.weight", "layers.0.bias", "layers.0.weight"]);
-        assert_eq!(network.layout.tensors()[3].shape, [128, 784]);
-        assert_eq!((network.inputs(), network.outputs(), network.layout.len()), (784, 10, 101_770));
+        assert_eq!(network.layout().tensors()[3].shape, [128, 784]);
+        assert_eq!((network.inputs(), network.outputs(), network.layout().len()), (784, 10, 101_770));
     }
 
     #[test]

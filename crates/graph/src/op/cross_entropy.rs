@@ -1,68 +1,113 @@
-//! Softmax and cross-entropy in one: what a classification asks of the last layer's numbers.
+//! Cross-entropy: how surprised the model is by the true class. What a classification is blamed for.
+//!
+//! A model that answers for every position of a sequence is blamed for each of them; a row's loss is the mean over its
+//! positions. Where the batch names one class per row, that is the symbol after the last, and the true class of every
+//! other position is the symbol that follows it.
 
-use thalweg_core::Tally;
+use super::softmax::arg_max;
+use super::{Op, Operator, expect_inputs};
+use crate::autodiff::Tape;
+use crate::executor::Call;
+use crate::graph::{NodeId, Shape};
+use thalweg_core::{Batch, Features, Result, Tally, Targets};
 
-/// Loss and hits of the rows, without a gradient.
-pub fn evaluate(logits: &[f32], classes: &[u32], outputs: usize) -> Tally {
-    let mut tally = Tally { rows: classes.len() as u64, ..Tally::default() };
-    for (row, &class) in logits.chunks_exact(outputs).zip(classes) {
-        let largest = row[arg_max(row)];
-        let sum: f64 = row.iter().map(|logit| f64::from((logit - largest).exp())).sum();
-        count(&mut tally, row, class as usize, largest, sum);
+/// The summed loss of the batch; beside it, the gradient of what it read, times the pass's scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CrossEntropy {
+    /// Whether it reads logits and takes their softmax itself, or reads shares.
+    pub of_logits: bool,
+}
+
+impl Operator for CrossEntropy {
+    fn describe(&self) -> String {
+        if self.of_logits { "softmax cross-entropy".into() } else { "cross-entropy".into() }
     }
-    tally
-}
 
-/// Also writes the gradient of the logits, `(softmax - one-hot) * scale`.
-pub fn gradient(logits: &[f32], classes: &[u32], outputs: usize, scale: f32, delta: &mut [f32]) -> Tally {
-    let mut tally = Tally { rows: classes.len() as u64, ..Tally::default() };
-    let rows = logits.chunks_exact(outputs).zip(delta.chunks_exact_mut(outputs)).zip(classes);
-    for ((row, delta), &class) in rows {
-        let (largest, sum) = exponentials(row, delta);
-        count(&mut tally, row, class as usize, largest, sum);
-        let share = (f64::from(scale) / sum) as f32;
-        delta.iter_mut().for_each(|delta| *delta *= share);
-        delta[class as usize] -= scale;
+    fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
+        expect_inputs(inputs, 1)?;
+        Ok(Shape::fixed(&[]))
     }
-    tally
-}
 
-/// Turns logits into probabilities, in place.
-pub fn softmax(values: &mut [f32], outputs: usize) {
-    for row in values.chunks_exact_mut(outputs) {
-        let largest = row[arg_max(row)];
-        row.iter_mut().for_each(|value| *value = (*value - largest).exp());
-        let sum: f64 = row.iter().map(|value| f64::from(*value)).sum();
-        row.iter_mut().for_each(|value| *value = (f64::from(*value) / sum) as f32);
+    fn parts(&self, inputs: &[&Shape]) -> Vec<Shape> {
+        vec![inputs[0].clone()]
     }
-}
 
-/// Writes `exp(logit - largest)`; returns the largest logit and the sum.
-fn exponentials(row: &[f32], result: &mut [f32]) -> (f32, f64) {
-    let largest = row[arg_max(row)];
-    let mut sum = 0.0;
-    for (result, logit) in result.iter_mut().zip(row) {
-        *result = (logit - largest).exp();
-        sum += f64::from(*result);
-    }
-    (largest, sum)
-}
-
-/// Adds a row's loss, and whether it was hit.
-fn count(tally: &mut Tally, row: &[f32], class: usize, largest: f32, sum: f64) {
-    tally.loss += sum.ln() + f64::from(largest) - f64::from(row[class]);
-    tally.correct += u64::from(arg_max(row) == class);
-}
-
-/// The place of the largest number; of equals, the first.
-fn arg_max(row: &[f32]) -> usize {
-    let mut best = 0;
-    for (index, value) in row.iter().enumerate() {
-        if *value > row[best] {
-            best = index;
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+        let (classes, positions) = (call.shapes[0].width(), call.shapes[0].lines());
+        let batch = call.pass.batch;
+        let mut tally = Tally { rows: call.rows as u64, ..Tally::default() };
+        let share = 1.0 / positions as f64;
+        let scale = (f64::from(call.pass.scale) * share) as f32;
+        for (index, line) in call.inputs[0].chunks_exact(classes).enumerate() {
+            let (row, position) = (index / positions, index % positions);
+            let class = true_class(batch, row, position, positions);
+            let delta = call.parts[0].as_deref_mut().map(|delta| &mut delta[index * classes..][..classes]);
+            let loss = match self.of_logits {
+                true => surprise_of_logits(line, class, scale, delta),
+                false => surprise_of_shares(line, class, scale, delta),
+            };
+            tally.loss += loss * share;
+            if position + 1 == positions {
+                tally.correct += u64::from(arg_max(line) == class);
+            }
         }
+        call.output[0] = tally.loss as f32;
+        call.pass.tally.add(&tally);
+        Ok(())
     }
-    best
+
+    fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, _: NodeId) {
+        let delta = tape.add(Op::Part(0), &[node]);
+        tape.give(tape.input(node, 0), delta);
+    }
+
+    fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
+        5 * inputs[0].per_row() as u64
+    }
+}
+
+/// The class that a position of a row should have got.
+fn true_class(batch: &Batch, row: usize, position: usize, positions: usize) -> usize {
+    let Targets::Classes(classes) = &batch.targets else { return 0 };
+    match &batch.features {
+        Features::Tokens { symbols, .. } if positions > 1 && classes.len() == batch.len() => {
+            match position + 1 < positions {
+                true => symbols[row * positions + position + 1] as usize,
+                false => classes[row] as usize,
+            }
+        }
+        _ => classes[row * positions + position] as usize,
+    }
+}
+
+/// A line's loss; its gradient is `(softmax - one-hot) * scale`.
+fn surprise_of_logits(line: &[f32], class: usize, scale: f32, delta: Option<&mut [f32]>) -> f64 {
+    let largest = line[arg_max(line)];
+    let sum = match delta {
+        None => line.iter().map(|logit| f64::from((logit - largest).exp())).sum(),
+        Some(delta) => {
+            let mut sum = 0.0;
+            for (delta, logit) in delta.iter_mut().zip(line) {
+                *delta = (logit - largest).exp();
+                sum += f64::from(*delta);
+            }
+            let share = (f64::from(scale) / sum) as f32;
+            delta.iter_mut().for_each(|delta| *delta *= share);
+            delta[class] -= scale;
+            sum
+        }
+    };
+    sum.ln() + f64::from(largest) - f64::from(line[class])
+}
+
+/// A line's loss; its gradient is `-scale / share` at the class and 0 elsewhere.
+fn surprise_of_shares(line: &[f32], class: usize, scale: f32, delta: Option<&mut [f32]>) -> f64 {
+    let share = line[class].max(f32::MIN_POSITIVE);
+    if let Some(delta) = delta {
+        delta.fill(0.0);
+        delta[class] = -scale / share;
+    }
+    -f64::from(share).ln()
 }
 
 #[cfg(test)]
@@ -70,29 +115,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_logits_share_evenly_and_the_first_wins() {
+    fn equal_logits_share_evenly() {
         let mut delta = [f32::NAN; 4];
-        let tally = gradient(&[2.0; 4], &[0], 4, 2.0, &mut delta);
-        assert!((tally.loss - 4f64.ln()).abs() < 1e-12);
+        let loss = surprise_of_logits(&[2.0; 4], 0, 2.0, Some(&mut delta));
+        assert!((loss - 4f64.ln()).abs() < 1e-12);
         assert_eq!(delta, [-1.5, 0.5, 0.5, 0.5]);
-        assert_eq!(tally.correct, 1);
-        assert_eq!(evaluate(&[2.0; 4], &[1], 4).correct, 0);
     }
 
     #[test]
     fn large_logits_do_not_overflow() {
         let logits = [1e30, -1e30, 0.0];
-        let mut delta = [0.0; 3];
-        let tally = gradient(&logits, &[0], 3, 1.0, &mut delta);
-        assert_eq!((tally.loss, delta), (0.0, [0.0; 3]));
-        assert_eq!(evaluate(&logits, &[0], 3), tally);
-        let mut probabilities = logits;
-        softmax(&mut probabilities, 3);
-        assert_eq!(probabilities, [1.0, 0.0, 0.0]);
+        let mut delta = [f32::NAN; 3];
+        assert_eq!(surprise_of_logits(&logits, 0, 1.0, Some(&mut delta)), 0.0);
+        assert_eq!(delta, [0.0; 3]);
+        assert_eq!(surprise_of_logits(&logits, 0, 1.0, None), 0.0);
     }
 
     #[test]
     fn what_is_not_a_number_shows_in_the_loss() {
-        assert!(evaluate(&[0.0, f32::NAN], &[0], 2).loss.is_nan());
+        assert!(surprise_of_logits(&[0.0, f32::NAN], 0, 1.0, None).is_nan());
+    }
+
+    #[test]
+    fn shares_are_blamed_by_their_logarithm() {
+        let mut delta = [f32::NAN; 2];
+        let loss = surprise_of_shares(&[0.75, 0.25], 1, 2.0, Some(&mut delta));
+        assert!((loss - 4f64.ln()).abs() < 1e-12);
+        assert_eq!(delta, [0.0, -8.0]);
+        assert!(surprise_of_shares(&[1.0, 0.0], 1, 1.0, None).is_finite());
     }
 }

@@ -1,107 +1,105 @@
-//! The matrix product, through the `gemm` crate, on the calling thread.
+//! Matrix products, each with an epilogue: what happens to every element of the result while it is still in the cache.
 
-use gemm::Parallelism;
+use super::elementwise::Elementwise;
+use super::matrix::{Matrix, product};
+use super::{Op, Operator};
+use crate::autodiff::Tape;
+use crate::executor::Call;
+use crate::graph::{NodeId, Shape};
+use thalweg_core::Result;
 
-/// A matrix seen in a slice: element `(row, column)` stands at `row * row_stride + column * column_stride`.
-#[derive(Clone, Copy)]
-pub struct Matrix<'a> {
-    values: &'a [f32],
-    rows: usize,
-    columns: usize,
-    row_stride: usize,
-    column_stride: usize,
+/// `left * right`, either one transposed, each seen as a matrix of its last size. The inputs are the two factors, then
+/// the operands of the epilogue.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Product {
+    /// Whether the left factor is `[inner, lines]`.
+    pub left_transposed: bool,
+    /// Whether the right factor is `[columns, inner]`, as a layer's weight is.
+    pub right_transposed: bool,
+    /// What follows, element by element.
+    pub epilogue: Elementwise,
 }
 
-impl<'a> Matrix<'a> {
-    /// A row-major matrix that fills its slice.
-    pub fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
-        assert_eq!(values.len(), rows * columns, "a matrix must fill its slice");
-        Matrix { values, rows, columns, row_stride: columns, column_stride: 1 }
+impl Product {
+    /// `left * right`.
+    pub fn plain() -> Product {
+        Product::default()
     }
 
-    /// The same numbers with rows and columns exchanged.
-    pub fn transposed(self) -> Self {
-        Matrix {
-            values: self.values,
-            rows: self.columns,
-            columns: self.rows,
-            row_stride: self.column_stride,
-            column_stride: self.row_stride,
-        }
+    /// `left * right^T`: a layer's product with its weight.
+    pub fn with_transposed() -> Product {
+        Product { right_transposed: true, ..Product::default() }
     }
-}
 
-/// Writes `left * right` over a row-major result.
-pub fn product(result: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
-    assert_eq!(left.columns, right.rows, "inner sizes of a product must agree");
-    assert_eq!(result.len(), left.rows * right.columns, "the result of a product must fill its slice");
-    if result.is_empty() {
-        return;
-    }
-    if left.columns == 0 {
-        result.fill(0.0);
-        return;
-    }
-    // SAFETY: both matrices fill their slices and the result has one element per row of the left and column of
-    // the right (asserted here and in `Matrix::new`), so every element the strides reach lies inside its slice;
-    // the result is borrowed mutably and overlaps neither input. Slice lengths fit into `isize`.
-    unsafe {
-        gemm::gemm(
-            left.rows,
-            right.columns,
-            left.columns,
-            result.as_mut_ptr(),
-            1,
-            right.columns as isize,
-            false,
-            left.values.as_ptr(),
-            left.column_stride as isize,
-            left.row_stride as isize,
-            right.values.as_ptr(),
-            right.column_stride as isize,
-            right.row_stride as isize,
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
+    /// `left^T * right`: a sum over rows.
+    pub fn over_rows() -> Product {
+        Product { left_transposed: true, ..Product::default() }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use thalweg_core::Rng;
-
-    fn random(rng: &mut Rng, len: usize) -> Vec<f32> {
-        (0..len).map(|_| rng.normal()).collect()
+impl Operator for Product {
+    fn describe(&self) -> String {
+        let mark = |transposed: bool| if transposed { "'" } else { "" };
+        let name = format!("product a{} b{}", mark(self.left_transposed), mark(self.right_transposed));
+        self.epilogue.behind(name)
     }
 
-    proptest! {
-        #![proptest_config(ProptestConfig { rng_seed: proptest::test_runner::RngSeed::Fixed(1), ..Default::default() })]
-        #[test]
-        fn agrees_with_the_definition(m in 0usize..40, n in 0usize..40, k in 0usize..40, flips in 0u8..4, seed: u64) {
-            let mut rng = Rng::keyed(seed, "test", &[]);
-            let (a, b) = (random(&mut rng, m * k), random(&mut rng, k * n));
-            let (flip_left, flip_right) = (flips & 1 != 0, flips & 2 != 0);
-            let left = if flip_left { Matrix::new(&a, k, m).transposed() } else { Matrix::new(&a, m, k) };
-            let right = if flip_right { Matrix::new(&b, n, k).transposed() } else { Matrix::new(&b, k, n) };
-            let mut result = vec![f32::NAN; m * n];
-            product(&mut result, left, right);
-            for i in 0..m {
-                for j in 0..n {
-                    let term = |l: usize| {
-                        let x = if flip_left { a[l * m + i] } else { a[i * k + l] };
-                        let y = if flip_right { b[j * k + l] } else { b[l * n + j] };
-                        f64::from(x) * f64::from(y)
-                    };
-                    let expected: f64 = (0..k).map(term).sum();
-                    prop_assert!((f64::from(result[i * n + j]) - expected).abs() < 1e-4);
-                }
+    fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
+        let [left, right, operands @ ..] = inputs else {
+            return Err(format!("expected 2 factors, got {}", inputs.len()));
+        };
+        let shape = if self.left_transposed {
+            if left.has_rows() != right.has_rows() || left.lines() != right.lines() {
+                return Err(format!("expected as many lines as {left}, got {right}"));
             }
+            Shape::fixed(&[left.width(), right.width()])
+        } else {
+            if right.has_rows() || right.sizes().len() != 2 {
+                return Err(format!("expected a matrix without rows, got {right}"));
+            }
+            let [mut inner, mut columns] = [right.sizes()[0], right.sizes()[1]];
+            if self.right_transposed {
+                (inner, columns) = (columns, inner);
+            }
+            if left.width() != inner {
+                return Err(format!("expected {inner} numbers, got {}", left.width()));
+            }
+            left.with_width(columns)
+        };
+        self.epilogue.check(&shape, operands)?;
+        Ok(shape)
+    }
+
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+        let matrix = |index: usize, transposed: bool| {
+            let width = call.shapes[index].width();
+            let lines = call.inputs[index].len().checked_div(width).unwrap_or(0);
+            let matrix = Matrix::new(call.inputs[index], lines, width);
+            if transposed { matrix.transposed() } else { matrix }
+        };
+        let (left, right) = (matrix(0, self.left_transposed), matrix(1, self.right_transposed));
+        product(call.output, left, right);
+        self.epilogue.apply(call.output, call.shape.width(), &call.inputs[2..]);
+        Ok(())
+    }
+
+    fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
+        assert!(self.epilogue.steps.is_empty() && !self.left_transposed, "fusion comes after gradients");
+        let [left, right] = [tape.input(node, 0), tape.input(node, 1)];
+        if tape.wants(right) {
+            let factors = if self.right_transposed { [delta, left] } else { [left, delta] };
+            let gradient = tape.add(Op::Product(Product::over_rows()), &factors);
+            tape.give(right, gradient);
         }
+        if tape.wants(left) {
+            let back = Product { right_transposed: !self.right_transposed, ..Product::default() };
+            let gradient = tape.add(Op::Product(back), &[delta, right]);
+            tape.give(left, gradient);
+        }
+    }
+
+    fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
+        let inner = if self.left_transposed { inputs[0].lines() } else { inputs[0].width() };
+        2 * (inner * shape.per_row()) as u64 + self.epilogue.flops(&[], shape)
     }
 }

@@ -63,6 +63,17 @@ impl SparseInput {
         self.places.push(*place);
     }
 
+    /// Writes every row out as `width` numbers.
+    pub fn spell_out(&self, values: &mut Vec<f32>, width: usize) {
+        values.clear();
+        values.resize(self.starts.len().saturating_sub(1) * width, 0.0);
+        for (row, values) in self.starts.windows(2).zip(values.chunks_exact_mut(width.max(1))) {
+            for place in row[0]..row[1] {
+                values[self.touched[self.places[place] as usize]] += self.values[place];
+            }
+        }
+    }
+
     /// The product with the weight: bias and activation follow in one pass.
     pub fn forward(&mut self, output: &mut [f32], weight: &[f32], units: usize, inputs: usize) {
         self.compact.resize(self.touched.len() * units, 0.0);

@@ -37,7 +37,7 @@ impl Plain {
                 bias[unit] + weights.iter().zip(&values).map(|(w, x)| w * x).sum::<f64>()
             };
             let sums: Vec<f64> = (0..self.sizes[index + 1]).map(product).collect();
-            if *activation == Activation::Relu {
+            if matches!(activation, Activation::Relu | Activation::LeakyRelu) {
                 nearest_kink = sums.iter().fold(nearest_kink, |near, x| near.min(x.abs()));
             }
             let apply = |x: f64| match activation {
@@ -45,6 +45,18 @@ impl Plain {
                 Activation::Relu => x.max(0.0),
                 Activation::Tanh => x.tanh(),
                 Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+                Activation::LeakyRelu => x.max(0.01 * x),
+                Activation::Elu => {
+                    if x < 0.0 {
+                        x.exp() - 1.0
+                    } else {
+                        x
+                    }
+                }
+                Activation::Gelu => {
+                    0.5 * x
+                        * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+                }
             };
             values = sums.into_iter().map(apply).collect();
         }

@@ -1,0 +1,115 @@
+//! Differentiation: from a graph with a loss to a graph that also computes every parameter's gradient.
+//!
+//! The graph is walked from the loss to its leaves. Each operator appends the nodes that carry the gradient of its
+//! result to what it read; what comes from several readers is added up. Only what leads to a parameter is
+//! differentiated.
+
+use crate::graph::{Graph, NodeId, Shape};
+use crate::op::elementwise::{Elementwise, Step};
+use crate::op::{Op, leaf};
+
+/// What operators write their gradient's nodes on.
+pub struct Tape<'a> {
+    graph: &'a mut Graph,
+    /// Per node of the original graph: whether a parameter stands behind it.
+    wanted: Vec<bool>,
+    /// Per node of the original graph: the gradient so far.
+    deltas: Vec<Option<NodeId>>,
+}
+
+impl Tape<'_> {
+    /// What a node reads.
+    pub fn input(&self, node: NodeId, index: usize) -> NodeId {
+        self.graph.node(node).inputs[index]
+    }
+
+    /// How many inputs a node reads.
+    pub fn inputs(&self, node: NodeId) -> usize {
+        self.graph.node(node).inputs.len()
+    }
+
+    /// The shape of a node's result.
+    pub fn shape(&self, node: NodeId) -> &Shape {
+        self.graph.shape(node)
+    }
+
+    /// Whether anybody needs the gradient of this node.
+    pub fn wants(&self, node: NodeId) -> bool {
+        self.wanted[node.0]
+    }
+
+    /// Appends a node.
+    pub fn add(&mut self, op: Op, inputs: &[NodeId]) -> NodeId {
+        self.graph.must_add(op, inputs)
+    }
+
+    /// Adds to the gradient of a node.
+    pub fn give(&mut self, node: NodeId, delta: NodeId) {
+        self.deltas[node.0] = Some(match self.deltas[node.0] {
+            None => delta,
+            Some(before) => self.add(Op::step(Step::Add), &[before, delta]),
+        });
+    }
+}
+
+/// Appends the gradient of the loss with respect to every parameter. A parameter that the loss does not depend on gets
+/// zeros.
+pub fn differentiate(graph: &Graph) -> Graph {
+    let mut graph = graph.clone();
+    let wanted = wanted(&graph);
+    let deltas = vec![None; wanted.len()];
+    let forward = wanted.len();
+    let mut tape = Tape { graph: &mut graph, wanted, deltas };
+    if let Some(loss) = tape.graph.loss {
+        tape.deltas[loss.0] = Some(loss);
+    }
+    for index in (0..forward).rev() {
+        if let (true, Some(delta)) = (tape.wanted[index], tape.deltas[index]) {
+            let node = tape.graph.node(NodeId(index));
+            let (op, inputs) = (node.op.clone(), node.inputs.clone());
+            match op {
+                // A part's gradient is a matter of the operator that wrote it.
+                Op::Part(part) => {
+                    let producer = tape.graph.node(inputs[0]).op.clone();
+                    producer.operator().part_gradient(&mut tape, inputs[0], part, delta);
+                }
+                op => op.operator().gradient(&mut tape, NodeId(index), delta),
+            }
+        }
+    }
+    let deltas = tape.deltas;
+    let mut found: Vec<Option<NodeId>> = vec![None; graph.parameters.len()];
+    for ((_, node), delta) in graph.nodes().zip(deltas) {
+        if let Op::Parameter(parameter) = node.op {
+            found[parameter] = delta;
+        }
+    }
+    let found = found.into_iter().enumerate();
+    let gradients = found.map(|(parameter, delta)| own_node(&mut graph, parameter, delta)).collect();
+    graph.gradients = gradients;
+    graph
+}
+
+/// A node that computes this gradient and nothing else, so that it can be written straight into its place.
+fn own_node(graph: &mut Graph, parameter: usize, delta: Option<NodeId>) -> NodeId {
+    match delta {
+        // Sizes may be grouped differently; a copy takes the parameter's own.
+        Some(delta) => graph.must_add(Op::Elementwise(Elementwise::default()), &[delta]),
+        None => {
+            let sizes = graph.parameters[parameter].shape.clone();
+            graph.must_add(Op::Fill(leaf::Fill { value: 0.0, sizes }), &[])
+        }
+    }
+}
+
+/// Which nodes a parameter stands behind (a running statistic too: its move takes the gradient's way).
+fn wanted(graph: &Graph) -> Vec<bool> {
+    let mut wanted: Vec<bool> = Vec::new();
+    for (_, node) in graph.nodes() {
+        wanted.push(match node.op {
+            Op::Parameter(_) => true,
+            _ => node.inputs.iter().any(|input| wanted[input.0]),
+        });
+    }
+    wanted
+}

@@ -1,0 +1,80 @@
+//! Vector instructions chosen when the program runs.
+//!
+//! A function inside [`dispatch!`] is compiled three times: for any machine, for AVX2 and for AVX-512; a call takes the
+//! best that the processor has. What it calls must be `#[inline(always)]`, or it stays as it is for any machine. No
+//! instruction set changes the order of additions or fuses a product with a sum, so that all three give the same bits.
+//! Elsewhere than on x86-64 there is only the first (untested).
+
+/// Compiles a function for several instruction sets, and picks one at each call.
+macro_rules! dispatch {
+    ($(#[$attribute:meta])* pub fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
+        $(#[$attribute])*
+        pub fn $name($($argument: $type),*) $(-> $result)? {
+            #[inline(always)]
+            fn portable($($argument: $type),*) $(-> $result)? $body
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
+                fn widest($($argument: $type),*) $(-> $result)? {
+                    portable($($argument),*)
+                }
+                #[target_feature(enable = "avx2,fma")]
+                fn wide($($argument: $type),*) $(-> $result)? {
+                    portable($($argument),*)
+                }
+                if $crate::kernel::dispatch::has_avx512() {
+                    // SAFETY: the processor has every instruction set that `widest` is compiled for.
+                    return unsafe { widest($($argument),*) };
+                }
+                if $crate::kernel::dispatch::has_avx2() {
+                    // SAFETY: the processor has every instruction set that `wide` is compiled for.
+                    return unsafe { wide($($argument),*) };
+                }
+            }
+            portable($($argument),*)
+        }
+    };
+}
+pub(crate) use dispatch;
+
+/// Whether the processor has AVX-512 as most that have any of it do; looked up once by the standard library.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub fn has_avx512() -> bool {
+    has_avx2()
+        && std::arch::is_x86_feature_detected!("avx512f")
+        && std::arch::is_x86_feature_detected!("avx512vl")
+        && std::arch::is_x86_feature_detected!("avx512dq")
+        && std::arch::is_x86_feature_detected!("avx512bw")
+}
+
+/// Whether the processor has AVX2 and fused products.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub fn has_avx2() -> bool {
+    std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+}
+
+#[cfg(test)]
+mod tests {
+    dispatch! {
+        /// A sum of products, as a kernel writes it.
+        pub fn weighted(values: &mut [f32], weights: &[f32]) -> f32 {
+            for (value, weight) in values.iter_mut().zip(weights) {
+                *value = *value * weight + 0.1;
+            }
+            values.iter().sum()
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let mut values: Vec<f32> = (0..100).map(|i| i as f32 * 0.37).collect();
+        let weights: Vec<f32> = (0..100).map(|i| 1.0 / (i as f32 + 1.3)).collect();
+        let expected: Vec<f32> =
+            values.iter().zip(&weights).map(|(value, weight)| value * weight + 0.1).collect();
+        let sum = weighted(&mut values, &weights);
+        assert_eq!(values, expected);
+        assert_eq!(sum, expected.iter().sum::<f32>());
+    }
+}

@@ -1,0 +1,14 @@
+//! Loops over slices: everything but the matrix products. They are plain Rust that vectorises; see [`dispatch`] for how
+//! the instruction set is chosen.
+
+pub mod activate;
+pub mod arithmetic;
+pub mod attention;
+pub mod columns;
+pub mod dispatch;
+pub mod exponential;
+pub mod normalize;
+pub mod pool;
+pub mod recurrent;
+pub mod reduce;
+pub mod unfold;

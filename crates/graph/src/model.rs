@@ -1,0 +1,87 @@
+//! The network behind the model boundary: checks what comes in, and runs the plan that is asked for.
+
+use crate::input::{check_features, check_symbols, check_targets};
+use crate::loss::Loss;
+use crate::network::Network;
+use thalweg_core::{Batch, Error, Hooks, Layout, Model, NoHooks, Result, Tally};
+
+impl Network {
+    fn check_features(&self, batch: &Batch) -> Result<()> {
+        check_features(batch, self.inputs())?;
+        if self.needs_symbols { check_symbols(batch, self.input) } else { Ok(()) }
+    }
+
+    fn check_targets(&self, batch: &Batch) -> Result<()> {
+        match self.options.loss {
+            Some(Loss::Reconstruction) => Ok(()),
+            _ => check_targets(batch, self.outputs(), self.positions, self.task),
+        }
+    }
+
+    /// Refuses buffers that were not made for this layout.
+    fn check_buffer(&self, what: &str, len: usize) -> Result<()> {
+        match len == self.layout.len() {
+            true => Ok(()),
+            false => Err(Error::internal(format!(
+                "the {what} buffer holds {len} numbers, but the layout {}",
+                self.layout.len()
+            ))),
+        }
+    }
+}
+
+impl Model for Network {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn initialize(&self, seed: u64, parameters: &mut [f32]) {
+        let tensors = self.layout.tensors().iter().rev();
+        for (tensor, parameter) in tensors.zip(&self.graph().parameters) {
+            parameter.initializer.fill(&mut parameters[tensor.range()], seed, &parameter.key);
+        }
+    }
+
+    fn gradient(
+        &mut self,
+        parameters: &[f32],
+        batch: &Batch,
+        scale: f32,
+        gradient: &mut [f32],
+        hooks: &mut dyn Hooks,
+    ) -> Result<Tally> {
+        self.check_buffer("parameter", parameters.len())?;
+        self.check_buffer("gradient", gradient.len())?;
+        self.check_features(batch)?;
+        self.check_targets(batch)?;
+        let Network { executor, training, layout, options, .. } = self;
+        executor.run(training, layout, parameters, gradient, batch, scale, options.seed, hooks)
+    }
+
+    fn evaluate(&mut self, parameters: &[f32], batch: &Batch) -> Result<Tally> {
+        self.check_buffer("parameter", parameters.len())?;
+        self.check_features(batch)?;
+        self.check_targets(batch)?;
+        let Network { executor, evaluation, layout, options, .. } = self;
+        executor.run(evaluation, layout, parameters, &mut [], batch, 1.0, options.seed, &mut NoHooks)
+    }
+
+    /// Targets are not looked at: rows to predict need none.
+    fn predict(&mut self, parameters: &[f32], batch: &Batch, outputs: &mut Vec<f32>) -> Result<()> {
+        self.check_buffer("parameter", parameters.len())?;
+        self.check_features(batch)?;
+        let Network { executor, prediction, layout, options, .. } = self;
+        executor.run(prediction, layout, parameters, &mut [], batch, 1.0, options.seed, &mut NoHooks)?;
+        outputs.extend_from_slice(executor.answer(prediction, batch.len()));
+        Ok(())
+    }
+
+    /// What the operators of a training pass say.
+    fn flops_per_row(&self) -> u64 {
+        let flops = |step: &crate::plan::Step| {
+            let shapes: Vec<_> = step.shapes.iter().collect();
+            step.op.operator().flops(&shapes, &step.shape)
+        };
+        self.training.steps.iter().map(flops).sum()
+    }
+}

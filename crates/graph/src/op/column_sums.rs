@@ -1,0 +1,58 @@
+//! The sum of each column: a bias's gradient, added up in double precision, since a bias moves every row.
+
+use super::{Operator, expect_inputs};
+use crate::autodiff::Tape;
+use crate::executor::Call;
+use crate::graph::{NodeId, Shape};
+use crate::kernel::columns;
+use thalweg_core::Result;
+
+/// Sums over all lines of a value, one per column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ColumnSums;
+
+impl Operator for ColumnSums {
+    fn describe(&self) -> String {
+        "column sums".into()
+    }
+
+    fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
+        expect_inputs(inputs, 1)?;
+        Ok(Shape::fixed(&[inputs[0].width()]))
+    }
+
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+        column_sums(call.output, call.inputs[0], &mut call.pass.memory.sums);
+        Ok(())
+    }
+
+    fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
+
+    fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
+        inputs[0].per_row() as u64
+    }
+}
+
+/// Writes each column's sum.
+pub fn column_sums(result: &mut [f32], values: &[f32], sums: &mut Vec<f64>) {
+    sums.clear();
+    sums.resize(result.len(), 0.0);
+    columns::add_lines(sums, values);
+    for (result, sum) in result.iter_mut().zip(sums) {
+        *result = *sum as f32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_add_up() {
+        let mut result = [f32::NAN; 2];
+        column_sums(&mut result, &[1.0, 2.0, 3.0, 4.0], &mut Vec::new());
+        assert_eq!(result, [4.0, 6.0]);
+        column_sums(&mut result, &[], &mut Vec::new());
+        assert_eq!(result, [0.0, 0.0]);
+    }
+}

@@ -1,0 +1,264 @@
+//! Convolution over images `height x width x channels`, as matrix products over unfolded windows.
+//!
+//! Unfolding writes the numbers under each place of the window as one line, so that a few images at a time become one
+//! product with the `[filters, height * width * channels]` weight; few enough that the lines stay in the second cache.
+//! The gradients unfold again instead of keeping the lines: memory is dearer than copying.
+
+use super::elementwise::Elementwise;
+use super::matrix::{Matrix, MatrixMut, multiply};
+use super::window::Window;
+use super::{Op, Operator, expect_inputs};
+use crate::autodiff::Tape;
+use crate::executor::{Call, room};
+use crate::graph::{NodeId, Shape};
+use crate::kernel::unfold::{fold, unfold};
+use thalweg_core::Result;
+
+/// Unfolded numbers at a time: 512 KiB.
+const CHUNK: usize = 1 << 17;
+
+/// The inputs are the images, the weight `[filters, window height, window width, channels / groups]`, then the operands
+/// of the epilogue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Convolution {
+    /// How the filters lie on the image.
+    pub window: Window,
+    /// Into how many groups channels and filters are cut; each filter sees its group's channels only.
+    pub groups: usize,
+    /// What follows, element by element.
+    pub epilogue: Elementwise,
+}
+
+/// The gradient of the weight, from the gradient of the result and the images.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConvolutionWeightGradient {
+    /// How the filters lie on the image.
+    pub window: Window,
+    /// Into how many groups channels and filters are cut.
+    pub groups: usize,
+}
+
+/// The gradient of the images, from the gradient of the result and the weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConvolutionInputGradient {
+    /// How the filters lie on the image.
+    pub window: Window,
+    /// Into how many groups channels and filters are cut.
+    pub groups: usize,
+    /// Height, width and channels of an image.
+    pub image: [usize; 3],
+}
+
+/// The sizes of a convolution.
+struct Sizes {
+    image: [usize; 3],
+    places: [usize; 2],
+    filters: usize,
+    groups: usize,
+    /// Numbers under a window in one group.
+    line: usize,
+}
+
+impl Sizes {
+    fn new(window: &Window, groups: usize, image: &[usize], filters: usize) -> Result<Sizes, String> {
+        let &[height, width, channels] = image else {
+            return Err(format!("expected an image (height x width x channels), got {}", Shape::rows(image)));
+        };
+        if groups == 0 || !channels.is_multiple_of(groups) || !filters.is_multiple_of(groups) {
+            return Err(format!(
+                "{channels} channels and {filters} filters cannot be cut into {groups} groups"
+            ));
+        }
+        let places = window.places([height, width])?;
+        let line = window.size[0] * window.size[1] * channels / groups;
+        Ok(Sizes { image: [height, width, channels], places, filters, groups, line })
+    }
+
+    /// Sizes that were checked when the graph was made.
+    fn known(window: &Window, groups: usize, image: &[usize], filters: usize) -> Sizes {
+        match Sizes::new(window, groups, image, filters) {
+            Ok(sizes) => sizes,
+            Err(reason) => unreachable!("{reason}"),
+        }
+    }
+
+    fn image_len(&self) -> usize {
+        self.image.iter().product()
+    }
+
+    /// Lines per image.
+    fn lines(&self) -> usize {
+        self.places[0] * self.places[1]
+    }
+
+    /// Images that are unfolded at a time.
+    fn images_at_once(&self) -> usize {
+        (CHUNK / (self.lines() * self.line).max(1)).max(1)
+    }
+
+    fn flops(&self) -> u64 {
+        2 * (self.lines() * self.filters * self.line) as u64
+    }
+}
+
+impl Operator for Convolution {
+    fn describe(&self) -> String {
+        let [height, width] = self.window.size;
+        self.epilogue.behind(format!("convolution {height}x{width}"))
+    }
+
+    fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
+        let [image, weight, operands @ ..] = inputs else {
+            return Err(format!("expected images and a weight, got {} inputs", inputs.len()));
+        };
+        let sizes = Sizes::new(&self.window, self.groups, image.sizes(), weight.sizes()[0])?;
+        if weight.per_row() != sizes.filters * sizes.line {
+            return Err(format!("expected {} numbers per filter, got a weight of {weight}", sizes.line));
+        }
+        let shape = image.with_sizes(&[sizes.places[0], sizes.places[1], sizes.filters]);
+        self.epilogue.check(&shape, operands)?;
+        Ok(shape)
+    }
+
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+        let filters = call.shape.width();
+        let sizes = Sizes::known(&self.window, self.groups, call.shapes[0].sizes(), filters);
+        let (lines, own) = (sizes.lines(), filters / sizes.groups);
+        let scratch = &mut call.pass.memory.scratch;
+        for begin in (0..call.rows).step_by(sizes.images_at_once()) {
+            let count = sizes.images_at_once().min(call.rows - begin);
+            let images = &call.inputs[0][begin * sizes.image_len()..][..count * sizes.image_len()];
+            let place = begin * lines * filters..(begin + count) * lines * filters;
+            let output = &mut call.output[place.clone()];
+            let unfolded = room(scratch, count * lines * sizes.line);
+            for group in 0..sizes.groups {
+                unfold(unfolded, images, sizes.image, &self.window, sizes.places, sizes.groups, group);
+                let weight = &call.inputs[1][group * own * sizes.line..][..own * sizes.line];
+                multiply(
+                    MatrixMut::strided(&mut output[group * own..], count * lines, own, filters),
+                    Matrix::new(unfolded, count * lines, sizes.line),
+                    Matrix::new(weight, own, sizes.line).transposed(),
+                    false,
+                );
+            }
+            let mut operands = [&[][..]; crate::pass::MOST_INPUTS];
+            let steps = self.epilogue.steps.iter().filter(|step| step.takes_operand());
+            for ((operand, input), step) in operands.iter_mut().zip(&call.inputs[2..]).zip(steps) {
+                *operand = if step.is_broadcast() { input } else { &input[place.clone()] };
+            }
+            self.epilogue.apply(output, filters, &operands);
+        }
+        Ok(())
+    }
+
+    fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
+        assert!(self.epilogue.steps.is_empty(), "fusion comes after gradients");
+        let Convolution { window, groups, .. } = *self;
+        let [images, weight] = [tape.input(node, 0), tape.input(node, 1)];
+        if tape.wants(weight) {
+            let op = Op::ConvolutionWeightGradient(ConvolutionWeightGradient { window, groups });
+            let gradient = tape.add(op, &[delta, images]);
+            tape.give(weight, gradient);
+        }
+        if tape.wants(images) {
+            let sizes = tape.shape(images).sizes();
+            let image = [sizes[0], sizes[1], sizes[2]];
+            let op = Op::ConvolutionInputGradient(ConvolutionInputGradient { window, groups, image });
+            let gradient = tape.add(op, &[delta, weight]);
+            tape.give(images, gradient);
+        }
+    }
+
+    fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
+        let sizes = Sizes::known(&self.window, self.groups, inputs[0].sizes(), shape.width());
+        sizes.flops() + self.epilogue.flops(&[], shape)
+    }
+}
+
+impl Operator for ConvolutionWeightGradient {
+    fn describe(&self) -> String {
+        "convolution' of weight".into()
+    }
+
+    fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
+        expect_inputs(inputs, 2)?;
+        let sizes = Sizes::new(&self.window, self.groups, inputs[1].sizes(), inputs[0].width())?;
+        let [height, width] = self.window.size;
+        Ok(Shape::fixed(&[sizes.filters, height, width, sizes.image[2] / self.groups]))
+    }
+
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+        let filters = call.shapes[0].width();
+        let sizes = Sizes::known(&self.window, self.groups, call.shapes[1].sizes(), filters);
+        let (lines, own) = (sizes.lines(), filters / sizes.groups);
+        if call.rows == 0 {
+            call.output.fill(0.0);
+        }
+        let scratch = &mut call.pass.memory.scratch;
+        for begin in (0..call.rows).step_by(sizes.images_at_once()) {
+            let count = sizes.images_at_once().min(call.rows - begin);
+            let images = &call.inputs[1][begin * sizes.image_len()..][..count * sizes.image_len()];
+            let delta = &call.inputs[0][begin * lines * filters..][..count * lines * filters];
+            let unfolded = room(scratch, count * lines * sizes.line);
+            for group in 0..sizes.groups {
+                unfold(unfolded, images, sizes.image, &self.window, sizes.places, sizes.groups, group);
+                let gradient = &mut call.output[group * own * sizes.line..][..own * sizes.line];
+                multiply(
+                    MatrixMut::new(gradient, own, sizes.line),
+                    Matrix::strided(&delta[group * own..], count * lines, own, filters).transposed(),
+                    Matrix::new(unfolded, count * lines, sizes.line),
+                    begin > 0,
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
+
+    fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
+        Sizes::known(&self.window, self.groups, inputs[1].sizes(), inputs[0].width()).flops()
+    }
+}
+
+impl Operator for ConvolutionInputGradient {
+    fn describe(&self) -> String {
+        "convolution' of images".into()
+    }
+
+    fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
+        expect_inputs(inputs, 2)?;
+        Ok(inputs[0].with_sizes(&self.image))
+    }
+
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+        let filters = call.shapes[0].width();
+        let sizes = Sizes::known(&self.window, self.groups, &self.image, filters);
+        let (lines, own) = (sizes.lines(), filters / sizes.groups);
+        let scratch = &mut call.pass.memory.scratch;
+        for begin in (0..call.rows).step_by(sizes.images_at_once()) {
+            let count = sizes.images_at_once().min(call.rows - begin);
+            let images = &mut call.output[begin * sizes.image_len()..][..count * sizes.image_len()];
+            let delta = &call.inputs[0][begin * lines * filters..][..count * lines * filters];
+            let unfolded = room(scratch, count * lines * sizes.line);
+            images.fill(0.0);
+            for group in 0..sizes.groups {
+                let weight = &call.inputs[1][group * own * sizes.line..][..own * sizes.line];
+                multiply(
+                    MatrixMut::new(unfolded, count * lines, sizes.line),
+                    Matrix::strided(&delta[group * own..], count * lines, own, filters),
+                    Matrix::new(weight, own, sizes.line),
+                    false,
+                );
+                fold(unfolded, images, sizes.image, &self.window, sizes.places, sizes.groups, group);
+            }
+        }
+        Ok(())
+    }
+
+    fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
+
+    fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
+        Sizes::known(&self.window, self.groups, &self.image, inputs[0].width()).flops()
+    }
+}

@@ -1,0 +1,141 @@
+//! Pooling: one number for each window and channel of an image, the largest or the mean.
+
+use super::window::Window;
+use super::{Op, Operator, expect_inputs};
+use crate::autodiff::Tape;
+use crate::executor::Call;
+use crate::graph::{NodeId, Shape};
+use crate::kernel::pool;
+use thalweg_core::Result;
+
+/// What becomes of the numbers under a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// The largest; padding never wins.
+    Largest,
+    /// The sum over the window's size; padding counts as 0.
+    Mean,
+}
+
+/// Windows over `height x width x channels`; beside the result of the largest, which point of the window it was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pool {
+    /// Largest or mean.
+    pub pooling: Pooling,
+    /// How the windows lie on the image.
+    pub window: Window,
+}
+
+/// The way back: the inputs are the gradient of the result and, for the largest, the chosen points.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolGradient {
+    /// Largest or mean.
+    pub pooling: Pooling,
+    /// How the windows lie on the image.
+    pub window: Window,
+    /// Height, width and channels of an image.
+    pub image: [usize; 3],
+}
+
+/// A point's share of its window's mean.
+fn share(window: &Window) -> f32 {
+    1.0 / (window.size[0] * window.size[1]) as f32
+}
+
+impl Operator for Pool {
+    fn describe(&self) -> String {
+        let name = if self.pooling == Pooling::Largest { "largest" } else { "mean" };
+        format!("{name} of {}x{}", self.window.size[0], self.window.size[1])
+    }
+
+    fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
+        expect_inputs(inputs, 1)?;
+        let &[height, width, channels] = inputs[0].sizes() else {
+            return Err(format!("expected an image (height x width x channels), got {}", inputs[0]));
+        };
+        if self.window.padding.iter().zip(&self.window.size).any(|(padding, size)| 2 * padding > *size) {
+            return Err("padding must be at most half of the window".into());
+        }
+        let [down, across] = self.window.places([height, width])?;
+        Ok(inputs[0].with_sizes(&[down, across, channels]))
+    }
+
+    fn parts(&self, inputs: &[&Shape]) -> Vec<Shape> {
+        self.shape(inputs).into_iter().collect()
+    }
+
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+        let sizes = call.shapes[0].sizes();
+        let (image, rows, window) = ([sizes[0], sizes[1], sizes[2]], call.rows, &self.window);
+        let (images, output) = (call.inputs[0], &mut *call.output);
+        match (self.pooling, call.parts[0].as_deref_mut()) {
+            (Pooling::Mean, _) => {
+                output.fill(0.0);
+                pool::gather(output, images, window, image, rows, share(window));
+            }
+            (Pooling::Largest, None) => {
+                output.fill(f32::NEG_INFINITY);
+                pool::largest(output, images, window, image, rows);
+            }
+            (Pooling::Largest, Some(chosen)) => {
+                output.fill(f32::NEG_INFINITY);
+                pool::largest_chosen(output, chosen, images, window, image, rows);
+            }
+        }
+        Ok(())
+    }
+
+    fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
+        let images = tape.input(node, 0);
+        let sizes = tape.shape(images).sizes();
+        let image = [sizes[0], sizes[1], sizes[2]];
+        let op = Op::PoolGradient(PoolGradient { pooling: self.pooling, window: self.window, image });
+        let gradient = match self.pooling {
+            Pooling::Mean => tape.add(op, &[delta]),
+            Pooling::Largest => {
+                let chosen = tape.add(Op::Part(0), &[node]);
+                tape.add(op, &[delta, chosen])
+            }
+        };
+        tape.give(images, gradient);
+    }
+
+    fn flops(&self, _: &[&Shape], shape: &Shape) -> u64 {
+        (self.window.size[0] * self.window.size[1] * shape.per_row()) as u64
+    }
+}
+
+impl Operator for PoolGradient {
+    fn describe(&self) -> String {
+        "pool'".into()
+    }
+
+    fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
+        Ok(inputs[0].with_sizes(&self.image))
+    }
+
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+        let (image, rows, window) = (self.image, call.rows, &self.window);
+        call.output.fill(0.0);
+        match self.pooling {
+            Pooling::Mean => {
+                pool::spread(call.output, call.inputs[0], window, image, rows, share(window));
+            }
+            Pooling::Largest => {
+                pool::give_chosen(call.output, call.inputs[0], call.inputs[1], window, image, rows);
+            }
+        }
+        Ok(())
+    }
+
+    /// Only the mean's way back is used forwards: to make an image larger.
+    fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
+        assert_eq!(self.pooling, Pooling::Mean, "only means are spread forwards");
+        let gradient = tape.add(Op::Pool(Pool { pooling: self.pooling, window: self.window }), &[delta]);
+        tape.give(tape.input(node, 0), gradient);
+    }
+
+    fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
+        (self.window.size[0] * self.window.size[1] * inputs[0].per_row()) as u64
+    }
+}

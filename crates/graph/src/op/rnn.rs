@@ -1,0 +1,114 @@
+//! The recurrent part of a plain recurrent layer: `tanh(read + weight * before)`.
+
+use super::delay::Delay;
+use super::matrix::{Matrix, MatrixMut, multiply, transpose};
+use super::product::Product;
+use super::{Op, Operator, expect_inputs};
+use crate::activation::Activation;
+use crate::autodiff::Tape;
+use crate::executor::{Call, room};
+use crate::graph::{NodeId, Shape};
+use crate::kernel::{activate, arithmetic};
+use thalweg_core::Result;
+
+/// In place on what each position reads, `[positions, units]`; the second input is the `[units, units]` weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rnn;
+
+/// The way back, in place on the gradient of the answers; the other inputs are the answers and the weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RnnGradient;
+
+impl Operator for Rnn {
+    fn describe(&self) -> String {
+        "rnn".into()
+    }
+
+    fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
+        expect_inputs(inputs, 2)?;
+        match inputs[0].sizes() {
+            [_, units] if *units == inputs[1].width() => Ok(inputs[0].clone()),
+            _ => Err(format!("expected a sequence of {} numbers, got {}", inputs[1].width(), inputs[0])),
+        }
+    }
+
+    fn in_place(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+        let [positions, units] = [call.shape.sizes()[0], call.shape.sizes()[1]];
+        let scratch = room(&mut call.pass.memory.scratch, (call.rows + units) * units);
+        let (before, turned) = scratch.split_at_mut(call.rows * units);
+        transpose(turned, call.inputs[1], units);
+        let weight = Matrix::new(turned, units, units);
+        for position in 0..positions {
+            if position > 0 && call.rows > 0 {
+                let wide = positions * units;
+                let result = MatrixMut::strided(&mut call.output[position * units..], call.rows, units, wide);
+                multiply(result, Matrix::new(before, call.rows, units), weight, true);
+            }
+            for (row, before) in before.chunks_exact_mut(units).enumerate() {
+                let now = &mut call.output[(row * positions + position) * units..][..units];
+                activate::forward(now, Activation::Tanh);
+                before.copy_from_slice(now);
+            }
+        }
+        Ok(())
+    }
+
+    fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
+        let [read, weight] = [tape.input(node, 0), tape.input(node, 1)];
+        let delta = tape.add(Op::RnnGradient(RnnGradient), &[delta, node, weight]);
+        let before = tape.add(Op::Delay(Delay), &[node]);
+        let gradient = tape.add(Op::Product(Product::over_rows()), &[delta, before]);
+        tape.give(weight, gradient);
+        tape.give(read, delta);
+    }
+
+    fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
+        2 * (shape.per_row() * inputs[1].width()) as u64
+    }
+}
+
+impl Operator for RnnGradient {
+    fn describe(&self) -> String {
+        "rnn'".into()
+    }
+
+    fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
+        expect_inputs(inputs, 3)?;
+        Ok(inputs[0].clone())
+    }
+
+    fn in_place(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+        let [positions, units] = [call.shape.sizes()[0], call.shape.sizes()[1]];
+        let weight = Matrix::new(call.inputs[2], units, units);
+        let carried = room(&mut call.pass.memory.scratch, call.rows * units);
+        carried.fill(0.0);
+        for position in (0..positions).rev() {
+            for (row, carried) in carried.chunks_exact(units).enumerate() {
+                let place = (row * positions + position) * units;
+                let delta = &mut call.output[place..place + units];
+                arithmetic::add(delta, carried);
+                activate::slope(delta, &call.inputs[1][place..place + units], Activation::Tanh);
+            }
+            if position > 0 && call.rows > 0 {
+                let own =
+                    Matrix::strided(&call.output[position * units..], call.rows, units, positions * units);
+                multiply(MatrixMut::new(carried, call.rows, units), own, weight, false);
+            }
+        }
+        Ok(())
+    }
+
+    fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
+
+    fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
+        2 * (shape.per_row() * inputs[2].width()) as u64
+    }
+}

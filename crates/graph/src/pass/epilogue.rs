@@ -1,0 +1,50 @@
+//! Moves the chain behind a product into the product, where each part of the result is still in the cache.
+
+use super::MOST_INPUTS;
+use crate::graph::Graph;
+use crate::op::Op;
+use crate::op::elementwise::Elementwise;
+
+/// The graph with every chain over a product's result, if nobody else reads it, as the product's epilogue.
+pub fn run(graph: &Graph) -> Graph {
+    let uses = graph.uses();
+    graph.rewrite(|new, id, op, inputs| {
+        if let Op::Elementwise(chain) = op
+            && uses[graph.node(id).inputs[0].0] == 1
+            && let Some(fused) = extended(&new.node(inputs[0]).op, chain)
+        {
+            let all = [new.node(inputs[0]).inputs.as_slice(), &inputs[1..]].concat();
+            if all.len() <= MOST_INPUTS {
+                return new.must_add(fused, &all);
+            }
+        }
+        new.must_add(op.clone(), inputs)
+    })
+}
+
+/// A product with a chain behind what it already does.
+fn extended(op: &Op, chain: &Elementwise) -> Option<Op> {
+    let mut op = op.clone();
+    let epilogue = match &mut op {
+        Op::Product(product) => &mut product.epilogue,
+        Op::FeatureProduct(product) => &mut product.epilogue,
+        Op::Convolution(convolution) => &mut convolution.epilogue,
+        _ => return None,
+    };
+    epilogue.steps.extend_from_slice(&chain.steps);
+    Some(op)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pass::tests::keeps_results;
+
+    #[test]
+    fn bias_and_activation_follow_their_product() {
+        let (_, after) = keeps_results(run);
+        let texts: Vec<String> = after.nodes().map(|(_, node)| node.op.operator().describe()).collect();
+        assert!(texts.contains(&"product a b' + bias + relu".to_string()), "{texts:?}");
+        assert!(texts.contains(&"product a b + tanh'".to_string()), "{texts:?}");
+    }
+}

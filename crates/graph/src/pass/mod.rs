@@ -1,0 +1,95 @@
+//! Passes: pure functions from a graph to a graph that computes the same with less.
+//!
+//! [`gather`], [`softmax_loss`] and [`inference`] come before differentiation, [`penalize`] after it,
+//! then the others in the order of [`optimize`].
+
+pub mod chain;
+pub mod constant;
+pub mod copy;
+pub mod dead_code;
+pub mod epilogue;
+pub mod features;
+pub mod gather;
+pub mod inference;
+pub mod penalize;
+pub mod softmax_loss;
+pub mod subexpression;
+
+use crate::graph::Graph;
+
+/// Most inputs of a fused node: the executor keeps them in an array on its stack.
+pub(crate) const MOST_INPUTS: usize = 8;
+
+/// All that makes a finished graph cheaper.
+pub fn optimize(graph: &Graph) -> Graph {
+    let passes = [
+        dead_code::run,
+        constant::run,
+        subexpression::run,
+        features::run,
+        chain::run,
+        copy::run,
+        epilogue::run,
+    ];
+    passes.iter().fold(graph.clone(), |graph, pass| dead_code::run(&pass(&graph)))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::activation::Activation;
+    use crate::autodiff::differentiate;
+    use crate::executor::Executor;
+    use crate::network::Network;
+    use crate::op::Op;
+    use crate::plan::Plan;
+    use thalweg_core::{Batch, Features, Layout, Model, NoHooks, Rng, Targets};
+
+    /// A differentiated network before any pass, with its layout.
+    pub fn sample() -> (Graph, Layout) {
+        let network = Network::with_inputs(5)
+            .dense(7, Activation::Relu)
+            .dense(4, Activation::Tanh)
+            .dense(3, Activation::None)
+            .classification()
+            .unwrap();
+        (differentiate(&softmax_loss::run(network.graph())), network.layout().clone())
+    }
+
+    /// The gradient that a graph gives for a fixed batch and fixed parameters.
+    pub fn gradient(graph: &Graph, layout: &Layout) -> Vec<f32> {
+        let mut rng = Rng::keyed(1, "pass", &[]);
+        let parameters: Vec<f32> = (0..layout.len()).map(|_| rng.normal()).collect();
+        let batch = Batch {
+            epoch: 0,
+            rows: (0..6).collect(),
+            width: 5,
+            features: Features::Dense((0..30).map(|_| rng.normal()).collect()),
+            targets: Targets::Classes(vec![0, 1, 2, 2, 1, 0]),
+        };
+        let mut gradient = vec![f32::NAN; layout.len()];
+        let plan = Plan::gradients(graph, layout);
+        let mut executor = Executor::default();
+        executor.run(&plan, layout, &parameters, &mut gradient, &batch, 0.5, 0, &mut NoHooks).unwrap();
+        gradient
+    }
+
+    /// Asserts that a pass changes how, not what.
+    pub fn keeps_results(pass: fn(&Graph) -> Graph) -> (Graph, Graph) {
+        let (before, layout) = sample();
+        let after = pass(&before);
+        for (old, new) in gradient(&before, &layout).iter().zip(gradient(&after, &layout)) {
+            assert!((old - new).abs() <= 1e-6 * (1.0 + old.abs()), "{old} became {new}");
+        }
+        (before, after)
+    }
+
+    #[test]
+    fn all_passes_together_keep_results_and_save_nodes() {
+        let (before, after) = keeps_results(optimize);
+        assert!(after.nodes().len() < before.nodes().len());
+        let computing =
+            |graph: &Graph| graph.nodes().filter(|(_, node)| matches!(node.op, Op::Elementwise(_))).count();
+        assert_eq!(computing(&after), 0, "every element-wise step went into a product");
+    }
+}

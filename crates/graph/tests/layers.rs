@@ -1,0 +1,299 @@
+//! Every layer's gradient against differences of the loss, and what must hold between batches.
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use thalweg_core::{Batch, Error, Features, Gradient, Hooks, Model, NoHooks, Rng, Targets, Task};
+use thalweg_graph::{Input, Network};
+
+/// A network from texts, on rows of that shape.
+fn network(layers: &[String], input: Input, classes: usize) -> Network {
+    Network::build_for(layers, input, classes, Task::Classification).unwrap()
+}
+
+fn texts(layers: &[&str]) -> Vec<String> {
+    layers.iter().map(|text| text.to_string()).collect()
+}
+
+fn random_batch(rng: &mut Rng, input: Input, rows: usize, classes: usize) -> Batch {
+    let features = match input {
+        Input::Symbols { window, vocabulary } => Features::Tokens {
+            symbols: (0..rows * window).map(|_| rng.below(vocabulary as u64) as u32).collect(),
+            window,
+            vocabulary,
+        },
+        input => Features::Dense((0..rows * input.width()).map(|_| rng.normal()).collect()),
+    };
+    let targets = Targets::Classes((0..rows).map(|_| rng.below(classes as u64) as u32).collect());
+    Batch { epoch: 3, rows: (0..rows as u64).collect(), width: input.width(), features, targets }
+}
+
+/// Moves the parameters of one tensor at a time along a random direction, and compares the loss's change with what the
+/// gradient says. The forward pass is in single precision, so that steps cannot be small: `tolerance` is a share of the
+/// gradient's length.
+fn check_slopes(
+    layers: &[String],
+    input: Input,
+    classes: usize,
+    rows: usize,
+    seed: u64,
+) -> Result<(), TestCaseError> {
+    let mut network = network(layers, input, classes);
+    let mut rng = Rng::keyed(seed, "layers", &[]);
+    let batch = random_batch(&mut rng, input, rows, classes);
+    let layout = network.layout().clone();
+    let mut parameters = vec![0.0; layout.len()];
+    network.initialize(seed, &mut parameters);
+    parameters.iter_mut().for_each(|value| *value += 0.4 * rng.normal());
+    let mut gradient = vec![f32::NAN; layout.len()];
+    let mut slope_at = |parameters: &[f32], gradient: &mut [f32]| {
+        network.gradient(parameters, &batch, 1.0, gradient, &mut NoHooks).unwrap()
+    };
+    slope_at(&parameters, &mut gradient);
+    let mut rubbish = gradient.clone();
+    for tensor in layout.tensors() {
+        if tensor.name.contains("running") {
+            continue;
+        }
+        let direction: Vec<f32> = tensor.range().map(|_| rng.normal()).collect();
+        let length = direction.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-6);
+        let mut loss_at = |step: f32| {
+            let mut moved = parameters.clone();
+            for (value, direction) in moved[tensor.range()].iter_mut().zip(&direction) {
+                *value += step * direction / length;
+            }
+            slope_at(&moved, &mut rubbish).loss
+        };
+        let mut central = |step: f32| (loss_at(step) - loss_at(-step)) / (2.0 * f64::from(step));
+        // Two steps together cancel what the slope's own curvature adds to each.
+        let difference = (4.0 * central(5e-3) - central(1e-2)) / 3.0;
+        let own = gradient[tensor.range()].iter().zip(&direction);
+        let expected: f64 = own.map(|(g, d)| f64::from(*g) * f64::from(*d / length)).sum();
+        let size: f64 = gradient[tensor.range()].iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+        prop_assert!(
+            (difference - expected).abs() <= 1e-2 * (0.1 + size),
+            "{layers:?} {}: the loss changes by {difference}, the gradient says {expected}",
+            tensor.name
+        );
+    }
+    Ok(())
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, rng_seed: RngSeed::Fixed(7), failure_persistence: None, ..Default::default() }
+}
+
+/// Layers over images; smooth activations, so that differences mean something.
+fn image_layers() -> Vec<Vec<String>> {
+    [
+        &["conv 4 3x3 tanh", "dense auto"][..],
+        &["conv 4 1x1", "dense auto"],
+        &["conv 4 3x2 stride 2 pad 1 gelu", "flatten", "dense auto"],
+        &["conv 4 2x2 dilation 2 pad 2 tanh", "dense auto"],
+        &["conv 4 3 pad 1", "conv 6 3 pad 1 groups 2 tanh", "dense auto"],
+        &["pool mean 2", "dense auto"],
+        &["conv 3 3 pad 1", "pool max 2", "dense auto"],
+        &["conv 3 3 pad 1", "pool max 3 stride 1 pad 1", "tanh", "dense auto"],
+        &["conv 3 3 pad 1 tanh", "pool global", "dense auto"],
+        &["conv 3 3 pad 1", "batchnorm", "tanh", "dense auto"],
+        &["conv 3 3 pad 1", "layernorm", "tanh", "dense auto"],
+        &["residual conv 2 3x3 pad 1 tanh | conv 2 3x3 pad 1", "dense auto"],
+        &["residual conv 4 3x3 pad 1 stride 2 tanh | conv 4 3x3 pad 1", "dense auto"],
+        &["conv 2 3 stride 2 pad 1 tanh", "upsample 2", "dense auto"],
+        &["concat conv 3 1x1 tanh | conv 2 3x3 pad 1 & gelu | pool mean 3 stride 1 pad 1", "dense auto"],
+        &["flatten", "dropout 0.3", "dense 5 elu", "dropout 0.5", "dense auto"],
+        &["dense 6 leaky-relu", "batchnorm", "dense auto"],
+        &["dense 6 sigmoid", "layernorm", "softmax", "dense auto"],
+    ]
+    .iter()
+    .map(|layers| texts(layers))
+    .collect()
+}
+
+fn sequence_layers() -> Vec<Vec<String>> {
+    [
+        &["embedding 4", "dense auto"][..],
+        &["embedding 4 positions", "layernorm", "dense auto"],
+        &["embedding 4", "transpose", "layernorm", "transpose", "dense auto"],
+        &["embedding 4", "lstm 3", "dense auto"],
+        &["lstm 3", "lstm 2", "last", "dense auto"],
+        &["embedding 4", "gru 3", "dense auto"],
+        &["gru 3", "rnn 2", "last", "dense auto"],
+        &["embedding 3", "rnn 4", "dense auto"],
+        &["embedding 6", "attention 2", "dense auto"],
+        &["embedding 6 positions", "attention 3 causal", "last", "dense auto"],
+        &[
+            "embedding 4 positions",
+            "residual layernorm | attention 2 causal",
+            "residual layernorm | dense 8 gelu | dense 4",
+            "layernorm",
+            "dense auto",
+        ],
+    ]
+    .iter()
+    .map(|layers| texts(layers))
+    .collect()
+}
+
+proptest! {
+    #![proptest_config(config(150))]
+
+    #[test]
+    fn gradients_over_images_are_slopes(
+        layers in prop::sample::select(image_layers()),
+        height in 4usize..8, width in 4usize..8, rows in 0usize..6, seed: u64,
+    ) {
+        check_slopes(&layers, Input::Image([height, width, 2]), 3, rows, seed)?;
+    }
+
+    #[test]
+    fn gradients_over_sequences_are_slopes(
+        layers in prop::sample::select(sequence_layers()),
+        window in 1usize..7, rows in 0usize..5, seed: u64,
+    ) {
+        let input = Input::Symbols { window, vocabulary: 5 };
+        check_slopes(&layers, input, 5, rows, seed)?;
+    }
+
+    #[test]
+    fn parts_add_up_to_the_whole(
+        images in prop::sample::select(image_layers()),
+        sequences in prop::sample::select(sequence_layers()),
+        sequence: bool, rows in 0usize..9, cut in 0.0..1.0f64, seed: u64,
+    ) {
+        let (layers, input, classes) = match sequence {
+            true => (sequences, Input::Symbols { window: 5, vocabulary: 5 }, 5),
+            false => (images, Input::Image([6, 6, 2]), 3),
+        };
+        prop_assume!(!layers.iter().any(|layer| layer.starts_with("batchnorm")));
+        let mut network = network(&layers, input, classes);
+        let mut rng = Rng::keyed(seed, "parts", &[]);
+        let whole = random_batch(&mut rng, input, rows, classes);
+        let mut parameters = vec![0.0; network.layout().len()];
+        network.initialize(seed, &mut parameters);
+        let mut gradient_of = |rows: std::ops::Range<usize>| {
+            let batch = part(&whole, rows);
+            let mut gradient = vec![f32::NAN; parameters.len()];
+            let tally = network.gradient(&parameters, &batch, 0.5, &mut gradient, &mut NoHooks).unwrap();
+            (tally, gradient)
+        };
+        let middle = (rows as f64 * cut) as usize;
+        let (tally, all) = gradient_of(0..rows);
+        let (first, left) = gradient_of(0..middle);
+        let (second, right) = gradient_of(middle..rows);
+        prop_assert!((tally.loss - first.loss - second.loss).abs() < 1e-4 * (1.0 + tally.loss));
+        let largest = all.iter().fold(1.0f32, |most, value| most.max(value.abs()));
+        for ((all, left), right) in all.iter().zip(left).zip(right) {
+            prop_assert!((all - left - right).abs() <= 1e-5 * largest, "{all} {left} {right}");
+        }
+    }
+}
+
+#[test]
+fn an_embedding_announces_the_rows_it_touched() {
+    #[derive(Default)]
+    struct Heard(Vec<(usize, Vec<u32>, Vec<f32>)>);
+    impl Hooks for Heard {
+        fn gradient(&mut self, piece: Gradient<'_>) -> Result<(), Error> {
+            if let Gradient::Rows { tensor, rows, values } = piece {
+                self.0.push((tensor, rows.to_vec(), values.to_vec()));
+            }
+            Ok(())
+        }
+        fn reduce(&mut self, _: &mut [f32]) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+    let input = Input::Symbols { window: 3, vocabulary: 9 };
+    for layers in
+        [texts(&["embedding 2 positions", "dense auto"]), texts(&["embedding 2", "lstm 3", "dense auto"])]
+    {
+        let mut network = network(&layers, input, 9);
+        let mut batch = random_batch(&mut Rng::keyed(1, "rows", &[]), input, 2, 9);
+        batch.features = Features::Tokens { symbols: vec![7, 2, 2, 5, 7, 2], window: 3, vocabulary: 9 };
+        let mut parameters = vec![0.0; network.layout().len()];
+        network.initialize(1, &mut parameters);
+        let mut gradient = vec![f32::NAN; parameters.len()];
+        let mut heard = Heard::default();
+        network.gradient(&parameters, &batch, 1.0, &mut gradient, &mut heard).unwrap();
+        let [(tensor, rows, values)] = heard.0.as_slice() else { panic!("one table, announced once") };
+        assert_eq!(rows, &[2, 5, 7]);
+        let table = &gradient[network.layout().tensors()[*tensor].range()];
+        for (row, line) in table.chunks(2).enumerate() {
+            match rows.iter().position(|touched| *touched as usize == row) {
+                Some(place) => assert_eq!(line, &values[place * 2..place * 2 + 2]),
+                None => assert_eq!(line, [0.0, 0.0]),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shape_that_does_not_fit_names_layer_expected_and_got() {
+    let complaint = |layers: &[&str], input: Input| {
+        Network::build_for(&texts(layers), input, 3, Task::Classification).unwrap_err().message
+    };
+    let (image, text) = (Input::Image([6, 6, 2]), Input::Symbols { window: 4, vocabulary: 3 });
+    let cases = [
+        (
+            complaint(&["dense 8", "conv 4 3x3", "dense auto"], image),
+            "model.layers[1]: expected an image",
+            "got rows x 8",
+        ),
+        (
+            complaint(&["conv 4 7x7", "dense auto"], image),
+            "model.layers[0]: a window of 7x7",
+            "an image of 6x6",
+        ),
+        (
+            complaint(&["embedding 4", "dense auto"], image),
+            "model.layers[0]: expected symbols",
+            "got rows x 6 x 6 x 2",
+        ),
+        (
+            complaint(&["lstm 4", "dense auto"], image),
+            "model.layers[0]: expected a sequence",
+            "got rows x 6 x 6 x 2",
+        ),
+        (
+            complaint(&["embedding 5", "attention 2", "dense auto"], text),
+            "model.layers[1]: 5 numbers",
+            "2 heads",
+        ),
+        (
+            complaint(&["residual dense 8", "dense auto"], Input::Flat(4)),
+            "model.layers[0]: what goes around is rows x 4",
+            "rows x 8",
+        ),
+        (
+            complaint(&["conv 3 3x3"], image),
+            "model.layers[0]: expected one line of numbers",
+            "got rows x 4 x 4 x 3",
+        ),
+        (
+            complaint(&["conv 4 3x3 groups 3", "dense auto"], image),
+            "model.layers[0]: 2 channels and 4 filters",
+            "3 groups",
+        ),
+    ];
+    for (message, beginning, end) in cases {
+        assert!(message.starts_with(beginning) && message.contains(end), "{message}");
+    }
+}
+
+/// A part of a batch's rows.
+fn part(batch: &Batch, rows: std::ops::Range<usize>) -> Batch {
+    let features = match &batch.features {
+        Features::Tokens { symbols, window, vocabulary } => Features::Tokens {
+            symbols: symbols[rows.start * window..rows.end * window].to_vec(),
+            window: *window,
+            vocabulary: *vocabulary,
+        },
+        Features::Dense(values) => {
+            Features::Dense(values[rows.start * batch.width..rows.end * batch.width].to_vec())
+        }
+        features => features.clone(),
+    };
+    let Targets::Classes(classes) = &batch.targets else { panic!("classes") };
+    let targets = Targets::Classes(classes[rows.clone()].to_vec());
+    Batch { epoch: batch.epoch, rows: batch.rows[rows].to_vec(), width: batch.width, features, targets }
+}
