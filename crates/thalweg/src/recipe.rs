@@ -3,18 +3,19 @@
 use std::cell::RefCell;
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::Data;
-use thalweg_graph::Network;
+use thalweg_graph::{Input, Network, Options};
 use thalweg_train::Recipe;
 
 /// Data and model as the job file says.
 pub struct JobRecipe {
     layers: Vec<String>,
+    seed: u64,
 }
 
 impl JobRecipe {
     /// For a job.
     pub fn new(job: &JobSpec) -> JobRecipe {
-        JobRecipe { layers: job.model.layers.clone() }
+        JobRecipe { layers: job.model.layers.clone(), seed: job.train.seed }
     }
 }
 
@@ -23,8 +24,9 @@ impl Recipe for JobRecipe {
         Data::open(&job.data, job.train.seed)
     }
     fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
-        let network = Network::build(&self.layers, schema.width(), schema.outputs(), schema.task)?;
-        Ok(Box::new(network))
+        let options = Options { seed: self.seed, ..Options::default() };
+        let input = Input::of(schema);
+        Ok(Box::new(Network::build_with(&self.layers, input, schema.outputs(), schema.task, options)?))
     }
     fn layers(&self) -> Vec<String> {
         self.layers.clone()

@@ -64,8 +64,7 @@ impl SavedModel {
         if self.layers.is_empty() {
             return Err(Error::job("this model was built by a program: only that program can run it"));
         }
-        let network =
-            Network::build(&self.layers, self.schema.width(), self.schema.outputs(), self.schema.task)?;
+        let network = Network::for_schema(&self.layers, &self.schema)?;
         let parameters = flatten(&self.tensors, network.layout())?;
         Ok((network, parameters))
     }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::Rank;
 use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::model::Role;
 use thalweg_core::spec::schedule::Schedule;
 use thalweg_core::{Batch, JobSpec, Model, NoHooks, Result};
 use thalweg_data::{Data, Sampler, share};
@@ -211,11 +212,17 @@ impl<'a> Worker<'a> {
     /// `w`: the update rule's answer to `g`, corrected, at the rate of this step. As `g` has the same bits everywhere,
     /// penalties count once and clipping is the same on every rank.
     pub fn update(&mut self) -> Result<()> {
-        let Parts { parameters, optimizer, .. } = &mut self.parts;
+        let Parts { parameters, optimizer, model, .. } = &mut self.parts;
         let gradient = &self.buffer[..parameters.len()];
         let (rate, correction) = (self.schedule.rate(self.next), &self.correction);
         self.rank.compute("update", 10 * parameters.len() as u64, || {
             optimizer.step(rate, correction, parameters, gradient);
+            // Running statistics are not learned: what arrives as their gradient is how far they are to move.
+            for tensor in model.layout().tensors().iter().filter(|tensor| tensor.role == Role::Statistic) {
+                for (value, way) in parameters[tensor.range()].iter_mut().zip(&gradient[tensor.range()]) {
+                    *value -= way;
+                }
+            }
             Ok(())
         })
     }
