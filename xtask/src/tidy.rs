@@ -18,6 +18,9 @@ use tree::Tree;
 /// Files in which `unsafe` may stand, each with a `SAFETY:` comment.
 const UNSAFE_ALLOWED: &[&str] = &["crates/graph/src/kernel/dispatch.rs", "crates/graph/src/op/matrix.rs"];
 
+/// The module that may ask for what only Linux has.
+const LINUX: &str = "crates/comm/src/linux/";
+
 /// Files of the binary's command folder that are no sub-command of their own.
 const NOT_SUBCOMMANDS: &[&str] = &["mod"];
 
@@ -63,6 +66,11 @@ const RULES: &[Rule] = &[
         name: "unsafe",
         reason: "unsafe is rare and explained",
         check: |tree| source::unsafe_code(tree, UNSAFE_ALLOWED),
+    },
+    Rule {
+        name: "linux",
+        reason: "what only Linux has sits behind one module",
+        check: |tree| source::linux_only(tree, LINUX),
     },
     Rule { name: "layers", reason: "dependencies between crates point one way", check: manifest::layers },
     Rule { name: "manifest", reason: "every crate says what it is", check: manifest::described },

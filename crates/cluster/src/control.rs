@@ -103,6 +103,7 @@ fn lost_coordinator(cause: &str, pulse: &Pulse) -> Error {
             step: Some(pulse.step),
             operation: Some(pulse.name.clone()),
             cause: cause.into(),
+            detect_s: None,
         },
     )
 }

@@ -104,8 +104,19 @@ impl Inquest {
         // Even the strongest evidence waits until the others have said what they waited in, or the patience is over.
         let seen = matches!(best, Evidence::Silent { .. } | Evidence::Stuck { .. });
         let witnesses = seen || self.evidence.iter().any(|(_, evidence)| matches!(evidence, Evidence::Failed { error, rank, .. } if blames_other(*rank, error)));
-        (ripe || (self.is_settled() && (witnesses || weight(best).0 == 0 || self.names.len() == 1)))
-            .then(|| self.explain(best))
+        (ripe || (self.is_settled() && (witnesses || weight(best).0 == 0 || self.names.len() == 1))).then(
+            || {
+                let mut error = self.explain(best);
+                if let Some(culprit) = &mut error.culprit {
+                    culprit.detect_s = Some(match best {
+                        Evidence::Silent { seconds, .. } => *seconds,
+                        Evidence::Stuck { pulse, .. } => pulse.since,
+                        _ => now.saturating_sub(*since).as_secs_f64(),
+                    });
+                }
+                error
+            },
+        )
     }
 
     fn explain(&self, best: &Evidence) -> Error {
@@ -148,6 +159,7 @@ impl Inquest {
             step: Some(step),
             operation: Some(waited.map_or(pulse, |(_, wait)| wait).name.clone()),
             cause,
+            detect_s: None,
         })
     }
 
@@ -189,6 +201,7 @@ pub fn sign(mut error: Error, rank: usize, world: usize, host: &str, pulse: &Pul
         step: Some(pulse.step),
         operation: Some(pulse.name.clone()),
         cause: error.message.clone(),
+        detect_s: None,
     }));
     if world > 1 {
         error.message = format!("rank {rank}: {}", error.message);

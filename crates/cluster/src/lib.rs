@@ -10,8 +10,6 @@ pub mod control;
 pub mod durable;
 pub mod engine;
 pub mod inquest;
-pub mod linux;
-pub mod machine;
 pub mod rank;
 pub mod rendezvous;
 pub mod session;
@@ -21,3 +19,4 @@ pub mod watch;
 
 pub use beacon::Beacon;
 pub use rank::Rank;
+pub use thalweg_comm::linux;

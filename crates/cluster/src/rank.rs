@@ -275,6 +275,7 @@ impl Rank {
                     step: Some(self.step),
                     operation: Some(operation),
                     cause: fault.to_string(),
+                    detect_s: None,
                 })
             }
             None => Error::new(Kind::RankFailed, format!("{operation} ended at step {}: {fault}", self.step)),

@@ -231,8 +231,9 @@ impl Session {
         let broken = |error: std::io::Error| Error::io("cannot set up a connection", &error);
         let control = joined.control.try_clone().map_err(broken)?;
         let line = Line::open(control, terms.step_deadline, Arc::clone(&self.beacon)).map_err(broken)?;
-        let witness = Arc::clone(&line);
+        let (witness, speaker) = (Arc::clone(&line), Arc::clone(&emit));
         self.beacon.call_witness(Box::new(move |error, pulse| {
+            speaker(Event::Lost { error: error.clone(), pulse: pulse.clone() });
             witness.say(&Control::Witness(Box::new(error.clone()), pulse.clone()));
         }));
         // Set once: this is the only place.

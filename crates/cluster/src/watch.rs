@@ -15,6 +15,8 @@ pub struct Watch {
     ranks: Vec<Heard>,
     /// When this watcher last woke from a sleep of its own.
     awake_since: Duration,
+    /// Some rank is past the rendezvous, so all have arrived there.
+    met: bool,
 }
 
 #[derive(Clone, Default)]
@@ -28,7 +30,13 @@ impl Watch {
     pub fn new(world: usize, deadline: Duration, start_deadline: Duration) -> Watch {
         // A little before the deadline, so that the job has ended by then.
         let deadline = deadline - deadline.min(Duration::from_secs(2)) / 10;
-        Watch { deadline, start_deadline, ranks: vec![Heard::default(); world], awake_since: Duration::ZERO }
+        Watch {
+            deadline,
+            start_deadline,
+            ranks: vec![Heard::default(); world],
+            awake_since: Duration::ZERO,
+            met: false,
+        }
     }
 
     /// A rank should be heard of from this moment on: silence counts even if it never said anything.
@@ -38,8 +46,21 @@ impl Watch {
 
     /// A rank gave a sign of life.
     pub fn heard(&mut self, rank: usize, now: Duration, pulse: Pulse) {
+        if pulse.phase != Phase::Starting && !self.met {
+            self.meet(now);
+        }
         if let Some(heard) = self.ranks.get_mut(rank) {
             heard.last = Some((now, pulse));
+        }
+    }
+
+    /// The ranks have found each other: whoever has said nothing since is no longer on its way, it is silent.
+    fn meet(&mut self, now: Duration) {
+        self.met = true;
+        for (when, pulse) in self.ranks.iter_mut().filter_map(|heard| heard.last.as_mut()) {
+            if pulse.phase == Phase::Starting {
+                (*when, pulse.phase) = (now, Phase::Preparing);
+            }
         }
     }
 
@@ -151,6 +172,16 @@ mod tests {
         watch.expect(1, at(0.0), Phase::Starting);
         assert_eq!(watch.verdict(at(29.0)), None);
         assert!(matches!(watch.verdict(at(30.0)), Some(Evidence::Silent { rank: 1, .. })));
+    }
+
+    #[test]
+    fn once_the_ranks_have_met_nobody_is_on_its_way_any_more() {
+        let mut watch = watch();
+        (0..2).for_each(|rank| watch.expect(rank, at(0.0), Phase::Starting));
+        watch.heard(0, at(5.0), pulse(Phase::Exchanging, 1, 0.1));
+        watch.heard(0, at(7.0), pulse(Phase::Exchanging, 1, 2.0));
+        assert_eq!(watch.verdict(at(6.9)), None);
+        assert!(matches!(watch.verdict(at(7.0)), Some(Evidence::Silent { rank: 1, .. })));
     }
 
     #[test]

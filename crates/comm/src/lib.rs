@@ -5,9 +5,12 @@
 //! whatever goes wrong into a [`Fault`] that names a rank. [`collective`] is the arithmetic above it: schedules as
 //! data, the executor that runs them on any transport, and the checker that proves them.
 //!
+//! [`linux`] holds what depends on the system.
+//!
 //! Nothing here knows what a model is, who started the ranks, or how they found each other.
 
 pub mod collective;
+pub mod linux;
 pub mod transport;
 pub mod wire;
 

@@ -44,6 +44,9 @@ pub struct Culprit {
     pub operation: Option<String>,
     /// Its own cause in few words: `killed by SIGKILL`, `silent for 2.0 s`.
     pub cause: String,
+    /// Seconds from the first sign of it, or from the last sign of life, until it was clear.
+    #[serde(default)]
+    pub detect_s: Option<f64>,
 }
 
 /// An error that says what, where and what to do.

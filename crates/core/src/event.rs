@@ -167,6 +167,13 @@ pub enum Event {
     },
     /// A rank's sign of life (not written to disk).
     Pulse(Pulse),
+    /// An operation with others failed; whose fault it is remains to be seen.
+    Lost {
+        /// What the rank saw.
+        error: Error,
+        /// What it was doing.
+        pulse: Pulse,
+    },
     /// A rank gives up.
     Failed {
         /// Why.

@@ -71,9 +71,9 @@ impl Folder {
     }
 }
 
-/// The user who runs this, by number. Where the kernel does not say, nobody's: then no folder is believed.
+/// The user who runs this, by number.
 fn user() -> u32 {
-    fs::metadata("/proc/self").map_or(u32::MAX, |process| process.uid())
+    nix::unistd::Uid::effective().as_raw()
 }
 
 #[cfg(test)]

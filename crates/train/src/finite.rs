@@ -72,7 +72,7 @@ fn check(
         step: Some(step),
         operation: Some(operation.into()),
         cause: what.clone(),
-        host: None,
+        ..Culprit::default()
     };
     Err(Error::new(Kind::NotFinite, format!("rank {rank}: {what} at step {step}"))
         .hint("lower the learning rate (train.optimizer.lr), scale the data (data.scale) or look for huge values in it")

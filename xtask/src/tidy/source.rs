@@ -84,6 +84,26 @@ pub fn unsafe_code(tree: &Tree, allowed: &[&str]) -> Vec<Finding> {
     findings
 }
 
+/// Marks of code that works on Linux only.
+const LINUX_MARKS: &[&str] =
+    &["\"/proc", "\"/sys/", "\"proc/", "\"sys/", "\"/dev/shm", "target_os", "os::linux", "memfd", "nix::libc"];
+
+/// The product's code knows the system through one module; tests and tools may look around themselves.
+pub fn linux_only(tree: &Tree, module: &str) -> Vec<Finding> {
+    let product =
+        |path: &str| path.starts_with("crates/") && path.contains("/src/") && !path.starts_with(module);
+    let mut findings = Vec::new();
+    for (file, text) in tree.with_extension("rs").filter(|(file, _)| product(&file.path)) {
+        for (number, line) in text.lines().enumerate().take_while(|(_, line)| *line != "#[cfg(test)]") {
+            let comment = line.trim_start().starts_with("//");
+            if !comment && LINUX_MARKS.iter().any(|mark| line.contains(mark)) {
+                findings.push(Finding::new(&file.path, number + 1, format!("ask {module} instead")));
+            }
+        }
+    }
+    findings
+}
+
 /// Whether the line, or the comments and attributes right above it, speak of safety.
 fn explained(lines: &[&str], number: usize) -> bool {
     let speaks = |line: &str| line.contains("SAFETY:") || line.contains("# Safety");
@@ -122,6 +142,14 @@ mod tests {
         let source = format!("// todo! in words\nlet a = \"dbg!(x)\";\ntodo!()\n#[ignore = \"x\"]\n{fixme}");
         let tree = Tree::of(&[("a.rs", &source)]);
         assert_eq!(lines_of(&left_open(&tree)), [("a.rs", 3), ("a.rs", 4), ("a.rs", 5)]);
+    }
+
+    #[test]
+    fn linux_has_one_module() {
+        let bare = "fn f() {\n    read(\"/proc/self/status\");\n}\n#[cfg(test)]\nread(\"/proc/1\")\n";
+        let paths = ["crates/comm/src/linux/a.rs", "crates/comm/src/b.rs", "crates/comm/tests/c.rs"];
+        let tree = Tree::of(&paths.map(|path| (path, bare)));
+        assert_eq!(lines_of(&linux_only(&tree, "crates/comm/src/linux/")), [("crates/comm/src/b.rs", 2)]);
     }
 
     #[test]

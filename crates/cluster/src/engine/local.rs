@@ -219,6 +219,9 @@ impl Crew {
                 self.watch.heard(rank, now, pulse.clone());
             }
             Event::Listening { address } => self.pass_on(&Wish::Coordinator(address.clone())),
+            Event::Lost { error, pulse } => {
+                self.inquest.hear(now, Evidence::Failed { rank, error: error.clone(), pulse: pulse.clone() });
+            }
             Event::Failed { error, pulse } => {
                 let worker = self.worker(rank);
                 worker.last = pulse.clone();

@@ -7,7 +7,6 @@
 
 pub mod fault;
 mod frame;
-mod hangup;
 pub mod mem;
 mod standing;
 pub mod stream;

@@ -4,8 +4,8 @@
 //! transfer in both directions, without threads, and watches every peer of the group for a hang-up, so that a death
 //! is noticed by those who exchange nothing with the dead.
 
-use super::hangup::{self, is_hang_up};
 use super::stream::{Interest, Link, Streamed, Wires};
+use crate::linux::hangup::{self, is_hang_up};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};

@@ -189,6 +189,7 @@ fn failure(error: &Error) -> Option<Failure> {
         rank: Some(culprit.rank),
         operation: culprit.operation.clone(),
         cause: culprit.cause.clone(),
+        detect_s: culprit.detect_s,
         ..Failure::default()
     })
 }
@@ -281,12 +282,14 @@ mod tests {
             step: Some(4),
             operation: Some("all-reduce of gradients".into()),
             cause: "killed by SIGKILL".into(),
-            host: None,
+            detect_s: Some(0.1),
+            ..Culprit::default()
         };
         let error = Error::new(Kind::RankFailed, "rank 1 died").blame(culprit);
         let report = view.finish(Outcome::Failed, Some(&error), Duration::from_secs(3));
         assert_eq!(report.failures[0].rank, Some(1));
         assert_eq!(report.failures[0].cause, "killed by SIGKILL");
+        assert_eq!(report.failures[0].detect_s, Some(0.1));
         assert_eq!((report.steps, report.train_s, report.samples_per_s), (4, 2.0, 500.0));
         assert_eq!(report.error, Some(error));
     }

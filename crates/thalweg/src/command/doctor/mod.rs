@@ -8,7 +8,7 @@ use check::{Check, listing};
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 use thalweg_cluster::engine::environment;
-use thalweg_cluster::machine::Machine;
+use thalweg_cluster::linux::Machine;
 use thalweg_core::{Error, Job, Result};
 
 mod check;

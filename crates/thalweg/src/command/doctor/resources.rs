@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use crate::view::wording::{bytes, counted};
-use thalweg_cluster::machine::Machine;
+use thalweg_cluster::linux::Machine;
 use thalweg_core::JobSpec;
 
 /// Below this much shared memory, containers are usually at their default of 64 MiB.

@@ -1,8 +1,6 @@
-//! What only Linux has, or spells its own way: host names, network interfaces, signals to process groups.
+//! The name and the addresses of this machine.
 
 use nix::net::if_::InterfaceFlags;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use std::net::IpAddr;
 
 /// The name of this machine; `THALWEG_HOST` overrides it.
@@ -50,17 +48,6 @@ fn ip(address: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
     address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()))
 }
 
-/// Ends a process and all that it started, at once. It must lead its own process group.
-pub fn kill_group(process: u32) {
-    // A group that is gone already is what we want: nothing to do about an error.
-    let _ = killpg(Pid::from_raw(process as i32), Signal::SIGKILL);
-}
-
-/// The name of a signal: `SIGKILL`.
-pub fn signal_name(number: i32) -> &'static str {
-    Signal::try_from(number).map_or("an unknown signal", |signal| signal.as_str())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,11 +71,5 @@ mod tests {
             assert_eq!(is_outward(address.parse().unwrap()), outward, "{address}");
         }
         assert!(outward_addresses().iter().all(|(address, _)| interface_of(*address).is_some()));
-    }
-
-    #[test]
-    fn signals_have_names() {
-        assert_eq!(signal_name(9), "SIGKILL");
-        assert_eq!(signal_name(-1), "an unknown signal");
     }
 }
