@@ -108,6 +108,10 @@ impl Beacon {
 
     /// The verdict, waiting a little for it: whoever sees a neighbour vanish learns the reason a moment later.
     pub fn await_verdict(&self, patience: Duration) -> Option<Error> {
+        if lock(&self.witness).is_none() {
+            // Nobody heard of it, so nobody will say more.
+            return self.verdict();
+        }
         let end = Instant::now() + patience;
         loop {
             if let Some(error) = self.verdict() {

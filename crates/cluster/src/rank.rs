@@ -129,12 +129,7 @@ impl Rank {
 
     /// Does a piece of the rank's own work. `operations` is what it costs in floating-point operations: a simulated
     /// rank is charged for it, a real one is measured.
-    pub fn compute<T>(
-        &mut self,
-        name: &str,
-        _operations: u64,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
+    pub fn compute<T>(&mut self, name: &str, operations: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
         // With others about, a verdict is met in the next operation with them: there it is seen what that was.
         if self.world() == 1 {
             self.check()?;
@@ -144,6 +139,7 @@ impl Rank {
         }
         let start = self.now();
         let result = work();
+        self.parts.clock.charge(operations);
         if self.training {
             self.account.compute_s += (self.now() - start).as_secs_f64();
         }

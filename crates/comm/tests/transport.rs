@@ -1,7 +1,8 @@
 //! The conformance suite on the transports of this crate.
 
-use thalweg_testkit::transport::{Loopback, Memory};
+use thalweg_testkit::transport::{Loopback, Memory, Simulated};
 use thalweg_testkit::transport_conformance;
 
 transport_conformance!(mem, Memory);
 transport_conformance!(tcp, Loopback);
+transport_conformance!(sim, Simulated, virtual time);

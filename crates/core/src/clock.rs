@@ -8,6 +8,8 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Duration;
     /// Lets time pass.
     fn sleep(&self, duration: Duration);
+    /// So many floating-point operations were done: a simulated clock moves on by what they take, a real one has.
+    fn charge(&self, _operations: u64) {}
 }
 
 /// The machine's own clock.

@@ -85,8 +85,17 @@ pub fn unsafe_code(tree: &Tree, allowed: &[&str]) -> Vec<Finding> {
 }
 
 /// Marks of code that works on Linux only.
-const LINUX_MARKS: &[&str] =
-    &["\"/proc", "\"/sys/", "\"proc/", "\"sys/", "\"/dev/shm", "target_os", "os::linux", "memfd", "nix::libc"];
+const LINUX_MARKS: &[&str] = &[
+    "\"/proc",
+    "\"/sys/",
+    "\"proc/",
+    "\"sys/",
+    "\"/dev/shm",
+    "target_os",
+    "os::linux",
+    "memfd",
+    "nix::libc",
+];
 
 /// The product's code knows the system through one module; tests and tools may look around themselves.
 pub fn linux_only(tree: &Tree, module: &str) -> Vec<Finding> {

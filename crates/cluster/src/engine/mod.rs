@@ -1,4 +1,6 @@
-//! Who starts the ranks: this command itself (`local`), or a launcher that left its variables (`environment`).
+//! Who starts the ranks: this command itself (`local`), or a launcher that left its variables (`environment`); or
+//! nobody does, and they are threads in this process, in real time or in virtual time (`threads`).
 
 pub mod environment;
 pub mod local;
+pub mod threads;

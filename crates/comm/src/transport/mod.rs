@@ -2,12 +2,13 @@
 //!
 //! A [`Transport`] is a rank's view of its group. Its one verb, [`Transport::transfer`], carries out any number of
 //! sends and receives at once, so that a schedule's step is one call and nothing depends on a buffer in between.
-//! [`mem`] connects threads, [`tcp`] processes and hosts; both are [`stream::Streamed`] over their own byte streams,
+//! [`mem`] connects threads, [`tcp`] processes and hosts, [`sim`] ranks in virtual time; all are [`stream::Streamed`] over their own byte streams,
 //! so that framing, checksums, deadlines and blame exist once.
 
 pub mod fault;
 mod frame;
 pub mod mem;
+pub mod sim;
 mod standing;
 pub mod stream;
 pub mod tcp;

@@ -11,6 +11,7 @@ use super::standing::{Standing, verdict};
 use super::{Abort, Cause, Fault, Incoming, Outgoing, Tag, Traffic, Transport};
 use crate::wire::{Departure, HEADER, Header, MAX_PAYLOAD};
 use std::io::{self, ErrorKind, Read, Write};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// How long a waiting rank sleeps before it looks at its abort handle.
@@ -63,6 +64,17 @@ pub trait Wires: Send {
     /// that ended their stream.
     fn wait(&mut self, interests: &[Interest], timeout: Duration, hung_up: &mut Vec<usize>)
     -> io::Result<()>;
+
+    /// The time by which deadlines are kept: since some fixed moment, never going back.
+    fn now(&self) -> Duration {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        START.elapsed()
+    }
+
+    /// Lets time pass.
+    fn pause(&self, duration: Duration) {
+        std::thread::sleep(duration);
+    }
 
     /// How often to look without sleeping before sleeping.
     fn patience(&self) -> u32 {
@@ -140,7 +152,7 @@ impl<W: Wires> Streamed<W> {
     ) -> Result<(), Fault> {
         // Time is added up lap by lap: a lap that a stopped process slept through counts as a short one.
         let mut waited = Duration::ZERO;
-        let mut lap = Instant::now();
+        let mut lap = self.wires.now();
         let mut idle = 0;
         loop {
             self.wires.mark();
@@ -156,8 +168,9 @@ impl<W: Wires> Streamed<W> {
                 // Others may have gone as well by now: see all of them before naming one.
                 self.look(Duration::ZERO);
             }
-            waited += lap.elapsed().min(LONGEST_LAP);
-            lap = Instant::now();
+            let now = self.wires.now();
+            waited += (now - lap).min(LONGEST_LAP);
+            lap = now;
             let news = std::mem::take(&mut self.news);
             if !moved && !news {
                 // Only now, when all that arrived before a hang-up has been read.
@@ -240,7 +253,7 @@ impl<W: Wires> Streamed<W> {
         let mut hung_up = Vec::new();
         if self.wires.wait(&self.interests, timeout, &mut hung_up).is_err() {
             // The system is short of something; it is no peer's fault, and the deadline still holds.
-            std::thread::sleep(Duration::from_millis(1));
+            self.wires.pause(Duration::from_millis(1));
         }
         for peer in hung_up {
             self.hung_up(peer);
@@ -270,26 +283,28 @@ impl<W: Wires> Streamed<W> {
         if std::mem::replace(&mut self.departed, true) {
             return;
         }
-        let start = Instant::now();
+        let start = self.wires.now();
         let farewell = Header::farewell(self.generation, departure).encode();
         for peer in self.others() {
             let torn = self.outboxes[peer].is_torn();
-            let Some(link) = &mut self.wires.links()[peer] else { continue };
             if torn || self.standing[peer] != Standing::Present {
                 continue;
             }
             let mut rest = &farewell[..];
             while !rest.is_empty() {
+                let Some(link) = &mut self.wires.links()[peer] else { break };
                 match link.write(rest) {
                     Ok(count) if count > 0 => rest = &rest[count..],
-                    Err(error) if try_later(&error) && start.elapsed() < grace => {
-                        std::thread::sleep(Duration::from_millis(1));
+                    Err(error) if try_later(&error) && self.wires.now() - start < grace => {
+                        self.wires.pause(Duration::from_millis(1));
                     }
                     _ => break,
                 }
             }
             self.traffic.total_sent += (HEADER - rest.len()) as u64;
-            link.finish();
+            if let Some(link) = &mut self.wires.links()[peer] {
+                link.finish();
+            }
         }
     }
 }

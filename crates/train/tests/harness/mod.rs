@@ -1,12 +1,16 @@
 //! Jobs on threads: a folder, some settings, and what came of them.
 
+// Every test program uses a part of it.
+#![allow(dead_code)]
+
 use std::path::Path;
+use thalweg_cluster::engine::threads::{self, Ended};
+use thalweg_comm::transport::sim::{Mishap, Network as Simulated, Trace};
 use thalweg_core::event::Outcome;
 use thalweg_core::spec::Layers;
 use thalweg_core::{Job, JobSpec, Model, Result, Schema};
 use thalweg_data::Data;
 use thalweg_graph::Network;
-use thalweg_testkit::cluster::{self, Ended};
 use thalweg_train::{Assignment, Recipe, SavedModel};
 
 struct FromJob(Vec<String>);
@@ -37,7 +41,7 @@ pub fn train(world: usize, folder: &Path, settings: &[&str]) -> Vec<Ended<Outcom
     let workers = format!("engine.workers={world}");
     let job = job(&[settings, &[workers.as_str()]].concat());
     let recipe = FromJob(job.model.layers.clone());
-    cluster::run(world, job.train.seed, |rank| {
+    threads::run(world, job.train.seed, |rank| {
         let recipe = FromJob(recipe.0.clone());
         thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true })
     })
@@ -51,4 +55,20 @@ pub fn parameters(folder: &Path) -> Vec<f32> {
 /// How far two sets of parameters are apart.
 pub fn distance(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
+}
+
+/// Trains on that many simulated workers.
+pub fn simulate(
+    network: Simulated,
+    mishaps: &[Mishap],
+    folder: &Path,
+    settings: &[&str],
+) -> (Vec<Ended<Outcome>>, Trace) {
+    let workers = format!("engine.workers={}", network.world);
+    let job = job(&[settings, &[workers.as_str()]].concat());
+    let recipe = FromJob(job.model.layers.clone());
+    threads::simulate(network, mishaps, job.fault.step_deadline, |rank| {
+        let recipe = FromJob(recipe.0.clone());
+        thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true })
+    })
 }

@@ -1,0 +1,105 @@
+//! Ranks as threads of one process: connected by memory, or over a simulated network in virtual time.
+//!
+//! Programs cannot tell: they see the same [`Rank`]. Tests run strategies on it, and simulations any number of ranks.
+
+use crate::beacon::Beacon;
+use crate::rank::{Parts, Rank};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use thalweg_comm::transport::sim::{Mishap, Network, SimClock, Simulation, Trace};
+use thalweg_comm::transport::{Transport, mesh};
+use thalweg_core::clock::{Clock, SystemClock};
+use thalweg_core::event::Event;
+use thalweg_core::{Error, Result};
+
+/// What a rank's program returned, and the events it told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended<T> {
+    /// The program's answer.
+    pub result: Result<T>,
+    /// Its events, in order.
+    pub events: Vec<Event>,
+}
+
+/// Runs a program on every rank of a world of threads; the answers come in the order of ranks.
+pub fn run<T: Send>(
+    world: usize,
+    seed: u64,
+    program: impl Fn(&mut Rank) -> Result<T> + Sync,
+) -> Vec<Ended<T>> {
+    let ranks = mesh(world).into_iter().map(|transport| {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        (Box::new(transport) as Box<dyn Transport>, clock)
+    });
+    each(ranks.collect(), seed, Duration::from_secs(30), program)
+}
+
+/// Runs a program on every rank of a simulated world; the same arguments give the same answers and the same trace.
+pub fn simulate<T: Send>(
+    network: Network,
+    mishaps: &[Mishap],
+    step_deadline: Duration,
+    program: impl Fn(&mut Rank) -> Result<T> + Sync,
+) -> (Vec<Ended<T>>, Trace) {
+    let seed = network.seed;
+    let simulation = Simulation::new(network, mishaps);
+    let ranks = simulation.ranks().into_iter().map(|transport| {
+        let clock: Arc<dyn Clock> = Arc::new(Virtual(simulation.clock(transport.rank())));
+        (Box::new(transport) as Box<dyn Transport>, clock)
+    });
+    let ended = each(ranks.collect(), seed, step_deadline, program);
+    (ended, simulation.trace())
+}
+
+/// The clock of a simulated rank.
+struct Virtual(SimClock);
+
+impl Clock for Virtual {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.0.sleep(duration);
+    }
+
+    fn charge(&self, operations: u64) {
+        self.0.charge(operations);
+    }
+}
+
+fn each<T: Send>(
+    ranks: Vec<(Box<dyn Transport>, Arc<dyn Clock>)>,
+    seed: u64,
+    step_deadline: Duration,
+    program: impl Fn(&mut Rank) -> Result<T> + Sync,
+) -> Vec<Ended<T>> {
+    let (world, program) = (ranks.len(), &program);
+    let one = move |transport, clock| {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&events);
+        let mut rank = Rank::new(Parts {
+            transport,
+            clock,
+            emit: Arc::new(move |event| heard.lock().unwrap_or_else(PoisonError::into_inner).push(event)),
+            beacon: Beacon::new(),
+            hosts: vec!["memory".into(); world],
+            generation: 1,
+            step_deadline,
+            seed,
+        });
+        let result = program(&mut rank);
+        if result.is_ok() {
+            rank.leave();
+        }
+        drop(rank);
+        let events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
+        Ended { result, events }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            ranks.into_iter().map(|(transport, clock)| scope.spawn(move || one(transport, clock))).collect();
+        let panicked = |_| Ended { result: Err(Error::internal("a rank panicked")), events: Vec::new() };
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+    })
+}

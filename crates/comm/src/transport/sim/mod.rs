@@ -1,0 +1,65 @@
+//! A simulated network: virtual time, links with latency and bandwidth, faults as data, everything from a seed.
+//!
+//! Every rank is a thread, but only one of them runs at a time: whoever waits (for bytes, for room, for a moment) gives
+//! way to the rank whose wait ends next in virtual time, lower ranks first. So a run does not depend on the machine: the
+//! same seed gives the same bytes, the same faults and the same [`Trace`], and an hour of waiting takes no time.
+//!
+//! Above it are the frames, checksums, deadlines and farewells of every other transport: they are what is tested here.
+//!
+//! ```text
+//! [`network`]  what is simulated: links and ranks, as numbers      [`mishap`]  what goes wrong, and when
+//! [`world`]    who runs, whose bytes are where: the only state     [`wire`]    a rank's streams into it
+//! [`trace`]    what happened
+//! ```
+
+mod mishap;
+mod network;
+mod trace;
+mod wire;
+mod world;
+
+pub use mishap::{Kind, Mishap};
+pub use network::Network;
+pub use trace::{Entry, Happening, Trace};
+pub use wire::{Sim, SimClock};
+
+use std::sync::Arc;
+use world::World;
+
+/// A group of simulated ranks, one for each thread to run; and the handle to its time and trace.
+pub struct Simulation {
+    world: Arc<World>,
+}
+
+impl Simulation {
+    /// A group in which rank 0 runs first. Every rank must be run, in a thread of its own.
+    pub fn new(network: Network, mishaps: &[Mishap]) -> Simulation {
+        Simulation { world: World::new(network, mishaps, true) }
+    }
+
+    /// A group whose ranks come and go with threads that also wait for each other by other means. Correct, but a
+    /// repeat may differ.
+    pub fn unordered(network: Network) -> Simulation {
+        Simulation { world: World::new(network, &[], false) }
+    }
+
+    /// The transports of all ranks.
+    pub fn ranks(&self) -> Vec<Sim> {
+        (0..self.world.size()).map(|rank| wire::connect(&self.world, rank)).collect()
+    }
+
+    /// The time as a rank sees it.
+    pub fn clock(&self, rank: usize) -> SimClock {
+        SimClock::new(Arc::clone(&self.world), rank)
+    }
+
+    /// Puts bytes on the way from one rank to another as if they had been sent.
+    pub fn inject(&self, from: usize, to: usize, bytes: &[u8]) {
+        self.world.inject(from, to, bytes);
+    }
+
+    /// What happened so far.
+    pub fn trace(&self) -> Trace {
+        self.world.trace()
+    }
+}

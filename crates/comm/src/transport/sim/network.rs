@@ -1,0 +1,76 @@
+//! What is simulated, as numbers.
+
+use std::time::Duration;
+
+/// Ranks and the links between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    /// Number of ranks.
+    pub world: usize,
+    /// What a byte needs from one rank to another, however few they are.
+    pub latency: Duration,
+    /// By how much a message's latency varies: 0.5 makes it up to half as long again, drawn from the seed.
+    pub jitter: f64,
+    /// Bytes per second that a rank can send, and that it can receive.
+    pub bandwidth: f64,
+    /// Floating-point operations per second of a rank.
+    pub speed: f64,
+    /// Where all randomness comes from.
+    pub seed: u64,
+}
+
+impl Network {
+    /// A local network of ordinary machines: 50 microseconds, 10 Gbit/s, 10 GFLOP/s.
+    pub fn ordinary(world: usize, seed: u64) -> Network {
+        Network {
+            world,
+            latency: Duration::from_micros(50),
+            jitter: 0.2,
+            bandwidth: 1.25e9,
+            speed: 1e10,
+            seed,
+        }
+    }
+
+    /// What so many bytes need to pass a rank's connection.
+    pub(super) fn transmission(&self, bytes: usize) -> Duration {
+        Duration::from_secs_f64(bytes as f64 / self.bandwidth)
+    }
+
+    /// What so many floating-point operations take.
+    pub(super) fn computation(&self, operations: u64) -> Duration {
+        Duration::from_secs_f64(operations as f64 / self.speed)
+    }
+
+    /// The latency of the `count`-th message between two ranks.
+    pub(super) fn delay(&self, from: usize, to: usize, count: u64) -> Duration {
+        let mixed =
+            [from as u64, to as u64, count].iter().fold(self.seed, |state, &number| mix(state ^ number));
+        let share = (mixed >> 11) as f64 / (1u64 << 53) as f64;
+        self.latency.mul_f64(1.0 + self.jitter * share)
+    }
+}
+
+/// A good mix of 64 bits: the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+pub(super) fn mix(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_come_from_the_seed_and_stay_in_bounds() {
+        let (one, other) = (Network::ordinary(4, 1), Network::ordinary(4, 2));
+        let delays = |network: &Network| (0..100).map(|count| network.delay(0, 1, count)).collect::<Vec<_>>();
+        assert_eq!(delays(&one), delays(&one.clone()));
+        assert_ne!(delays(&one), delays(&other));
+        assert!(delays(&one).iter().all(|delay| (50..=60).contains(&delay.as_micros())));
+        assert_eq!(one.transmission(1_250_000), Duration::from_millis(1));
+        assert_eq!(one.computation(10_000_000), Duration::from_millis(1));
+    }
+}
