@@ -63,13 +63,21 @@ struct Rank {
 
 #[derive(Default)]
 struct Stream {
-    /// Pieces and when they arrive.
-    pieces: VecDeque<(Duration, VecDeque<u8>)>,
+    pieces: VecDeque<Piece>,
+    /// Bytes that were sent and not yet read.
     held: usize,
     count: u64,
     last_arrival: Duration,
     closed: Option<Duration>,
     cut: bool,
+}
+
+/// Bytes that travel together.
+struct Piece {
+    arrival: Duration,
+    bytes: VecDeque<u8>,
+    /// Nobody sent them, so nobody waits until they are read.
+    forged: bool,
 }
 
 impl World {
@@ -221,14 +229,14 @@ impl World {
             }
             Kind::Garbage { from, to } => {
                 let words = (0..8).flat_map(|word| mix(self.network.seed ^ word).to_le_bytes());
-                self.carry(state, *from, *to, words.collect());
+                self.carry(state, *from, *to, words.collect(), true);
             }
         }
         state.note(Happening::Mishap(kind));
     }
 
     /// Puts bytes on their way.
-    fn carry(&self, state: &mut State, from: usize, to: usize, bytes: VecDeque<u8>) {
+    fn carry(&self, state: &mut State, from: usize, to: usize, bytes: VecDeque<u8>, forged: bool) {
         let transmission = self.network.transmission(bytes.len());
         let sent = state.ranks[from].sending.max(state.now) + transmission;
         state.ranks[from].sending = sent;
@@ -239,9 +247,9 @@ impl World {
         let delay = self.network.delay(from, to, stream.count);
         let arrival = (sent + delay).max(state.ranks[to].receiving + transmission).max(stream.last_arrival);
         stream.count += 1;
-        stream.held += bytes.len();
+        stream.held += if forged { 0 } else { bytes.len() };
         stream.last_arrival = arrival;
-        stream.pieces.push_back((arrival, bytes));
+        stream.pieces.push_back(Piece { arrival, bytes, forged });
         state.ranks[to].receiving = arrival;
         state.ring(to, arrival);
     }
@@ -271,7 +279,7 @@ impl World {
         }
         let checksum = crc32c::crc32c(&bytes[..count]);
         state.note(Happening::Sent { from, to, bytes: count, checksum });
-        self.carry(&mut state, from, to, bytes[..count].iter().copied().collect());
+        self.carry(&mut state, from, to, bytes[..count].iter().copied().collect(), false);
         Ok(count)
     }
 
@@ -279,15 +287,15 @@ impl World {
         let mut state = self.turn(to);
         let (now, dead) = (state.now, state.ranks[to].dead);
         let stream = &mut state.streams[from * self.size() + to];
-        let Some((_, piece)) = stream.pieces.front_mut().filter(|(arrival, _)| *arrival <= now) else {
+        let Some(piece) = stream.pieces.front_mut().filter(|piece| piece.arrival <= now) else {
             let ended = dead || stream.closed.is_some_and(|closed| closed <= now && stream.pieces.is_empty());
             return if ended { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
         };
-        let count = io::Read::read(piece, buffer)?;
-        if piece.is_empty() {
+        let count = io::Read::read(&mut piece.bytes, buffer)?;
+        stream.held -= if piece.forged { 0 } else { count };
+        if piece.bytes.is_empty() {
             stream.pieces.pop_front();
         }
-        stream.held -= count;
         let room = now + self.network.latency;
         state.ring(from, room);
         Ok(count)
@@ -296,11 +304,8 @@ impl World {
     /// All that a stream still holds, arrived or not.
     pub fn unread(&self, from: usize, to: usize) -> Vec<u8> {
         let state = self.turn(to);
-        state.streams[from * self.size() + to]
-            .pieces
-            .iter()
-            .flat_map(|(_, piece)| piece.iter().copied())
-            .collect()
+        let pieces = state.streams[from * self.size() + to].pieces.iter();
+        pieces.flat_map(|piece| piece.bytes.iter().copied()).collect()
     }
 
     pub fn is_drained(&self, from: usize, to: usize) -> bool {
@@ -328,7 +333,7 @@ impl World {
     }
 
     pub fn inject(&self, from: usize, to: usize, bytes: &[u8]) {
-        self.carry(&mut self.lock(), from, to, bytes.iter().copied().collect());
+        self.carry(&mut self.lock(), from, to, bytes.iter().copied().collect(), true);
     }
 }
 
