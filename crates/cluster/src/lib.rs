@@ -21,3 +21,4 @@ pub mod watch;
 
 pub use beacon::Beacon;
 pub use rank::Rank;
+pub use thalweg_comm::Algorithm;

@@ -6,9 +6,9 @@
 use crate::beacon::Beacon;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, gather};
-use thalweg_comm::transport::{Fault, Tag, Transport};
-use thalweg_core::clock::Clock;
+use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
+use thalweg_comm::transport::{Fault, Tag, Transport, mesh};
+use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
 use thalweg_core::report::RankReport;
 use thalweg_core::{Culprit, Error, Kind, Result, Rng};
@@ -165,6 +165,15 @@ impl Rank {
         })
     }
 
+    /// Returns when every rank has come here.
+    pub fn barrier(&mut self, name: &str) -> Result<Duration> {
+        let schedule = doubling::barrier(self.index(), self.world());
+        self.operate("barrier", name, |rank, tag, deadline| {
+            let transport = rank.parts.transport.as_mut();
+            rank.executor.run::<f32>(&schedule, transport, tag, &mut [], &Sum, deadline)
+        })
+    }
+
     /// Collects a few bytes of every rank on every rank, in the order of ranks.
     pub fn all_gather(&mut self, name: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.world() == 1 {
@@ -296,6 +305,23 @@ impl Rank {
     fn enter(&self, phase: Phase, name: &str) {
         self.parts.beacon.enter(self.step, phase, self.operation, name);
     }
+}
+
+/// The ranks of a world of threads, connected by memory: real in all but the processes.
+pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
+    let rank = |transport| {
+        Rank::new(Parts {
+            transport: Box::new(transport),
+            clock: Arc::new(SystemClock::default()),
+            emit: Arc::new(|_| {}),
+            beacon: Beacon::new(),
+            hosts: vec!["memory".into(); world],
+            generation: 1,
+            step_deadline,
+            seed: 0,
+        })
+    };
+    mesh(world).into_iter().map(rank).collect()
 }
 
 /// The hosts of all ranks by number: that of the first rank that is there.
