@@ -144,8 +144,11 @@ macro_rules! transport_conformance {
                 chunks_travel_in_order
                 large_chunks_pass_each_other
                 all_reduce_on_odd_worlds_and_lengths
+                long_buffers_are_pipelined
                 repeats_are_bit_identical
                 counters_equal_theory
+                other_elements_and_operators
+                other_collectives
                 ragged_gather
                 broadcast_from_every_root
                 barrier_waits_for_all

@@ -19,4 +19,5 @@ pub mod watch;
 
 pub use beacon::Beacon;
 pub use rank::Rank;
+pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::linux;

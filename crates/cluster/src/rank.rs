@@ -6,9 +6,9 @@
 use crate::beacon::Beacon;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_comm::collective::{Executor, Schedule, gather, ring};
-use thalweg_comm::transport::{Fault, Tag, Transport};
-use thalweg_core::clock::Clock;
+use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
+use thalweg_comm::transport::{Fault, Tag, Transport, mesh};
+use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
 use thalweg_core::report::RankReport;
 use thalweg_core::{Culprit, Error, Kind, Result, Rng};
@@ -60,7 +60,7 @@ impl Rank {
         parts.beacon.attach(parts.transport.abort_handle());
         let rank = parts.transport.rank();
         let host = parts.hosts.get(rank).cloned().unwrap_or_default();
-        let schedule = ring::all_reduce(rank, parts.transport.world());
+        let schedule = Algorithm::Ring.all_reduce(rank, &host_numbers(&parts));
         let account = RankReport { rank, host, ..RankReport::default() };
         let rank = Rank {
             parts,
@@ -146,13 +146,27 @@ impl Rank {
         result
     }
 
+    /// From now on all-reduces are carried out this way. All ranks must say the same.
+    pub fn exchange_by(&mut self, algorithm: Algorithm) {
+        self.schedule = algorithm.all_reduce(self.index(), &host_numbers(&self.parts));
+    }
+
     /// Adds up a buffer over all ranks, in place; every rank gets the same bits.
     pub fn all_reduce(&mut self, name: &str, buffer: &mut [f32]) -> Result<Duration> {
         if self.world() == 1 {
             return Ok(Duration::ZERO);
         }
         self.operate("all-reduce", name, |rank, tag, deadline| {
-            rank.executor.run(&rank.schedule, rank.parts.transport.as_mut(), tag, buffer, deadline)
+            rank.executor.run(&rank.schedule, rank.parts.transport.as_mut(), tag, buffer, &Sum, deadline)
+        })
+    }
+
+    /// Returns when every rank has come here.
+    pub fn barrier(&mut self, name: &str) -> Result<Duration> {
+        let schedule = doubling::barrier(self.index(), self.world());
+        self.operate("barrier", name, |rank, tag, deadline| {
+            let transport = rank.parts.transport.as_mut();
+            rank.executor.run::<f32>(&schedule, transport, tag, &mut [], &Sum, deadline)
         })
     }
 
@@ -288,4 +302,28 @@ impl Rank {
     fn enter(&self, phase: Phase, name: &str) {
         self.parts.beacon.enter(self.step, phase, self.operation, name);
     }
+}
+
+/// The ranks of a world of threads, connected by memory: real in all but the processes.
+pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
+    let rank = |transport| {
+        Rank::new(Parts {
+            transport: Box::new(transport),
+            clock: Arc::new(SystemClock::default()),
+            emit: Arc::new(|_| {}),
+            beacon: Beacon::new(),
+            hosts: vec!["memory".into(); world],
+            generation: 1,
+            step_deadline,
+            seed: 0,
+        })
+    };
+    mesh(world).into_iter().map(rank).collect()
+}
+
+/// The hosts of all ranks by number: that of the first rank that is there.
+fn host_numbers(parts: &Parts) -> Vec<usize> {
+    let hosts = &parts.hosts;
+    let first = |host: Option<&String>| hosts.iter().position(|other| Some(other) == host).unwrap_or(0);
+    (0..parts.transport.world()).map(|rank| first(hosts.get(rank))).collect()
 }

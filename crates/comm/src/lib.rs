@@ -12,7 +12,8 @@
 pub mod collective;
 pub mod linux;
 pub mod transport;
+mod wait;
 pub mod wire;
 
-pub use collective::{Executor, Schedule};
+pub use collective::{Algorithm, Executor, Schedule};
 pub use transport::{Abort, Cause, Fault, Incoming, Mem, Outgoing, Tag, Tcp, Traffic, Transport};

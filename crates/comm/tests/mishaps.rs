@@ -4,7 +4,7 @@
 use proptest::prelude::RngExt;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::time::Duration;
-use thalweg_comm::collective::{Executor, ring};
+use thalweg_comm::collective::{Executor, Sum, ring};
 use thalweg_comm::transport::sim::{Kind, Mishap, Network, Simulation};
 use thalweg_comm::transport::{Cause, Fault, Transport, culprit, mesh};
 use thalweg_testkit::transport::{each, tag};
@@ -26,7 +26,7 @@ fn program<T: Transport>(mut transport: T) -> (u64, Option<Fault>) {
     let (schedule, mut executor) = (ring::all_reduce(rank, world), Executor::new());
     for round in 0..ROUNDS {
         let mut buffer = vec![(rank + 1) as f32; LENGTH];
-        if let Err(fault) = executor.run(&schedule, &mut transport, tag(round), &mut buffer, DEADLINE) {
+        if let Err(fault) = executor.run(&schedule, &mut transport, tag(round), &mut buffer, &Sum, DEADLINE) {
             return (round, Some(fault));
         }
         let sum = (world * (world + 1) / 2) as f32;

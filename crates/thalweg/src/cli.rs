@@ -35,6 +35,8 @@ enum Command {
     Config(ConfigArgs),
     /// Look at this machine, its network and the launcher's variables before a job does
     Doctor(DoctorArgs),
+    /// Measure this machine with the code that training uses
+    Bench(command::bench::BenchArgs),
     /// List the presets: systems of the literature as settings of the dials
     Strategies {
         /// As JSON
@@ -144,6 +146,7 @@ impl Cli {
             Some(Command::Config(args)) if args.keys => command::config::run_keys(args.json).map(|()| 0),
             Some(Command::Config(args)) => command::config::run(&args.job.resolve()?, args.json).map(|()| 0),
             Some(Command::Doctor(args)) => args.run(),
+            Some(Command::Bench(args)) => command::bench::run(&args).map(|()| 0),
             Some(Command::Strategies { json }) => command::strategies::run(json).map(|()| 0),
         }
     }

@@ -185,7 +185,8 @@ fn plan(trainer: &Trainer, job: &Job, folder: &Path, resumes: bool) -> Result<Pl
     Ok(Plan { command, variables, ranks, world, master, step_deadline, join_deadline })
 }
 
-fn fresh_token() -> Result<String> {
+/// A secret for the workers of one launcher.
+pub(crate) fn fresh_token() -> Result<String> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| Error::internal(format!("no randomness: {error}")))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

@@ -2,9 +2,10 @@
 
 use crate::centralized::{allreduce, single};
 use crate::worker::Worker;
+use thalweg_cluster::Algorithm;
 use thalweg_core::JobSpec;
 use thalweg_core::Result;
-use thalweg_core::spec::strategy::{Algorithm, Exchange, Optimization, Scheduling};
+use thalweg_core::spec::strategy::{Exchange, Optimization, Scheduling};
 
 /// What runs on every rank.
 pub type Program = fn(&mut Worker<'_>) -> Result<()>;
@@ -17,11 +18,30 @@ pub fn program(job: &JobSpec) -> Program {
     }
 }
 
-/// The schedule an exchange uses, from a fixed table: part of the report, so that a run can be repeated.
-pub fn algorithm(job: &JobSpec) -> &'static str {
-    match (job.exchange.kind, job.exchange.algorithm) {
-        (Exchange::None, _) => "none",
-        (Exchange::Allreduce, _) if job.engine.workers == 1 => "none",
-        (Exchange::Allreduce, Algorithm::Auto | Algorithm::Ring) => "ring",
+/// The schedule an exchange of so many bytes uses: what the job says, or the choice of a fixed table. It depends on
+/// nothing but the job and the model, which all ranks have agreed on; it is part of the report, so that a run can be
+/// repeated. Nothing if nothing is exchanged.
+pub fn algorithm(job: &JobSpec, bytes: usize, workers: usize) -> Option<Algorithm> {
+    match job.exchange.kind {
+        Exchange::Allreduce if workers > 1 => {
+            let asked = Algorithm::named(job.exchange.algorithm.name());
+            Some(asked.unwrap_or_else(|| Algorithm::choose(bytes, workers)))
+        }
+        Exchange::Allreduce | Exchange::None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_core::spec::setting::Setting;
+    use thalweg_core::spec::strategy;
+
+    #[test]
+    fn every_name_of_the_job_is_an_algorithm_but_auto() {
+        for (name, _) in strategy::Algorithm::choices() {
+            assert_eq!(Algorithm::named(name).is_none(), *name == "auto", "{name}");
+        }
+        assert_eq!(strategy::Algorithm::choices().len(), Algorithm::ALL.len() + 1);
     }
 }

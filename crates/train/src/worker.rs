@@ -8,7 +8,7 @@ use crate::rider::{self, Rider};
 use crate::strategy;
 use std::path::Path;
 use std::time::Duration;
-use thalweg_cluster::Rank;
+use thalweg_cluster::{Algorithm, Rank};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::model::Role;
 use thalweg_core::spec::schedule::Schedule;
@@ -129,11 +129,16 @@ impl<'a> Worker<'a> {
             folder,
             parts,
         };
-        worker.announce();
+        let bytes = size_of_val(&worker.buffer[..]);
+        let algorithm = strategy::algorithm(job, bytes, world);
+        if let Some(algorithm) = algorithm {
+            worker.rank.exchange_by(algorithm);
+        }
+        worker.announce(algorithm.map_or("none", Algorithm::name));
         Ok(worker)
     }
 
-    fn announce(&self) {
+    fn announce(&self, algorithm: &str) {
         if self.rank.index() == 0 {
             let data = &self.parts.data;
             self.rank.emit(Event::Started {
@@ -150,7 +155,7 @@ impl<'a> Worker<'a> {
                 epochs: self.job.train.epochs,
                 steps_per_epoch: self.sampler.steps_per_epoch(),
                 first_step: self.first_step,
-                algorithm: strategy::algorithm(self.job).into(),
+                algorithm: algorithm.into(),
             });
         }
     }

@@ -2,7 +2,11 @@
 
 use super::{Mesh, PLENTY, each, tag};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use thalweg_comm::collective::{Executor, all_gather, barrier, broadcast, broadcast_into, ring};
+use thalweg_comm::collective::operation::SEGMENT;
+use thalweg_comm::collective::{
+    Algorithm, Executor, Max, Min, Operator, Sum, all_gather, barrier, binomial, broadcast, broadcast_into,
+    direct, doubling, pairwise, ring,
+};
 use thalweg_comm::transport::{Incoming, Outgoing, Transport};
 use thalweg_comm::wire::HEADER;
 
@@ -56,24 +60,52 @@ fn element(rank: usize, index: usize) -> f32 {
     ((rank * 31 + index * 7) % 101) as f32 - 50.0
 }
 
-/// The ring on 1 to 9 ranks with empty buffers, buffers shorter than the world and ragged ones.
+/// Ranks on hosts of three.
+fn hosts(world: usize) -> Vec<usize> {
+    (0..world).map(|rank| rank / 3).collect()
+}
+
+/// Every algorithm on 1 to 9 ranks with empty buffers, buffers shorter than the world and ragged ones.
 pub fn all_reduce_on_odd_worlds_and_lengths<M: Mesh>() {
     for world in 1..=9 {
         each(M::connect(world), |mut transport| {
             let rank = transport.rank();
-            let schedule = ring::all_reduce(rank, world);
             let mut executor = Executor::new();
-            for (operation, length) in
-                [0, 1, 2, world - 1, world, 3 * world + 1, 5000].into_iter().enumerate()
-            {
+            let mut operation = 0;
+            for algorithm in Algorithm::ALL {
+                let schedule = algorithm.all_reduce(rank, &hosts(world));
+                for length in [0, 1, 2, world - 1, world, 3 * world + 1, 5000] {
+                    operation += 1;
+                    let mut buffer: Vec<f32> = (0..length).map(|index| element(rank, index)).collect();
+                    executor
+                        .run(&schedule, &mut transport, tag(operation), &mut buffer, &Sum, PLENTY)
+                        .expect("an all-reduce");
+                    for (index, sum) in buffer.iter().enumerate() {
+                        let expected: f32 = (0..world).map(|rank| element(rank, index)).sum();
+                        assert_eq!(*sum, expected, "{algorithm:?}, {world} ranks, {length}, index {index}");
+                    }
+                }
+            }
+            transport.close();
+        });
+    }
+}
+
+/// Buffers of many segments, so that steps overlap.
+pub fn long_buffers_are_pipelined<M: Mesh>() {
+    for world in [2, 3, 4] {
+        let length = world * SEGMENT + 7;
+        each(M::connect(world), |mut transport| {
+            let rank = transport.rank();
+            let mut executor = Executor::new();
+            for (operation, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+                let schedule = algorithm.all_reduce(rank, &hosts(world));
                 let mut buffer: Vec<f32> = (0..length).map(|index| element(rank, index)).collect();
                 executor
-                    .run(&schedule, &mut transport, tag(operation as u64), &mut buffer, PLENTY)
+                    .run(&schedule, &mut transport, tag(operation as u64), &mut buffer, &Sum, PLENTY)
                     .expect("an all-reduce");
-                for (index, sum) in buffer.iter().enumerate() {
-                    let expected: f32 = (0..world).map(|rank| element(rank, index)).sum();
-                    assert_eq!(*sum, expected, "world {world}, length {length}, index {index}");
-                }
+                let sum = |index: usize| (0..world).map(|rank| element(rank, index)).sum::<f32>();
+                assert!((0..length).all(|index| buffer[index] == sum(index)), "{algorithm:?}, {world} ranks");
             }
             transport.close();
         });
@@ -82,40 +114,122 @@ pub fn all_reduce_on_odd_worlds_and_lengths<M: Mesh>() {
 
 /// The same input gives the same bits on every rank and on every repeat, also where the order of additions matters.
 pub fn repeats_are_bit_identical<M: Mesh>() {
-    let sum = || {
-        each(M::connect(5), |mut transport| {
-            let rank = transport.rank();
-            let mut buffer: Vec<f32> =
-                (0..1003).map(|index| (index as f32 + 0.1).powi(rank as i32 - 2)).collect();
-            let schedule = ring::all_reduce(rank, 5);
-            Executor::new()
-                .run(&schedule, &mut transport, tag(1), &mut buffer, PLENTY)
-                .expect("an all-reduce");
-            transport.close();
-            buffer.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
-        })
-    };
-    let first = sum();
-    assert!(first.iter().all(|bits| *bits == first[0]), "ranks differ");
-    assert_eq!(first, sum(), "repeats differ");
+    for algorithm in Algorithm::ALL {
+        let sum = || {
+            each(M::connect(5), |mut transport| {
+                let rank = transport.rank();
+                let mut buffer: Vec<f32> =
+                    (0..1003).map(|index| (index as f32 + 0.1).powi(rank as i32 - 2)).collect();
+                let schedule = algorithm.all_reduce(rank, &hosts(5));
+                Executor::new()
+                    .run(&schedule, &mut transport, tag(1), &mut buffer, &Sum, PLENTY)
+                    .expect("an all-reduce");
+                transport.close();
+                buffer.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+            })
+        };
+        let first = sum();
+        assert!(first.iter().all(|bits| *bits == first[0]), "{algorithm:?}: ranks differ");
+        assert_eq!(first, sum(), "{algorithm:?}: repeats differ");
+    }
 }
 
 /// Payload is what the algorithm states, the rest is one header per message.
 pub fn counters_equal_theory<M: Mesh>() {
     for (world, length) in [(1, 100), (2, 1000), (3, 1000), (4, 4096), (7, 5)] {
+        for algorithm in Algorithm::ALL {
+            each(M::connect(world), |mut transport| {
+                let rank = transport.rank();
+                let schedule = algorithm.all_reduce(rank, &hosts(world));
+                let mut buffer = vec![1.0f32; length];
+                Executor::new()
+                    .run(&schedule, &mut transport, tag(1), &mut buffer, &Sum, PLENTY)
+                    .expect("an all-reduce");
+                let traffic = transport.traffic();
+                let cost = algorithm.all_reduce_cost(rank, &hosts(world), length, 4);
+                let messages = |count: usize| (count * HEADER) as u64;
+                let sends = schedule.steps.iter().map(|step| step.sends.len()).sum();
+                let receives = schedule.steps.iter().map(|step| step.receives.len()).sum();
+                assert_eq!(traffic.payload_sent, cost.bytes_sent);
+                assert_eq!(traffic.payload_received, cost.bytes_received);
+                assert_eq!(traffic.total_sent, cost.bytes_sent + messages(sends));
+                assert_eq!(traffic.total_received, cost.bytes_received + messages(receives));
+                transport.close();
+            });
+        }
+    }
+}
+
+/// Other element types and operators.
+pub fn other_elements_and_operators<M: Mesh>() {
+    let world = 5;
+    each(M::connect(world), |mut transport| {
+        let rank = transport.rank();
+        let mut executor = Executor::new();
+        let mut operation = 0;
+        for algorithm in Algorithm::ALL {
+            let schedule = algorithm.all_reduce(rank, &hosts(world));
+            let number = |rank: usize, index: usize| f64::from(element(rank, index));
+            let operators: [(&dyn Operator<f64>, fn(f64, f64) -> f64); 3] =
+                [(&Sum, |a, b| a + b), (&Min, f64::min), (&Max, f64::max)];
+            for (operator, combined) in operators {
+                operation += 1;
+                let mut buffer: Vec<f64> = (0..77).map(|index| number(rank, index)).collect();
+                executor
+                    .run(&schedule, &mut transport, tag(operation), &mut buffer, operator, PLENTY)
+                    .expect("an all-reduce");
+                let expected = |index: usize| (0..world).map(|rank| number(rank, index)).reduce(combined);
+                assert!((0..77).all(|index| Some(buffer[index]) == expected(index)), "{algorithm:?}");
+            }
+            operation += 1;
+            let either = |mine: &mut [u8], arrived: &[u8]| {
+                mine.iter_mut().zip(arrived).for_each(|(mine, arrived)| *mine |= arrived);
+            };
+            let mut flags = [1u8 << rank, 0, 128];
+            executor
+                .run(&schedule, &mut transport, tag(operation), &mut flags, &either, PLENTY)
+                .expect("an all-reduce");
+            assert_eq!(flags, [31, 0, 128]);
+        }
+        transport.close();
+    });
+}
+
+/// The other collectives, each on 1 to 9 ranks.
+pub fn other_collectives<M: Mesh>() {
+    for world in 1..=9 {
         each(M::connect(world), |mut transport| {
             let rank = transport.rank();
-            let schedule = ring::all_reduce(rank, world);
-            let mut buffer = vec![1.0; length];
-            Executor::new()
-                .run(&schedule, &mut transport, tag(1), &mut buffer, PLENTY)
-                .expect("an all-reduce");
-            let (traffic, cost) = (transport.traffic(), ring::cost(rank, world, length, 4));
-            let headers = cost.steps * HEADER as u64;
-            assert_eq!(traffic.payload_sent, cost.bytes_sent);
-            assert_eq!(traffic.payload_received, cost.bytes_received);
-            assert_eq!(traffic.total_sent, cost.bytes_sent + headers);
-            assert_eq!(traffic.total_received, cost.bytes_received + headers);
+            let mut executor = Executor::new();
+            let mut operation = 0;
+            let mut run = |schedule, buffer: &mut [i32]| {
+                operation += 1;
+                executor.run(&schedule, &mut transport, tag(operation), buffer, &Sum, PLENTY).expect("a run");
+            };
+            let (n, r) = (world as i32, rank as i32);
+            let everybody = n * (n - 1) / 2;
+            for root in 0..world {
+                let mut buffer = [r, 1];
+                run(binomial::reduce(rank, world, root), &mut buffer);
+                assert!(rank != root || buffer == [everybody, n]);
+                let mut buffer = [r, 1];
+                run(binomial::broadcast(rank, world, root), &mut buffer);
+                assert_eq!(buffer, [root as i32, 1]);
+            }
+            for schedule in [ring::reduce_scatter(rank, world), direct::reduce_scatter(rank, world)] {
+                let mut buffer: Vec<i32> = (0..n).map(|chunk| 10 * chunk + r).collect();
+                run(schedule, &mut buffer);
+                assert_eq!(buffer[rank], 10 * n * r + everybody);
+            }
+            for schedule in [ring::all_gather(rank, world), direct::all_gather(rank, world)] {
+                let mut buffer = vec![r; world];
+                run(schedule, &mut buffer);
+                assert_eq!(buffer, (0..n).collect::<Vec<_>>());
+            }
+            let mut buffer: Vec<i32> = (0..n).map(|chunk| 100 * r + chunk).collect();
+            run(pairwise::all_to_all(rank, world), &mut buffer);
+            assert_eq!(buffer, (0..n).map(|from| 100 * from + r).collect::<Vec<_>>());
+            run(doubling::barrier(rank, world), &mut []);
             transport.close();
         });
     }

@@ -3,7 +3,7 @@
 use super::{Mesh, PLENTY, each, tag};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use thalweg_comm::collective::{Executor, all_gather, barrier, broadcast_into, ring};
+use thalweg_comm::collective::{Executor, Sum, all_gather, barrier, broadcast_into, ring};
 use thalweg_comm::transport::{Cause, Fault, Incoming, Outgoing, Transport, culprit};
 use thalweg_comm::wire::{Header, MAX_PAYLOAD};
 
@@ -65,7 +65,7 @@ pub fn the_end_of_a_chain_of_waiting_is_found<M: Mesh>() {
         let reports = each(ranks, |mut transport| {
             let rank = transport.rank();
             let schedule = ring::all_reduce(rank, 4);
-            let run = Executor::new().run(&schedule, &mut transport, tag(1), &mut [1.0; 64], SHORT);
+            let run = Executor::new().run(&schedule, &mut transport, tag(1), &mut [1.0f32; 64], &Sum, SHORT);
             (rank, run.expect_err("one rank is idle"))
         });
         assert_eq!(culprit(&reports), Some(silent), "{reports:?}");
@@ -156,7 +156,8 @@ pub fn leaving_right_after_the_last_step_fails_nobody<M: Mesh>() {
     for round in 0..100 {
         each(M::connect(5), |mut transport| {
             let schedule = ring::all_reduce(transport.rank(), 5);
-            let run = Executor::new().run(&schedule, &mut transport, tag(round), &mut [1.0; 64], PLENTY);
+            let run =
+                Executor::new().run(&schedule, &mut transport, tag(round), &mut [1.0f32; 64], &Sum, PLENTY);
             assert_eq!(run, Ok(()), "round {round}");
             transport.close();
         });

@@ -1,12 +1,38 @@
 //! Proves schedules by running them on symbols instead of numbers.
 //!
-//! In place of a number every chunk holds how often each rank's contribution is in it. Sends have no buffer: a chunk
-//! moves only when the sender's and the receiver's current steps both name it, and a rank goes to its next step when
-//! all of its current one has moved. If nothing moves any more before all are through, that is the deadlock.
+//! In place of numbers every chunk holds how often each rank's contribution is in it, and which chunk that once was.
+//! Sends have no buffer: chunks move only when the sender's and the receiver's current steps both name them, and a
+//! rank goes to its next step when all of its current one has moved. If nothing moves any more before all are through,
+//! that is the deadlock. A [`Goal`] says what must be where in the end.
 
-use super::{Action, Schedule, Step};
+use super::schedule::{Action, Chunks, Schedule, Step};
 use std::rc::Rc;
 use thiserror::Error;
+
+/// What a collective is to achieve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Every chunk of every rank is the sum over all ranks.
+    AllReduce,
+    /// Every chunk of the root is.
+    Reduce {
+        /// The root, modulo the world.
+        root: usize,
+    },
+    /// Every chunk of every rank is the root's.
+    Broadcast {
+        /// The root, modulo the world.
+        root: usize,
+    },
+    /// Chunk r of rank r is the sum over all ranks.
+    ReduceScatter,
+    /// Chunk c of every rank is rank c's.
+    AllGather,
+    /// Chunk s of rank r is what was chunk r of rank s.
+    AllToAll,
+    /// Every rank has heard of every other, how often does not matter.
+    Barrier,
+}
 
 /// What is wrong with a set of schedules.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -18,16 +44,16 @@ pub enum Flaw {
         rank: usize,
     },
     /// Sender and receiver mean different chunks.
-    #[error("rank {from} sends chunk {sent} while rank {to} expects chunk {expected}")]
+    #[error("rank {from} sends chunks {sent:?} while rank {to} expects {expected:?}")]
     Mismatch {
         /// The sender.
         from: usize,
         /// The receiver.
         to: usize,
         /// What is sent.
-        sent: usize,
+        sent: Chunks,
         /// What is expected.
-        expected: usize,
+        expected: Chunks,
     },
     /// A chunk is overwritten in a step that also sends it or receives it a second time.
     #[error("rank {rank} overwrites chunk {chunk} in step {step} while it is in use")]
@@ -36,7 +62,7 @@ pub enum Flaw {
         rank: usize,
         /// The step of its schedule.
         step: usize,
-        /// The chunk.
+        /// The first chunk of those that are overwritten.
         chunk: usize,
     },
     /// Nothing moves any more.
@@ -47,7 +73,7 @@ pub enum Flaw {
         /// The step each of them is in.
         steps: Vec<usize>,
     },
-    /// A result does not hold every contribution exactly once.
+    /// A result does not hold the contributions it should, each exactly once.
     #[error("chunk {chunk} of rank {rank} holds the contribution of rank {of} {times} times")]
     Result {
         /// The rank that holds it.
@@ -59,26 +85,69 @@ pub enum Flaw {
         /// How often.
         times: u32,
     },
+    /// A chunk ended in another place, or was added to a different one.
+    #[error("what was chunk {was} ended as chunk {chunk} of rank {rank}")]
+    Misplaced {
+        /// The rank that holds it.
+        rank: usize,
+        /// Where it is.
+        chunk: usize,
+        /// Where it belongs.
+        was: usize,
+    },
 }
 
-/// What a chunk holds: how often the contribution of each rank.
-pub type Contents = Rc<Vec<u32>>;
+/// What a chunk holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// Which chunk it was.
+    pub chunk: usize,
+    /// How often the contribution of each rank is in it.
+    pub times: Vec<u32>,
+}
 
-/// Checks that after these schedules, one per rank, every chunk of every rank is the sum over all ranks.
-pub fn check_all_reduce(schedules: &[Schedule]) -> Result<(), Flaw> {
+/// Checks that these schedules, one per rank, achieve the goal.
+pub fn check(goal: Goal, schedules: &[Schedule]) -> Result<(), Flaw> {
+    let world = schedules.len();
     for (rank, chunks) in run(schedules)?.iter().enumerate() {
         for (chunk, contents) in chunks.iter().enumerate() {
-            if let Some(of) = contents.iter().position(|&times| times != 1) {
-                return Err(Flaw::Result { rank, chunk, of, times: contents[of] });
+            let Some((wanted, was)) = wanted(goal, rank, chunk, world) else { continue };
+            let right = |of: usize, times: u32| match wanted {
+                Wanted::All if goal == Goal::Barrier => times > 0,
+                Wanted::All => times == 1,
+                Wanted::Only(rank) => times == u32::from(of == rank),
+            };
+            if let Some(of) = (0..world).find(|&of| !right(of, contents.times[of])) {
+                return Err(Flaw::Result { rank, chunk, of, times: contents.times[of] });
+            }
+            if contents.chunk != was {
+                return Err(Flaw::Misplaced { rank, chunk, was: contents.chunk });
             }
         }
     }
     Ok(())
 }
 
+enum Wanted {
+    All,
+    Only(usize),
+}
+
+/// What a chunk must hold in the end and which chunk that was; `None` where it does not matter.
+fn wanted(goal: Goal, rank: usize, chunk: usize, world: usize) -> Option<(Wanted, usize)> {
+    match goal {
+        Goal::AllReduce | Goal::Barrier => Some((Wanted::All, chunk)),
+        Goal::Reduce { root } => (rank == root % world).then_some((Wanted::All, chunk)),
+        Goal::Broadcast { root } => Some((Wanted::Only(root % world), chunk)),
+        Goal::ReduceScatter => (rank == chunk).then_some((Wanted::All, chunk)),
+        Goal::AllGather => Some((Wanted::Only(chunk), chunk)),
+        Goal::AllToAll => Some((Wanted::Only(chunk), rank)),
+    }
+}
+
 /// Runs the schedules, one per rank, each rank starting with its own contribution in every chunk, and returns what
 /// the chunks of every rank hold in the end.
-pub fn run(schedules: &[Schedule]) -> Result<Vec<Vec<Contents>>, Flaw> {
+pub fn run(schedules: &[Schedule]) -> Result<Vec<Vec<Rc<Contents>>>, Flaw> {
     schedules.iter().enumerate().try_for_each(|(rank, schedule)| check_shape(rank, schedule, schedules))?;
     let mut ranks: Vec<Walker> = schedules
         .iter()
@@ -94,7 +163,7 @@ pub fn run(schedules: &[Schedule]) -> Result<Vec<Vec<Contents>>, Flaw> {
             }
         }
         for rank in &mut ranks {
-            moved |= rank.finish_step();
+            moved |= rank.finish_step()?;
         }
         if !moved {
             let stuck: Vec<usize> = (0..ranks.len()).filter(|&rank| ranks[rank].step().is_some()).collect();
@@ -107,18 +176,20 @@ pub fn run(schedules: &[Schedule]) -> Result<Vec<Vec<Contents>>, Flaw> {
 
 /// One rank on its way through its schedule.
 struct Walker<'a> {
+    rank: usize,
     schedule: &'a Schedule,
     position: usize,
     sent: Vec<bool>,
-    arrived: Vec<Option<Contents>>,
-    chunks: Vec<Contents>,
+    arrived: Vec<Option<Vec<Rc<Contents>>>>,
+    chunks: Vec<Rc<Contents>>,
 }
 
 impl<'a> Walker<'a> {
     fn new(rank: usize, world: usize, schedule: &'a Schedule) -> Walker<'a> {
-        let own: Contents = Rc::new((0..world).map(|of| u32::from(of == rank)).collect());
-        let chunks = vec![own; schedule.chunks];
-        let mut walker = Walker { schedule, position: 0, sent: Vec::new(), arrived: Vec::new(), chunks };
+        let times: Vec<u32> = (0..world).map(|of| u32::from(of == rank)).collect();
+        let own = |chunk| Rc::new(Contents { chunk, times: times.clone() });
+        let chunks = (0..schedule.chunks).map(own).collect();
+        let mut walker = Walker { rank, schedule, position: 0, sent: vec![], arrived: vec![], chunks };
         walker.enter();
         walker
     }
@@ -133,22 +204,31 @@ impl<'a> Walker<'a> {
     }
 
     /// Applies what arrived and goes on, if all of the step has moved.
-    fn finish_step(&mut self) -> bool {
-        let Some(step) = self.step() else { return false };
+    fn finish_step(&mut self) -> Result<bool, Flaw> {
+        let Some(step) = self.step() else { return Ok(false) };
         if !self.sent.iter().all(|sent| *sent) || !self.arrived.iter().all(Option::is_some) {
-            return false;
+            return Ok(false);
         }
-        for (receive, arrived) in step.receives.iter().zip(self.arrived.drain(..)) {
-            let Some(arrived) = arrived else { continue };
-            let chunk = &mut self.chunks[receive.chunk];
-            *chunk = match receive.action {
-                Action::Copy => arrived,
-                Action::Reduce => Rc::new(chunk.iter().zip(&*arrived).map(|(a, b)| a + b).collect()),
-            };
+        for (receive, arrived) in step.receives.iter().zip(std::mem::take(&mut self.arrived)) {
+            for (chunk, arrived) in receive.chunks.numbers().zip(arrived.into_iter().flatten()) {
+                self.chunks[chunk] = match receive.action {
+                    Action::Copy | Action::Exchange => arrived,
+                    Action::Reduce => Rc::new(self.sum(chunk, &arrived)?),
+                };
+            }
         }
         self.position += 1;
         self.enter();
-        true
+        Ok(true)
+    }
+
+    fn sum(&self, chunk: usize, arrived: &Contents) -> Result<Contents, Flaw> {
+        let mine = &self.chunks[chunk];
+        if mine.chunk != arrived.chunk {
+            return Err(Flaw::Misplaced { rank: self.rank, chunk, was: arrived.chunk });
+        }
+        let times = mine.times.iter().zip(&arrived.times).map(|(a, b)| a + b).collect();
+        Ok(Contents { chunk: mine.chunk, times })
     }
 }
 
@@ -172,9 +252,9 @@ fn meeting(ranks: &[Walker<'_>], from: usize) -> Result<Option<Delivery>, Flaw> 
         let receives = to.step().map_or(&[][..], |step| &step.receives);
         let open = |index: &usize| receives[*index].from == from && to.arrived[*index].is_none();
         let Some(receive) = (0..receives.len()).find(open) else { continue };
-        let expected = receives[receive].chunk;
-        if expected != sending.chunk {
-            return Err(Flaw::Mismatch { from, to: sending.to, sent: sending.chunk, expected });
+        let expected = Chunks { first: receives[receive].sent, count: receives[receive].chunks.count };
+        if expected != sending.chunks {
+            return Err(Flaw::Mismatch { from, to: sending.to, sent: sending.chunks, expected });
         }
         return Ok(Some(Delivery { send, to: sending.to, receive }));
     }
@@ -183,38 +263,65 @@ fn meeting(ranks: &[Walker<'_>], from: usize) -> Result<Option<Delivery>, Flaw> 
 
 fn deliver(ranks: &mut [Walker<'_>], from: usize, delivery: Delivery) {
     let Some(step) = ranks[from].step() else { return };
-    let contents = ranks[from].chunks[step.sends[delivery.send].chunk].clone();
+    let contents = ranks[from].chunks[step.sends[delivery.send].chunks.numbers()].to_vec();
     ranks[from].sent[delivery.send] = true;
     ranks[delivery.to].arrived[delivery.receive] = Some(contents);
 }
 
 /// Everything named exists, and nothing is overwritten while it is in use.
 fn check_shape(rank: usize, schedule: &Schedule, schedules: &[Schedule]) -> Result<(), Flaw> {
-    let fits = |peer: usize, chunk: usize| peer < schedules.len() && peer != rank && chunk < schedule.chunks;
-    for (number, step) in schedule.steps.iter().enumerate() {
-        let sends = step.sends.iter().all(|send| fits(send.to, send.chunk));
-        let receives = step.receives.iter().all(|receive| fits(receive.from, receive.chunk));
-        if schedule.chunks != schedules[0].chunks || !sends || !receives {
+    if schedule.chunks != schedules[0].chunks {
+        return Err(Flaw::Shape { rank });
+    }
+    for (step, number) in schedule.steps.iter().zip(0..) {
+        if !step.is_within(rank, schedules.len(), schedule.chunks) {
             return Err(Flaw::Shape { rank });
         }
-        for receive in step.receives.iter().filter(|receive| receive.action == Action::Copy) {
-            let chunk = receive.chunk;
-            let sent = step.sends.iter().any(|send| send.chunk == chunk);
-            if sent || step.receives.iter().filter(|other| other.chunk == chunk).count() > 1 {
-                return Err(Flaw::Overwritten { rank, step: number, chunk });
-            }
+        if let Some(chunks) = step.overwritten() {
+            return Err(Flaw::Overwritten { rank, step: number, chunk: chunks.first });
         }
     }
     Ok(())
 }
 
+/// Proves a collective for every world up to 64 and compares what it states to cost with what its schedules do.
+#[cfg(test)]
+pub(crate) fn prove(
+    goal: Goal,
+    schedule: impl Fn(usize, usize) -> Schedule,
+    cost: impl Fn(usize, usize, usize, usize) -> super::Cost,
+) {
+    prove_costs(goal, &[0, 1, 63, 64, 1000, 4096], schedule, cost);
+}
+
+/// The same for buffers of these lengths.
+#[cfg(test)]
+pub(crate) fn prove_costs(
+    goal: Goal,
+    lengths: &[usize],
+    schedule: impl Fn(usize, usize) -> Schedule,
+    cost: impl Fn(usize, usize, usize, usize) -> super::Cost,
+) {
+    for world in 1..=64 {
+        let schedules: Vec<Schedule> = (0..world).map(|rank| schedule(rank, world)).collect();
+        check(goal, &schedules).unwrap_or_else(|flaw| panic!("{goal:?}, n = {world}: {flaw}"));
+        for (rank, schedule) in schedules.iter().enumerate() {
+            for &length in lengths {
+                let stated = cost(rank, world, length, 4);
+                assert_eq!(schedule.cost(length, 4), stated, "{goal:?}, n = {world}, rank {rank}, {length}");
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::{ReceiveChunk, SendChunk, ring};
+    use super::super::{binomial, direct, doubling, halving, pairwise, ring};
     use super::*;
+    use proptest::prelude::*;
 
-    fn ring(world: usize) -> Vec<Schedule> {
-        (0..world).map(|rank| ring::all_reduce(rank, world)).collect()
+    fn world(n: usize, schedule: fn(usize, usize) -> Schedule) -> Vec<Schedule> {
+        (0..n).map(|rank| schedule(rank, n)).collect()
     }
 
     fn one_chunk(steps: Vec<Step>) -> Schedule {
@@ -222,25 +329,30 @@ mod tests {
     }
 
     fn send(to: usize) -> Step {
-        Step { sends: vec![SendChunk { to, chunk: 0 }], receives: vec![] }
+        Step::sending(to, Chunks::one(0))
     }
 
     fn receive(from: usize, action: Action) -> Step {
-        Step { sends: vec![], receives: vec![ReceiveChunk { from, chunk: 0, action }] }
+        Step::receiving(from, Chunks::one(0), action)
+    }
+
+    fn both(peer: usize, action: Action) -> Schedule {
+        one_chunk(vec![Step { sends: send(peer).sends, receives: receive(peer, action).receives }])
     }
 
     #[test]
     fn a_lost_step_is_a_deadlock() {
-        let mut schedules = ring(3);
+        let mut schedules = world(3, ring::all_reduce);
         schedules[1].steps.pop();
-        assert!(matches!(check_all_reduce(&schedules), Err(Flaw::Deadlock { stuck, .. }) if stuck == [0, 2]));
+        let flaw = check(Goal::AllReduce, &schedules);
+        assert!(matches!(flaw, Err(Flaw::Deadlock { stuck, .. }) if stuck == [0, 2]));
     }
 
     #[test]
     fn a_ring_cut_short_leaves_contributions_out() {
-        let mut schedules = ring(3);
+        let mut schedules = world(3, ring::all_reduce);
         schedules.iter_mut().for_each(|schedule| drop(schedule.steps.pop()));
-        assert!(matches!(check_all_reduce(&schedules), Err(Flaw::Result { .. })));
+        assert!(matches!(check(Goal::AllReduce, &schedules), Err(Flaw::Result { .. })));
     }
 
     #[test]
@@ -253,37 +365,102 @@ mod tests {
     fn adding_twice_is_noticed() {
         let zero = one_chunk(vec![receive(1, Action::Reduce), receive(1, Action::Reduce), send(1)]);
         let one = one_chunk(vec![send(0), send(0), receive(0, Action::Copy)]);
-        let flaw = check_all_reduce(&[zero, one]);
+        let flaw = check(Goal::AllReduce, &[zero, one]);
         assert_eq!(flaw, Err(Flaw::Result { rank: 0, chunk: 0, of: 1, times: 2 }));
     }
 
     #[test]
-    fn overwriting_what_is_being_sent_is_noticed() {
-        let both = |peer| {
-            one_chunk(vec![Step { sends: send(peer).sends, receives: receive(peer, Action::Copy).receives }])
-        };
-        assert!(matches!(run(&[both(1), both(0)]), Err(Flaw::Overwritten { rank: 0, step: 0, chunk: 0 })));
+    fn overwriting_what_is_being_sent_is_noticed_and_exchanging_is_not() {
+        let flaw = run(&[both(1, Action::Copy), both(0, Action::Copy)]);
+        assert_eq!(flaw, Err(Flaw::Overwritten { rank: 0, step: 0, chunk: 0 }));
+        assert!(run(&[both(1, Action::Exchange), both(0, Action::Exchange)]).is_ok());
+        let sums = [both(1, Action::Reduce), both(0, Action::Reduce)];
+        assert_eq!(check(Goal::AllReduce, &sums), Ok(()));
     }
 
     #[test]
-    fn an_exchange_that_adds_is_fine_in_one_step() {
-        let both = |peer| {
-            one_chunk(vec![Step {
-                sends: send(peer).sends,
-                receives: receive(peer, Action::Reduce).receives,
-            }])
-        };
-        assert_eq!(check_all_reduce(&[both(1), both(0)]), Ok(()));
+    fn another_collective_is_not_what_was_asked_for() {
+        let schedules = world(4, ring::reduce_scatter);
+        assert_eq!(check(Goal::ReduceScatter, &schedules), Ok(()));
+        assert!(matches!(check(Goal::AllReduce, &schedules), Err(Flaw::Result { .. })));
+        assert!(matches!(check(Goal::AllGather, &schedules), Err(Flaw::Result { .. })));
+        let gathered = world(4, ring::all_gather);
+        assert!(matches!(check(Goal::AllToAll, &gathered), Err(Flaw::Misplaced { .. })));
     }
 
     #[test]
     fn unknown_ranks_and_different_chunks_are_noticed() {
         assert_eq!(run(&[one_chunk(vec![send(7)])]), Err(Flaw::Shape { rank: 0 }));
-        let wrong = Schedule {
-            chunks: 2,
-            steps: vec![Step { sends: vec![SendChunk { to: 0, chunk: 1 }], receives: vec![] }],
-        };
+        let wrong = Schedule { chunks: 2, steps: vec![Step::sending(0, Chunks::one(1))] };
         let zero = Schedule { chunks: 2, steps: vec![receive(1, Action::Copy)] };
-        assert_eq!(run(&[zero, wrong]), Err(Flaw::Mismatch { from: 1, to: 0, sent: 1, expected: 0 }));
+        let (sent, expected) = (Chunks::one(1), Chunks::one(0));
+        assert_eq!(run(&[zero, wrong]), Err(Flaw::Mismatch { from: 1, to: 0, sent, expected }));
+    }
+
+    /// One small change to one rank's schedule: a step lost, doubled or moved, another chunk, partner or action.
+    fn mutate(schedules: &mut [Schedule], rank: usize, at: usize, kind: usize) {
+        let world = schedules.len();
+        let schedule = &mut schedules[rank % world];
+        let (count, chunks) = (schedule.steps.len(), schedule.chunks);
+        if count == 0 {
+            return;
+        }
+        let at = at % count;
+        match kind {
+            0 => drop(schedule.steps.remove(at)),
+            1 => schedule.steps.insert(at, schedule.steps[at].clone()),
+            2 => schedule.steps.swap(at, (at + 1) % count),
+            3 => drop(schedule.steps[at].sends.pop()),
+            4 => drop(schedule.steps[at].receives.pop()),
+            _ => {
+                for send in &mut schedule.steps[at].sends {
+                    match kind {
+                        5 => send.chunks.first = (send.chunks.first + 1) % chunks,
+                        6 => send.to = (send.to + 1) % world,
+                        _ => {}
+                    }
+                }
+                for receive in &mut schedule.steps[at].receives {
+                    match (kind, receive.action) {
+                        (7, Action::Reduce) => receive.action = Action::Copy,
+                        (7, _) => receive.action = Action::Reduce,
+                        (8, _) => receive.from = (receive.from + 1) % world,
+                        (9, _) => receive.chunks.first = (receive.chunks.first + 1) % chunks,
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    type Collective = (Goal, fn(usize, usize) -> Schedule);
+
+    const COLLECTIVES: [Collective; 9] = [
+        (Goal::AllReduce, ring::all_reduce),
+        (Goal::AllReduce, binomial::all_reduce),
+        (Goal::AllReduce, doubling::all_reduce),
+        (Goal::AllReduce, halving::all_reduce),
+        (Goal::AllReduce, direct::all_reduce),
+        (Goal::ReduceScatter, ring::reduce_scatter),
+        (Goal::AllGather, direct::all_gather),
+        (Goal::AllToAll, pairwise::all_to_all),
+        (Goal::Broadcast { root: 0 }, |rank, world| binomial::broadcast(rank, world, 0)),
+    ];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        /// Whatever is changed is found, or the changed schedules have no effect on the result: then they are right,
+        /// which a run on numbers confirms.
+        #[test]
+        fn broken_schedules_are_found(which in 0..COLLECTIVES.len(), n in 2usize..9, rank: usize, at: usize, kind in 0..10usize) {
+            let (goal, schedule) = COLLECTIVES[which];
+            let original = world(n, schedule);
+            let mut changed = original.clone();
+            mutate(&mut changed, rank, at, kind);
+            if changed != original && check(goal, &changed).is_ok() {
+                // Two independent steps may change places, and a message nobody needed may go.
+                prop_assert!(kind == 2, "unnoticed: {goal:?}, n = {n}, {changed:?}");
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! peer decides how much memory is allocated here.
 
 use crate::transport::{Cause, Fault, Incoming, Outgoing, Tag, Transport};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest byte string one rank may contribute.
 pub const MAX_LENGTH: usize = 256 << 20;
@@ -21,7 +21,7 @@ pub fn all_gather(
     mine: &[u8],
     deadline: Duration,
 ) -> Result<Vec<Vec<u8>>, Fault> {
-    let start = Instant::now();
+    let start = transport.now();
     let (rank, world) = (transport.rank(), transport.world());
     check_length(rank, mine.len() as u64)?;
     let mut lengths = vec![(mine.len() as u64).to_le_bytes().to_vec(); world];
@@ -32,7 +32,8 @@ pub fn all_gather(
         let length = check_length(peer, length_of(bytes))?;
         all.push(if peer == rank { mine.to_vec() } else { vec![0; length] });
     }
-    exchange(transport, tag, CONTENTS, mine, &mut all, deadline.saturating_sub(start.elapsed()))?;
+    let left = left(transport, start, deadline);
+    exchange(transport, tag, CONTENTS, mine, &mut all, left)?;
     Ok(all)
 }
 
@@ -50,7 +51,7 @@ pub fn broadcast(
     bytes: Vec<u8>,
     deadline: Duration,
 ) -> Result<Vec<u8>, Fault> {
-    let start = Instant::now();
+    let start = transport.now();
     if transport.rank() == root {
         check_length(root, bytes.len() as u64)?;
     }
@@ -58,7 +59,8 @@ pub fn broadcast(
     fan_out(transport, tag, root, LENGTH, &mut length, deadline)?;
     let length = check_length(root, u64::from_le_bytes(length))?;
     let mut bytes = if transport.rank() == root { bytes } else { vec![0; length] };
-    fan_out(transport, tag, root, CONTENTS, &mut bytes, deadline.saturating_sub(start.elapsed()))?;
+    let left = left(transport, start, deadline);
+    fan_out(transport, tag, root, CONTENTS, &mut bytes, left)?;
     Ok(bytes)
 }
 
@@ -70,15 +72,20 @@ pub fn broadcast_into(
     buffer: &mut [u8],
     deadline: Duration,
 ) -> Result<(), Fault> {
-    let start = Instant::now();
+    let start = transport.now();
     if buffer.is_empty() {
         return fan_out(transport, tag, root, CONTENTS, buffer, deadline);
     }
     for (piece, bytes) in buffer.chunks_mut(MAX_LENGTH).enumerate() {
-        let left = deadline.saturating_sub(start.elapsed());
+        let left = left(transport, start, deadline);
         fan_out(transport, tag, root, CONTENTS + piece as u32, bytes, left)?;
     }
     Ok(())
+}
+
+/// What is left of a deadline that began at `start`.
+fn left(transport: &dyn Transport, start: Duration, deadline: Duration) -> Duration {
+    deadline.saturating_sub(transport.now().saturating_sub(start))
 }
 
 /// Sends `mine` to every other rank and receives theirs into `all`, which has the right lengths already.

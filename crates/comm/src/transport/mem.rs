@@ -5,7 +5,8 @@
 //! taken its last byte: a schedule that secretly relies on a buffer hangs here, and a test finds it.
 //! [`Links`] plays the saboteur: it kills ranks, cuts links and puts alien bytes on them.
 
-use super::stream::{Interest, Link, Streamed, Wires};
+use super::stream::{Link, Streamed, Wires};
+use super::vigil::Interest;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -212,13 +213,14 @@ impl Wires for Pipes {
 
     fn wait(
         &mut self,
-        interests: &[Interest],
+        _interests: &[Interest],
+        watched: &[bool],
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
         self.bell.wait(self.heard, timeout);
-        for (peer, (stream, interest)) in self.streams.iter().zip(interests).enumerate() {
-            if interest.hang_up && stream.as_ref().is_some_and(|stream| stream.incoming.lock().closed) {
+        for (peer, stream) in self.streams.iter().enumerate() {
+            if watched[peer] && stream.as_ref().is_some_and(|stream| stream.incoming.lock().closed) {
                 hung_up.push(peer);
             }
         }

@@ -1,8 +1,11 @@
 //! Moving frames between the ranks of one group.
 //!
-//! A [`Transport`] is a rank's view of its group. Its one verb, [`Transport::transfer`], carries out any number of
-//! sends and receives at once, so that a schedule's step is one call and nothing depends on a buffer in between.
-//! [`mem`] connects threads, [`tcp`] processes and hosts, [`sim`] ranks in virtual time; all are [`stream::Streamed`] over their own byte streams,
+//! A [`Transport`] is a rank's view of its group. Three verbs never block: [`Transport::send`] and
+//! [`Transport::receive`] go on with one frame, [`Transport::attend`] waits, with a deadline, until there may be more to
+//! do, and turns whatever happened to the others into a fault that names one. [`Transport::transfer`], made of them,
+//! carries out any number of sends and receives at once, so that nothing depends on a buffer in between.
+//! [`mem`] connects threads, [`tcp`] processes and hosts, [`sim`] ranks in virtual time; all are [`stream::Streamed`]
+//! over their own byte streams,
 //! so that framing, checksums, deadlines and blame exist once.
 
 pub mod fault;
@@ -12,10 +15,13 @@ pub mod sim;
 mod standing;
 pub mod stream;
 pub mod tcp;
+mod transfer;
+pub mod vigil;
 
 pub use fault::{Cause, Fault, culprit};
 pub use mem::{Links, Mem, mesh};
 pub use tcp::Tcp;
+pub use vigil::{Interest, Vigil};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,12 +68,31 @@ pub trait Transport: Send {
     /// Number of ranks in the group.
     fn world(&self) -> usize;
 
-    /// Carries out all sends and receives at once and returns when all are done.
+    /// Time since some fixed moment, by which deadlines are measured.
+    fn now(&self) -> Duration;
+
+    /// Goes on sending this frame, as far as it goes without waiting. Repeated with the same frame until all of it has
+    /// moved; the memory may change only then. While a frame is under way to a rank, another one to it moves nothing.
     ///
-    /// No send relies on a buffer: it may take until the other rank receives. Several chunks to or from the same
-    /// rank travel in the order of the list. Ends early, naming a rank, when *any* rank of the group is lost (not
-    /// only those in the lists), when `deadline` has passed, or when [`Abort::abort`] is called. A rank that left
-    /// the group by [`Transport::close`] is a fault only for those who still need something from it.
+    /// No send relies on a buffer: it may take until the other rank receives.
+    fn send(&mut self, tag: Tag, frame: Outgoing<'_>) -> Result<Moved, Fault>;
+
+    /// Goes on receiving this frame, as far as it goes without waiting. Repeated with the same memory until all of it
+    /// has moved. Frames from a rank arrive in the order in which it sent them: one that is not expected is a fault of
+    /// that rank, unless it belongs to another operation and `company` says that several are in progress.
+    fn receive(&mut self, tag: Tag, frame: Incoming<'_>, company: Company) -> Result<Moved, Fault>;
+
+    /// Called when an attempt to move all frames at hand has ended, with what is still wanted by peer and whether
+    /// anything moved. Returns when another attempt makes sense.
+    ///
+    /// Ends with a fault that names a rank when *any* rank of the group is lost (not only those of interest), when the
+    /// vigil's deadline has passed, or when [`Abort::abort`] is called. A rank that left the group by
+    /// [`Transport::close`] is a fault only for those who still want something from it.
+    fn attend(&mut self, vigil: &mut Vigil, wanted: &[Interest], moved: bool) -> Result<(), Fault>;
+
+    /// Carries out all sends and receives at once and returns when all are done, see [`Transport::send`],
+    /// [`Transport::receive`] and [`Transport::attend`]. Several chunks to or from the same rank travel in the order of
+    /// the list.
     ///
     /// After a fault the contents of the receiving memory are unspecified, the group is at its end, and every
     /// further transfer returns the same fault.
@@ -77,7 +102,9 @@ pub trait Transport: Send {
         sends: &[Outgoing<'_>],
         receives: &mut [Incoming<'_>],
         deadline: Duration,
-    ) -> Result<(), Fault>;
+    ) -> Result<(), Fault> {
+        transfer::transfer(self, tag, sends, receives, deadline)
+    }
 
     /// What has passed through so far.
     fn traffic(&self) -> Traffic;
@@ -90,6 +117,26 @@ pub trait Transport: Send {
     /// A transport that is dropped without it looks like a dead rank to the others, which is what a rank that ends
     /// with an error of its own wants.
     fn close(&mut self);
+}
+
+/// How far a frame has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// Not at all.
+    Nothing,
+    /// A bit further.
+    Part,
+    /// All of it.
+    Whole,
+}
+
+/// Whether a rank has one operation in progress or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Company {
+    /// One: a frame of another operation is a fault.
+    Alone,
+    /// Several: a frame of another operation waits until that one asks for it.
+    Several,
 }
 
 /// Bytes that passed through a transport since it was made.

@@ -1,14 +1,15 @@
 //! A transport over byte streams, one to each other rank.
 //!
-//! [`Streamed`] drives all frames of a transfer over streams that never block: advance every one of them, and when
-//! none moves, look who hung up, then wait. What differs between threads and sockets is behind [`Link`] (one
-//! stream) and [`Wires`] (all of them, and how to wait).
+//! [`Streamed`] moves frames over streams that never block; when none moves, it looks who hung up, then waits. What
+//! differs between threads and sockets is behind [`Link`] (one stream) and [`Wires`] (all of them, and how to wait).
 //!
 //! What a peer's end means for the others is decided in `standing`.
 
 use super::frame::{Inbox, Interruption, Outbox, try_later};
 use super::standing::{Standing, verdict};
-use super::{Abort, Cause, Fault, Incoming, Outgoing, Tag, Traffic, Transport};
+use super::vigil::{Interest, Vigil, owed};
+use super::{Abort, Cause, Company, Fault, Incoming, Moved, Outgoing, Tag, Traffic, Transport};
+use crate::wait::Patience;
 use crate::wire::{Departure, HEADER, Header, MAX_PAYLOAD};
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::LazyLock;
@@ -16,9 +17,6 @@ use std::time::{Duration, Instant};
 
 /// How long a waiting rank sleeps before it looks at its abort handle.
 const SLICE: Duration = Duration::from_millis(20);
-
-/// What a single look may count for; anything longer was not spent waiting but asleep.
-const LONGEST_LAP: Duration = Duration::from_secs(1);
 
 /// How long [`Transport::close`] tries to get its farewell across.
 const GRACE: Duration = Duration::from_secs(1);
@@ -38,17 +36,6 @@ pub trait Link: Read + Write + Send {
     fn finish(&mut self);
 }
 
-/// What a transfer still wants from one peer's stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Interest {
-    /// Wake when there is something to read.
-    pub read: bool,
-    /// Wake when something can be written.
-    pub write: bool,
-    /// Wake when the peer hangs up.
-    pub hang_up: bool,
-}
-
 /// All streams of one rank.
 pub trait Wires: Send {
     /// The stream to one peer.
@@ -57,13 +44,18 @@ pub trait Wires: Send {
     /// The streams by rank; the own place is empty.
     fn links(&mut self) -> &mut [Option<Self::Link>];
 
-    /// Called before each attempt to advance; what changes after it must end the following [`Wires::wait`].
+    /// Called before each attempt to move frames; what changes after it must end the following [`Wires::wait`].
     fn mark(&mut self) {}
 
-    /// Waits until one of the interests is met or `timeout` has passed, and adds to `hung_up` the peers of interest
-    /// that ended their stream.
-    fn wait(&mut self, interests: &[Interest], timeout: Duration, hung_up: &mut Vec<usize>)
-    -> io::Result<()>;
+    /// Waits until one of the interests is met, a peer that is `watched` ended its stream, or `timeout` has passed,
+    /// and adds to `hung_up` the watched peers that did.
+    fn wait(
+        &mut self,
+        interests: &[Interest],
+        watched: &[bool],
+        timeout: Duration,
+        hung_up: &mut Vec<usize>,
+    ) -> io::Result<()>;
 
     /// The time by which deadlines are kept: since some fixed moment, never going back.
     fn now(&self) -> Duration {
@@ -76,9 +68,9 @@ pub trait Wires: Send {
         std::thread::sleep(duration);
     }
 
-    /// How often to look without sleeping before sleeping.
-    fn patience(&self) -> u32 {
-        0
+    /// What to do before sleeping.
+    fn patience(&self) -> Patience {
+        Patience::NONE
     }
 }
 
@@ -91,7 +83,9 @@ pub struct Streamed<W: Wires> {
     news: bool,
     outboxes: Vec<Outbox>,
     inboxes: Vec<Inbox>,
-    interests: Vec<Interest>,
+    /// Who has not ended its stream, as far as is known.
+    present: Vec<bool>,
+    hung_up: Vec<usize>,
     traffic: Traffic,
     abort: Abort,
     generation: u32,
@@ -110,7 +104,8 @@ impl<W: Wires> Streamed<W> {
             news: false,
             outboxes: (0..world).map(|_| Outbox::default()).collect(),
             inboxes: (0..world).map(|_| Inbox::default()).collect(),
-            interests: vec![Interest::default(); world],
+            present: vec![true; world],
+            hung_up: Vec::new(),
             traffic: Traffic::default(),
             abort: Abort::default(),
             generation: 0,
@@ -129,135 +124,79 @@ impl<W: Wires> Streamed<W> {
         (0..self.standing.len()).filter(move |&peer| peer != rank)
     }
 
-    /// Refuses what cannot be meant: transfers with oneself, with nobody, or too large for a frame.
-    fn validate(&self, sends: &[Outgoing<'_>], receives: &[Incoming<'_>]) -> Result<(), Fault> {
-        let ends = sends.iter().map(|send| (send.to, send.bytes.len()));
-        let ends = ends.chain(receives.iter().map(|receive| (receive.from, receive.bytes.len())));
-        for (peer, length) in ends {
-            if peer == self.rank || peer >= self.standing.len() || length > MAX_PAYLOAD {
-                let what = format!("rank {} cannot exchange {length} bytes with rank {peer}", self.rank);
-                return Err(Fault::of(self.rank, Cause::Protocol(what)));
-            }
+    /// Whether the group is still there, and a frame of that length with that peer can be meant.
+    fn check(&mut self, tag: Tag, peer: usize, length: usize) -> Result<(), Fault> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        if self.departed {
+            return Err(Fault::of(self.rank, Cause::Left));
+        }
+        self.generation = tag.generation;
+        if peer == self.rank || peer >= self.standing.len() || length > MAX_PAYLOAD {
+            let what = format!("rank {} cannot exchange {length} bytes with rank {peer}", self.rank);
+            return Err(self.fail(Fault::of(self.rank, Cause::Protocol(what))));
         }
         Ok(())
     }
 
-    /// Advances, looks and waits until all is done or somebody is to blame.
-    fn drive(
-        &mut self,
-        tag: Tag,
-        sends: &[Outgoing<'_>],
-        receives: &mut [Incoming<'_>],
-        deadline: Duration,
-    ) -> Result<(), Fault> {
-        // Time is added up lap by lap: a lap that a stopped process slept through counts as a short one.
-        let mut waited = Duration::ZERO;
-        let mut lap = self.wires.now();
-        let mut idle = 0;
-        loop {
-            self.wires.mark();
-            let moved = self.advance(tag, sends, receives)?;
-            let owed = self.owed();
-            if owed.is_empty() {
-                return Ok(());
-            }
-            if self.abort.is_aborted() {
-                return Err(Fault::aborted());
-            }
-            if !moved && self.is_anyone_gone() {
-                // Others may have gone as well by now: see all of them before naming one.
-                self.look(Duration::ZERO);
-            }
-            let now = self.wires.now();
-            waited += (now - lap).min(LONGEST_LAP);
-            lap = now;
-            let news = std::mem::take(&mut self.news);
-            if !moved && !news {
-                // Only now, when all that arrived before a hang-up has been read.
-                if let Some(fault) = verdict(&self.standing, &owed, waited) {
-                    return Err(fault);
-                }
-            }
-            if waited >= deadline {
-                return Err(Fault::silent(owed, waited));
-            }
-            if moved || news {
-                idle = 0;
-                continue;
-            }
-            idle += 1;
-            if idle <= self.wires.patience() {
-                self.look(Duration::ZERO);
-                // The rank waited for may need this very core.
-                std::thread::yield_now();
-            } else {
-                self.look(SLICE.min(deadline - waited));
-            }
-        }
+    /// The end of the group for this rank: it tells the others why it leaves.
+    fn fail(&mut self, fault: Fault) -> Fault {
+        self.fault = Some(fault.clone());
+        let departure = match (&fault.cause, fault.peer) {
+            (Cause::Silent { .. }, _) => Departure::GaveUp,
+            (_, Some(peer)) => Departure::Lost(peer),
+            (_, None) => Departure::Aborted,
+        };
+        self.depart(departure, Duration::ZERO);
+        fault
     }
 
-    /// Moves what can be moved without waiting, once per stream and direction.
-    fn advance(
-        &mut self,
-        tag: Tag,
-        sends: &[Outgoing<'_>],
-        receives: &mut [Incoming<'_>],
-    ) -> Result<bool, Fault> {
-        let mut moved = false;
-        for peer in self.others() {
-            let Some(link) = &mut self.wires.links()[peer] else { continue };
-            match self.inboxes[peer].pull(link, peer, tag, receives, &mut self.traffic) {
-                Ok(progress) => moved |= progress,
-                Err(Interruption::Wrong(cause)) => return Err(Fault::of(peer, cause)),
-                Err(Interruption::Farewell(departure)) => {
-                    self.standing[peer] = Standing::Left(departure);
-                    self.news = true;
-                }
-                Err(Interruption::Stream) => self.hung_up(peer),
-            }
-            let Some(link) = &mut self.wires.links()[peer] else { continue };
-            if self.standing[peer] == Standing::Present {
-                match self.outboxes[peer].push(link, peer, tag, sends, &mut self.traffic) {
-                    Ok(progress) => moved |= progress,
-                    Err(_) => self.hung_up(peer),
-                }
+    /// Whether there is a reason to end, and if not, waits until another attempt makes sense.
+    fn watch(&mut self, vigil: &mut Vigil, wanted: &[Interest], moved: bool) -> Result<(), Fault> {
+        if self.abort.is_aborted() {
+            return Err(Fault::aborted());
+        }
+        if !moved && self.is_anyone_gone() {
+            // Others may have gone as well by now: see all of them before naming one.
+            self.look(wanted, Duration::ZERO);
+        }
+        vigil.tick(self.wires.now());
+        let news = std::mem::take(&mut self.news);
+        if !moved && !news && self.is_anyone_gone() {
+            // Only now, when all that arrived before a hang-up has been read.
+            if let Some(fault) = verdict(&self.standing, &owed(wanted), vigil.waited()) {
+                return Err(fault);
             }
         }
-        Ok(moved)
-    }
-
-    /// The peers that still owe this rank something: first those it receives from, then those it sends to.
-    fn owed(&mut self) -> Vec<usize> {
-        let receiving = self.others().filter(|&peer| !self.inboxes[peer].is_done());
-        let mut owed: Vec<usize> = receiving.collect();
-        for peer in self.others() {
-            let drained = self.wires.links()[peer].as_ref().is_none_or(|link| link.is_drained());
-            let sending = !self.outboxes[peer].is_done() || !drained;
-            if sending && self.inboxes[peer].is_done() {
-                owed.push(peer);
-            }
+        if vigil.left().is_zero() {
+            return Err(Fault::silent(owed(wanted), vigil.waited()));
         }
-        owed
+        if moved || news {
+            vigil.idle = 0;
+            return Ok(());
+        }
+        vigil.idle = vigil.idle.saturating_add(1);
+        if !self.wires.patience().pass(vigil.idle) {
+            self.look(wanted, SLICE.min(vigil.left()));
+        }
+        Ok(())
     }
 
     /// Waits for something to happen and takes note of those who hung up.
-    fn look(&mut self, timeout: Duration) {
-        for peer in self.others() {
-            let present = self.standing[peer] == Standing::Present;
-            self.interests[peer] = Interest {
-                read: present && !self.inboxes[peer].is_done(),
-                write: present && !self.outboxes[peer].is_done(),
-                hang_up: present,
-            };
+    fn look(&mut self, wanted: &[Interest], timeout: Duration) {
+        for (present, standing) in self.present.iter_mut().zip(&self.standing) {
+            *present = *standing == Standing::Present;
         }
-        let mut hung_up = Vec::new();
-        if self.wires.wait(&self.interests, timeout, &mut hung_up).is_err() {
+        let mut hung_up = std::mem::take(&mut self.hung_up);
+        if self.wires.wait(wanted, &self.present, timeout, &mut hung_up).is_err() {
             // The system is short of something; it is no peer's fault, and the deadline still holds.
             self.wires.pause(Duration::from_millis(1));
         }
-        for peer in hung_up {
+        for peer in hung_up.drain(..) {
             self.hung_up(peer);
         }
+        self.hung_up = hung_up;
     }
 
     /// Finds out how a peer that ended its stream went.
@@ -325,37 +264,46 @@ impl<W: Wires> Transport for Streamed<W> {
         self.standing.len()
     }
 
-    fn transfer(
-        &mut self,
-        tag: Tag,
-        sends: &[Outgoing<'_>],
-        receives: &mut [Incoming<'_>],
-        deadline: Duration,
-    ) -> Result<(), Fault> {
-        if let Some(fault) = &self.fault {
-            return Err(fault.clone());
+    fn now(&self) -> Duration {
+        self.wires.now()
+    }
+
+    fn send(&mut self, tag: Tag, frame: Outgoing<'_>) -> Result<Moved, Fault> {
+        let peer = frame.to;
+        self.check(tag, peer, frame.bytes.len())?;
+        let Some(link) = &mut self.wires.links()[peer] else { return Ok(Moved::Nothing) };
+        if self.standing[peer] != Standing::Present && !self.outboxes[peer].is_written(frame.bytes.len()) {
+            return Ok(Moved::Nothing);
         }
-        if self.departed {
-            return Err(Fault::of(self.rank, Cause::Left));
-        }
-        self.generation = tag.generation;
-        let outcome = self.validate(sends, receives).and_then(|()| {
-            for peer in self.others() {
-                self.outboxes[peer].load(peer, tag, sends, 0);
-                self.inboxes[peer].load(peer, receives, 0);
+        match self.outboxes[peer].push(link, tag, frame, &mut self.traffic) {
+            Ok(moved) => Ok(moved),
+            Err(_) => {
+                self.hung_up(peer);
+                Ok(Moved::Nothing)
             }
-            self.drive(tag, sends, receives, deadline)
-        });
-        if let Err(fault) = &outcome {
-            self.fault = Some(fault.clone());
-            let departure = match (&fault.cause, fault.peer) {
-                (Cause::Silent { .. }, _) => Departure::GaveUp,
-                (_, Some(peer)) => Departure::Lost(peer),
-                (_, None) => Departure::Aborted,
-            };
-            self.depart(departure, Duration::ZERO);
         }
-        outcome
+    }
+
+    fn receive(&mut self, tag: Tag, frame: Incoming<'_>, company: Company) -> Result<Moved, Fault> {
+        let peer = frame.from;
+        self.check(tag, peer, frame.bytes.len())?;
+        let Some(link) = &mut self.wires.links()[peer] else { return Ok(Moved::Nothing) };
+        match self.inboxes[peer].pull(link, tag, frame, company, &mut self.traffic) {
+            Ok(moved) => return Ok(moved),
+            Err(Interruption::Wrong(cause)) => return Err(self.fail(Fault::of(peer, cause))),
+            Err(Interruption::Farewell(departure)) => {
+                self.standing[peer] = Standing::Left(departure);
+                self.news = true;
+            }
+            Err(Interruption::Stream) => self.hung_up(peer),
+        }
+        Ok(Moved::Nothing)
+    }
+
+    fn attend(&mut self, vigil: &mut Vigil, wanted: &[Interest], moved: bool) -> Result<(), Fault> {
+        let outcome = self.watch(vigil, wanted, moved);
+        self.wires.mark();
+        outcome.map_err(|fault| self.fail(fault))
     }
 
     fn traffic(&self) -> Traffic {

@@ -4,8 +4,10 @@
 //! transfer in both directions, without threads, and watches every peer of the group for a hang-up, so that a death
 //! is noticed by those who exchange nothing with the dead.
 
-use super::stream::{Interest, Link, Streamed, Wires};
+use super::stream::{Link, Streamed, Wires};
+use super::vigil::Interest;
 use crate::linux::hangup::{self, is_hang_up};
+use crate::wait::Patience;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -15,10 +17,6 @@ use std::time::Duration;
 
 /// A transport over TCP connections.
 pub type Tcp = Streamed<Sockets>;
-
-/// How often a rank looks at its sockets before it sleeps. A wake-up costs some 50 microseconds, a look about one;
-/// measured, it also pays when there are more ranks than cores, as every look offers the core to the others.
-const PATIENCE: u32 = 64;
 
 impl Tcp {
     /// Rank `rank` of a group of `peers.len()`, connected to each of the others; `peers[rank]` is `None`.
@@ -43,8 +41,18 @@ impl Tcp {
             let what = format!("rank {rank} is not in a world of {}", peers.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
+        let neighbours = peers.iter().flatten().filter(|stream| is_on_this_host(stream)).count();
+        let patience = Patience::among(neighbours + 1);
         let links = peers.into_iter().map(|stream| stream.map(Socket)).collect();
-        Ok(Streamed::over(rank, Sockets { links }))
+        Ok(Streamed::over(rank, Sockets { links, patience }))
+    }
+}
+
+/// Whether both ends have the same address.
+fn is_on_this_host(stream: &TcpStream) -> bool {
+    match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(here), Ok(there)) => here.ip() == there.ip(),
+        _ => false,
     }
 }
 
@@ -89,6 +97,7 @@ impl Link for Socket {
 /// The connections of one rank.
 pub struct Sockets {
     links: Vec<Option<Socket>>,
+    patience: Patience,
 }
 
 impl Wires for Sockets {
@@ -101,15 +110,16 @@ impl Wires for Sockets {
     fn wait(
         &mut self,
         interests: &[Interest],
+        watched: &[bool],
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
         let mut peers = Vec::with_capacity(self.links.len());
         let mut polled = Vec::with_capacity(self.links.len());
-        for (peer, (link, interest)) in self.links.iter().zip(interests).enumerate() {
-            if let (Some(link), true) = (link, *interest != Interest::default()) {
+        for (peer, link) in self.links.iter().enumerate() {
+            if let (Some(link), true) = (link, watched[peer]) {
                 peers.push(peer);
-                polled.push(PollFd::new(link.0.as_fd(), events(*interest)));
+                polled.push(PollFd::new(link.0.as_fd(), events(interests[peer])));
             }
         }
         let timeout = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
@@ -122,15 +132,14 @@ impl Wires for Sockets {
         Ok(())
     }
 
-    fn patience(&self) -> u32 {
-        PATIENCE
+    fn patience(&self) -> Patience {
+        self.patience
     }
 }
 
 fn events(interest: Interest) -> PollFlags {
-    let mut events = PollFlags::empty();
+    let mut events = hangup::WATCH;
     events.set(PollFlags::POLLIN, interest.read);
     events.set(PollFlags::POLLOUT, interest.write);
-    events.set(hangup::WATCH, interest.hang_up);
     events
 }

@@ -36,6 +36,16 @@ choice! {
         Auto = "auto",
         /// Around a ring in 2 (n - 1) steps; each worker sends 2 (n - 1) / n of the bytes.
         Ring = "ring",
+        /// Up a binomial tree to rank 0 and down again in 2 log2 n steps, the fewest messages.
+        BinomialTree = "binomial-tree",
+        /// Whole gradients with 1, 2, 4, ... ranks away, in log2 n steps.
+        RecursiveDoubling = "recursive-doubling",
+        /// Halves, quarters, ... exchanged and added, then gathered: the ring's bytes in 2 log2 n steps.
+        HalvingDoubling = "halving-doubling",
+        /// Everybody sums 1/n of the gradient for all: two steps, n - 1 messages at once.
+        Direct = "direct",
+        /// A tree within each host, a ring between hosts.
+        Hierarchical = "hierarchical",
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Write};
 use thalweg_core::{Error, Result};
 
+pub mod bench;
 pub mod config;
 pub mod doctor;
 pub mod evaluate;

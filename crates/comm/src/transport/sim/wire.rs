@@ -1,7 +1,8 @@
 //! A rank's streams into the simulated world, and its clock there.
 
 use super::world::World;
-use crate::transport::stream::{Interest, Link, Streamed, Wires};
+use crate::transport::stream::{Link, Streamed, Wires};
+use crate::transport::vigil::Interest;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,13 +73,14 @@ impl Wires for SimWires {
 
     fn wait(
         &mut self,
-        interests: &[Interest],
+        _interests: &[Interest],
+        watched: &[bool],
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
         self.world.wait(self.rank, timeout);
         let gone = |peer: usize| self.world.has_hung_up(peer, self.rank);
-        hung_up.extend((0..interests.len()).filter(|&peer| interests[peer].hang_up && gone(peer)));
+        hung_up.extend((0..watched.len()).filter(|&peer| watched[peer] && gone(peer)));
         Ok(())
     }
 

@@ -1,0 +1,113 @@
+//! The algorithms of an all-reduce by name, and which one is chosen when nobody chooses.
+
+use super::schedule::{Cost, Schedule};
+use super::{binomial, direct, doubling, halving, hierarchical, ring};
+
+/// An algorithm for an all-reduce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// [`ring`]
+    Ring,
+    /// [`binomial`]
+    BinomialTree,
+    /// [`doubling`]
+    RecursiveDoubling,
+    /// [`halving`]
+    HalvingDoubling,
+    /// [`direct`]
+    Direct,
+    /// [`hierarchical`]
+    Hierarchical,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 6] = [
+        Algorithm::Ring,
+        Algorithm::BinomialTree,
+        Algorithm::RecursiveDoubling,
+        Algorithm::HalvingDoubling,
+        Algorithm::Direct,
+        Algorithm::Hierarchical,
+    ];
+
+    /// Its name in jobs and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Ring => "ring",
+            Algorithm::BinomialTree => "binomial-tree",
+            Algorithm::RecursiveDoubling => "recursive-doubling",
+            Algorithm::HalvingDoubling => "halving-doubling",
+            Algorithm::Direct => "direct",
+            Algorithm::Hierarchical => "hierarchical",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Algorithm> {
+        Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    /// The schedule of `rank`; `hosts[r]` says on which host rank r is, by any number, and as many as there are ranks.
+    pub fn all_reduce(self, rank: usize, hosts: &[usize]) -> Schedule {
+        let world = hosts.len();
+        match self {
+            Algorithm::Ring => ring::all_reduce(rank, world),
+            Algorithm::BinomialTree => binomial::all_reduce(rank, world),
+            Algorithm::RecursiveDoubling => doubling::all_reduce(rank, world),
+            Algorithm::HalvingDoubling => halving::all_reduce(rank, world),
+            Algorithm::Direct => direct::all_reduce(rank, world),
+            Algorithm::Hierarchical => hierarchical::all_reduce(rank, hosts),
+        }
+    }
+
+    /// What [`Algorithm::all_reduce`] costs `rank` for `length` elements of `width` bytes.
+    pub fn all_reduce_cost(self, rank: usize, hosts: &[usize], length: usize, width: usize) -> Cost {
+        let world = hosts.len();
+        match self {
+            Algorithm::Ring => ring::all_reduce_cost(rank, world, length, width),
+            Algorithm::BinomialTree => binomial::all_reduce_cost(rank, world, length, width),
+            Algorithm::RecursiveDoubling => doubling::all_reduce_cost(rank, world, length, width),
+            Algorithm::HalvingDoubling => halving::all_reduce_cost(rank, world, length, width),
+            Algorithm::Direct => direct::all_reduce_cost(rank, world, length, width),
+            Algorithm::Hierarchical => hierarchical::all_reduce_cost(rank, hosts, length, width),
+        }
+    }
+
+    /// The choice for so many bytes and ranks, from a fixed table, so that every run and every rank makes the same.
+    ///
+    /// Short buffers pay for steps and messages, long ones for bytes; a world that is no power of two folds badly.
+    pub fn choose(bytes: usize, world: usize) -> Algorithm {
+        match (bytes, world) {
+            (..=16_384, ..=4) => Algorithm::RecursiveDoubling,
+            (..=16_384, _) => Algorithm::BinomialTree,
+            (..=1_048_576, world) if world.is_power_of_two() => Algorithm::HalvingDoubling,
+            (..=1_048_576, _) => Algorithm::Direct,
+            _ => Algorithm::Ring,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_to_their_algorithms() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(Algorithm::named(algorithm.name()), Some(algorithm));
+        }
+        assert_eq!(Algorithm::named("rings"), None);
+    }
+
+    #[test]
+    fn short_buffers_take_few_steps_and_long_ones_few_bytes() {
+        for world in 2..=64 {
+            let hosts: Vec<usize> = (0..world).collect();
+            let cost =
+                |bytes: usize| Algorithm::choose(bytes, world).all_reduce_cost(0, &hosts, bytes / 4, 4);
+            assert!(cost(1024).steps <= 2 * world.ilog2() as u64 + 2);
+            assert!(cost(64 << 20).bytes_sent <= 2 * (64 << 20));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Halving and doubling (Rabenseifner): as few bytes as the ring in as few steps as a tree.
+//!
+//! In the first half, ranks whose numbers differ in the highest bit exchange halves of the buffer and each adds the
+//! half it keeps; then quarters with the next bit, until each holds one finished chunk. The second half runs backwards:
+//! chunks, then quarters, then halves are exchanged until all have all. 2 log2 n steps, 2 (n-1)/n of the buffer per
+//! rank, (n-1)/n additions; worlds that are no power of two are folded first, which costs a pair one buffer each way.
+
+use super::fold::Fold;
+use super::schedule::{Action, Chunks, Cost, ReceiveChunks, Schedule, SendChunks, Step, ceil_log2};
+
+/// Every rank ends with the sum of all buffers, the same bits on each.
+pub fn all_reduce(rank: usize, world: usize) -> Schedule {
+    let fold = Fold::new(rank, world);
+    fold.around(fold.active, |position| {
+        let bits = ceil_log2(fold.active);
+        let step = |bit: usize, leaving: Chunks, arriving: Chunks, action: Action| {
+            let peer = fold.rank_at(position ^ (1 << bit));
+            Step {
+                sends: vec![SendChunks { to: peer, chunks: leaving }],
+                receives: vec![ReceiveChunks::new(peer, arriving, action)],
+            }
+        };
+        // At a bit, a rank's half is the 2^bit chunks that share its higher bits.
+        let mine = |bit: usize| half(position, bit);
+        let theirs = |bit: usize| half(position ^ (1 << bit), bit);
+        let halve = (0..bits).rev().map(|bit| step(bit, theirs(bit), mine(bit), Action::Reduce));
+        let double = (0..bits).map(|bit| step(bit, mine(bit), theirs(bit), Action::Copy));
+        halve.chain(double).collect()
+    })
+}
+
+fn half(position: usize, bit: usize) -> Chunks {
+    Chunks { first: position >> bit << bit, count: 1 << bit }
+}
+
+/// What [`all_reduce`] costs a rank for `length` elements of `width` bytes.
+///
+/// What a rank keeps in the first half it gives in the second, and the other way round: both together are all chunks
+/// but its own once, and its halves once.
+pub fn all_reduce_cost(rank: usize, world: usize, length: usize, width: usize) -> Cost {
+    let fold = Fold::new(rank, world);
+    let bits = ceil_log2(fold.active);
+    fold.cost(length, width, |position| {
+        let elements = |chunks: Chunks| chunks.elements(length, fold.active).len();
+        let halves: usize = (0..bits).map(|bit| elements(half(position, bit))).sum();
+        let moved = halves + length - elements(Chunks::one(position));
+        Cost::of(2 * bits, moved, moved, halves, width)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::checker::{Goal, prove};
+    use super::*;
+
+    #[test]
+    fn proven_and_costs_what_it_states() {
+        prove(Goal::AllReduce, all_reduce, all_reduce_cost);
+    }
+
+    #[test]
+    fn costs_what_the_literature_says() {
+        for log in 0..=6u64 {
+            let (n, length) = (1 << log, 120 << log);
+            let cost = all_reduce_cost(0, n as usize, length as usize, 4);
+            assert_eq!(cost.bytes_sent, 2 * (n - 1) * 4 * length / n);
+            assert_eq!((cost.additions, cost.steps), ((n - 1) * length / n, 2 * log));
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What a rank does while it waits for another, before it sleeps.
+//!
+//! Being woken costs some 50 microseconds, looking again less than one. So a rank looks again and again for a while,
+//! as long as it takes no core away from the rank it waits for: when there are more ranks than cores, it offers its
+//! core between any two looks and soon sleeps.
+
+use std::thread::available_parallelism;
+
+/// How long to look before sleeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Looks without a pause.
+    looks: u32,
+    /// Then looks with the core offered to others in between.
+    offers: u32,
+}
+
+impl Patience {
+    /// Sleep at once.
+    pub const NONE: Patience = Patience { looks: 0, offers: 0 };
+
+    /// For a rank that shares this host with so many, itself included.
+    pub fn among(ranks: usize) -> Patience {
+        // Counts the affinity of the process and the quota of its group.
+        let cores = available_parallelism().map_or(1, usize::from);
+        if ranks <= cores { Patience { looks: 200, offers: 64 } } else { Patience { looks: 0, offers: 64 } }
+    }
+
+    /// Passes the time after the `idle`th look in vain; false when it is time to sleep.
+    pub fn pass(self, idle: u32) -> bool {
+        if idle <= self.looks {
+            std::hint::spin_loop();
+        } else if idle - self.looks <= self.offers {
+            std::thread::yield_now();
+        } else {
+            return false;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends() {
+        let patience = Patience::among(1);
+        assert!(patience.pass(1) && !patience.pass(patience.looks + patience.offers + 1));
+        assert!(!Patience::NONE.pass(1));
+        assert_eq!(Patience::among(usize::MAX).looks, 0);
+    }
+}

@@ -1,0 +1,272 @@
+//! `thalweg bench allreduce`: how long an all-reduce takes between ranks of this machine.
+//!
+//! The ranks are processes that the local launcher starts from this very command (threads for `mem`), and what is
+//! measured is `Rank::all_reduce`, the call training makes. A measurement is the time of the slowest rank from a
+//! barrier on; the median counts. Every rank fills its buffer before each call and checks every element after it.
+
+use crate::launch::fresh_token;
+use crate::signals::Signals;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thalweg_cluster::engine::environment::{self, Place};
+use thalweg_cluster::engine::local::{self, Ended, Plan};
+use thalweg_cluster::session::{self, Surroundings, Terms};
+use thalweg_cluster::{Algorithm, Rank, rank};
+use thalweg_core::spec::nearest;
+use thalweg_core::spec::setting::{Bytes, Setting};
+use thalweg_core::{Error, Kind, Result};
+
+/// What `bench allreduce` takes.
+#[derive(Args, Debug)]
+pub struct AllreduceArgs {
+    /// Numbers of ranks
+    #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "2,4,8")]
+    ranks: Vec<usize>,
+    /// Sizes of the buffer
+    #[arg(long, value_delimiter = ',', value_name = "SIZE,...", value_parser = size)]
+    #[arg(default_value = "4KiB,64KiB,1MiB,16MiB,100MiB")]
+    sizes: Vec<usize>,
+    /// What connects the ranks
+    #[arg(long, value_enum, default_value_t = Connection::Tcp)]
+    transport: Connection,
+    /// The algorithm: as strategy.exchange.algorithm
+    #[arg(long, default_value = "auto", value_parser = algorithm)]
+    algorithm: Choice,
+    /// How long to measure each size
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    seconds: f64,
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// What connects the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Connection {
+    /// Processes, connected by sockets
+    Tcp,
+    /// Threads, connected by memory
+    Mem,
+}
+
+/// An algorithm, or the choice of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Choice(Option<Algorithm>);
+
+fn algorithm(name: &str) -> Result<Choice, String> {
+    let names = || std::iter::once("auto").chain(Algorithm::ALL.map(Algorithm::name));
+    match Algorithm::named(name) {
+        None if name != "auto" => Err(nearest::unknown("algorithm", name, names())),
+        found => Ok(Choice(found)),
+    }
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = Bytes::read(&toml::Value::String(text.into()))?.0;
+    let size = usize::try_from(bytes).ok().filter(|size| size % size_of::<f32>() == 0);
+    size.ok_or_else(|| format!("{text} is not a whole number of 4-byte elements"))
+}
+
+/// The most calls that are measured, and those at the beginning that are not.
+const MOST: usize = 3000;
+const WARM_UP: usize = 2;
+const LEAST: usize = 6;
+
+/// The longest any rank may be away; a bench that takes longer hangs.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// One line of the answer, with the keys of other libraries' benchmarks.
+#[derive(Serialize)]
+struct Line {
+    peer: &'static str,
+    transport: &'static str,
+    algorithm: &'static str,
+    n: usize,
+    bytes: usize,
+    us: f64,
+    bus_gbps: f64,
+}
+
+/// Measures every number of ranks; in a worker, does its part.
+pub fn run(args: &AllreduceArgs) -> Result<()> {
+    if let Some(place) = worker_place()? {
+        return as_worker(args, &place);
+    }
+    if args.ranks.contains(&0) {
+        return Err(Error::job("--ranks: there is no all-reduce among 0 ranks"));
+    }
+    if !args.json {
+        println!("transport  algorithm             ranks       bytes  microseconds  bus GB/s");
+    }
+    for &world in &args.ranks {
+        match args.transport {
+            Connection::Tcp => launch(world)?,
+            Connection::Mem => in_threads(args, world)?,
+        }
+    }
+    Ok(())
+}
+
+/// The place the launcher gave this process, if it is one of its workers.
+fn worker_place() -> Result<Option<Place>> {
+    match std::env::var_os(thalweg_cluster::uplink::VARIABLE) {
+        None => Ok(None),
+        Some(_) => environment::detect(&|name| std::env::var(name).ok()),
+    }
+}
+
+/// Starts this very command once per rank and waits for all.
+fn launch(world: usize) -> Result<()> {
+    let program = std::env::current_exe().map_err(|error| Error::io("cannot find this program", &error))?;
+    let plan = Plan {
+        command: std::iter::once(program.into_os_string()).chain(std::env::args_os().skip(1)).collect(),
+        variables: vec![("THALWEG_TOKEN".into(), fresh_token()?.into())],
+        ranks: 0..world,
+        world,
+        master: None,
+        step_deadline: DEADLINE,
+        join_deadline: DEADLINE,
+    };
+    let signals = Signals::watch()?;
+    match local::launch(&plan, &signals.pass_on(), &mut |_| Ok(()))? {
+        Ended::Done => Ok(()),
+        Ended::Interrupted(_) => Err(Error::new(Kind::Interrupted, "interrupted")),
+    }
+}
+
+fn as_worker(args: &AllreduceArgs, place: &Place) -> Result<()> {
+    let terms = Terms {
+        job: [0; 32],
+        seed: 0,
+        token: std::env::var_os("THALWEG_TOKEN").unwrap_or_default().into_encoded_bytes(),
+        step_deadline: DEADLINE,
+        join_deadline: DEADLINE,
+        port: 0,
+    };
+    let surroundings =
+        Surroundings { signals: None, on_record: Arc::new(|_| Ok(())), on_leave: Arc::new(|_| {}) };
+    session::run(place, &terms, surroundings, |rank| measure_all(args, rank))
+}
+
+/// Every rank a thread of this process.
+fn in_threads(args: &AllreduceArgs, world: usize) -> Result<()> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = rank::in_memory(world, DEADLINE)
+            .into_iter()
+            .map(|mut rank| scope.spawn(move || measure_all(args, &mut rank).inspect(|()| rank.leave())))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(Error::internal("a rank panicked"))))
+    })
+}
+
+/// Measures every size; rank 0 prints.
+fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
+    rank.begin_preparation("measuring");
+    for &bytes in &args.sizes {
+        let world = rank.world();
+        let algorithm = args.algorithm.0.unwrap_or_else(|| Algorithm::choose(bytes, world));
+        rank.exchange_by(algorithm);
+        let median = measure(rank, bytes / size_of::<f32>(), args.seconds)?;
+        let carried = 2.0 * (world as f64 - 1.0) / world as f64 * bytes as f64;
+        let line = Line {
+            peer: "thalweg",
+            transport: if args.transport == Connection::Tcp { "tcp" } else { "mem" },
+            algorithm: algorithm.name(),
+            n: world,
+            bytes,
+            us: (median * 1e8).round() / 1e2,
+            bus_gbps: (carried / median.max(1e-9) / 1e6).round() / 1e3,
+        };
+        if rank.index() == 0 {
+            print(&line, args.json)?;
+        }
+    }
+    Ok(())
+}
+
+fn print(line: &Line, json: bool) -> Result<()> {
+    if json {
+        let text = serde_json::to_string(line).map_err(|error| Error::internal(error.to_string()))?;
+        println!("{text}");
+    } else {
+        let Line { transport, algorithm, n, bytes, us, bus_gbps, .. } = line;
+        println!("{transport:<10} {algorithm:<20} {n:>6} {bytes:>11} {us:>13.2} {bus_gbps:>9.3}");
+    }
+    Ok(())
+}
+
+/// The median, over repeats, of the seconds the slowest rank takes.
+fn measure(rank: &mut Rank, length: usize, seconds: f64) -> Result<f64> {
+    let mut buffer = vec![0.0; length];
+    let mut times = Vec::new();
+    let start = Instant::now();
+    for call in 0..MOST {
+        fill(&mut buffer, rank.index());
+        rank.barrier("start")?;
+        let begun = Instant::now();
+        rank.all_reduce("buffer", &mut buffer)?;
+        let mine = begun.elapsed().as_secs_f64();
+        check(&buffer, rank.world())?;
+        // Rank 0's clock decides for all when it is enough.
+        let enough = call >= LEAST && start.elapsed().as_secs_f64() > seconds;
+        let news = [mine, if enough { 1.0 } else { 0.0 }].map(f64::to_le_bytes).concat();
+        let all = rank.all_gather("times", &news)?;
+        let slowest = all.iter().map(|news| number(news, 0)).fold(0.0, f64::max);
+        if call >= WARM_UP {
+            times.push(slowest);
+        }
+        if number(&all[0], 1) > 0.0 {
+            break;
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times.get(times.len() / 2).copied().unwrap_or(0.0))
+}
+
+fn number(news: &[u8], index: usize) -> f64 {
+    let bytes = news.chunks_exact(8).nth(index).and_then(|bytes| bytes.first_chunk());
+    bytes.map_or(0.0, |bytes| f64::from_le_bytes(*bytes))
+}
+
+/// Small whole numbers, so that the sum is exact in any order.
+fn fill(buffer: &mut [f32], rank: usize) {
+    for (index, element) in buffer.iter_mut().enumerate() {
+        *element = ((index & 1023) + rank) as f32;
+    }
+}
+
+fn check(buffer: &[f32], world: usize) -> Result<()> {
+    let ranks = world * (world - 1) / 2;
+    let wrong = |(index, element): (usize, &f32)| *element != ((index & 1023) * world + ranks) as f32;
+    match buffer.iter().enumerate().position(wrong) {
+        None => Ok(()),
+        Some(index) => Err(Error::internal(format!("element {index} of the sum is {}", buffer[index]))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_algorithms_are_read() {
+        assert_eq!(size("64KiB"), Ok(65536));
+        assert!(size("7B").is_err() && size("much").is_err());
+        assert_eq!(algorithm("auto"), Ok(Choice(None)));
+        assert_eq!(algorithm("direct"), Ok(Choice(Some(Algorithm::Direct))));
+        assert!(algorithm("rign").unwrap_err().contains("ring"));
+    }
+
+    #[test]
+    fn a_wrong_element_is_found() {
+        let mut buffer = vec![0.0; 3000];
+        fill(&mut buffer, 0);
+        assert!(check(&buffer, 1).is_ok());
+        buffer[2049] += 1.0;
+        assert!(check(&buffer, 1).unwrap_err().to_string().contains("element 2049"));
+    }
+}
