@@ -4,7 +4,7 @@
 //! pulses. So each silence, each vanished process and each rank's own error reaches all within moments.
 
 use crate::beacon::Beacon;
-use crate::inquest::{Evidence, Inquest};
+use crate::inquest::{Evidence, Inquest, PATIENCE};
 use crate::rendezvous::coordinator::Arrived;
 use crate::rendezvous::message::{Control, receive, send};
 use crate::watch::Watch;
@@ -117,7 +117,7 @@ enum Heard {
 /// The coordinator's side. Returns when all ranks have left.
 pub fn preside(arrived: Vec<Arrived>, deadline: Duration, beacon: &Beacon) {
     let world = arrived.len();
-    let mut inquest = Inquest::new(world);
+    let mut inquest = Inquest::new(world, PATIENCE);
     let (sender, receiver) = channel();
     let mut streams = Vec::new();
     let mut watch = Watch::new(world, deadline, deadline);
@@ -205,7 +205,7 @@ impl Chair {
                 self.watch.heard(rank, now, pulse);
             }
             Control::Witness(error, pulse) => {
-                self.inquest.hear(now, Evidence::Failed { rank, error: *error, pulse });
+                self.inquest.hear(now, Evidence::Lost { rank, error: *error, pulse });
             }
             Control::Failed(error, pulse) => {
                 self.watch.dismiss(rank);

@@ -19,6 +19,15 @@ pub enum Evidence {
         /// What it was doing.
         pulse: Pulse,
     },
+    /// An operation of a rank with others failed, and it does not know why yet.
+    Lost {
+        /// Whose.
+        rank: usize,
+        /// What it saw.
+        error: Error,
+        /// What it was doing.
+        pulse: Pulse,
+    },
     /// The kernel says that a rank's process ended, without a word of its own.
     Exited {
         /// Whose.
@@ -56,6 +65,10 @@ pub enum Evidence {
 /// How long weak evidence waits for stronger.
 pub const PATIENCE: Duration = Duration::from_millis(300);
 
+/// How long the launcher, which hears the coordinator's verdict from its ranks, waits for it when all it has is what a
+/// rank saw.
+pub const PATIENCE_FOR_A_VERDICT: Duration = Duration::from_secs(1);
+
 /// Collects evidence and comes to a verdict.
 pub struct Inquest {
     /// Host and process of each rank, as far as known: `box (pid 17)`.
@@ -63,12 +76,15 @@ pub struct Inquest {
     /// What each rank was doing when last heard of.
     pulses: Vec<Pulse>,
     evidence: Vec<(Duration, Evidence)>,
+    /// How long what a rank saw waits for anything better.
+    patience: Duration,
 }
 
 impl Inquest {
-    /// Over so many ranks.
-    pub fn new(world: usize) -> Inquest {
-        Inquest { names: vec![None; world], pulses: vec![Pulse::default(); world], evidence: Vec::new() }
+    /// Over so many ranks; what a rank saw waits so long for anything better.
+    pub fn new(world: usize, patience: Duration) -> Inquest {
+        let pulses = vec![Pulse::default(); world];
+        Inquest { names: vec![None; world], pulses, evidence: Vec::new(), patience }
     }
 
     /// Where a rank runs.
@@ -98,12 +114,17 @@ impl Inquest {
     /// The verdict, once the evidence is strong enough or old enough.
     pub fn conclude(&self, now: Duration) -> Option<Error> {
         let (since, _) = self.evidence.first()?;
-        let ripe = now.saturating_sub(*since) >= PATIENCE;
         let best =
             self.evidence.iter().map(|(_, evidence)| evidence).min_by_key(|evidence| weight(evidence))?;
+        let patience = if matches!(best, Evidence::Lost { .. }) { self.patience } else { PATIENCE };
+        let ripe = now.saturating_sub(*since) >= patience;
         // Even the strongest evidence waits until the others have said what they waited in, or the patience is over.
         let seen = matches!(best, Evidence::Silent { .. } | Evidence::Stuck { .. });
-        let witnesses = seen || self.evidence.iter().any(|(_, evidence)| matches!(evidence, Evidence::Failed { error, rank, .. } if blames_other(*rank, error)));
+        let tells = |evidence: &Evidence| match evidence {
+            Evidence::Failed { error, rank, .. } => blames_other(*rank, error),
+            evidence => matches!(evidence, Evidence::Lost { .. }),
+        };
+        let witnesses = seen || self.evidence.iter().any(|(_, evidence)| tells(evidence));
         (ripe || (self.is_settled() && (witnesses || weight(best).0 == 0 || self.names.len() == 1))).then(
             || {
                 let mut error = self.explain(best);
@@ -121,7 +142,7 @@ impl Inquest {
 
     fn explain(&self, best: &Evidence) -> Error {
         let (rank, cause, pulse) = match best {
-            Evidence::Failed { error, .. } => return error.clone(),
+            Evidence::Failed { error, .. } | Evidence::Lost { error, .. } => return error.clone(),
             Evidence::Exited { rank, how, pulse } => (*rank, how.clone(), pulse),
             Evidence::Silent { rank, seconds, pulse } => (
                 *rank,
@@ -167,7 +188,7 @@ impl Inquest {
     /// of them was last seen in may be over; the latest operation is the one they ended in.
     fn waited_for(&self, culprit: usize) -> Option<(Vec<usize>, &Pulse)> {
         let said = self.evidence.iter().filter_map(|(_, evidence)| match evidence {
-            Evidence::Failed { rank, pulse, .. } => Some((*rank, pulse)),
+            Evidence::Failed { rank, pulse, .. } | Evidence::Lost { rank, pulse, .. } => Some((*rank, pulse)),
             _ => None,
         });
         let waiting: Vec<(usize, &Pulse)> = said
@@ -217,6 +238,7 @@ fn weight(evidence: &Evidence) -> (u8, usize) {
         Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. } => (2, *rank),
         Evidence::Vanished { rank, .. } => (3, *rank),
         Evidence::Failed { rank, .. } => (4, *rank),
+        Evidence::Lost { rank, .. } => (5, *rank),
     }
 }
 
@@ -243,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_kill_names_rank_signal_step_and_what_the_others_waited_in() {
-        let mut inquest = Inquest::new(3);
+        let mut inquest = Inquest::new(3, PATIENCE);
         inquest.name(1, "box (pid 17)".into());
         inquest.hear(T0, Evidence::Failed { rank: 0, error: blames(1), pulse: exchanging() });
         assert_eq!(inquest.conclude(T0), None, "hearsay waits for the kernel");
@@ -263,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_ranks_own_words_win_over_everything() {
-        let mut inquest = Inquest::new(2);
+        let mut inquest = Inquest::new(2, PATIENCE);
         inquest.hear(T0, Evidence::Vanished { rank: 1, pulse: exchanging() });
         inquest.hear(T0, Evidence::Failed { rank: 0, error: blames(1), pulse: exchanging() });
         let own = sign(Error::data("people.csv line 17: `abc` is not a number"), 1, 2, "box", &exchanging());
@@ -277,14 +299,24 @@ mod tests {
 
     #[test]
     fn hearsay_alone_counts_after_the_patience() {
-        let mut inquest = Inquest::new(2);
+        let mut inquest = Inquest::new(2, PATIENCE);
         inquest.hear(T0, Evidence::Failed { rank: 0, error: blames(1), pulse: exchanging() });
         assert_eq!(inquest.conclude(T0 + PATIENCE).unwrap().culprit.unwrap().rank, 1);
     }
 
     #[test]
+    fn a_verdict_outweighs_what_a_rank_saw() {
+        let mut inquest = Inquest::new(4, PATIENCE_FOR_A_VERDICT);
+        inquest.hear(T0, Evidence::Lost { rank: 0, error: blames(2), pulse: exchanging() });
+        assert_eq!(inquest.conclude(T0 + PATIENCE), None, "the coordinator needs that long itself");
+        let verdict = blames(3);
+        inquest.hear(T0 + PATIENCE, Evidence::Failed { rank: 1, error: verdict, pulse: exchanging() });
+        assert_eq!(inquest.conclude(T0 + PATIENCE).unwrap().culprit.unwrap().rank, 3);
+    }
+
+    #[test]
     fn the_silent_rank_is_named() {
-        let mut inquest = Inquest::new(3);
+        let mut inquest = Inquest::new(3, PATIENCE);
         inquest.hear(T0, Evidence::Silent { rank: 2, seconds: 2.0, pulse: exchanging() });
         inquest.see(0, exchanging());
         let error = inquest.conclude(T0 + PATIENCE).unwrap();

@@ -7,7 +7,7 @@ use crate::beacon::Beacon;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
-use thalweg_comm::transport::{Fault, Tag, Transport, mesh};
+use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
 use thalweg_core::report::RankReport;
@@ -290,7 +290,10 @@ impl Rank {
             }
             None => Error::new(Kind::RankFailed, format!("{operation} ended at step {}: {fault}", self.step)),
         };
-        self.parts.beacon.testify(&seen);
+        if fault.cause != Cause::Aborted {
+            // An order to stop comes with its reason: there is nothing to tell.
+            self.parts.beacon.testify(&seen);
+        }
         self.parts.beacon.await_verdict(REASON).unwrap_or(seen)
     }
 

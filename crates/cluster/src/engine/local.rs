@@ -3,7 +3,7 @@
 //! Every worker leads its own process group, so that Ctrl-C reaches only the launcher, and nothing a worker started
 //! outlives it. Whatever happens, when [`launch`] returns no worker is left.
 
-use crate::inquest::{Evidence, Inquest};
+use crate::inquest::{Evidence, Inquest, PATIENCE_FOR_A_VERDICT};
 use crate::linux;
 use crate::uplink::{VARIABLE, Wish};
 use crate::watch::Watch;
@@ -88,7 +88,7 @@ pub fn launch(
     let mut crew = Crew {
         workers: Vec::new(),
         watch: Watch::new(plan.world, plan.step_deadline, plan.join_deadline + NET),
-        inquest: Inquest::new(plan.world),
+        inquest: Inquest::new(plan.world, PATIENCE_FOR_A_VERDICT),
         start: Instant::now(),
         started: false,
         interrupted: None,
@@ -220,7 +220,7 @@ impl Crew {
             }
             Event::Listening { address } => self.pass_on(&Wish::Coordinator(address.clone())),
             Event::Lost { error, pulse } => {
-                self.inquest.hear(now, Evidence::Failed { rank, error: error.clone(), pulse: pulse.clone() });
+                self.inquest.hear(now, Evidence::Lost { rank, error: error.clone(), pulse: pulse.clone() });
             }
             Event::Failed { error, pulse } => {
                 let worker = self.worker(rank);

@@ -229,7 +229,13 @@ fn readable(stream: &TcpStream) -> io::Result<bool> {
     stream.set_read_timeout(Some(Duration::from_millis(200)))?;
     let readable = match stream.peek(&mut [0]) {
         Ok(_) => Ok(true),
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+        // A signal ends the look, too: what it means is decided elsewhere.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+            ) =>
+        {
             Ok(false)
         }
         Err(error) => Err(error),
