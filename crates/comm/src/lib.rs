@@ -5,12 +5,15 @@
 //! whatever goes wrong into a [`Fault`] that names a rank. [`collective`] is the arithmetic above it: schedules as
 //! data, the executor that runs them on any transport, and the checker that proves them.
 //!
+//! [`post`] carries letters: messages that nobody waits for.
+//!
 //! [`linux`] holds what depends on the system.
 //!
 //! Nothing here knows what a model is, who started the ranks, or how they found each other.
 
 pub mod collective;
 pub mod linux;
+pub mod post;
 pub mod transport;
 mod wait;
 pub mod wire;
