@@ -132,8 +132,18 @@ impl Rank {
     pub fn compute<T>(
         &mut self,
         name: &str,
-        _operations: u64,
+        operations: u64,
         work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.compute_together(name, operations, |_| work())
+    }
+
+    /// The same for work that meets the others on its way: what that takes is booked as exchange, not as computing.
+    pub fn compute_together<T>(
+        &mut self,
+        name: &str,
+        _operations: u64,
+        work: impl FnOnce(&mut Rank) -> Result<T>,
     ) -> Result<T> {
         // With others about, a verdict is met in the next operation with them: there it is seen what that was.
         if self.world() == 1 {
@@ -142,10 +152,11 @@ impl Rank {
         if self.training {
             self.enter(Phase::Computing, name);
         }
-        let start = self.now();
-        let result = work();
+        let (start, exchanged) = (self.now(), self.account.exchange_s);
+        let result = work(self);
         if self.training {
-            self.account.compute_s += (self.now() - start).as_secs_f64();
+            let met = self.account.exchange_s - exchanged;
+            self.account.compute_s += (self.now() - start).as_secs_f64() - met;
         }
         result
     }
@@ -158,6 +169,15 @@ impl Rank {
         self.operate("all-reduce", name, |rank, tag, deadline| {
             rank.executor.run(&rank.schedule, rank.parts.transport.as_mut(), tag, buffer, deadline)
         })
+    }
+
+    /// Adds up a buffer in the middle of a piece of work, and goes on with it.
+    pub fn all_reduce_within(&mut self, work: &str, name: &str, buffer: &mut [f32]) -> Result<Duration> {
+        let took = self.all_reduce(name, buffer)?;
+        if self.training {
+            self.enter(Phase::Computing, work);
+        }
+        Ok(took)
     }
 
     /// Collects a few bytes of every rank on every rank, in the order of ranks.
