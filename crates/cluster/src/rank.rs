@@ -129,12 +129,7 @@ impl Rank {
 
     /// Does a piece of the rank's own work. `operations` is what it costs in floating-point operations: a simulated
     /// rank is charged for it, a real one is measured.
-    pub fn compute<T>(
-        &mut self,
-        name: &str,
-        operations: u64,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
+    pub fn compute<T>(&mut self, name: &str, operations: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.compute_together(name, operations, |_| work())
     }
 

@@ -192,8 +192,12 @@ impl Schema {
     pub fn names(&self) -> Vec<String> {
         match &self.shape {
             Shape::Table { columns } => columns.iter().flat_map(Column::names).collect(),
-            Shape::Sparse { columns, first } => (*first..first + columns).map(|column| column.to_string()).collect(),
-            Shape::Image { .. } | Shape::Text { .. } => (0..self.width()).map(|place| format!("p{place}")).collect(),
+            Shape::Sparse { columns, first } => {
+                (*first..first + columns).map(|column| column.to_string()).collect()
+            }
+            Shape::Image { .. } | Shape::Text { .. } => {
+                (0..self.width()).map(|place| format!("p{place}")).collect()
+            }
         }
     }
 

@@ -424,7 +424,11 @@ fn an_auto_encoder_has_no_labels_to_be_judged_by() {
     assert!(accepted("", &["model.zoo=autoencoder"]).model.reconstructs());
     assert!(accepted("", &["model.loss=reconstruction"]).model.reconstructs());
     assert!(!accepted("", &["model.zoo=mlp"]).model.reconstructs());
-    refused_with("", &["model.zoo=autoencoder-conv", "model.loss=hinge"], &["model.loss", "its own input again"]);
+    refused_with(
+        "",
+        &["model.zoo=autoencoder-conv", "model.loss=hinge"],
+        &["model.loss", "its own input again"],
+    );
     refused_with("", &["model.loss=hingge"], &["did you mean `hinge`?"]);
     refused_with("", &["train.loss=hinge"], &["did you mean `model.loss`?"]);
 }

@@ -153,7 +153,11 @@ mod tests {
 
     #[test]
     fn the_same_seed_writes_the_same() {
-        for layers in [&CAUSAL[..], &["embedding 8", "lstm 4", "dense auto"], &["embedding 8", "gru 4", "last", "dense auto"]] {
+        for layers in [
+            &CAUSAL[..],
+            &["embedding 8", "lstm 4", "dense auto"],
+            &["embedding 8", "gru 4", "last", "dense auto"],
+        ] {
             assert_eq!(write(layers, &[1, 2], 1.0, 7), write(layers, &[1, 2], 1.0, 7));
             assert_ne!(write(layers, &[1, 2], 1.0, 7), write(layers, &[1, 2], 1.0, 8));
             assert_eq!(write(layers, &[1, 2], 0.0, 7), write(layers, &[1, 2], 0.0, 8));
@@ -165,7 +169,8 @@ mod tests {
         let (mut network, parameters) = network(&CAUSAL);
         assert!(network.is_causal());
         let features = Features::Tokens { symbols: vec![1, 4, 0, 2, 2, 3], window: 6, vocabulary: 5 };
-        let mut batch = Batch { rows: vec![0], ..Batch::empty(30, features.clone(), Targets::Classes(vec![])) };
+        let mut batch =
+            Batch { rows: vec![0], ..Batch::empty(30, features.clone(), Targets::Classes(vec![])) };
         batch.features = features;
         let (mut every, mut last) = (Vec::new(), Vec::new());
         network.predict_positions(&parameters, &batch, &mut every).unwrap();
@@ -183,7 +188,9 @@ mod tests {
         assert_eq!(draw(&[0.0, 1.0], 1e-9, 0.999), 1);
         let (network, parameters) = network(&CAUSAL);
         for (beginning, temperature) in [(&[][..], 1.0), (&[1], -1.0), (&[1], f64::NAN)] {
-            assert!(Continuation::new(network.clone(), parameters.clone(), beginning, temperature, 0).is_err());
+            assert!(
+                Continuation::new(network.clone(), parameters.clone(), beginning, temperature, 0).is_err()
+            );
         }
     }
 }

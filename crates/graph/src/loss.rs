@@ -79,7 +79,8 @@ impl Loss {
             Task::Classification => ("numbers", "a classification"),
             Task::Regression => ("classes", "a regression"),
         };
-        let others: Vec<&str> = Loss::ALL.into_iter().filter(|loss| loss.fits(task)).map(Loss::name).collect();
+        let others: Vec<&str> =
+            Loss::ALL.into_iter().filter(|loss| loss.fits(task)).map(Loss::name).collect();
         let reason = format!("model.loss: `{}` judges {judges}, but the data is {is}", self.name());
         Err(Error::job(reason).hint(format!("use auto, {}; or set data.task", others.join(", "))))
     }
@@ -89,7 +90,8 @@ impl Loss {
         match self {
             Loss::CrossEntropy | Loss::Reconstruction => Ok(()),
             _ => {
-                let reason = "judges one answer per row, but the network answers at every position of a sequence";
+                let reason =
+                    "judges one answer per row, but the network answers at every position of a sequence";
                 Err(Error::job(format!("model.loss: `{}` {reason}", self.name()))
                     .hint("use cross-entropy, or put \"last\" before the last layer"))
             }
@@ -109,7 +111,10 @@ mod tests {
         assert!(Loss::named("l2").is_none());
         let choices = <LossChoice as thalweg_core::spec::setting::Setting>::choices();
         assert_eq!(choices.iter().skip(1).map(|(name, _)| *name).collect::<Vec<_>>(), Loss::NAMES);
-        assert_eq!((Loss::asked(LossChoice::Auto), Loss::asked(LossChoice::Huber)), (None, Some(Loss::Huber)));
+        assert_eq!(
+            (Loss::asked(LossChoice::Auto), Loss::asked(LossChoice::Huber)),
+            (None, Some(Loss::Huber))
+        );
         assert!(Loss::of(Task::Regression).fits(Task::Regression));
     }
 }

@@ -281,7 +281,7 @@ fn the_product_of_announced_factors_is_the_gradient() {
     let text = (
         Input::Symbols { window: 4, vocabulary: 6 },
         texts(&["embedding 4 positions", "residual layernorm | attention 2 causal", "lstm 3", "dense auto"]),
-        4,
+        5,
     );
     for (input, layers, expected) in [flat, text] {
         let classes = 6;

@@ -87,10 +87,13 @@ impl ModelSpec {
 
     /// Complaints about a model said twice, and about losses that cannot judge it.
     pub(super) fn check(&self, layers: &Layers, complaints: &mut Vec<String>) {
-        let said = ModelSpec::SOURCES.iter().filter_map(|key| layers.get(key).map(|(_, origin)| (key, origin)));
+        let said =
+            ModelSpec::SOURCES.iter().filter_map(|key| layers.get(key).map(|(_, origin)| (key, origin)));
         let said: Vec<_> = said.collect();
         if let [(first, _), .., (last, origin)] = said.as_slice() {
-            complaints.push(format!("{origin}: {last}: {first} says what the model is already; drop one of the two"));
+            complaints.push(format!(
+                "{origin}: {last}: {first} says what the model is already; drop one of the two"
+            ));
         }
         if self.layers.is_empty() {
             let key = ModelSpec::SOURCES[0];

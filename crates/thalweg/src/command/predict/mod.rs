@@ -82,7 +82,11 @@ fn answer(args: &PredictArgs, saved: &SavedModel, output: &mut impl Write) -> Re
     let (network, parameters) = saved.network()?;
     let format = args.format.unwrap_or_else(|| format_of(&args.input));
     let every = args.probabilities;
-    Answers { network, parameters, schema, format, every, outputs: Vec::new() }.write(saved, &args.input, output)
+    Answers { network, parameters, schema, format, every, outputs: Vec::new() }.write(
+        saved,
+        &args.input,
+        output,
+    )
 }
 
 fn flush(output: &mut impl Write) -> Result<()> {

@@ -8,9 +8,15 @@ use thalweg_graph::Continuation;
 use thalweg_train::SavedModel;
 
 /// Writes the beginning, and what follows it.
-pub(super) fn write(args: &PredictArgs, saved: &SavedModel, alphabet: &[char], output: &mut impl Write) -> Result<()> {
+pub(super) fn write(
+    args: &PredictArgs,
+    saved: &SavedModel,
+    alphabet: &[char],
+    output: &mut impl Write,
+) -> Result<()> {
     let beginning = beginning(&args.input, alphabet)?;
-    let symbols = beginning.chars().map(|character| number(character, alphabet)).collect::<Result<Vec<u32>>>()?;
+    let symbols =
+        beginning.chars().map(|character| number(character, alphabet)).collect::<Result<Vec<u32>>>()?;
     let (network, parameters) = saved.network()?;
     let mut text = Continuation::new(network, parameters, &symbols, args.temperature, args.seed)?;
     let mut show = |text: &str| {
@@ -27,7 +33,8 @@ pub(super) fn write(args: &PredictArgs, saved: &SavedModel, alphabet: &[char], o
 /// The text itself, or what a file of that name or standard input holds. Nothing typed and nobody to type it: a new
 /// line, or whatever character there is.
 fn beginning(input: &str, alphabet: &[char]) -> Result<String> {
-    let fresh = || if alphabet.contains(&'\n') { "\n".to_string() } else { alphabet.iter().take(1).collect() };
+    let fresh =
+        || if alphabet.contains(&'\n') { "\n".to_string() } else { alphabet.iter().take(1).collect() };
     let text = match input {
         "-" if io::stdin().is_terminal() => String::new(),
         "-" => {
