@@ -137,7 +137,7 @@ pub struct Schema {
     /// How the target of a regression is scaled: metrics and predictions are turned back.
     pub target: TargetScaling,
     /// Whether a model is to answer with the row itself (an auto-encoder): then labels are not looked at.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconstruct: bool,
 }
 
@@ -220,5 +220,46 @@ impl Schema {
             Task::Classification => Targets::Classes(Vec::new()),
             Task::Regression => Targets::Values(Vec::new()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scaling_is_undone() {
+        let (shift, factor) = (vec![1.0, -2.0], vec![0.5, 4.0]);
+        for scaling in [
+            Scaling::default(),
+            Scaling { shift: vec![], factor: vec![0.25] },
+            Scaling { shift: shift.clone(), factor: vec![] },
+            Scaling { shift, factor },
+        ] {
+            let mut row = [3.0, 5.0];
+            scaling.apply(&mut row);
+            scaling.invert(&mut row);
+            assert_eq!(row, [3.0, 5.0], "{scaling:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_names() {
+        let column = |name: &str, encoding| Column { name: name.into(), encoding };
+        let columns = vec![
+            column("age", Encoding::Number { imputed: None }),
+            column("color", Encoding::OneHot { categories: vec!["red".into(), "blue".into()] }),
+        ];
+        let schema = Schema {
+            shape: Shape::Table { columns },
+            task: Task::Regression,
+            label: None,
+            classes: Vec::new(),
+            scaling: Scaling::default(),
+            target: TargetScaling::default(),
+            reconstruct: true,
+        };
+        assert_eq!(schema.names(), ["age", "color=red", "color=blue"]);
+        assert_eq!(schema.outputs(), 3);
     }
 }

@@ -119,6 +119,9 @@ fn a_loss_that_does_not_fit_is_refused_with_those_that_do() {
 fn a_text_is_learned_and_written_on() {
     let site = Site::new();
     site.write("song.txt", song());
+    let said = site.succeed(&["init", "song.txt"]).stderr;
+    assert!(said.contains("song.txt: a text of about 4") && said.contains(" different"), "{said}");
+    site.succeed(&["config", "song.toml"]);
     let settings = [
         "data.source=song.txt",
         "data.window=24",

@@ -13,6 +13,8 @@ pub(crate) const WORK: &str = "back-propagation";
 /// The hooks of one pass.
 pub(crate) struct PassHooks<'a> {
     pub(crate) rank: &'a mut Rank,
+    /// Parts in which the step is computed.
+    pub(crate) parts: usize,
     /// Time spent with the others.
     pub(crate) met: Duration,
 }
@@ -23,6 +25,9 @@ impl Hooks for PassHooks<'_> {
     }
 
     fn reduce(&mut self, values: &mut [f32]) -> Result<()> {
+        if self.parts > 1 {
+            return Err(in_parts(self.parts));
+        }
         self.met += self.rank.all_reduce_within(WORK, "batch statistics", values)?;
         Ok(())
     }
@@ -32,11 +37,14 @@ impl Hooks for PassHooks<'_> {
 /// and statistics of a part are not those of the step.
 pub fn check_parts(job: &JobSpec, model: &dyn Model) -> Result<()> {
     match job.train.accumulate {
-        0 | 1 => Ok(()),
-        parts if model.synchronizes() => Err(Error::job(format!(
-            "train.accumulate: a step in {parts} parts has no statistics of all its rows, which batch normalisation is to use"
-        ))
-        .hint("set model.batchnorm = \"local\" to normalise each part by its own rows, or train.accumulate = 1")),
+        parts if parts > 1 && model.synchronizes() => Err(in_parts(parts)),
         _ => Ok(()),
     }
+}
+
+fn in_parts(parts: usize) -> Error {
+    Error::job(format!(
+        "train.accumulate: a step in {parts} parts has no statistics of all its rows, which batch normalisation is to use"
+    ))
+    .hint("set model.batchnorm = \"local\" to normalise each part by its own rows, or train.accumulate = 1")
 }

@@ -178,8 +178,9 @@ impl<'a> Worker<'a> {
         let (batch, accumulator, consumed) = (&mut self.batch, &mut self.accumulator, &mut self.consumed);
         consumed.clear();
         let operations = model.flops_per_row() * mine.len() as u64;
+        let parts = self.job.train.accumulate;
         let (tally, met) = self.rank.compute_together(WORK, operations, |rank| {
-            let mut hooks = PassHooks { rank, met: Duration::ZERO };
+            let mut hooks = PassHooks { rank, parts, met: Duration::ZERO };
             let tally = accumulator.gradient(mine, gradient, |part, gradient| {
                 data.training.load(part, step.epoch, batch)?;
                 consumed.extend_from_slice(&batch.rows);
