@@ -130,6 +130,16 @@ impl Rank {
     /// Does a piece of the rank's own work. `operations` is what it costs in floating-point operations: a simulated
     /// rank is charged for it, a real one is measured.
     pub fn compute<T>(&mut self, name: &str, operations: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.compute_together(name, operations, |_| work())
+    }
+
+    /// The same for work that meets the others on its way: what that takes is booked as exchange, not as computing.
+    pub fn compute_together<T>(
+        &mut self,
+        name: &str,
+        operations: u64,
+        work: impl FnOnce(&mut Rank) -> Result<T>,
+    ) -> Result<T> {
         // With others about, a verdict is met in the next operation with them: there it is seen what that was.
         if self.world() == 1 {
             self.check()?;
@@ -137,11 +147,12 @@ impl Rank {
         if self.training {
             self.enter(Phase::Computing, name);
         }
-        let start = self.now();
-        let result = work();
+        let (start, exchanged) = (self.now(), self.account.exchange_s);
+        let result = work(self);
         self.parts.clock.charge(operations);
         if self.training {
-            self.account.compute_s += (self.now() - start).as_secs_f64();
+            let met = self.account.exchange_s - exchanged;
+            self.account.compute_s += (self.now() - start).as_secs_f64() - met;
         }
         result
     }
@@ -168,6 +179,15 @@ impl Rank {
             let transport = rank.parts.transport.as_mut();
             rank.executor.run::<f32>(&schedule, transport, tag, &mut [], &Sum, deadline)
         })
+    }
+
+    /// Adds up a buffer in the middle of a piece of work, and goes on with it.
+    pub fn all_reduce_within(&mut self, work: &str, name: &str, buffer: &mut [f32]) -> Result<Duration> {
+        let took = self.all_reduce(name, buffer)?;
+        if self.training {
+            self.enter(Phase::Computing, work);
+        }
+        Ok(took)
     }
 
     /// Collects a few bytes of every rank on every rank, in the order of ranks.

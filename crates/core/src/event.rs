@@ -218,12 +218,17 @@ impl Tally {
     pub fn metrics(&self, schema: &crate::Schema) -> Metrics {
         let mut metrics = Metrics::new();
         metrics.insert("loss".into(), self.mean_loss());
+        let rows = self.rows.max(1) as f64;
         match schema.task {
+            // Over all numbers of a row, in the units the model sees.
+            _ if schema.reconstruct => {
+                metrics.insert("mae".into(), self.absolute / rows);
+                metrics.insert("rmse".into(), (self.squared / rows).sqrt());
+            }
             crate::Task::Classification => {
                 metrics.insert("accuracy".into(), self.accuracy());
             }
             crate::Task::Regression => {
-                let rows = self.rows.max(1) as f64;
                 let unit = 1.0 / f64::from(schema.target.factor);
                 metrics.insert("mae".into(), self.absolute / rows * unit);
                 metrics.insert("rmse".into(), (self.squared / rows).sqrt() * unit);

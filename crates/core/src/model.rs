@@ -128,13 +128,14 @@ pub enum Gradient<'a> {
         /// Their values, row-major.
         values: &'a [f32],
     },
-    /// A matrix as the product `left^T * right` of two thin ones (sufficient factors).
+    /// A matrix as the product `left^T * right` of two thin ones (sufficient factors). Over a sequence, every position is
+    /// a line of its own.
     Factors {
         /// Index in the layout.
         tensor: usize,
-        /// Output gradient, one row per sample.
+        /// Output gradient, one line per sample.
         left: &'a [f32],
-        /// Input, one row per sample.
+        /// Input, one line per sample.
         right: &'a [f32],
     },
 }
@@ -204,7 +205,8 @@ pub trait Model: Send {
     fn initialize(&self, seed: u64, parameters: &mut [f32]);
 
     /// Writes the gradient of the rows' summed loss, times `scale`, over the whole gradient buffer, announcing each
-    /// piece through the hooks as it is complete. A batch without rows gives a gradient of zeros.
+    /// piece through the hooks as it is complete. A batch without rows gives a gradient of zeros. What is announced is
+    /// this batch's: who computes a step in parts has to add them up before it is the step's.
     fn gradient(
         &mut self,
         parameters: &[f32],
@@ -219,6 +221,11 @@ pub trait Model: Send {
 
     /// Appends what the model answers for each row: class probabilities, or one number.
     fn predict(&mut self, parameters: &[f32], batch: &Batch, outputs: &mut Vec<f32>) -> Result<()>;
+
+    /// Whether it sums values across workers inside the pass: then every worker must make as many passes per step.
+    fn synchronizes(&self) -> bool {
+        false
+    }
 
     /// Floating-point operations of one forward and backward pass over one row (what a simulator charges).
     fn flops_per_row(&self) -> u64;

@@ -38,6 +38,18 @@ pub struct Column {
     pub encoding: Encoding,
 }
 
+impl Column {
+    /// The names of the numbers it becomes.
+    pub fn names(&self) -> Vec<String> {
+        match &self.encoding {
+            Encoding::Number { .. } => vec![self.name.clone()],
+            Encoding::OneHot { categories } => {
+                categories.iter().map(|category| format!("{}={category}", self.name)).collect()
+            }
+        }
+    }
+}
+
 /// The shape in which rows come.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -78,6 +90,18 @@ pub struct Scaling {
 }
 
 impl Scaling {
+    /// From the model's units back to the data's, one row in place.
+    pub fn invert(&self, row: &mut [f32]) {
+        for (place, value) in row.iter_mut().enumerate() {
+            let factor = match self.factor.as_slice() {
+                [] => 1.0,
+                [factor] => *factor,
+                factors => factors.get(place).copied().unwrap_or(1.0),
+            };
+            *value = *value / factor + self.shift.get(place).copied().unwrap_or(0.0);
+        }
+    }
+
     /// Scales one row in place.
     pub fn apply(&self, row: &mut [f32]) {
         if !self.shift.is_empty() {
@@ -112,6 +136,9 @@ pub struct Schema {
     pub scaling: Scaling,
     /// How the target of a regression is scaled: metrics and predictions are turned back.
     pub target: TargetScaling,
+    /// Whether a model is to answer with the row itself (an auto-encoder): then labels are not looked at.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reconstruct: bool,
 }
 
 /// `(target - shift) * factor`, and back.
@@ -152,11 +179,25 @@ impl Schema {
         }
     }
 
-    /// Numbers a model has to answer with: one per class, or one.
+    /// Numbers a model has to answer with: one per class, or one, or the row.
     pub fn outputs(&self) -> usize {
         match self.task {
+            _ if self.reconstruct => self.width(),
             Task::Classification => self.classes.len(),
             Task::Regression => 1,
+        }
+    }
+
+    /// Names of the numbers of a row: of the columns (`color=red` for a category), `p0`, `p1`, ... for pixels.
+    pub fn names(&self) -> Vec<String> {
+        match &self.shape {
+            Shape::Table { columns } => columns.iter().flat_map(Column::names).collect(),
+            Shape::Sparse { columns, first } => {
+                (*first..first + columns).map(|column| column.to_string()).collect()
+            }
+            Shape::Image { .. } | Shape::Text { .. } => {
+                (0..self.width()).map(|place| format!("p{place}")).collect()
+            }
         }
     }
 
@@ -179,5 +220,46 @@ impl Schema {
             Task::Classification => Targets::Classes(Vec::new()),
             Task::Regression => Targets::Values(Vec::new()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scaling_is_undone() {
+        let (shift, factor) = (vec![1.0, -2.0], vec![0.5, 4.0]);
+        for scaling in [
+            Scaling::default(),
+            Scaling { shift: vec![], factor: vec![0.25] },
+            Scaling { shift: shift.clone(), factor: vec![] },
+            Scaling { shift, factor },
+        ] {
+            let mut row = [3.0, 5.0];
+            scaling.apply(&mut row);
+            scaling.invert(&mut row);
+            assert_eq!(row, [3.0, 5.0], "{scaling:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_names() {
+        let column = |name: &str, encoding| Column { name: name.into(), encoding };
+        let columns = vec![
+            column("age", Encoding::Number { imputed: None }),
+            column("color", Encoding::OneHot { categories: vec!["red".into(), "blue".into()] }),
+        ];
+        let schema = Schema {
+            shape: Shape::Table { columns },
+            task: Task::Regression,
+            label: None,
+            classes: Vec::new(),
+            scaling: Scaling::default(),
+            target: TargetScaling::default(),
+            reconstruct: true,
+        };
+        assert_eq!(schema.names(), ["age", "color=red", "color=blue"]);
+        assert_eq!(schema.outputs(), 3);
     }
 }

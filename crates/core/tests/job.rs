@@ -347,6 +347,9 @@ fn the_hash_changes_with_every_key() {
         "data.memory=1MiB",
         "data.cache=here",
         "model.layers=['dense auto']",
+        "model.zoo=lenet",
+        "model.loss=hinge",
+        "model.batchnorm=local",
         "train.global_batch=65",
         "train.accumulate=2",
         "train.l1=0.1",
@@ -398,6 +401,36 @@ fn the_hash_changes_with_every_key() {
     for key in JobSpec::keys() {
         assert!(tested(&key.path) || untested.contains(&key.path.as_str()), "{} is not tested", key.path);
     }
+}
+
+#[test]
+fn a_model_is_said_once() {
+    let spec = accepted("[model]\nzoo = \"lenet\"", &[]);
+    assert_eq!(spec.model.source(), "model.zoo");
+    let text = spec.to_toml();
+    assert!(text.contains("zoo = \"lenet\"") && !text.contains("layers"), "{text}");
+    assert_eq!(accepted(&text, &[]), spec, "a job gives itself back");
+    refused_with(
+        "[model]\nzoo = \"lenet\"\nlayers = [\"dense auto\"]",
+        &[],
+        &["job.toml:2: model.zoo", "model.layers says what the model is already", "drop one of the two"],
+    );
+    refused_with("", &["model.zoo=lenett"], &["model.zoo", "did you mean `lenet`?"]);
+    refused_with("", &["model.zoo=zzzzzzzzzzzz"], &["known are mlp, lenet, resnet-small"]);
+}
+
+#[test]
+fn an_auto_encoder_has_no_labels_to_be_judged_by() {
+    assert!(accepted("", &["model.zoo=autoencoder"]).model.reconstructs());
+    assert!(accepted("", &["model.loss=reconstruction"]).model.reconstructs());
+    assert!(!accepted("", &["model.zoo=mlp"]).model.reconstructs());
+    refused_with(
+        "",
+        &["model.zoo=autoencoder-conv", "model.loss=hinge"],
+        &["model.loss", "its own input again"],
+    );
+    refused_with("", &["model.loss=hingge"], &["did you mean `hinge`?"]);
+    refused_with("", &["train.loss=hinge"], &["did you mean `model.loss`?"]);
 }
 
 /// Any text a user could write, awkward ones included.

@@ -24,13 +24,23 @@ pub(crate) struct Assembly {
     drawn: u64,
     /// Dropouts of the network so far.
     dropouts: u64,
+    /// Whether batch normalisation looks at all workers' rows, where a layer does not say it itself.
+    pub synchronized: bool,
 }
 
 impl Assembly {
     /// Begins a graph, and gives it the features.
     pub fn new(input: Input) -> (Assembly, NodeId) {
         let graph = Graph::default();
-        let mut assembly = Assembly { graph, input, scope: String::new(), layer: 0, drawn: 0, dropouts: 0 };
+        let mut assembly = Assembly {
+            graph,
+            input,
+            scope: String::new(),
+            layer: 0,
+            drawn: 0,
+            dropouts: 0,
+            synchronized: false,
+        };
         let features = assembly.features(&input.sizes());
         (assembly, features)
     }

@@ -46,7 +46,7 @@ impl NetworkBuilder {
         self
     }
 
-    /// Chooses loss, penalties and the seed of dropout.
+    /// Chooses the loss, the seed of dropout and more.
     pub fn options(mut self, options: Options) -> NetworkBuilder {
         self.options = options;
         self

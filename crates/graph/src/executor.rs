@@ -5,6 +5,8 @@
 //! no kernel writes what it reads.
 
 use crate::graph::Shape;
+use crate::op::Op;
+use crate::op::product::Product;
 use crate::op::sparse::SparseInput;
 use crate::pass::MOST_INPUTS;
 use crate::plan::{Place, Plan, Step};
@@ -103,7 +105,10 @@ impl Executor {
         for step in &plan.steps {
             room.run(step, &mut pass)?;
             if let (Some(tensor), Place::Gradient(range)) = (step.announce, &step.output) {
-                announce(&mut pass, layout, tensor, &room.gradient[range.clone()])?;
+                match plan.factors.then(|| room.factors(step, batch)).flatten() {
+                    Some((left, right)) => pass.hooks.gradient(Gradient::Factors { tensor, left, right })?,
+                    None => announce(&mut pass, layout, tensor, &room.gradient[range.clone()])?,
+                }
             }
         }
         Ok(pass.tally)
@@ -144,6 +149,20 @@ struct Room<'a> {
 }
 
 impl Room<'_> {
+    /// The two values whose product over rows the step has just computed, if that is what it does.
+    fn factors<'b>(&'b self, step: &Step, batch: &'b Batch) -> Option<(&'b [f32], &'b [f32])> {
+        let read = |index: usize| match &step.inputs[index] {
+            Place::Slot(slot) => Some(&self.slots[*slot][..step.shapes[index].len(batch.len())]),
+            Place::Features => Some(&self.features[..step.shapes[index].len(batch.len())]),
+            _ => None,
+        };
+        match (&step.op, &batch.features) {
+            (Op::Product(product), _) if *product == Product::over_rows() => Some((read(0)?, read(1)?)),
+            (Op::FeatureGradient(_), Features::Dense(values)) => Some((read(0)?, values)),
+            _ => None,
+        }
+    }
+
     fn run(&mut self, step: &Step, pass: &mut Pass<'_>) -> Result<()> {
         let rows = pass.batch.len();
         let len = step.shape.len(rows);

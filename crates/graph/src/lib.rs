@@ -34,6 +34,7 @@ pub mod activation;
 mod assembly;
 pub mod autodiff;
 mod builder;
+pub mod continuation;
 pub mod describe;
 pub mod executor;
 pub mod graph;
@@ -52,6 +53,7 @@ pub mod zoo;
 
 pub use activation::Activation;
 pub use builder::NetworkBuilder;
+pub use continuation::Continuation;
 pub use graph::Graph;
 pub use input::Input;
 pub use layer::Layer;

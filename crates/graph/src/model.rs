@@ -3,10 +3,12 @@
 use crate::input::{check_features, check_symbols, check_targets};
 use crate::loss::Loss;
 use crate::network::Network;
+use crate::op::Op;
+use crate::op::batch_normalize::BatchNormalize;
 use thalweg_core::{Batch, Error, Hooks, Layout, Model, NoHooks, Result, Tally};
 
 impl Network {
-    fn check_features(&self, batch: &Batch) -> Result<()> {
+    pub(crate) fn check_features(&self, batch: &Batch) -> Result<()> {
         check_features(batch, self.inputs())?;
         if self.needs_symbols { check_symbols(batch, self.input) } else { Ok(()) }
     }
@@ -19,7 +21,7 @@ impl Network {
     }
 
     /// Refuses buffers that were not made for this layout.
-    fn check_buffer(&self, what: &str, len: usize) -> Result<()> {
+    pub(crate) fn check_buffer(&self, what: &str, len: usize) -> Result<()> {
         match len == self.layout.len() {
             true => Ok(()),
             false => Err(Error::internal(format!(
@@ -74,6 +76,11 @@ impl Model for Network {
         executor.run(prediction, layout, parameters, &mut [], batch, 1.0, options.seed, &mut NoHooks)?;
         outputs.extend_from_slice(executor.answer(prediction, batch.len()));
         Ok(())
+    }
+
+    fn synchronizes(&self) -> bool {
+        let synchronized = |op: &Op| matches!(op, Op::BatchNormalize(BatchNormalize { synchronized: true }));
+        self.training.steps.iter().any(|step| synchronized(&step.op))
     }
 
     /// What the operators of a training pass say.

@@ -14,12 +14,12 @@ use crate::op::cross_entropy::CrossEntropy;
 use crate::op::distance::{Distance, Judgement};
 use crate::op::elementwise::Step;
 use crate::op::last::Last;
-use crate::op::penalty::Penalty;
 use crate::op::softmax::Softmax;
-use crate::pass::{gather, inference, optimize, penalize, softmax_loss};
+use crate::pass::{gather, inference, optimize, softmax_loss};
 use crate::plan::Plan;
 use std::fmt;
-use thalweg_core::{Error, Layout, Result, Schema, Task};
+use thalweg_core::spec::model::BatchStatistics;
+use thalweg_core::{Error, JobSpec, Layout, Result, Schema, Task};
 
 /// What a layer does to the shape, for people.
 #[derive(Clone, Debug)]
@@ -35,12 +35,24 @@ struct Summary {
 pub struct Options {
     /// What it is blamed for; the task's usual loss if nobody says.
     pub loss: Option<Loss>,
-    /// A penalty per unit of every weight's size.
-    pub l1: f32,
-    /// A penalty per unit of half of every weight's square.
-    pub l2: f32,
     /// What dropout draws from, with epoch, row and layer.
     pub seed: u64,
+    /// Whether batch normalisation looks at all workers' rows, where a layer does not say it itself.
+    pub synchronized: bool,
+    /// Whether gradients of dense layers' weights are announced as factors. The buffer holds their product as ever.
+    pub factors: bool,
+}
+
+impl Options {
+    /// What a job asks for.
+    pub fn of(job: &JobSpec) -> Options {
+        Options {
+            loss: Loss::asked(job.model.loss),
+            seed: job.train.seed,
+            synchronized: job.model.batchnorm == BatchStatistics::Synchronized,
+            factors: false,
+        }
+    }
 }
 
 /// A network: layers, then softmax cross-entropy (classification) or the squared error (regression).
@@ -64,6 +76,8 @@ pub struct Network {
     pub(crate) training: Plan,
     pub(crate) evaluation: Plan,
     pub(crate) prediction: Plan,
+    /// The answers at every position, where there are several.
+    pub(crate) sequence: Option<Plan>,
     pub(crate) executor: Executor,
 }
 
@@ -73,9 +87,12 @@ impl Network {
         Network::build_for(layers, Input::Flat(width), outputs, task)
     }
 
-    /// The network of a job's layer list for a data set: images keep their shape, texts their sequence.
-    pub fn for_schema(layers: &[String], schema: &Schema) -> Result<Network> {
-        Network::build_for(layers, Input::of(schema), schema.outputs(), schema.task)
+    /// The network of a job's layer list for a data set: images keep their shape, texts their sequence. Where rows are
+    /// to be made again, that is what it is blamed for.
+    pub fn for_schema(layers: &[String], schema: &Schema, options: Options) -> Result<Network> {
+        let loss = if schema.reconstruct { Some(Loss::Reconstruction) } else { options.loss };
+        let options = Options { loss, ..options };
+        Network::build_with(layers, Input::of(schema), schema.outputs(), schema.task, options)
     }
 
     /// The network of a job's layer list for an input of that shape and a task that needs `outputs` numbers.
@@ -118,6 +135,7 @@ impl Network {
             return Err(Error::data("the rows have no columns to learn from"));
         }
         let (mut assembly, mut value) = Assembly::new(input);
+        assembly.synchronized = options.synchronized;
         let mut summaries = Vec::new();
         for (index, layer) in layers.iter().enumerate() {
             assembly.begin_layer(index);
@@ -130,14 +148,17 @@ impl Network {
         }
         let last = layers.len().saturating_sub(1);
         let loss = options.loss.unwrap_or(Loss::of(task));
+        loss.check(task)?;
         let (positions, outputs) = answers(assembly.shape(value), input, loss, last)?;
-        if !loss.fits(task) {
-            return Err(Error::job(format!("the loss {} does not fit the data's task", loss.name())));
+        if positions > 1 {
+            loss.check_positions()?;
         }
         end(&mut assembly, value, task, loss).map_err(|reason| layer::wrong(last, reason))?;
         let graph = assembly.graph;
         let needs_symbols = graph.nodes().any(|(_, node)| matches!(node.op, Op::Embedding(_)));
-        let (training, evaluation, prediction, layout) = compile(&graph, options);
+        let (mut training, evaluation, prediction, layout) = compile(&graph);
+        training.factors = options.factors;
+        let sequence = (positions > 1).then(|| every_position(&graph, &layout));
         Ok(Network {
             task,
             input,
@@ -151,6 +172,7 @@ impl Network {
             training,
             evaluation,
             prediction,
+            sequence,
             executor: Executor::default(),
         })
     }
@@ -165,6 +187,11 @@ impl Network {
         self.outputs
     }
 
+    /// What it is blamed for.
+    pub fn loss(&self) -> Loss {
+        self.options.loss.unwrap_or(Loss::of(self.task))
+    }
+
     /// What it learns.
     pub fn task(&self) -> Task {
         self.task
@@ -177,20 +204,23 @@ impl Network {
 }
 
 /// The plans of training, evaluation and prediction, and the layout they share.
-fn compile(graph: &Graph, options: Options) -> (Plan, Plan, Plan, Layout) {
+fn compile(graph: &Graph) -> (Plan, Plan, Plan, Layout) {
     let mut layout = Layout::default();
     for parameter in graph.parameters.iter().rev() {
         layout.push(&parameter.name, &parameter.shape, parameter.role, parameter.density);
     }
     let fused = softmax_loss::run(&gather::run(graph));
-    let mut training = differentiate(&fused.without_answer());
-    if options.l1 != 0.0 || options.l2 != 0.0 {
-        training = penalize::run(&training, Penalty { l1: options.l1, l2: options.l2 });
-    }
-    let training = Plan::gradients(&optimize(&training), &layout);
+    let training = Plan::gradients(&optimize(&differentiate(&fused.without_answer())), &layout);
     let evaluation = Plan::loss(&optimize(&inference::run(&fused.without_answer())), &layout);
     let prediction = Plan::answer(&optimize(&inference::run(&graph.without_loss())), &layout);
     (training, evaluation, prediction, layout)
+}
+
+/// The plan of the answers at all positions: what the loss reads.
+fn every_position(graph: &Graph, layout: &Layout) -> Plan {
+    let mut sequence = graph.without_loss();
+    sequence.answer = graph.loss.map(|loss| graph.node(loss).inputs[0]);
+    Plan::answer(&optimize(&inference::run(&sequence)), layout)
 }
 
 /// For how many positions a network answers, and with how many numbers at each.
@@ -250,7 +280,7 @@ impl fmt::Display for Network {
             let shape = format!("{} -> {}", sizes(input), sizes(output));
             writeln!(f, "{text:<20} {shape:<16} {parameters:>12} parameters")?;
         }
-        let loss = match self.options.loss.unwrap_or(Loss::of(self.task)) {
+        let loss = match self.loss() {
             Loss::CrossEntropy => "softmax cross-entropy",
             Loss::Squared => "squared error",
             loss => loss.name(),

@@ -63,6 +63,8 @@ pub struct Plan {
     pub answer: Option<(Place, Shape)>,
     /// Whether features must be written out as numbers.
     pub reads_features: bool,
+    /// Whether a gradient that is a product over rows is announced by its factors.
+    pub factors: bool,
 }
 
 impl Plan {
@@ -184,7 +186,7 @@ impl<'a> Planner<'a> {
         }
         let reads_features = order.iter().any(|id| matches!(self.graph.node(*id).op, Op::Features(_)));
         let answer = answer.map(|id| (self.place(id), self.graph.shape(id).clone()));
-        Plan { steps, slots: self.slots, answer, reads_features }
+        Plan { steps, slots: self.slots, answer, reads_features, factors: false }
     }
 
     /// The node whose memory a node's value is in.

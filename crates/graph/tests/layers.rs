@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use thalweg_core::{Batch, Error, Features, Gradient, Hooks, Model, NoHooks, Rng, Targets, Task};
-use thalweg_graph::{Input, Network};
+use thalweg_graph::{Input, Network, Options};
 
 /// A network from texts, on rows of that shape.
 fn network(layers: &[String], input: Input, classes: usize) -> Network {
@@ -189,6 +189,38 @@ proptest! {
 }
 
 #[test]
+fn images_of_a_single_pixel_or_line_are_images() {
+    for layers in [
+        &["conv 4 1x1 tanh", "dense auto"][..],
+        &["conv 4 3x3 pad 1 tanh", "dense auto"],
+        &["conv 4 3x3 pad 1 stride 2 gelu", "conv 4 3x3 pad 2 dilation 2 groups 2", "dense auto"],
+        &["conv 3 1x1", "pool max 3 stride 1 pad 1", "tanh", "dense auto"],
+        &["conv 3 1x1", "pool mean 1", "tanh", "pool global", "dense auto"],
+        &["pool max 3 stride 2 pad 1", "upsample 2", "conv 2 3x3 pad 1 tanh", "dense auto"],
+    ] {
+        for (height, width) in [(1, 1), (1, 5), (5, 1)] {
+            for rows in [0, 1, 4] {
+                check_slopes(&texts(layers), Input::Image([height, width, 2]), 3, rows, 11).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn images_without_pixels_and_windows_beyond_the_edge_are_refused() {
+    let complaint = |layers: &[&str], sizes| {
+        let built = Network::build_for(&texts(layers), Input::Image(sizes), 3, Task::Classification);
+        built.unwrap_err().message
+    };
+    for sizes in [[0, 4, 1], [4, 0, 1], [4, 4, 0]] {
+        assert!(complaint(&["conv 2 1x1", "dense auto"], sizes).contains("no columns to learn from"));
+    }
+    for layer in ["conv 2 2x2", "conv 2 3x1", "pool max 2", "pool mean 3"] {
+        assert!(complaint(&[layer, "dense auto"], [1, 1, 2]).starts_with("model.layers[0]"), "{layer}");
+    }
+}
+
+#[test]
 fn an_embedding_announces_the_rows_it_touched() {
     #[derive(Default)]
     struct Heard(Vec<(usize, Vec<u32>, Vec<f32>)>);
@@ -222,6 +254,62 @@ fn an_embedding_announces_the_rows_it_touched() {
             match rows.iter().position(|touched| *touched as usize == row) {
                 Some(place) => assert_eq!(line, &values[place * 2..place * 2 + 2]),
                 None => assert_eq!(line, [0.0, 0.0]),
+            }
+        }
+    }
+}
+
+/// The factors that are announced.
+#[derive(Default)]
+struct Recorded(Vec<(usize, Vec<f32>, Vec<f32>)>);
+
+impl Hooks for Recorded {
+    fn gradient(&mut self, piece: Gradient<'_>) -> Result<(), Error> {
+        if let Gradient::Factors { tensor, left, right } = piece {
+            self.0.push((tensor, left.to_vec(), right.to_vec()));
+        }
+        Ok(())
+    }
+    fn reduce(&mut self, _: &mut [f32]) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_product_of_announced_factors_is_the_gradient() {
+    let flat = (Input::Flat(7), texts(&["dense 5 tanh", "dense 4 relu", "dense auto"]), 3);
+    let text = (
+        Input::Symbols { window: 4, vocabulary: 6 },
+        texts(&["embedding 4 positions", "residual layernorm | attention 2 causal", "lstm 3", "dense auto"]),
+        5,
+    );
+    for (input, layers, expected) in [flat, text] {
+        let classes = 6;
+        for rows in [0, 1, 5] {
+            let build = |factors| {
+                let options = Options { factors, ..Options::default() };
+                Network::build_with(&layers, input, classes, Task::Classification, options).unwrap()
+            };
+            let mut rng = Rng::keyed(rows as u64, "factors", &[]);
+            let batch = random_batch(&mut rng, input, rows, classes);
+            let parameters: Vec<f32> = (0..build(false).layout().len()).map(|_| rng.normal()).collect();
+            let run = |factors| {
+                let (mut heard, mut gradient) = (Recorded::default(), vec![f32::NAN; parameters.len()]);
+                build(factors).gradient(&parameters, &batch, 0.5, &mut gradient, &mut heard).unwrap();
+                (heard.0, gradient)
+            };
+            let ((heard, gradient), (none, plain)) = (run(true), run(false));
+            assert_eq!((&gradient, heard.len(), none.len()), (&plain, expected, 0));
+            for (tensor, left, right) in heard {
+                let tensor = &build(false).layout().tensors()[tensor].clone();
+                let [units, inputs] = *tensor.shape.as_slice() else { panic!("{tensor:?} is no matrix") };
+                assert_eq!(left.len() / units, right.len() / inputs, "as many lines");
+                for (place, got) in gradient[tensor.range()].iter().enumerate() {
+                    let (unit, input) = (place / inputs, place % inputs);
+                    let lines = left.chunks(units).zip(right.chunks(inputs));
+                    let product: f64 = lines.map(|(l, r)| f64::from(l[unit]) * f64::from(r[input])).sum();
+                    assert!((product - f64::from(*got)).abs() < 1e-5 * (1.0 + product.abs()), "{tensor:?}");
+                }
             }
         }
     }

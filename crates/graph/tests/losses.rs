@@ -1,4 +1,4 @@
-//! Every loss and penalty against differences, and what dropout and statistics must keep to.
+//! Every loss against differences, and what dropout and statistics must keep to.
 
 use thalweg_core::model::{Gradient, Hooks, Role};
 use thalweg_core::{Batch, Error, Features, Model, NoHooks, Rng, Targets, Task};
@@ -20,7 +20,7 @@ fn slopes(network: &mut Network, parameters: &[f32], batch: &Batch) -> (f64, Vec
 }
 
 #[test]
-fn losses_and_penalties_have_the_slopes_of_their_gradients() {
+fn losses_have_the_slopes_of_their_gradients() {
     for loss in Loss::NAMES.map(|name| Loss::named(name).unwrap()) {
         let task = if loss.fits(Task::Regression) { Task::Regression } else { Task::Classification };
         let outputs = match (loss, task) {
@@ -28,7 +28,7 @@ fn losses_and_penalties_have_the_slopes_of_their_gradients() {
             (_, Task::Classification) => 3,
             (_, Task::Regression) => 1,
         };
-        let options = Options { loss: Some(loss), l1: 0.01, l2: 0.1, seed: 0 };
+        let options = Options { loss: Some(loss), ..Options::default() };
         let builder = Network::with_inputs(6).options(options).dense(4, Activation::Tanh);
         let builder = builder.dense(outputs, Activation::None);
         let network = if task == Task::Regression { builder.regression() } else { builder.classification() };
@@ -56,7 +56,14 @@ fn losses_and_penalties_have_the_slopes_of_their_gradients() {
 fn a_loss_must_fit_its_task() {
     let options = Options { loss: Some(Loss::Huber), ..Options::default() };
     let builder = Network::with_inputs(3).options(options).dense(2, Activation::None);
-    assert!(builder.classification().unwrap_err().message.contains("huber does not fit"));
+    let error = builder.classification().unwrap_err();
+    assert_eq!(error.message, "model.loss: `huber` judges numbers, but the data is a classification");
+    assert!(error.hint.unwrap().starts_with("use auto, cross-entropy, binary-cross-entropy, hinge"));
+    let layers = ["embedding 3", "dense auto"].map(String::from);
+    let options = Options { loss: Some(Loss::Hinge), ..Options::default() };
+    let text = Input::Symbols { window: 4, vocabulary: 5 };
+    let error = Network::build_with(&layers, text, 5, Task::Classification, options).unwrap_err();
+    assert!(error.message.contains("`hinge` judges one answer per row"), "{error}");
 }
 
 #[test]
@@ -98,9 +105,17 @@ impl Hooks for Recorded {
 
 #[test]
 fn synchronized_statistics_go_through_the_hook_and_local_ones_do_not() {
-    for (text, times) in [("batchnorm", 0), ("batchnorm synchronized", 2)] {
+    for (text, synchronized, times) in [
+        ("batchnorm", false, 0),
+        ("batchnorm", true, 2),
+        ("batchnorm local", true, 0),
+        ("batchnorm synchronized", false, 2),
+    ] {
         let layers = ["dense 4", text, "dense auto"].map(String::from);
-        let mut network = Network::build_for(&layers, Input::Flat(5), 3, Task::Classification).unwrap();
+        let options = Options { synchronized, ..Options::default() };
+        let mut network =
+            Network::build_with(&layers, Input::Flat(5), 3, Task::Classification, options).unwrap();
+        assert_eq!(network.synchronizes(), times > 0);
         let mut rng = Rng::keyed(1, "sync", &[]);
         let mut parameters = vec![0.0; network.layout().len()];
         network.initialize(1, &mut parameters);

@@ -7,6 +7,7 @@ use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
 use thalweg_data::Data;
 use thalweg_graph::Optimizer;
 use thalweg_train::Recipe;
+use thalweg_train::hooks::check_parts;
 use thalweg_train::prepare::{check_data, check_optimizer, digest};
 
 /// Opens the data, builds the model and looks at the checkpoint, as every rank will.
@@ -17,12 +18,13 @@ pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Resul
         return Err(Error::data(format!("{} workers for {rows} training rows", job.engine.workers))
             .hint(format!("use --workers {} or fewer, or more data", rows.max(1))));
     }
-    if job.target.accuracy.is_some() && data.schema.classes.is_empty() {
-        return Err(
-            Error::job("train.target.accuracy: a regression has no accuracy").hint("use train.target.loss")
-        );
+    if job.target.accuracy.is_some() && (data.schema.classes.is_empty() || data.schema.reconstruct) {
+        let what = if data.schema.reconstruct { "an auto-encoder" } else { "a regression" };
+        return Err(Error::job(format!("train.target.accuracy: {what} has no accuracy"))
+            .hint("use train.target.loss"));
     }
     let model = recipe.model(&data.schema)?;
+    check_parts(job, model.as_ref())?;
     if let Some(folder) = resume {
         check_checkpoint(job, &digest(&data)?, model.layout(), folder)?;
     }

@@ -1,35 +1,45 @@
 //! Where data and model come from: the job file, or closures of a program.
 
 use std::cell::RefCell;
+use thalweg_core::spec::model::ModelSpec;
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::Data;
-use thalweg_graph::{Input, Network, Options};
+use thalweg_graph::{Input, Network, Options, zoo};
 use thalweg_train::Recipe;
 
 /// Data and model as the job file says.
 pub struct JobRecipe {
-    layers: Vec<String>,
-    seed: u64,
+    model: ModelSpec,
+    options: Options,
 }
 
 impl JobRecipe {
     /// For a job.
     pub fn new(job: &JobSpec) -> JobRecipe {
-        JobRecipe { layers: job.model.layers.clone(), seed: job.train.seed }
+        JobRecipe { model: job.model.clone(), options: Options::of(job) }
     }
 }
 
 impl Recipe for JobRecipe {
     fn data(&self, job: &JobSpec) -> Result<Data> {
-        Data::open(&job.data, job.train.seed)
+        let mut data = Data::open(&job.data, job.train.seed)?;
+        data.schema.reconstruct = self.model.reconstructs();
+        Ok(data)
     }
     fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
-        let options = Options { seed: self.seed, ..Options::default() };
-        let input = Input::of(schema);
-        Ok(Box::new(Network::build_with(&self.layers, input, schema.outputs(), schema.task, options)?))
+        let network = Network::for_schema(&self.layers(schema)?, schema, self.options);
+        Ok(Box::new(network.map_err(|mut error| {
+            if let Some(zoo) = self.model.zoo {
+                error.message = format!("model.zoo: {} does not fit the data: {}", zoo.name(), error.message);
+            }
+            error
+        })?))
     }
-    fn layers(&self) -> Vec<String> {
-        self.layers.clone()
+    fn layers(&self, schema: &Schema) -> Result<Vec<String>> {
+        match self.model.zoo {
+            Some(zoo) => zoo::layers(zoo.name(), Input::of(schema)),
+            None => Ok(self.model.layers.clone()),
+        }
     }
 }
 
@@ -54,8 +64,8 @@ impl Recipe for Opened<'_> {
     fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
         self.recipe.model(schema)
     }
-    fn layers(&self) -> Vec<String> {
-        self.recipe.layers()
+    fn layers(&self, schema: &Schema) -> Result<Vec<String>> {
+        self.recipe.layers(schema)
     }
 }
 
@@ -89,10 +99,10 @@ impl Recipe for OwnRecipe {
             None => self.job_recipe()?.model(schema),
         }
     }
-    fn layers(&self) -> Vec<String> {
+    fn layers(&self, schema: &Schema) -> Result<Vec<String>> {
         match (&self.model, &self.from_job) {
-            (None, Some(job)) => job.layers(),
-            _ => Vec::new(),
+            (None, Some(job)) => job.layers(schema),
+            _ => Ok(Vec::new()),
         }
     }
 }

@@ -23,6 +23,41 @@ fn the_page_about_jobs_is_up_to_date() {
     check("job.md", &thalweg::command::config::document());
 }
 
+/// What a network of the zoo is told to weigh, for the data that the page names.
+#[test]
+fn the_page_about_models_knows_every_network_and_its_size() {
+    use thalweg_core::Task;
+    use thalweg_graph::{Input, Options, zoo};
+    let Ok(page) =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/models.md"))
+    else {
+        return eprintln!("skipped: the pages are not part of this copy");
+    };
+    for exhibit in &zoo::EXHIBITS {
+        let (image, text) = (Input::Image([28, 28, 1]), Input::Symbols { window: 64, vocabulary: 65 });
+        let (input, outputs) = if (exhibit.layers)(image).is_ok() { (image, 10) } else { (text, 65) };
+        let network =
+            zoo::network(exhibit.name, input, outputs, Task::Classification, Options::default()).unwrap();
+        let size = thalweg::view::wording::count(network.describe(1).parameters as u64);
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{}` |", exhibit.name)));
+        let row = row.unwrap_or_else(|| panic!("no row for {}", exhibit.name));
+        assert!(row.contains(&size), "{}: {size} parameters", exhibit.name);
+    }
+}
+
+#[test]
+fn every_example_is_a_job() {
+    let Ok(folder) = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")) else {
+        return eprintln!("skipped: the examples are not part of this copy");
+    };
+    let jobs = folder.flatten().map(|entry| entry.path());
+    for path in jobs.filter(|path| path.extension().is_some_and(|ending| ending == "toml")) {
+        let mut layers = thalweg_core::spec::Layers::default();
+        layers.add_file(&path.display().to_string(), &std::fs::read_to_string(&path).unwrap()).unwrap();
+        thalweg_core::Job::resolve(layers).unwrap();
+    }
+}
+
 #[test]
 fn the_page_about_strategies_is_up_to_date() {
     check("strategies.md", &thalweg::command::strategies::document());

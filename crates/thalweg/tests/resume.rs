@@ -158,7 +158,7 @@ fn what_decides_the_rows_cannot_change_in_the_middle() {
         ("train.global_batch=32", "train.global_batch was 64, now it is 32"),
         ("data.validation=0.5", "data.validation was "),
         (r#"model.layers=["dense auto"]"#, "tensor `layers.0.bias` is [128], but the model has [10]"),
-        ("train.optimizer.kind=sgd", "written with another optimizer"),
+        ("train.optimizer.kind=sgd", "written with the optimizer `adam`"),
     ] {
         let ended = site.run(&["resume", "run", "--set", assignment]);
         ended.assert_error(2, &[message]);

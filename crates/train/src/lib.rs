@@ -8,6 +8,7 @@ pub mod audit;
 pub mod centralized;
 mod epoch;
 mod finite;
+pub mod hooks;
 mod keepsake;
 pub mod modelfile;
 pub mod prepare;

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use thalweg_cluster::tensorfile::TensorFile;
-use thalweg_core::{Error, Layout, Model, Result, Schema};
-use thalweg_graph::Network;
+use thalweg_core::spec::{Job, Layers};
+use thalweg_core::{Error, JobSpec, Layout, Model, Result, Schema};
+use thalweg_graph::{Network, Options};
 
 /// Version of the format.
 const FORMAT: &str = "1";
@@ -59,12 +60,19 @@ impl SavedModel {
         })
     }
 
+    /// The job it was trained with.
+    pub fn job(&self) -> Result<JobSpec> {
+        let mut layers = Layers::default();
+        layers.add_file("the model's job", &self.job).map_err(Error::data)?;
+        Ok(Job::resolve(layers)?.spec)
+    }
+
     /// The network and its parameters, ready to answer.
     pub fn network(&self) -> Result<(Network, Vec<f32>)> {
         if self.layers.is_empty() {
             return Err(Error::job("this model was built by a program: only that program can run it"));
         }
-        let network = Network::for_schema(&self.layers, &self.schema)?;
+        let network = Network::for_schema(&self.layers, &self.schema, Options::of(&self.job()?))?;
         let parameters = flatten(&self.tensors, network.layout())?;
         Ok((network, parameters))
     }

@@ -1,5 +1,6 @@
 //! Before the first step: data, model and position, agreed by all ranks; and after the last: what is left behind.
 
+use crate::hooks::check_parts;
 use crate::strategy;
 use crate::worker::{Start, Worker};
 use sha2::{Digest, Sha256};
@@ -7,6 +8,7 @@ use std::path::Path;
 use thalweg_cluster::Rank;
 use thalweg_cluster::checkpoint::{self, Checkpoint};
 use thalweg_core::event::{Event, Outcome};
+use thalweg_core::spec::{Job, Layers};
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::{Data, Statistics};
 use thalweg_graph::Optimizer;
@@ -18,8 +20,8 @@ pub trait Recipe {
     /// Builds the model for it.
     fn model(&self, schema: &Schema) -> Result<Box<dyn Model>>;
     /// The layers as a job writes them, if that is where the model comes from.
-    fn layers(&self) -> Vec<String> {
-        Vec::new()
+    fn layers(&self, _schema: &Schema) -> Result<Vec<String>> {
+        Ok(Vec::new())
     }
 }
 
@@ -45,12 +47,13 @@ pub fn run(rank: &mut Rank, assignment: &Assignment<'_>) -> Result<Outcome> {
     rank.agree("data set", data_digest.as_bytes())?;
     fit(rank, &mut data)?;
     let model = assignment.recipe.model(&data.schema)?;
+    check_parts(job, model.as_ref())?;
     rank.agree("model", &model.layout().hash())?;
     let mut parameters = vec![0.0; model.layout().len()];
     let mut optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout());
     let start = start(rank, assignment, data_digest, model.as_ref(), &mut parameters, &mut optimizer)?;
-    let parts =
-        crate::worker::Parts { data, model, parameters, optimizer, layers: assignment.recipe.layers() };
+    let layers = assignment.recipe.layers(&data.schema)?;
+    let parts = crate::worker::Parts { data, model, parameters, optimizer, layers };
     let mut worker = Worker::new(rank, job, assignment.folder, parts, start)?;
     strategy::program(job)(&mut worker)?;
     worker.conclude()
@@ -140,6 +143,19 @@ fn restore(optimizer: &mut Optimizer, checkpoint: Checkpoint, path: &Path) -> Re
 
 /// A checkpoint must hold the state this optimizer needs, and no other.
 pub fn check_optimizer(optimizer: &Optimizer, checkpoint: &Checkpoint, path: &Path) -> Result<()> {
+    let mut layers = Layers::default();
+    layers.add_file("the checkpoint", &checkpoint.job).map_err(Error::data)?;
+    let (before, now) = (Job::resolve(layers)?.spec.optimizer.kind, optimizer.rule().kind());
+    // Some kinds keep state under the same names, and mean something else by it.
+    if before != now {
+        return Err(Error::job(format!(
+            "{} was written with the optimizer `{}`, but the job says `{}`: the state of one is of no use to the other",
+            path.display(),
+            before.name(),
+            now.name()
+        ))
+        .hint("resume with the optimizer it was trained with, or start fresh with --overwrite"));
+    }
     let wanted: Vec<&str> = optimizer.slots().iter().map(|(name, _)| *name).collect();
     let stored: Vec<&str> = checkpoint.slots.iter().map(|(name, _)| name.as_str()).collect();
     if wanted != stored {

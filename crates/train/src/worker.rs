@@ -3,6 +3,7 @@
 use crate::accumulate::Accumulator;
 use crate::audit::Ledger;
 use crate::finite;
+use crate::hooks::{PassHooks, WORK};
 use crate::progress::Progress;
 use crate::rider::{self, Rider};
 use crate::strategy;
@@ -12,7 +13,7 @@ use thalweg_cluster::{Algorithm, Rank};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::model::Role;
 use thalweg_core::spec::schedule::Schedule;
-use thalweg_core::{Batch, JobSpec, Model, NoHooks, Result};
+use thalweg_core::{Batch, JobSpec, Model, Result};
 use thalweg_data::{Data, Sampler, share};
 use thalweg_graph::Optimizer;
 use thalweg_graph::optimizer::Correction;
@@ -147,10 +148,10 @@ impl<'a> Worker<'a> {
                 width: data.schema.width(),
                 classes: data.schema.classes.clone(),
                 parameters: self.parts.parameters.len(),
-                model: if self.parts.layers.is_empty() {
-                    "a network of the program's own".into()
-                } else {
-                    self.parts.layers.join(", ")
+                model: match (self.parts.layers.as_slice(), self.job.model.zoo) {
+                    ([], _) => "a network of the program's own".into(),
+                    (_, Some(zoo)) => zoo.name().into(),
+                    (layers, None) => layers.join(", "),
                 },
                 epochs: self.job.train.epochs,
                 steps_per_epoch: self.sampler.steps_per_epoch(),
@@ -182,15 +183,18 @@ impl<'a> Worker<'a> {
         let (batch, accumulator, consumed) = (&mut self.batch, &mut self.accumulator, &mut self.consumed);
         consumed.clear();
         let operations = model.flops_per_row() * mine.len() as u64;
-        let tally = self.rank.compute("back-propagation", operations, || {
-            accumulator.gradient(mine, gradient, |part, gradient| {
+        let parts = self.job.train.accumulate;
+        let (tally, met) = self.rank.compute_together(WORK, operations, |rank| {
+            let mut hooks = PassHooks { rank, parts, met: Duration::ZERO };
+            let tally = accumulator.gradient(mine, gradient, |part, gradient| {
                 data.training.load(part, step.epoch, batch)?;
                 consumed.extend_from_slice(&batch.rows);
-                model.gradient(parameters, batch, 1.0 / rows.len() as f32, gradient, &mut NoHooks)
-            })
+                model.gradient(parameters, batch, 1.0 / rows.len() as f32, gradient, &mut hooks)
+            })?;
+            Ok((tally, hooks.met))
         })?;
         finite::check_gradient(rank, step.number, tally.loss, gradient, model.layout())?;
-        let milliseconds = (self.rank.now() - start).as_secs_f32() * 1e3;
+        let milliseconds = (self.rank.now() - start).saturating_sub(met).as_secs_f32() * 1e3;
         Rider::write(tally.loss, self.rank.stop_requested(), rank, milliseconds, tail);
         Ok(())
     }

@@ -149,9 +149,11 @@ impl Job {
 
 impl JobSpec {
     /// Every value that is set, section by section. A preset is named only if the dials are what it says: somebody who
-    /// turned a dial away from the default preset has left it.
+    /// turned a dial away from the default preset has left it. Of the keys that say what the model is, the one that counts.
     pub fn values(&self) -> Vec<(String, Value)> {
         let mut values = self.show();
+        let model = self.model.source();
+        values.retain(|(path, _)| path == model || !model::ModelSpec::SOURCES.contains(&path.as_str()));
         let turned =
             |key: &str, dial: &Value| values.iter().any(|(path, value)| path == key && value != dial);
         if let Some(preset) = preset::find(&self.strategy.preset)
@@ -237,9 +239,6 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
     if spec.data.window == 0 {
         complain("data.window", "must be at least 1".into());
     }
-    if spec.model.layers.is_empty() {
-        complain("model.layers", "must have at least one layer".into());
-    }
     if let Some(Held::Share(share)) = spec.data.validation
         && !(0.0..1.0).contains(&share)
     {
@@ -275,6 +274,7 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
             complain(&format!("train.target.{key}"), "is out of range".into());
         }
     }
+    spec.model.check(layers, complaints);
     spec.optimizer.check(layers, complaints);
     spec.schedule.check(spec, layers, complaints);
     spec.clip.check(layers, complaints);

@@ -154,6 +154,21 @@ impl Rule {
         }
     }
 
+    /// Which rule it is.
+    pub fn kind(&self) -> OptimizerKind {
+        match self {
+            Rule::Sgd { .. } => OptimizerKind::Sgd,
+            Rule::Momentum { .. } => OptimizerKind::Momentum,
+            Rule::Nesterov { .. } => OptimizerKind::Nesterov,
+            Rule::Adagrad { .. } => OptimizerKind::Adagrad,
+            Rule::Rmsprop { .. } => OptimizerKind::Rmsprop,
+            Rule::Adam { .. } => OptimizerKind::Adam,
+            Rule::Adamw { .. } => OptimizerKind::Adamw,
+            Rule::Lars { .. } => OptimizerKind::Lars,
+            Rule::Lamb { .. } => OptimizerKind::Lamb,
+        }
+    }
+
     /// Whether an element's step depends on that element alone, so that any share of the buffers can be updated alone.
     /// The others need whole tensors.
     pub fn is_elementwise(&self) -> bool {

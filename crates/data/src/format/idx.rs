@@ -103,6 +103,7 @@ impl Part {
             classes: if task == Task::Classification { classes } else { Vec::new() },
             scaling: Scaling::default(),
             target: TargetScaling::default(),
+            reconstruct: false,
         })
     }
 

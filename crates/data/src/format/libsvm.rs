@@ -65,6 +65,7 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
         classes: index.classes.clone(),
         scaling: Scaling::default(),
         target: TargetScaling::default(),
+        reconstruct: false,
     });
     let blocks = blocks(&index.extents);
     let source = Libsvm {

@@ -93,5 +93,6 @@ fn schema(width: usize, targets: &Targets) -> Schema {
         classes,
         scaling: Scaling::default(),
         target: TargetScaling::default(),
+        reconstruct: false,
     }
 }

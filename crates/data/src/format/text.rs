@@ -95,6 +95,7 @@ fn schema(window: usize, index: &Index) -> Result<Schema> {
         classes: index.alphabet.iter().map(char::to_string).collect(),
         scaling: Scaling::default(),
         target: TargetScaling::default(),
+        reconstruct: false,
     })
 }
 

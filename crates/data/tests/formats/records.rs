@@ -20,7 +20,7 @@ fn people() -> Schema {
 fn shaped(shape: Shape, factor: Vec<f32>) -> Schema {
     let classes = vec!["a".into(), "b".into()];
     let (scaling, target) = (Scaling { shift: vec![], factor }, TargetScaling::default());
-    Schema { shape, task: Task::Classification, label: None, classes, scaling, target }
+    Schema { shape, task: Task::Classification, label: None, classes, scaling, target, reconstruct: false }
 }
 
 fn collect(mut records: Records<&[u8]>) -> Result<Vec<Batch>> {

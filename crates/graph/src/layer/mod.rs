@@ -4,7 +4,7 @@
 //! dense UNITS [ACTIVATION]          every result from every number; the last layer's UNITS may be `auto`
 //! conv FILTERS SIZE [stride N] [pad N] [dilation N] [groups N] [ACTIVATION]
 //! pool max|mean SIZE [stride N] [pad N]      pool global      upsample FACTOR      flatten
-//! batchnorm [synchronized]          layernorm          dropout SHARE
+//! batchnorm [synchronized|local]    layernorm          dropout SHARE
 //! embedding WIDTH [positions]       lstm|gru|rnn UNITS         attention HEADS [causal]      last
 //! residual LAYER | LAYER | ...      the layers' answer plus what they read
 //! concat LAYER & LAYER | LAYER      branches that read the same, side by side          transpose
@@ -197,6 +197,7 @@ mod tests {
             "pool global",
             "batchnorm",
             "batchnorm synchronized",
+            "batchnorm local",
             "layernorm",
             "dropout 0.5",
             "embedding 128 positions",
@@ -235,6 +236,7 @@ mod tests {
         assert!(
             complaint(&["conv 3"]).contains("the size of the filters is missing; expected \"conv FILTERS")
         );
+        assert!(complaint(&["batchnorm local synchronized"]).contains("exclude each other"));
         assert!(complaint(&["pool min 2"]).contains("unknown pooling `min`"));
         assert!(complaint(&["dropout 1.5"]).contains("below 1, is `1.5`"));
         assert!(complaint(&["conv 3 3 stride"]).contains("behind `stride` is missing"));

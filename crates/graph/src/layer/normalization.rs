@@ -1,4 +1,4 @@
-//! `layernorm` and `batchnorm [synchronized]`: numbers with mean 0 and variance 1, then a learned gain and bias each.
+//! `layernorm` and `batchnorm [synchronized|local]`: numbers with mean 0 and variance 1, then a learned gain and bias each.
 
 use super::words::Words;
 use crate::assembly::Assembly;
@@ -9,7 +9,7 @@ use crate::op::{Op, batch_normalize, normalize};
 use std::fmt;
 use thalweg_core::model::{Density, Role};
 
-pub(super) const BATCH_USAGE: &str = "batchnorm [synchronized]";
+pub(super) const BATCH_USAGE: &str = "batchnorm [synchronized|local]";
 pub(super) const LAYER_USAGE: &str = "layernorm";
 
 /// Over the last size of every line by itself.
@@ -20,8 +20,8 @@ pub struct LayerNormalization;
 /// own rows, and results depend on the number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchNormalization {
-    /// Whether the statistics are those of all workers' rows.
-    pub synchronized: bool,
+    /// Whether the statistics are those of all workers' rows; if it does not say, the network's options do.
+    pub synchronized: Option<bool>,
 }
 
 /// Appends the learned gain and bias.
@@ -46,7 +46,11 @@ impl LayerNormalization {
 
 impl BatchNormalization {
     pub(super) fn parse(mut words: Words<'_>) -> Result<BatchNormalization, String> {
-        let synchronized = words.flag("synchronized");
+        let synchronized = match (words.flag("synchronized"), words.flag("local")) {
+            (true, true) => return Err(words.complaint("`synchronized` and `local` exclude each other")),
+            (false, false) => None,
+            (synchronized, _) => Some(synchronized),
+        };
         words.finish().map(|()| BatchNormalization { synchronized })
     }
 
@@ -57,7 +61,8 @@ impl BatchNormalization {
             assembly.tensor(name, &[width], initializer, Role::Statistic, Density::Dense)
         };
         let (mean, variance) = (statistic("running_mean", 0.0)?, statistic("running_var", 1.0)?);
-        let op = batch_normalize::BatchNormalize { synchronized: self.synchronized };
+        let synchronized = self.synchronized.unwrap_or(assembly.synchronized);
+        let op = batch_normalize::BatchNormalize { synchronized };
         let normal = assembly.add(Op::BatchNormalize(op), &[input, mean, variance])?;
         gain_and_bias(assembly, normal)
     }
@@ -71,6 +76,10 @@ impl fmt::Display for LayerNormalization {
 
 impl fmt::Display for BatchNormalization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "batchnorm{}", if self.synchronized { " synchronized" } else { "" })
+        f.write_str(match self.synchronized {
+            None => "batchnorm",
+            Some(true) => "batchnorm synchronized",
+            Some(false) => "batchnorm local",
+        })
     }
 }

@@ -25,7 +25,6 @@ pub mod leaf;
 pub mod lstm;
 pub mod matrix;
 pub mod normalize;
-pub mod penalty;
 pub mod pool;
 pub mod product;
 pub mod reshape;
@@ -74,8 +73,6 @@ pub enum Op {
     ClassLoss(class_loss::ClassLoss),
     /// Losses of numbers.
     Distance(distance::Distance),
-    /// A penalty on the size of a weight.
-    Penalty(penalty::Penalty),
     /// The same numbers under another shape.
     Reshape(reshape::Reshape),
     /// Filters over images.
@@ -154,7 +151,6 @@ impl Op {
             Op::CrossEntropy(op) => op,
             Op::ClassLoss(op) => op,
             Op::Distance(op) => op,
-            Op::Penalty(op) => op,
             Op::Reshape(op) => op,
             Op::Convolution(op) => op,
             Op::ConvolutionWeightGradient(op) => op,

@@ -1,4 +1,5 @@
-//! Adam with bias correction (Kingma and Ba 2015), epsilon added after the root, as PyTorch does it.
+//! Adam with bias correction (Kingma and Ba 2015), epsilon added after the root, as PyTorch does it; and AdamW, with a
+//! weight decay that the moments do not see: `w = w * (1 - lr * decay) - adam` (Loshchilov and Hutter 2019).
 
 /// The decaying means of the gradient and of its square.
 pub const SLOTS: [&str; 2] = ["first_moment", "second_moment"];
@@ -46,10 +47,16 @@ impl Step {
     }
 }
 
+/// What AdamW leaves of a parameter in a step: `1 - lr * decay`, worked out in double precision.
+pub fn keep(lr: f32, weight_decay: f32) -> f32 {
+    (1.0 - f64::from(lr) * f64::from(weight_decay)) as f32
+}
+
 /// One step over a share of the buffers, in one pass over memory; vector instructions, root and division included.
-/// `correct` is what is done to each gradient first.
+/// `keep` is what is left of a parameter before the step (1 for Adam), `correct` what is done to each gradient first.
 pub fn update(
     step: &Step,
+    keep: f32,
     parameters: &mut [f32],
     gradient: &[f32],
     first: &mut [f32],
@@ -62,6 +69,6 @@ pub fn update(
     let moments = first.iter_mut().zip(second);
     for ((parameter, &gradient), (first, second)) in parameters.iter_mut().zip(gradient).zip(moments) {
         step.remember(correct(gradient, *parameter), first, second);
-        *parameter -= step.descent(*first, *second);
+        *parameter = *parameter * keep - step.descent(*first, *second);
     }
 }

@@ -10,7 +10,6 @@
 
 pub mod adagrad;
 pub mod adam;
-pub mod adamw;
 pub mod correction;
 pub mod lamb;
 pub mod lars;
@@ -55,8 +54,7 @@ impl Optimizer {
             Rule::Nesterov { .. } => &nesterov::SLOTS,
             Rule::Adagrad { .. } => &adagrad::SLOTS,
             Rule::Rmsprop { .. } => &rmsprop::SLOTS,
-            Rule::Adam { .. } => &adam::SLOTS,
-            Rule::Adamw { .. } => &adamw::SLOTS,
+            Rule::Adam { .. } | Rule::Adamw { .. } => &adam::SLOTS,
             Rule::Lars { .. } => &lars::SLOTS,
             Rule::Lamb { .. } => &lamb::SLOTS,
         };
@@ -119,12 +117,12 @@ impl Optimizer {
                     rmsprop::update(lr, beta2, epsilon, w, g, slot(), correct);
                 }
                 Rule::Adam { beta1, beta2, epsilon, .. } => {
-                    adam::update(&adam(lr, [beta1, beta2, epsilon]), w, g, slot(), slot(), correct);
+                    adam::update(&adam(lr, [beta1, beta2, epsilon]), 1.0, w, g, slot(), slot(), correct);
                 }
                 Rule::Adamw { beta1, beta2, epsilon, weight_decay, .. } => {
-                    let keep = adamw::keep(lr, weight_decay);
+                    let keep = adam::keep(lr, weight_decay);
                     let step = adam(lr, [beta1, beta2, epsilon]);
-                    adamw::update(&step, keep, w, g, slot(), slot(), correct);
+                    adam::update(&step, keep, w, g, slot(), slot(), correct);
                 }
                 Rule::Lars { momentum, weight_decay, trust, .. } => {
                     let trust = span.adapted.then_some(trust);
@@ -136,7 +134,7 @@ impl Optimizer {
                     lamb::update(&step, w, g, slot(), slot(), correct);
                 }
                 Rule::Lamb { beta1, beta2, epsilon, .. } => {
-                    adam::update(&adam(lr, [beta1, beta2, epsilon]), w, g, slot(), slot(), correct);
+                    adam::update(&adam(lr, [beta1, beta2, epsilon]), 1.0, w, g, slot(), slot(), correct);
                 }
             }
         }

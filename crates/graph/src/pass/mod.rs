@@ -1,7 +1,7 @@
 //! Passes: pure functions from a graph to a graph that computes the same with less.
 //!
-//! [`gather`], [`softmax_loss`] and [`inference`] come before differentiation, [`penalize`] after it,
-//! then the others in the order of [`optimize`].
+//! [`gather`], [`softmax_loss`] and [`inference`] come before differentiation, then the others in the order of
+//! [`optimize`].
 
 pub mod chain;
 pub mod constant;
@@ -11,7 +11,6 @@ pub mod epilogue;
 pub mod features;
 pub mod gather;
 pub mod inference;
-pub mod penalize;
 pub mod softmax_loss;
 pub mod subexpression;
 

@@ -129,6 +129,17 @@ mod tests {
     }
 
     #[test]
+    fn a_job_knows_every_network_by_name() {
+        use thalweg_core::spec::{model::Zoo, setting::Setting};
+        let names: Vec<&str> = Zoo::choices().iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, EXHIBITS.each_ref().map(|exhibit| exhibit.name));
+        for exhibit in &EXHIBITS {
+            let zoo = Zoo::read(&exhibit.name.into()).unwrap();
+            assert_eq!(zoo.reconstructs(), exhibit.loss == Some(Loss::Reconstruction));
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_explained() {
         assert!(layers("lenett", IMAGE).unwrap_err().message.contains("did you mean `lenet`?"));
         assert_eq!(layers("lenet", TEXT).unwrap_err().message, "model.zoo: lenet needs images");

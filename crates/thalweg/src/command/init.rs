@@ -4,6 +4,7 @@ use clap::Args;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use thalweg_cluster::durable::write_atomically;
+use thalweg_core::schema::Shape;
 use thalweg_core::spec::JobSpec;
 use thalweg_core::{Error, Result, Task};
 use thalweg_data::sniff::{Form, Sniffed, SniffedColumn, sniff};
@@ -62,6 +63,9 @@ fn first_look(data: &str, sniffed: &Sniffed) -> String {
             }
             text
         }
+        Form::Other(schema) if is_text(sniffed) => {
+            format!("{data}: a text of about {} characters, {} different", sniffed.rows, schema.classes.len())
+        }
         Form::Other(schema) => {
             format!("{data}: {rows} of {} numbers, {} classes", schema.width(), schema.classes.len())
         }
@@ -94,9 +98,35 @@ fn steps_for(rows: u64) -> (u64, u64) {
     (batch, (2_000 * batch / rows.max(1)).clamp(5, 200))
 }
 
+/// Whether it is a text, to be learned character by character.
+fn is_text(sniffed: &Sniffed) -> bool {
+    matches!(&sniffed.form, Form::Other(schema) if matches!(schema.shape, Shape::Text { .. }))
+}
+
+/// The job file for a text.
+fn text_job(data: &str, defaults: &JobSpec) -> String {
+    format!(
+        "# A job for thalweg. Every key: thalweg config --keys\n\n\
+         [data]\nsource = {}\nwindow = 64        # characters it looks back\n\
+         validation = 0.02  # the end of the text\n\n\
+         [model]\nzoo = \"char-lstm\"  # or gpt-mini\n\n\
+         [train]\nglobal_batch = 64  # rows of one step, over all workers\n\
+         epochs = 1         # every place of the text is a row\nmax_steps = 1500\nseed = {}\n\
+         optimizer = {{ kind = \"adam\", lr = 4e-3 }}\n\
+         schedule = {{ kind = \"cosine\", warmup_steps = 100 }}\nclip = {{ norm = 1.0 }}\n\n\
+         [strategy]\npreset = \"allreduce\"  # see: thalweg strategies\n\n[engine]\nworkers = {}\n",
+        toml::Value::String(data.into()),
+        defaults.train.seed,
+        defaults.engine.workers
+    )
+}
+
 /// The job file.
 fn job(data: &str, sniffed: &Sniffed) -> String {
     let defaults = JobSpec::default();
+    if is_text(sniffed) {
+        return text_job(data, &defaults);
+    }
     let quote = |text: &str| toml::Value::String(text.into()).to_string();
     let mut text = String::from("# A job for thalweg. Every key: thalweg config --keys\n\n[data]\n");
     let _ = writeln!(text, "source = {}", quote(data));

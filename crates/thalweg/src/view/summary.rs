@@ -53,19 +53,27 @@ fn workers(report: &Report) -> usize {
     report.world.last().map_or(1, |world| world.workers)
 }
 
-/// `builtin:digits with dense 128 relu, dense auto on 2 workers (allreduce, ring), 20 epochs, 460 steps`.
-fn what_happened(report: &Report) -> String {
+/// `"dense 128 relu", "dense auto"`, or the name of a network of the zoo.
+fn model(report: &Report) -> String {
+    if let Some(zoo) = report.job.get("model.zoo").and_then(|value| value.as_str()) {
+        return zoo.into();
+    }
     let layers = report.job.get("model.layers").and_then(|value| value.as_array());
     let layers: Vec<&str> = layers.into_iter().flatten().filter_map(|layer| layer.as_str()).collect();
+    format!("\"{}\"", layers.join("\", \""))
+}
+
+/// `builtin:digits with dense 128 relu, dense auto on 2 workers (allreduce, ring), 20 epochs, 460 steps`.
+fn what_happened(report: &Report) -> String {
     let preset = report.job.get("strategy.preset").and_then(|value| value.as_str());
     let mut strategy = preset.unwrap_or("your own dials").to_string();
     if workers(report) > 1 && !report.algorithm.is_empty() && report.algorithm != strategy {
         let _ = write!(strategy, ", {}", report.algorithm);
     }
     format!(
-        "{} with \"{}\"\n{:<9} on {} ({strategy}) for {}, {}",
+        "{} with {}\n{:<9} on {} ({strategy}) for {}, {}",
         said(report, "data.source"),
-        layers.join("\", \""),
+        model(report),
         "",
         counted(workers(report) as u64, "worker"),
         counted(report.epochs.iter().filter(|epoch| !epoch.validation.is_empty()).count() as u64, "epoch"),
@@ -132,7 +140,12 @@ fn next(report: &Report, folder: &Path) -> Vec<(String, &'static str)> {
         lines.push((format!("thalweg resume {folder}"), "go on where it stopped"));
     } else {
         lines.push((format!("thalweg evaluate {folder}"), "measure the model again"));
-        lines.push((format!("thalweg predict {folder} rows.csv"), "use it"));
+        let source = said(report, "data.source");
+        let (input, what) = match source.strip_suffix(".gz").unwrap_or(&source).ends_with(".txt") {
+            true => ("\"Some text\"", "write it on"),
+            false => ("rows.csv", "use it"),
+        };
+        lines.push((format!("thalweg predict {folder} {input}"), what));
     }
     let others = if workers(report) == 4 { 2 } else { 4 };
     let job = if said(report, "data.source") == "builtin:digits" {
@@ -200,6 +213,16 @@ try next
 ";
         assert_eq!(text, expected);
         assert!(text.lines().all(|line| line.len() <= 80));
+    }
+
+    #[test]
+    fn a_network_of_the_zoo_is_told_by_its_name_and_a_text_is_written_on() {
+        let mut report = report(Outcome::Completed);
+        report.job.insert("data.source".into(), "book.txt.gz".into());
+        report.job.insert("model.zoo".into(), "gpt-mini".into());
+        let text = summary(&report, Path::new("runs/a"), &[]);
+        assert!(text.contains("book.txt.gz with gpt-mini\n"), "{text}");
+        assert!(text.contains("predict runs/a \"Some text\""), "{text}");
     }
 
     #[test]

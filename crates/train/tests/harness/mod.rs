@@ -10,20 +10,22 @@ use thalweg_core::event::Outcome;
 use thalweg_core::spec::Layers;
 use thalweg_core::{Job, JobSpec, Model, Result, Schema};
 use thalweg_data::Data;
-use thalweg_graph::Network;
+use thalweg_graph::{Network, Options};
 use thalweg_train::{Assignment, Recipe, SavedModel};
 
-struct FromJob(Vec<String>);
+struct FromJob(Vec<String>, Options);
 
 impl Recipe for FromJob {
     fn data(&self, job: &JobSpec) -> Result<Data> {
-        Data::open(&job.data, job.train.seed)
+        let mut data = Data::open(&job.data, job.train.seed)?;
+        data.schema.reconstruct = job.model.reconstructs();
+        Ok(data)
     }
     fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
-        Ok(Box::new(Network::build(&self.0, schema.width(), schema.outputs(), schema.task)?))
+        Ok(Box::new(Network::for_schema(&self.0, schema, self.1)?))
     }
-    fn layers(&self) -> Vec<String> {
-        self.0.clone()
+    fn layers(&self, _: &Schema) -> Result<Vec<String>> {
+        Ok(self.0.clone())
     }
 }
 
@@ -40,9 +42,8 @@ fn job(settings: &[&str]) -> JobSpec {
 pub fn train(world: usize, folder: &Path, settings: &[&str]) -> Vec<Ended<Outcome>> {
     let workers = format!("engine.workers={world}");
     let job = job(&[settings, &[workers.as_str()]].concat());
-    let recipe = FromJob(job.model.layers.clone());
     threads::run(world, job.train.seed, |rank| {
-        let recipe = FromJob(recipe.0.clone());
+        let recipe = FromJob(job.model.layers.clone(), Options::of(&job));
         thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true })
     })
 }
@@ -66,9 +67,8 @@ pub fn simulate(
 ) -> (Vec<Ended<Outcome>>, Trace) {
     let workers = format!("engine.workers={}", network.world);
     let job = job(&[settings, &[workers.as_str()]].concat());
-    let recipe = FromJob(job.model.layers.clone());
     threads::simulate(network, mishaps, job.fault.step_deadline, |rank| {
-        let recipe = FromJob(recipe.0.clone());
+        let recipe = FromJob(job.model.layers.clone(), Options::of(&job));
         thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true })
     })
 }

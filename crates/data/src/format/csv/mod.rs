@@ -54,6 +54,7 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
         classes: index.classes.clone(),
         scaling: Scaling::default(),
         target: TargetScaling::default(),
+        reconstruct: false,
     });
     let source = Csv {
         delimiter: plan.delimiter,

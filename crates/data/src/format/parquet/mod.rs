@@ -69,6 +69,7 @@ pub(crate) fn open(paths: &[PathBuf], spec: &DataSpec, known: Option<&Schema>) -
         classes: index.labels.names(),
         scaling: Scaling::default(),
         target: TargetScaling::default(),
+        reconstruct: false,
     });
     let missing_allowed = missing_allowed(&columns, spec, known);
     let source = Parquet {

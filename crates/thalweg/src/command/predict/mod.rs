@@ -1,4 +1,6 @@
-//! `thalweg predict`: answers of a trained model, row by row.
+//! `thalweg predict`: answers of a trained model, row by row; a model of texts writes on.
+
+mod text;
 
 use clap::{Args, ValueEnum};
 use flate2::bufread::MultiGzDecoder;
@@ -6,6 +8,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use thalweg_cluster::durable::write_atomically;
+use thalweg_core::schema::Shape;
 use thalweg_core::spec::{Job, Layers, Origin};
 use thalweg_core::{Batch, Error, Kind, Model, Result, Schema, Task};
 use thalweg_data::{Data, Records};
@@ -29,7 +32,8 @@ pub enum Format {
 pub struct PredictArgs {
     /// The folder of a run, or its model.safetensors
     pub model: PathBuf,
-    /// Rows to answer: a file, any source a job can name, or - for standard input
+    /// Rows to answer: a file, any source a job can name, or - for standard input; for a model of texts, the beginning
+    /// itself or a file with it
     #[arg(default_value = "-")]
     pub input: String,
     /// How rows and answers are written (default: by the input's ending, else csv)
@@ -41,19 +45,23 @@ pub struct PredictArgs {
     /// Also write the probability of every class
     #[arg(long)]
     pub probabilities: bool,
+    /// Characters that a model of texts writes (with --format: the next one of every row instead)
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub length: u64,
+    /// How far it strays from the likeliest character: 0 never, 1 as often as the model says
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    pub temperature: f64,
+    /// What chance is drawn from: the same seed writes the same text
+    #[arg(long, value_name = "S", default_value_t = 7)]
+    pub seed: u64,
 }
 
 /// Predicts and writes.
 pub fn run(args: &PredictArgs) -> Result<()> {
     let saved = SavedModel::read(&args.model)?;
-    let (network, parameters) = saved.network()?;
-    let schema = &saved.schema;
-    let format = args.format.unwrap_or_else(|| format_of(&args.input));
-    let mut answers =
-        Answers { network, parameters, schema, format, every: args.probabilities, outputs: Vec::new() };
     let Some(path) = &args.out else {
         let mut output = BufWriter::new(io::stdout().lock());
-        return match answers.write(&saved, &args.input, &mut output).and_then(|()| flush(&mut output)) {
+        return match answer(args, &saved, &mut output).and_then(|()| flush(&mut output)) {
             // Somebody who has seen enough (`| head`) is no failure.
             Err(error) if error.kind == Kind::Interrupted => Ok(()),
             result => result,
@@ -61,8 +69,24 @@ pub fn run(args: &PredictArgs) -> Result<()> {
     };
     // All of it or none: no half of an answer is ever taken for the whole.
     let mut output = Vec::new();
-    answers.write(&saved, &args.input, &mut output)?;
+    answer(args, &saved, &mut output)?;
     write_atomically(path, &output)
+}
+
+/// A text goes on, rows are answered one by one.
+fn answer(args: &PredictArgs, saved: &SavedModel, output: &mut impl Write) -> Result<()> {
+    let schema = &saved.schema;
+    if let (Shape::Text { alphabet, .. }, None, false) = (&schema.shape, args.format, args.probabilities) {
+        return text::write(args, saved, alphabet, output);
+    }
+    let (network, parameters) = saved.network()?;
+    let format = args.format.unwrap_or_else(|| format_of(&args.input));
+    let every = args.probabilities;
+    Answers { network, parameters, schema, format, every, outputs: Vec::new() }.write(
+        saved,
+        &args.input,
+        output,
+    )
 }
 
 fn flush(output: &mut impl Write) -> Result<()> {
@@ -147,6 +171,10 @@ impl Answers<'_> {
 
     fn header(&self, output: &mut impl Write) -> io::Result<()> {
         match self.schema.task {
+            _ if self.schema.reconstruct => {
+                let names: Vec<String> = self.schema.names().iter().map(|name| quoted(name)).collect();
+                writeln!(output, "{}", names.join(","))
+            }
             Task::Regression => writeln!(output, "prediction"),
             Task::Classification => {
                 write!(output, "prediction,probability")?;
@@ -161,6 +189,9 @@ impl Answers<'_> {
     }
 
     fn row(&self, row: &[f32], output: &mut impl Write) -> io::Result<()> {
+        if self.schema.reconstruct {
+            return self.reconstruction(row, output);
+        }
         if self.schema.task == Task::Regression {
             let value = self.schema.target.invert(row[0]);
             return match self.format {
@@ -185,6 +216,21 @@ impl Answers<'_> {
             object["probabilities"] = all.into();
         }
         writeln!(output, "{object}")
+    }
+}
+
+impl Answers<'_> {
+    /// The row as the model makes it again, in the data's own units.
+    fn reconstruction(&self, row: &[f32], output: &mut impl Write) -> io::Result<()> {
+        let mut row = row.to_vec();
+        self.schema.scaling.invert(&mut row);
+        match self.format {
+            Format::Csv => {
+                let fields: Vec<String> = row.iter().map(f32::to_string).collect();
+                writeln!(output, "{}", fields.join(","))
+            }
+            Format::Jsonl => writeln!(output, "{}", serde_json::json!({ "reconstruction": row })),
+        }
     }
 }
 

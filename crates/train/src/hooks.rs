@@ -1,0 +1,50 @@
+//! What a worker does for its model during a pass: sums what must be summed over all workers.
+//!
+//! Pieces of the gradient are not listened to yet: the buffer is exchanged as a whole, after the pass. That also holds
+//! for steps computed in parts, whose pieces would be final with the last part only.
+
+use std::time::Duration;
+use thalweg_cluster::Rank;
+use thalweg_core::{Error, Gradient, Hooks, JobSpec, Model, Result};
+
+/// What a rank is busy with while a model computes.
+pub(crate) const WORK: &str = "back-propagation";
+
+/// The hooks of one pass.
+pub(crate) struct PassHooks<'a> {
+    pub(crate) rank: &'a mut Rank,
+    /// Parts in which the step is computed.
+    pub(crate) parts: usize,
+    /// Time spent with the others.
+    pub(crate) met: Duration,
+}
+
+impl Hooks for PassHooks<'_> {
+    fn gradient(&mut self, _: Gradient<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn reduce(&mut self, values: &mut [f32]) -> Result<()> {
+        if self.parts > 1 {
+            return Err(in_parts(self.parts));
+        }
+        self.met += self.rank.all_reduce_within(WORK, "batch statistics", values)?;
+        Ok(())
+    }
+}
+
+/// Refuses steps in parts for a model whose workers meet inside the pass: workers may have different numbers of parts,
+/// and statistics of a part are not those of the step.
+pub fn check_parts(job: &JobSpec, model: &dyn Model) -> Result<()> {
+    match job.train.accumulate {
+        parts if parts > 1 && model.synchronizes() => Err(in_parts(parts)),
+        _ => Ok(()),
+    }
+}
+
+fn in_parts(parts: usize) -> Error {
+    Error::job(format!(
+        "train.accumulate: a step in {parts} parts has no statistics of all its rows, which batch normalisation is to use"
+    ))
+    .hint("set model.batchnorm = \"local\" to normalise each part by its own rows, or train.accumulate = 1")
+}

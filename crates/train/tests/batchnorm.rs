@@ -1,0 +1,57 @@
+//! Batch normalisation over workers: with synchronized statistics every world takes the same steps.
+
+mod harness;
+
+use harness::{distance, parameters, train};
+use thalweg_core::event::Outcome;
+
+const LAYERS: &str =
+    "model.layers=['dense 32', 'batchnorm', 'relu', 'dense 16', 'batchnorm', 'relu', 'dense auto']";
+const STEPS: &str = "train.max_steps=20";
+const SGD: &str = "train.optimizer={kind='momentum', lr=0.05}";
+
+fn trained(world: usize, settings: &[&str]) -> Vec<f32> {
+    let folder = tempfile::tempdir().unwrap();
+    for ended in train(world, folder.path(), &[&[LAYERS, STEPS, SGD], settings].concat()) {
+        assert_eq!(ended.result.unwrap(), Outcome::Completed, "{settings:?}");
+    }
+    parameters(folder.path())
+}
+
+#[test]
+fn synchronized_statistics_make_every_world_the_same() {
+    let alone = trained(1, &[]);
+    for world in [2, 3] {
+        let difference = distance(&alone, &trained(world, &[]));
+        assert!(difference < 1e-4, "{world} workers: {difference:e}");
+    }
+}
+
+#[test]
+fn a_rank_without_rows_takes_part() {
+    let apart = |world: usize, few: &[&str]| distance(&trained(1, few), &trained(world, few));
+    let difference = apart(5, &["train.global_batch=4"]);
+    assert!(difference < 1e-3, "{difference:e}");
+    // Normalised by two rows, every number is 1 or -1: rounding soon takes its own way, however many workers there are.
+    let difference = apart(3, &["train.global_batch=2", "train.max_steps=1"]);
+    assert!(difference < 1e-5, "{difference:e}");
+}
+
+#[test]
+fn local_statistics_depend_on_the_world() {
+    let local = ["model.batchnorm=local"];
+    let alone = trained(1, &local);
+    assert_eq!(alone, trained(1, &[]), "one worker has all rows");
+    assert!(distance(&alone, &trained(2, &local)) > 1e-3, "each worker normalises by its own rows");
+}
+
+#[test]
+fn a_step_in_parts_has_no_statistics_of_all_its_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    for ended in train(2, folder.path(), &[LAYERS, STEPS, "train.accumulate=2"]) {
+        let error = ended.result.unwrap_err();
+        assert!(error.message.starts_with("train.accumulate: a step in 2 parts"), "{error}");
+        assert!(error.hint.unwrap().contains("model.batchnorm = \"local\""));
+    }
+    trained(2, &["train.accumulate=2", "model.batchnorm=local"]);
+}
