@@ -7,6 +7,7 @@
 pub mod beacon;
 pub mod checkpoint;
 pub mod control;
+mod correspondence;
 pub mod durable;
 pub mod engine;
 pub mod inquest;

@@ -7,6 +7,7 @@ use crate::beacon::Beacon;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
+use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
@@ -44,7 +45,9 @@ pub struct Parts {
 
 /// A member of the group, as its program sees it.
 pub struct Rank {
-    parts: Parts,
+    pub(crate) parts: Parts,
+    /// Its letters, if its program writes any.
+    pub(crate) post: Option<Post>,
     /// How an all-reduce is carried out.
     schedule: Schedule,
     executor: Executor,
@@ -64,6 +67,7 @@ impl Rank {
         let account = RankReport { rank, host, ..RankReport::default() };
         let rank = Rank {
             parts,
+            post: None,
             schedule,
             executor: Executor::new(),
             operation: 0,
@@ -268,7 +272,7 @@ impl Rank {
         self.parts.transport.close();
     }
 
-    fn operate(
+    pub(crate) fn operate(
         &mut self,
         kind: &str,
         name: &str,
@@ -291,7 +295,7 @@ impl Rank {
     }
 
     /// The reason, if somebody knows it; else what this rank saw.
-    fn explain(&self, fault: &Fault, kind: &str, name: &str) -> Error {
+    pub(crate) fn explain(&self, fault: &Fault, kind: &str, name: &str) -> Error {
         let operation = format!("{kind} of {name}");
         let seen = match fault.peer {
             Some(peer) => {
@@ -318,7 +322,7 @@ impl Rank {
     }
 
     /// A verdict that came meanwhile ends the program here.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.parts.beacon.verdict().map_or(Ok(()), Err)
     }
 

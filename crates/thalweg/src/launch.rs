@@ -157,7 +157,7 @@ fn after_start(mut error: Error) -> Error {
 }
 
 fn plan(trainer: &Trainer, job: &Job, folder: &Path, resumes: bool) -> Result<Plan> {
-    let world = job.spec.engine.workers;
+    let world = job.spec.ranks();
     let (ranks, master) = match &trainer.nodes {
         Some(nodes) => (share(world, nodes.index, nodes.count), Some((nodes.host.clone(), nodes.port))),
         None => (0..world, None),

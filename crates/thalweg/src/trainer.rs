@@ -149,14 +149,15 @@ impl Trainer {
         }
     }
 
-    /// Another launcher decides how many ranks there are.
+    /// Another launcher decides how many ranks there are; those that serve are no workers.
     fn adopt_world(&mut self, place: &Place) {
-        let world = i64::try_from(place.world).unwrap_or(i64::MAX);
+        let servers = Job::resolve(self.layers.clone()).map_or(0, |job| job.spec.servers());
+        let workers = i64::try_from(place.world.saturating_sub(servers)).unwrap_or(i64::MAX);
         let same =
-            self.layers.get("engine.workers").is_some_and(|(value, _)| value.as_integer() == Some(world));
+            self.layers.get("engine.workers").is_some_and(|(value, _)| value.as_integer() == Some(workers));
         if !same {
-            let origin = Origin::Flag(format!("{} (world of {world})", place.launcher));
-            self.layers.set("engine.workers", world.into(), origin);
+            let origin = Origin::Flag(format!("{} (world of {})", place.launcher, place.world));
+            self.layers.set("engine.workers", workers.into(), origin);
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 use thalweg_cluster::Rank;
+use thalweg_core::spec::strategy::Exchange;
 use thalweg_core::{Error, Gradient, Hooks, JobSpec, Model, Result};
 
 /// What a rank is busy with while a model computes.
@@ -36,6 +37,14 @@ impl Hooks for PassHooks<'_> {
 /// Refuses steps in parts for a model whose workers meet inside the pass: workers may have different numbers of parts,
 /// and statistics of a part are not those of the step.
 pub fn check_parts(job: &JobSpec, model: &dyn Model) -> Result<()> {
+    let among_workers = matches!(job.exchange.kind, Exchange::Allreduce | Exchange::None);
+    if model.synchronizes() && !among_workers {
+        return Err(Error::job(format!(
+            "model.batchnorm: statistics of all workers' rows need an exchange among them, which `{}` is not",
+            job.exchange.kind.name()
+        ))
+        .hint("set model.batchnorm = \"local\" to normalise by each worker's own rows"));
+    }
     match job.train.accumulate {
         parts if parts > 1 && model.synchronizes() => Err(in_parts(parts)),
         _ => Ok(()),

@@ -6,13 +6,16 @@
 mod accumulate;
 pub mod audit;
 pub mod centralized;
+pub mod decentralized;
 mod epoch;
 mod finite;
+mod gossip;
 pub mod hooks;
 mod keepsake;
 pub mod modelfile;
 pub mod prepare;
 mod progress;
+mod push_pull;
 pub mod rider;
 pub mod strategy;
 pub mod validate;

@@ -1,20 +1,23 @@
 //! From the dials to the program: the one place where a strategy is registered.
 
-use crate::centralized::{allreduce, single};
+use crate::centralized::{allreduce, parameter_server, single};
+use crate::decentralized::gosgd;
 use crate::worker::Worker;
 use thalweg_cluster::Algorithm;
 use thalweg_core::JobSpec;
 use thalweg_core::Result;
-use thalweg_core::spec::strategy::{Exchange, Optimization, Scheduling};
+use thalweg_core::spec::strategy::Exchange;
 
 /// What runs on every rank.
 pub type Program = fn(&mut Worker<'_>) -> Result<()>;
 
 /// The program the dials ask for. Combinations that make no sense were refused when the job was read.
 pub fn program(job: &JobSpec) -> Program {
-    match (job.strategy.optimization, job.scheduling.kind, job.exchange.kind) {
-        (Optimization::Centralized, Scheduling::Bsp, Exchange::Allreduce) => allreduce::program,
-        (Optimization::Centralized, Scheduling::Bsp, Exchange::None) => single::program,
+    match job.exchange.kind {
+        Exchange::Allreduce => allreduce::program,
+        Exchange::ParameterServer => parameter_server::program,
+        Exchange::Gossip => gosgd::program,
+        Exchange::None => single::program,
     }
 }
 
@@ -23,11 +26,12 @@ pub fn program(job: &JobSpec) -> Program {
 /// repeated. Nothing if nothing is exchanged.
 pub fn algorithm(job: &JobSpec, bytes: usize, workers: usize) -> Option<Algorithm> {
     match job.exchange.kind {
-        Exchange::Allreduce if workers > 1 => {
+        // Gossip, too, adds up when the workers meet.
+        Exchange::Allreduce | Exchange::Gossip if workers > 1 => {
             let asked = Algorithm::named(job.exchange.algorithm.name());
             Some(asked.unwrap_or_else(|| Algorithm::choose(bytes, workers)))
         }
-        Exchange::Allreduce | Exchange::None => None,
+        _ => None,
     }
 }
 

@@ -13,6 +13,7 @@ use thalweg_cluster::{Algorithm, Rank};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::model::Role;
 use thalweg_core::spec::schedule::Schedule;
+use thalweg_core::spec::strategy::Optimization;
 use thalweg_core::{Batch, JobSpec, Model, Result};
 use thalweg_data::{Data, Sampler, share};
 use thalweg_graph::Optimizer;
@@ -64,6 +65,9 @@ pub struct Worker<'a> {
     pub(crate) parts: Parts,
     pub(crate) sampler: Sampler,
     pub(crate) batch: Batch,
+    /// Its number among those who compute gradients, and how many they are; a server has none.
+    pub(crate) place: Option<usize>,
+    pub(crate) workers: usize,
     /// The rows that batches brought to the model in this step: they count, not what was planned.
     pub(crate) consumed: Vec<u64>,
     accumulator: Accumulator,
@@ -71,6 +75,8 @@ pub struct Worker<'a> {
     correction: Correction,
     /// The gradient and, behind it, what rides along.
     pub(crate) buffer: Vec<f32>,
+    /// What workers pushed to this server, one after the other.
+    pub(crate) pushed: Vec<f32>,
     pub(crate) rider: Rider,
     pub(crate) ledger: Ledger,
     pub(crate) first_step: u64,
@@ -105,6 +111,8 @@ impl<'a> Worker<'a> {
             ledger.absorb(&start.audit)?;
         }
         let worker = Worker {
+            place: rank.index().checked_sub(job.servers()),
+            workers: world - job.servers().min(world),
             schedule: Schedule::new(job, total_steps(job, &sampler)),
             sampler,
             batch: parts.data.training.empty_batch(),
@@ -112,6 +120,7 @@ impl<'a> Worker<'a> {
             accumulator: Accumulator::new(job.train.accumulate),
             correction: Correction::of(job),
             buffer: vec![0.0; parts.parameters.len() + rider::len(world)],
+            pushed: Vec::new(),
             rider: Rider::default(),
             ledger,
             first_step: start.step,
@@ -174,11 +183,14 @@ impl<'a> Worker<'a> {
 
     /// `g_i`: the gradients of this worker's share of the step's rows, divided by the rows of the whole step.
     pub fn compute_gradient(&mut self, step: &Step) -> Result<()> {
-        let (rank, world) = (self.rank.index(), self.rank.world());
+        let rank = self.rank.index();
         let start = self.rank.now();
         let Parts { data, model, parameters, .. } = &mut self.parts;
         let rows = self.sampler.rows(step.epoch, step.index);
-        let mine = &rows[share(rows.len(), rank, world)];
+        let mine = self.place.map_or(&[][..], |place| &rows[share(rows.len(), place, self.workers)]);
+        // A worker on its own takes the mean over its own rows.
+        let alone = self.job.strategy.optimization == Optimization::Decentralized;
+        let divisor = if alone { mine.len().max(1) } else { rows.len() } as f32;
         let (gradient, tail) = self.buffer.split_at_mut(parameters.len());
         let (batch, accumulator, consumed) = (&mut self.batch, &mut self.accumulator, &mut self.consumed);
         consumed.clear();
@@ -189,7 +201,7 @@ impl<'a> Worker<'a> {
             let tally = accumulator.gradient(mine, gradient, |part, gradient| {
                 data.training.load(part, step.epoch, batch)?;
                 consumed.extend_from_slice(&batch.rows);
-                model.gradient(parameters, batch, 1.0 / rows.len() as f32, gradient, &mut hooks)
+                model.gradient(parameters, batch, 1.0 / divisor, gradient, &mut hooks)
             })?;
             Ok((tally, hooks.met))
         })?;
@@ -202,6 +214,11 @@ impl<'a> Worker<'a> {
     /// `g`: the sum of all workers' `g_i`, the same bits everywhere.
     pub fn all_reduce_gradient(&mut self) -> Result<()> {
         let took = self.rank.all_reduce("gradients", &mut self.buffer)?;
+        self.take_sum(took)
+    }
+
+    /// The sums of all workers are in the buffer, after an exchange of that length: reads and checks them.
+    pub(crate) fn take_sum(&mut self, took: Duration) -> Result<()> {
         let parameters = self.parts.parameters.len();
         let (gradient, tail) = self.buffer.split_at(parameters);
         self.rider.read(tail);
@@ -269,7 +286,7 @@ impl<'a> Worker<'a> {
 }
 
 /// Steps of the whole job.
-fn total_steps(job: &JobSpec, sampler: &Sampler) -> u64 {
+pub(crate) fn total_steps(job: &JobSpec, sampler: &Sampler) -> u64 {
     let all = job.train.epochs.saturating_mul(sampler.steps_per_epoch());
     job.train.max_steps.map_or(all, |most| most.min(all))
 }

@@ -252,6 +252,7 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
             format!("is {ways}, but there are {workers} workers; set engine.workers or drop this key"),
         );
     }
+    strategy::check(spec, &mut complain);
     if spec.exchange.kind == strategy::Exchange::None && workers > 1 {
         complain(
             "strategy.exchange.kind",

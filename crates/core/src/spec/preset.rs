@@ -3,6 +3,8 @@
 use serde::Serialize;
 
 mod allreduce;
+mod gossip;
+mod parameter_server;
 
 /// A named combination of dials.
 #[derive(Clone, Debug, Serialize)]
@@ -31,7 +33,7 @@ impl Preset {
 
 /// All presets, family by family.
 pub fn all() -> impl Iterator<Item = &'static Preset> + Clone {
-    [allreduce::PRESETS].into_iter().flatten()
+    [allreduce::PRESETS, parameter_server::PRESETS, gossip::PRESETS].into_iter().flatten()
 }
 
 /// The preset of that name.

@@ -1,5 +1,6 @@
 //! `[strategy]`: how the work is distributed. A preset, or the dials one by one.
 
+use super::JobSpec;
 use super::section::section;
 use super::setting::{Auto, choice};
 
@@ -8,6 +9,8 @@ choice! {
     Optimization {
         /// One state per parameter, the same for all workers.
         Centralized = "centralized",
+        /// Every worker has its own, and its own parameters; they are drawn towards each other.
+        Decentralized = "decentralized",
     }
 }
 
@@ -16,6 +19,8 @@ choice! {
     Scheduling {
         /// When all have finished the step (bulk synchronous parallel).
         Bsp = "bsp",
+        /// At any time.
+        Async = "async",
     }
 }
 
@@ -24,6 +29,10 @@ choice! {
     Exchange {
         /// Every worker gets the sum.
         Allreduce = "allreduce",
+        /// A rank of its own adds them up, updates the parameters and hands them out.
+        ParameterServer = "parameter-server",
+        /// They don't: workers send their parameters to each other at random.
+        Gossip = "gossip",
         /// They don't: there is one worker.
         None = "none",
     }
@@ -82,5 +91,47 @@ section! {
         kind: Exchange = Exchange::Allreduce;
         /// Which schedule carries it out.
         algorithm: Algorithm = Algorithm::Auto;
+        /// Gossip: how likely a worker is to send its parameters to another one after a step.
+        probability: f64 = 0.1;
+    }
+}
+
+impl JobSpec {
+    /// Ranks that hold parameters for the workers and compute no gradients; they come first.
+    pub fn servers(&self) -> usize {
+        usize::from(self.exchange.kind == Exchange::ParameterServer)
+    }
+
+    /// All ranks: workers and those who serve them.
+    pub fn ranks(&self) -> usize {
+        self.engine.workers + self.servers()
+    }
+}
+
+/// The dials that go together.
+pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
+    use Exchange::{Allreduce, Gossip, None, ParameterServer};
+    let (optimization, scheduling, exchange) =
+        (spec.strategy.optimization, spec.scheduling.kind, spec.exchange.kind);
+    let decentralized = optimization == Optimization::Decentralized;
+    match exchange {
+        Allreduce | ParameterServer | None if decentralized => complain(
+            "strategy.optimization",
+            format!("`decentralized` workers exchange by `gossip`, not by `{}`", exchange.name()),
+        ),
+        Gossip if !decentralized => complain(
+            "strategy.exchange.kind",
+            "`gossip` is between workers with parameters of their own: set strategy.optimization = \"decentralized\""
+                .into(),
+        ),
+        _ if decentralized != (scheduling == Scheduling::Async) => complain(
+            "strategy.scheduling.kind",
+            format!("`{}` workers are not scheduled `{}`", optimization.name(), scheduling.name()),
+        ),
+        _ => {}
+    }
+    let probability = spec.exchange.probability;
+    if !(probability > 0.0 && probability <= 1.0) {
+        complain("strategy.exchange.probability", format!("must be above 0 and at most 1, is {probability}"));
     }
 }

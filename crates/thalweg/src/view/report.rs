@@ -17,6 +17,8 @@ pub const FILE: &str = "report.json";
 pub struct ReportView {
     report: Report,
     workers: usize,
+    /// Ranks that serve the workers.
+    servers: usize,
     started: Option<f64>,
     pace: Pace,
     told: Option<Outcome>,
@@ -42,7 +44,17 @@ impl ReportView {
             report.steps = earlier.steps;
         }
         let workers = job.spec.engine.workers;
-        (ReportView { report, workers, started: None, pace: Pace::default(), told: None }, notice)
+        (
+            ReportView {
+                report,
+                workers,
+                servers: job.spec.servers(),
+                started: None,
+                pace: Pace::default(),
+                told: None,
+            },
+            notice,
+        )
     }
 
     /// How rank 0 says it ended: whether a target was reached is known only there.
@@ -93,7 +105,7 @@ impl ReportView {
 impl View for ReportView {
     fn record(&mut self, record: &Record) -> Result<()> {
         match &record.event {
-            Event::Joined { hosts, .. } => self.workers = hosts.len(),
+            Event::Joined { hosts, .. } => self.workers = hosts.len().saturating_sub(self.servers),
             Event::Started { first_step, algorithm, .. } => {
                 self.started = Some(record.time);
                 self.report.algorithm.clone_from(algorithm);

@@ -67,7 +67,10 @@ fn model(report: &Report) -> String {
 fn what_happened(report: &Report) -> String {
     let preset = report.job.get("strategy.preset").and_then(|value| value.as_str());
     let mut strategy = preset.unwrap_or("your own dials").to_string();
-    if workers(report) > 1 && !report.algorithm.is_empty() && report.algorithm != strategy {
+    if workers(report) > 1
+        && !matches!(report.algorithm.as_str(), "" | "none")
+        && report.algorithm != strategy
+    {
         let _ = write!(strategy, ", {}", report.algorithm);
     }
     format!(

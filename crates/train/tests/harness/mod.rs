@@ -38,11 +38,11 @@ fn job(settings: &[&str]) -> JobSpec {
     Job::resolve(layers).unwrap().spec
 }
 
-/// Trains on that many workers, going on from what is in the folder.
+/// Trains on that many workers (and those who serve them), going on from what is in the folder.
 pub fn train(world: usize, folder: &Path, settings: &[&str]) -> Vec<Ended<Outcome>> {
     let workers = format!("engine.workers={world}");
     let job = job(&[settings, &[workers.as_str()]].concat());
-    threads::run(world, job.train.seed, |rank| {
+    threads::run(job.ranks(), job.train.seed, |rank| {
         let recipe = FromJob(job.model.layers.clone(), Options::of(&job));
         thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true })
     })
@@ -67,6 +67,7 @@ pub fn simulate(
 ) -> (Vec<Ended<Outcome>>, Trace) {
     let workers = format!("engine.workers={}", network.world);
     let job = job(&[settings, &[workers.as_str()]].concat());
+    let network = Simulated { world: job.ranks(), ..network };
     threads::simulate(network, mishaps, job.fault.step_deadline, |rank| {
         let recipe = FromJob(job.model.layers.clone(), Options::of(&job));
         thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true })

@@ -1,0 +1,19 @@
+//! Parameter servers: ranks that hold the parameters for the others.
+
+use super::Preset;
+
+pub(super) const PRESETS: &[Preset] = &[Preset {
+    name: "parameter-server",
+    system: "synchronous parameter server (Langer et al. 2020, section 3.3.1)",
+    dials: &[
+        ("strategy.optimization", "centralized"),
+        ("strategy.scheduling.kind", "bsp"),
+        ("strategy.exchange.kind", "parameter-server"),
+    ],
+    summary: "Workers push their gradients to rank 0, which adds them up, takes the update and sends the parameters back.",
+    when: "To compare with all-reduce, or when the optimizer's state should exist only once.",
+    missing: &[
+        "several servers, each with a part of the parameters",
+        "asynchronous and bounded-staleness updates",
+    ],
+}];

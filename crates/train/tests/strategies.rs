@@ -1,0 +1,82 @@
+//! Three unlike kinds of strategy on the same seam: all-reduce, a parameter server, gossip.
+
+mod harness;
+
+use harness::{distance, parameters, simulate, train};
+use thalweg_comm::transport::sim::Network;
+use thalweg_core::event::{Event, Outcome};
+
+const PARAMETER_SERVER: &str = "strategy.preset=parameter-server";
+const GOSGD: &str = "strategy.preset=gosgd";
+
+fn accuracy(events: &[Event]) -> f64 {
+    let last = events.iter().rev().find_map(|event| match event {
+        Event::Done { last, .. } => last.get("accuracy").copied(),
+        _ => None,
+    });
+    last.unwrap()
+}
+
+#[test]
+fn a_step_with_a_server_is_a_step_with_all_reduce() {
+    for workers in [1, 2, 3, 4] {
+        let [reduced, served] = ["strategy.preset=allreduce", PARAMETER_SERVER].map(|strategy| {
+            let folder = tempfile::tempdir().unwrap();
+            for ended in train(workers, folder.path(), &[strategy, "train.max_steps=1"]) {
+                assert_eq!(ended.result.unwrap(), Outcome::Completed);
+            }
+            parameters(folder.path())
+        });
+        let largest = reduced.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
+        let worst = reduced.iter().zip(&served).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= 1e-6 * largest, "{workers} workers: {worst:e} of {largest}");
+    }
+}
+
+#[test]
+fn a_server_trains_counts_resumes_and_audits_like_all_reduce() {
+    let (whole, halves) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ended = train(3, whole.path(), &[PARAMETER_SERVER, "train.max_steps=60"]);
+    let audits = ended[0].events.iter().filter_map(|event| match event {
+        Event::Epoch { audit, .. } => Some((audit.once, audit.missed, audit.repeated)),
+        _ => None,
+    });
+    assert!(
+        audits.clone().count() >= 2 && audits.clone().all(|(_, missed, repeated)| missed + repeated == 0)
+    );
+    train(3, halves.path(), &[PARAMETER_SERVER, "train.max_steps=31"]);
+    train(3, halves.path(), &[PARAMETER_SERVER, "train.max_steps=60"]);
+    assert_eq!(parameters(whole.path()), parameters(halves.path()), "not the same bits");
+    let reduced = tempfile::tempdir().unwrap();
+    train(3, reduced.path(), &["train.max_steps=60"]);
+    assert!(distance(&parameters(whole.path()), &parameters(reduced.path())) < 1e-5);
+}
+
+#[test]
+fn four_gossips_learn_the_digits_and_lose_no_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = train(4, folder.path(), &[GOSGD, "train.epochs=20"]);
+    assert!(accuracy(&ended[0].events) >= 0.93, "{}", accuracy(&ended[0].events));
+    for event in &ended[0].events {
+        if let Event::Epoch { audit, .. } = event {
+            assert_eq!((audit.once, audit.missed, audit.repeated), (audit.expected, 0, 0));
+        }
+    }
+}
+
+#[test]
+fn all_three_run_unchanged_on_the_simulated_network() {
+    for strategy in ["strategy.preset=allreduce", PARAMETER_SERVER, GOSGD] {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let traces = [&folders[0], &folders[1]].map(|folder| {
+            let settings = [strategy, "train.epochs=2", "fault.checkpoint_every=10"];
+            let (ended, trace) = simulate(Network::ordinary(4, 11), &[], folder.path(), &settings);
+            for ended in ended {
+                assert_eq!(ended.result.unwrap(), Outcome::Completed, "{strategy}");
+            }
+            trace
+        });
+        assert!(traces[0] == traces[1], "{strategy}: another trace");
+        assert_eq!(parameters(folders[0].path()), parameters(folders[1].path()), "{strategy}");
+    }
+}
