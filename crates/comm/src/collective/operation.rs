@@ -19,7 +19,7 @@ const _: () = assert!(cfg!(target_endian = "little"));
 
 /// Bytes of a segment. Part of the protocol: both ends cut alike. Small enough to stay in a core's cache between
 /// checksum, copy and addition, large enough that a header and a system call do not count.
-pub const SEGMENT: usize = 128 << 10;
+pub const SEGMENT: usize = 256 << 10;
 
 /// One collective in progress; keeps its memory for the next one.
 #[derive(Default)]
