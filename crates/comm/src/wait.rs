@@ -25,7 +25,7 @@ impl Patience {
     pub fn among(ranks: usize) -> Patience {
         // Counts the affinity of the process and the quota of its group.
         let cores = available_parallelism().map_or(1, usize::from);
-        if ranks <= cores { Patience { looks: 2000, offers: 0 } } else { Patience { looks: 0, offers: 64 } }
+        if ranks <= cores { Patience { looks: 2000, offers: 0 } } else { Patience { looks: 0, offers: 8 } }
     }
 
     /// Passes the time after the `idle`th look in vain; false when it is time to sleep.

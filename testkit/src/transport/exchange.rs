@@ -188,6 +188,9 @@ pub fn several_operations_at_once<M: Mesh>() {
     });
 }
 
+/// An operator and what it does to two numbers.
+type Reduction<'a> = (&'a dyn Operator<f64>, fn(f64, f64) -> f64);
+
 /// Other element types and operators.
 pub fn other_elements_and_operators<M: Mesh>() {
     let world = 5;
@@ -198,8 +201,7 @@ pub fn other_elements_and_operators<M: Mesh>() {
         for algorithm in Algorithm::ALL {
             let schedule = algorithm.all_reduce(rank, &hosts(world));
             let number = |rank: usize, index: usize| f64::from(element(rank, index));
-            let operators: [(&dyn Operator<f64>, fn(f64, f64) -> f64); 3] =
-                [(&Sum, |a, b| a + b), (&Min, f64::min), (&Max, f64::max)];
+            let operators: [Reduction<'_>; 3] = [(&Sum, |a, b| a + b), (&Min, f64::min), (&Max, f64::max)];
             for (operator, combined) in operators {
                 operation += 1;
                 let mut buffer: Vec<f64> = (0..77).map(|index| number(rank, index)).collect();

@@ -34,7 +34,7 @@ pub(super) fn transfer<T: Transport + ?Sized>(
             let Incoming { from, chunk, ref mut bytes } = receives[index];
             let first =
                 wanted.get_mut(from).is_none_or(|interest| !std::mem::replace(&mut interest.read, true));
-            let frame = Incoming { from, chunk, bytes: &mut **bytes };
+            let frame = Incoming { from, chunk, bytes };
             let open = !first || note(transport.receive(tag, frame, Company::Alone));
             if let Some(interest) = wanted.get_mut(from) {
                 interest.read = open;
