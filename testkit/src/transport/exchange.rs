@@ -94,7 +94,7 @@ pub fn all_reduce_on_odd_worlds_and_lengths<M: Mesh>() {
 /// Buffers of many segments, so that steps overlap.
 pub fn long_buffers_are_pipelined<M: Mesh>() {
     for world in [2, 3, 4] {
-        let length = world * SEGMENT + 7;
+        let length = world * SEGMENT / 4 + 7;
         each(M::connect(world), |mut transport| {
             let rank = transport.rank();
             let mut executor = Executor::new();
@@ -164,7 +164,7 @@ pub fn counters_equal_theory<M: Mesh>() {
 /// algorithm, some pieces of many segments.
 pub fn several_operations_at_once<M: Mesh>() {
     let world = 3;
-    let bounds = [0, 10, 10, 5000, 5001 + SEGMENT, 6000 + SEGMENT];
+    let bounds = [0, 10, 10, 5000, 5001 + SEGMENT / 4, 6000 + SEGMENT / 4];
     each(M::connect(world), |mut transport| {
         let rank = transport.rank();
         let mut flight = Flight::new();
