@@ -147,6 +147,7 @@ macro_rules! transport_conformance {
                 long_buffers_are_pipelined
                 repeats_are_bit_identical
                 counters_equal_theory
+                several_operations_at_once
                 other_elements_and_operators
                 other_collectives
                 ragged_gather

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measurements of what the project promises.
 
+mod allreduce;
 mod measurement;
 mod session;
 mod trust;
@@ -18,11 +19,14 @@ pub struct Arguments {
 enum Subject {
     /// How long failures take to end a job: a killed, a stopped, a missing worker, Ctrl-C
     Trust(trust::Arguments),
+    /// How long an all-reduce takes, beside Open MPI over TCP and Gloo
+    Allreduce(allreduce::Arguments),
 }
 
 /// Measures it.
 pub fn run(arguments: &Arguments) -> Outcome {
     match &arguments.subject {
         Subject::Trust(arguments) => trust::run(arguments),
+        Subject::Allreduce(arguments) => allreduce::run(arguments),
     }
 }

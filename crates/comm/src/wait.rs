@@ -1,12 +1,14 @@
 //! What a rank does while it waits for another, before it sleeps.
 //!
-//! Being woken costs some 50 microseconds, looking again less than one. So a rank looks again and again for a while,
-//! as long as it takes no core away from the rank it waits for: when there are more ranks than cores, it offers its
-//! core between any two looks and soon sleeps.
+//! Being woken costs some 50 microseconds, looking again less than one. So a rank looks again and again for about a
+//! millisecond, as long as it takes no core away from the rank it waits for: when there are more ranks than cores, it
+//! offers its core between any two looks and soon sleeps.
 
 use std::thread::available_parallelism;
 
 /// How long to look before sleeping.
+///
+/// Which ranks share a host is told by who counts them; see [`Patience::among`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// Looks without a pause.
@@ -23,7 +25,7 @@ impl Patience {
     pub fn among(ranks: usize) -> Patience {
         // Counts the affinity of the process and the quota of its group.
         let cores = available_parallelism().map_or(1, usize::from);
-        if ranks <= cores { Patience { looks: 200, offers: 64 } } else { Patience { looks: 0, offers: 64 } }
+        if ranks <= cores { Patience { looks: 2000, offers: 0 } } else { Patience { looks: 0, offers: 8 } }
     }
 
     /// Passes the time after the `idle`th look in vain; false when it is time to sleep.

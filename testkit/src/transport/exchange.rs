@@ -4,8 +4,8 @@ use super::{Mesh, PLENTY, each, tag};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use thalweg_comm::collective::operation::SEGMENT;
 use thalweg_comm::collective::{
-    Algorithm, Executor, Max, Min, Operator, Sum, all_gather, barrier, binomial, broadcast, broadcast_into,
-    direct, doubling, pairwise, ring,
+    Algorithm, Executor, Flight, Max, Min, Operator, Sum, all_gather, barrier, binomial, broadcast,
+    broadcast_into, direct, doubling, pairwise, ring,
 };
 use thalweg_comm::transport::{Incoming, Outgoing, Transport};
 use thalweg_comm::wire::HEADER;
@@ -94,7 +94,7 @@ pub fn all_reduce_on_odd_worlds_and_lengths<M: Mesh>() {
 /// Buffers of many segments, so that steps overlap.
 pub fn long_buffers_are_pipelined<M: Mesh>() {
     for world in [2, 3, 4] {
-        let length = world * SEGMENT + 7;
+        let length = world * SEGMENT / 4 + 7;
         each(M::connect(world), |mut transport| {
             let rank = transport.rank();
             let mut executor = Executor::new();
@@ -160,6 +160,37 @@ pub fn counters_equal_theory<M: Mesh>() {
     }
 }
 
+/// Several all-reduces at once over pieces of one buffer: ranks that start and drive them at different times, every
+/// algorithm, some pieces of many segments.
+pub fn several_operations_at_once<M: Mesh>() {
+    let world = 3;
+    let bounds = [0, 10, 10, 5000, 5001 + SEGMENT / 4, 6000 + SEGMENT / 4];
+    each(M::connect(world), |mut transport| {
+        let rank = transport.rank();
+        let mut flight = Flight::new();
+        for (round, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+            let schedule = algorithm.all_reduce(rank, &hosts(world));
+            let mut buffer: Vec<f32> = (0..bounds[5]).map(|index| element(rank, index)).collect();
+            for (piece, pair) in bounds.windows(2).enumerate() {
+                let tag = tag((round * 10 + piece) as u64);
+                flight.start::<f32>(&schedule, &transport, tag, pair[0]..pair[1]).expect("a start");
+                for _ in 0..rank * 3 {
+                    flight.progress(&mut transport, &mut buffer, &Sum).expect("progress");
+                }
+            }
+            flight.finish(&mut transport, &mut buffer, &Sum, PLENTY).expect("all of them");
+            for (index, sum) in buffer.iter().enumerate() {
+                let expected: f32 = (0..world).map(|rank| element(rank, index)).sum();
+                assert_eq!(*sum, expected, "{algorithm:?}, index {index}");
+            }
+        }
+        transport.close();
+    });
+}
+
+/// An operator and what it does to two numbers.
+type Reduction<'a> = (&'a dyn Operator<f64>, fn(f64, f64) -> f64);
+
 /// Other element types and operators.
 pub fn other_elements_and_operators<M: Mesh>() {
     let world = 5;
@@ -170,8 +201,7 @@ pub fn other_elements_and_operators<M: Mesh>() {
         for algorithm in Algorithm::ALL {
             let schedule = algorithm.all_reduce(rank, &hosts(world));
             let number = |rank: usize, index: usize| f64::from(element(rank, index));
-            let operators: [(&dyn Operator<f64>, fn(f64, f64) -> f64); 3] =
-                [(&Sum, |a, b| a + b), (&Min, f64::min), (&Max, f64::max)];
+            let operators: [Reduction<'_>; 3] = [(&Sum, |a, b| a + b), (&Min, f64::min), (&Max, f64::max)];
             for (operator, combined) in operators {
                 operation += 1;
                 let mut buffer: Vec<f64> = (0..77).map(|index| number(rank, index)).collect();

@@ -42,3 +42,59 @@ impl Executor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::schedule::{Action, Chunks, ReceiveChunks, SendChunks, Step};
+    use super::super::{Sum, pairwise};
+    use super::*;
+    use crate::transport::{Cause, mesh};
+
+    const TAG: Tag = Tag { generation: 0, operation: 0, tensor: 0 };
+
+    fn refusal(schedule: &Schedule, buffer: &mut [f32]) {
+        let mut ranks = mesh(2);
+        let run = Executor::new().run(schedule, &mut ranks[0], TAG, buffer, &Sum, Duration::ZERO);
+        assert!(matches!(run, Err(Fault { peer: Some(0), cause: Cause::Protocol(_), .. })), "{run:?}");
+    }
+
+    #[test]
+    fn schedules_that_make_no_sense_are_refused() {
+        let copy = |chunk| ReceiveChunks::new(1, Chunks::one(chunk), Action::Copy);
+        let send = |chunk| SendChunks { to: 1, chunks: Chunks::one(chunk) };
+        let overwritten = Step { sends: vec![send(0)], receives: vec![copy(0)] };
+        let twice = Step { sends: vec![], receives: vec![copy(0), copy(0)] };
+        let unknown = Step { sends: vec![send(7)], receives: vec![] };
+        for step in [overwritten, twice, unknown] {
+            refusal(&Schedule { chunks: 2, steps: vec![step] }, &mut [0.0; 8]);
+        }
+        // Chunks that change places must be of the same length.
+        refusal(&pairwise::all_to_all(0, 2), &mut [0.0; 7]);
+    }
+
+    #[test]
+    fn additions_follow_the_order_of_the_list() {
+        // Two large numbers that cancel and a small one: it survives only if it comes last.
+        let receive = |from| ReceiveChunks::new(from, Chunks::one(0), Action::Reduce);
+        let steps = |rank, order: [usize; 2]| match rank {
+            0 => Step { sends: vec![], receives: order.map(receive).to_vec() },
+            _ => Step::sending(0, Chunks::one(0)),
+        };
+        for (order, sum) in [([1, 2], 1.0), ([2, 1], 0.0)] {
+            std::thread::scope(|scope| {
+                for (rank, mut transport) in mesh(3).into_iter().enumerate() {
+                    let schedule = Schedule { chunks: 1, steps: vec![steps(rank, order)] };
+                    scope.spawn(move || {
+                        let mut buffer = [[-1e8f32, 1e8, 1.0][rank]];
+                        let deadline = Duration::from_secs(60);
+                        Executor::new()
+                            .run(&schedule, &mut transport, TAG, &mut buffer, &Sum, deadline)
+                            .expect("a run");
+                        assert!(rank > 0 || buffer == [sum]);
+                        transport.close();
+                    });
+                }
+            });
+        }
+    }
+}

@@ -23,6 +23,7 @@ pub mod checker;
 pub mod direct;
 pub mod doubling;
 pub mod executor;
+pub mod flight;
 pub mod fold;
 pub mod gather;
 pub mod halving;
@@ -35,6 +36,7 @@ pub mod schedule;
 
 pub use algorithm::Algorithm;
 pub use executor::Executor;
+pub use flight::Flight;
 pub use gather::{all_gather, barrier, broadcast, broadcast_into};
 pub use operation::{Operation, Progress};
 pub use operator::{Element, Max, Min, Operator, Sum};

@@ -17,9 +17,19 @@ use std::ops::Range;
 // Elements travel as they lie in memory, and frames are little-endian.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// Bytes of a segment. Part of the protocol: both ends cut alike. Small enough to stay in a core's cache between
-/// checksum, copy and addition, large enough that a header and a system call do not count.
-pub const SEGMENT: usize = 128 << 10;
+/// Most bytes of a segment.
+pub const SEGMENT: usize = 1 << 20;
+
+/// Least bytes of a segment, except for the last.
+const SHORTEST: usize = 128 << 10;
+
+/// Elements of the segments of a transfer of `length` elements of `width` bytes: a quarter of it, so that it overlaps
+/// with what comes before and after, but large enough that a header and a system call do not count and small enough to
+/// be near when it is combined. Part of the protocol: both ends cut alike.
+fn segment_length(length: usize, width: usize) -> usize {
+    let width = width.max(1);
+    ((length / 4).saturating_mul(width).clamp(SHORTEST, SEGMENT) / width).max(1)
+}
 
 /// One collective in progress; keeps its memory for the next one.
 #[derive(Default)]
@@ -32,8 +42,6 @@ pub struct Operation {
     sending: Vec<Option<usize>>,
     receiving: Vec<Option<usize>>,
     wanted: Vec<Interest>,
-    /// Elements of a segment.
-    segment: usize,
     /// One place per peer for a segment that is to be combined.
     staging: Vec<Line>,
     places: Vec<usize>,
@@ -50,6 +58,8 @@ struct Transfer {
     kind: Kind,
     /// All its elements.
     range: Range<usize>,
+    /// Elements of its segments.
+    segment: usize,
     /// Up to where it is done.
     position: usize,
     done: bool,
@@ -104,7 +114,6 @@ impl Operation {
             ));
         }
         self.tag = Some(tag);
-        self.segment = (SEGMENT / size_of::<T>().max(1)).max(1);
         self.first_open = 0;
         self.transfers.clear();
         for list in [&mut self.sending, &mut self.receiving] {
@@ -116,7 +125,7 @@ impl Operation {
         for step in &schedule.steps {
             for SendChunks { to, chunks } in &step.sends {
                 let range = chunks.elements(length, schedule.chunks);
-                self.transfers.push(Transfer::new(*to, Kind::Send, range, 0));
+                self.transfers.push(Transfer::new::<T>(*to, Kind::Send, range, 0));
             }
             for ReceiveChunks { from, sent, chunks, action } in &step.receives {
                 let range = chunks.elements(length, schedule.chunks);
@@ -125,7 +134,7 @@ impl Operation {
                     return Err(misuse(rank, "chunks that change places must have the same length"));
                 }
                 let ahead = theirs.start.wrapping_sub(range.start);
-                self.transfers.push(Transfer::new(*from, Kind::Receive(*action), range, ahead));
+                self.transfers.push(Transfer::new::<T>(*from, Kind::Receive(*action), range, ahead));
             }
         }
         self.link();
@@ -147,13 +156,14 @@ impl Operation {
 
     /// Gives each peer whose chunks are combined a place in the staging area.
     fn make_room<T: Element>(&mut self) {
-        let (mut lines, segment) = (0, self.segment);
+        let mut lines = 0;
         self.places.clear();
         self.places.resize(self.receiving.len(), 0);
         for (peer, place) in self.places.iter_mut().enumerate() {
             let staged =
                 self.transfers.iter().filter(|transfer| transfer.peer == peer && transfer.is_staged());
-            let longest = staged.map(|transfer| transfer.range.len().min(segment)).max().unwrap_or(0);
+            let longest =
+                staged.map(|transfer| transfer.range.len().min(transfer.segment)).max().unwrap_or(0);
             *place = lines;
             lines += (longest * size_of::<T>()).div_ceil(size_of::<Line>());
         }
@@ -200,7 +210,7 @@ impl Operation {
                     || !is_held_up(
                         &self.transfers[self.first_open..],
                         index - self.first_open,
-                        transfer.at_hand(self.segment),
+                        transfer.at_hand(),
                     )
             });
         }
@@ -214,7 +224,7 @@ impl Operation {
         buffer: &[T],
     ) -> Result<bool, Fault> {
         let transfer = &self.transfers[index];
-        let range = transfer.at_hand(self.segment);
+        let range = transfer.at_hand();
         if !transfer.begun && self.is_held_up(index, &range) {
             return Ok(false);
         }
@@ -237,7 +247,7 @@ impl Operation {
         company: Company,
     ) -> Result<bool, Fault> {
         let transfer = &self.transfers[index];
-        let range = transfer.at_hand(self.segment);
+        let range = transfer.at_hand();
         if transfer.staged {
             return Ok(self.apply(index, buffer, operator));
         }
@@ -268,7 +278,7 @@ impl Operation {
     /// Combines a segment that has arrived with the buffer, if it is its turn.
     fn apply<T: Element>(&mut self, index: usize, buffer: &mut [T], operator: &dyn Operator<T>) -> bool {
         let transfer = &self.transfers[index];
-        let range = transfer.at_hand(self.segment);
+        let range = transfer.at_hand();
         if self.is_held_up(index, &range) {
             return false;
         }
@@ -307,9 +317,20 @@ impl Operation {
 }
 
 impl Transfer {
-    fn new(peer: usize, kind: Kind, range: Range<usize>, ahead: usize) -> Transfer {
-        let position = range.start;
-        Transfer { peer, kind, range, position, done: false, begun: false, staged: false, ahead, next: None }
+    fn new<T: Element>(peer: usize, kind: Kind, range: Range<usize>, ahead: usize) -> Transfer {
+        let (position, segment) = (range.start, segment_length(range.len(), size_of::<T>()));
+        Transfer {
+            peer,
+            kind,
+            range,
+            segment,
+            position,
+            done: false,
+            begun: false,
+            staged: false,
+            ahead,
+            next: None,
+        }
     }
 
     /// Whether what arrives is put aside first.
@@ -318,8 +339,8 @@ impl Transfer {
     }
 
     /// The elements of the segment at hand.
-    fn at_hand(&self, segment: usize) -> Range<usize> {
-        self.position..self.range.end.min(self.position + segment)
+    fn at_hand(&self) -> Range<usize> {
+        self.position..self.range.end.min(self.position + self.segment)
     }
 }
 
@@ -339,4 +360,19 @@ fn misuse(rank: usize, what: &str) -> Fault {
 
 fn shrunk(rank: usize) -> Fault {
     misuse(rank, "the buffer is shorter than when the operation began")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_quarters_within_bounds() {
+        assert_eq!(
+            [0, 100, 1 << 20, 4 << 20, 1 << 30].map(|length| segment_length(length, 1)),
+            [SHORTEST, SHORTEST, 256 << 10, SEGMENT, SEGMENT]
+        );
+        assert_eq!(segment_length(1 << 20, 4), SEGMENT / 4);
+        assert_eq!(segment_length(9, SEGMENT * 2), 1);
+    }
 }

@@ -188,3 +188,108 @@ impl Inbox {
 pub(crate) fn try_later(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TAG: Tag = Tag { generation: 3, operation: 5, tensor: 7 };
+
+    /// A stream that gives a few bytes at a time, then nothing.
+    struct Trickle<'a> {
+        rest: &'a [u8],
+        at_a_time: usize,
+    }
+
+    impl Read for Trickle<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.rest.len().min(buffer.len()).min(self.at_a_time);
+            if count == 0 {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            buffer[..count].copy_from_slice(&self.rest[..count]);
+            self.rest = &self.rest[count..];
+            Ok(count)
+        }
+    }
+
+    /// Feeds bytes to an inbox that waits for a frame; the payload if it took one.
+    fn feed(
+        bytes: &[u8],
+        length: usize,
+        at_a_time: usize,
+        company: Company,
+    ) -> Result<Option<Vec<u8>>, Interruption> {
+        let (mut inbox, mut traffic) = (Inbox::default(), Traffic::default());
+        let mut link = Trickle { rest: bytes, at_a_time };
+        let mut memory = vec![0; length];
+        // Every attempt takes a byte or is in vain; two more for those that only look at a header.
+        for _ in 0..bytes.len() + 2 {
+            let frame = Incoming { from: 0, chunk: 9, bytes: &mut memory };
+            if inbox.pull(&mut link, TAG, frame, company, &mut traffic)? == Moved::Whole {
+                return Ok(Some(memory));
+            }
+        }
+        assert!(traffic.total_received <= bytes.len() as u64);
+        Ok(None)
+    }
+
+    fn frame(payload: &[u8]) -> Vec<u8> {
+        [&Header::data(3, 5, 7, 9, payload).encode()[..], payload].concat()
+    }
+
+    const COMPANIES: [Company; 2] = [Company::Alone, Company::Several];
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200), length in 0usize..100, at_a_time in 1usize..50) {
+            for company in COMPANIES {
+                prop_assert!(!matches!(feed(&bytes, length, at_a_time, company), Ok(Some(_))));
+            }
+        }
+
+        #[test]
+        fn a_frame_arrives_in_any_pieces(payload in proptest::collection::vec(any::<u8>(), 0..100), at_a_time in 1usize..50) {
+            for company in COMPANIES {
+                let got = feed(&frame(&payload), payload.len(), at_a_time, company);
+                prop_assert_eq!(got.ok().flatten(), Some(payload.clone()));
+            }
+        }
+
+        /// However a frame is damaged, cut or lengthened: what is taken is what was sent.
+        #[test]
+        fn a_damaged_frame_is_never_taken(
+            payload in proptest::collection::vec(any::<u8>(), 1..60),
+            damage in proptest::collection::vec((any::<usize>(), 1u8..), 1..4),
+            cut in 0usize..100,
+            at_a_time in 1usize..50,
+        ) {
+            let mut bytes = frame(&payload);
+            let count = bytes.len();
+            damage.iter().for_each(|(at, flip)| bytes[at % count] ^= flip);
+            bytes.truncate(cut.max(1));
+            for company in COMPANIES {
+                if let Ok(Some(got)) = feed(&bytes, payload.len(), at_a_time, company) {
+                    prop_assert_eq!(&got, &payload);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn in_company_a_frame_waits_for_its_operation() {
+        let (mut inbox, mut traffic) = (Inbox::default(), Traffic::default());
+        let bytes = frame(&[1, 2]);
+        let mut link = Trickle { rest: &bytes, at_a_time: 100 };
+        let mut pull = |operation: u64, memory: &mut [u8]| {
+            let frame = Incoming { from: 0, chunk: 9, bytes: memory };
+            inbox.pull(&mut link, Tag { operation, ..TAG }, frame, Company::Several, &mut traffic).ok()
+        };
+        let (mut other, mut memory) = ([0; 4], [0; 2]);
+        assert_eq!(pull(4, &mut other), Some(Moved::Part));
+        assert_eq!(pull(4, &mut other), Some(Moved::Nothing));
+        while pull(5, &mut memory) != Some(Moved::Whole) {}
+        assert_eq!((memory, other), ([1, 2], [0; 4]));
+    }
+}
