@@ -21,7 +21,7 @@ pub use jsonl::Jsonl;
 pub use plain::Plain;
 pub use progress::Progress;
 pub use report::ReportView;
-pub use summary::summary;
+pub use summary::{Left, summary};
 pub use tensorboard::TensorBoard;
 
 /// Something that looks at events as they come.
