@@ -15,6 +15,7 @@ pub mod progress;
 pub mod report;
 pub mod summary;
 pub mod tensorboard;
+mod terminal;
 pub mod wording;
 
 pub use jsonl::Jsonl;

@@ -39,6 +39,10 @@ pub fn summary(report: &Report, left: Left<'_>) -> String {
         _ => "model.safetensors, ",
     };
     line("files", format!("{}/ {result}report.json, events.jsonl", left.folder.display()));
+    if report.world.is_empty() {
+        // Nothing came of it: there is nothing to go on from or to compare with.
+        return text;
+    }
     text.push_str("\ntry next\n");
     let next = next(report, left);
     let width = next.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0).max(44);
@@ -241,11 +245,8 @@ try next
 stopped   builtin:digits with \"dense 128 relu\", \"dense auto\"
           before 2 workers (allreduce) had begun to train
 files     runs/a/ report.json, events.jsonl
-
-try next
 ";
-        assert!(text.starts_with(expected), "{text}");
-        assert!(!text.contains("resume") && !text.contains("evaluate"), "{text}");
+        assert_eq!(text, expected);
     }
 
     #[test]
