@@ -105,7 +105,7 @@ def test_a_rank_lost_on_the_other_host_is_named(hosts, jobs, how, cause):
         os.kill(process_of(hosts, 1, "3"), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
     first, second = [launcher.wait(20 * STEP_DEADLINE) for launcher in launchers]
     assert (first.code, second.code) == (3, 3), f"{first}{second}"
-    waited = r"ranks 0, 1, [23] waited for it in all-reduce of gradients"
+    waited = r"ranks 0, 1, [23] waited for it in all-(reduce of gradients|gather of validation)"
     assert re.search(f"^error: {cause}.* at step \\d+; {waited}$", first.stderr, re.MULTILINE), str(first)
     assert harness.report(out)["failures"][0]["rank"] in ((2, 3) if how == "cut" else (3,))
     assert "stopped on request" not in first.stderr + second.stderr, f"{first}{second}"
