@@ -4,6 +4,7 @@ import itertools
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 _numbers = itertools.count()
 
@@ -68,6 +69,17 @@ class Network:
     def inside(self, number):
         """The words before a command that run it on that host."""
         return ("ip", "netns", "exec", self.hosts[number])
+
+    def processes(self, number):
+        """The processes on that host, each with its variables."""
+        found = {}
+        for process in map(int, ip("netns", "pids", self.hosts[number]).split()):
+            try:
+                variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue  # It has ended meanwhile.
+            found[process] = dict(variable.decode(errors="replace").split("=", 1) for variable in variables if b"=" in variable)
+        return found
 
     def cut(self, number):
         """Pulls that host's cable."""

@@ -1,5 +1,8 @@
 """Several hosts: the same model as on one, nobody without the token, and a cut cable is noticed and named."""
 
+import os
+import re
+import signal
 import time
 
 import harness
@@ -53,19 +56,74 @@ def test_hosts_train_the_same_model_as_one(hosts, jobs):
     assert [rank["host"] for rank in harness.report(out)["ranks"]] == [f"host{rank}" for rank in range(len(ended))]
 
 
+def start_launchers(hosts, jobs, job, out, *settings):
+    """Four ranks, two on each of two hosts."""
+    master = f"{hosts.address(0)}:{PORT}"
+    sets = [word for setting in settings for word in ("--set", setting)]
+    return [
+        jobs.start(
+            "train", job, "--workers", 4, "--nnodes", 2, "--node-rank", node, "--master", master, "--out", out, *sets,
+            prefix=hosts.inside(node), THALWEG_TOKEN=TOKEN, THALWEG_HOST=f"host{node}",
+        )
+        for node in (0, 1)
+    ]
+
+
+def start_endless(hosts, jobs, out):
+    """The same with a job that does not end by itself, once it makes steps."""
+    settings = ("train.epochs=1000000", f"fault.step_deadline={STEP_DEADLINE}s")
+    launchers = start_launchers(hosts, jobs, jobs.job(), out, *settings)
+    harness.wait_for_steps(out, launchers[0])
+    return launchers
+
+
+def process_of(hosts, host, rank):
+    """The process of a rank on that host; of its launcher, if the rank is None."""
+    processes = hosts.processes(host).items()
+    return next(process for process, variables in processes if variables.get("RANK") == rank)
+
+
 @pytest.mark.parametrize("hosts", [2], indirect=True)
 def test_a_launcher_on_each_host(hosts, jobs):
     job, out = jobs.job(), jobs.folder / "run"
-    master = f"{hosts.address(0)}:{PORT}"
-    running = [
-        jobs.start(
-            "train", job, "--workers", 4, "--nnodes", 2, "--node-rank", node, "--master", master, "--out", out,
-            prefix=hosts.inside(node), THALWEG_TOKEN=TOKEN, THALWEG_HOST=f"host{node}",
-        )
-        for node in (1, 0)
-    ]
-    harness.succeed(*[launcher.wait() for launcher in running])
+    harness.succeed(*[launcher.wait() for launcher in start_launchers(hosts, jobs, job, out)])
     harness.assert_same_model(out, reference(jobs, job, 4))
+
+
+@pytest.mark.parametrize("hosts", [2], indirect=True)
+@pytest.mark.parametrize("how, cause", [
+    ("kill", r"rank 3 on host1 \(pid \d+\) vanished: its connection closed without a goodbye"),
+    ("stop", r"rank 3 on host1 \(pid \d+\) has been silent for \d+\.\d s"),
+    ("cut", r"rank [23] on host1 \(pid \d+\) has been silent for \d+\.\d s"),
+])
+def test_a_rank_lost_on_the_other_host_is_named(hosts, jobs, how, cause):
+    out = jobs.folder / "run"
+    launchers = start_endless(hosts, jobs, out)
+    if how == "cut":
+        hosts.cut(1)
+    else:
+        os.kill(process_of(hosts, 1, "3"), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+    first, second = [launcher.wait(20 * STEP_DEADLINE) for launcher in launchers]
+    assert (first.code, second.code) == (3, 3), f"{first}{second}"
+    waited = r"ranks 0, 1, [23] waited for it in all-(reduce of gradients|gather of validation)"
+    assert re.search(f"^error: {cause}.* at step \\d+; {waited}$", first.stderr, re.MULTILINE), str(first)
+    assert harness.report(out)["failures"][0]["rank"] in ((2, 3) if how == "cut" else (3,))
+    assert "stopped on request" not in first.stderr + second.stderr, f"{first}{second}"
+
+
+@pytest.mark.parametrize("hosts", [2], indirect=True)
+@pytest.mark.parametrize("wish", [signal.SIGINT, signal.SIGKILL])
+def test_a_stop_on_the_other_host_says_who_asked(hosts, jobs, wish):
+    out = jobs.folder / "run"
+    launchers = start_endless(hosts, jobs, out)
+    os.kill(process_of(hosts, 1, None), wish)
+    first = launchers[0].wait(20 * STEP_DEADLINE)
+    assert first.code == 130, str(first)
+    assert re.search(r"stopping after this step: ranks? (2|3|2, 3) on host1 asked for it", first.stderr), str(first)
+    report = harness.report(out)
+    assert report["outcome"] == "interrupted" and set(report["stopped_by"]) <= {2, 3} and report["stopped_by"]
+    assert '"event":"stopping"' in (out / "events.jsonl").read_text()
+    assert list((out / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize("hosts", [2], indirect=True)

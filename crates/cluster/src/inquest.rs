@@ -108,14 +108,17 @@ impl Inquest {
 
     /// Whether the evidence so far is more than hearsay.
     pub fn is_settled(&self) -> bool {
-        self.evidence.iter().any(|(_, evidence)| weight(evidence).0 <= 2)
+        self.evidence.iter().any(|(_, evidence)| self.weight(evidence).0 <= 2)
     }
 
     /// The verdict, once the evidence is strong enough or old enough.
     pub fn conclude(&self, now: Duration) -> Option<Error> {
         let (since, _) = self.evidence.first()?;
-        let best =
-            self.evidence.iter().map(|(_, evidence)| evidence).min_by_key(|evidence| weight(evidence))?;
+        let best = self
+            .evidence
+            .iter()
+            .map(|(_, evidence)| evidence)
+            .min_by_key(|evidence| self.weight(evidence))?;
         let patience = if matches!(best, Evidence::Lost { .. }) { self.patience } else { PATIENCE };
         let ripe = now.saturating_sub(*since) >= patience;
         // Even the strongest evidence waits until the others have said what they waited in, or the patience is over.
@@ -125,8 +128,8 @@ impl Inquest {
             evidence => matches!(evidence, Evidence::Lost { .. }),
         };
         let witnesses = seen || self.evidence.iter().any(|(_, evidence)| tells(evidence));
-        (ripe || (self.is_settled() && (witnesses || weight(best).0 == 0 || self.names.len() == 1))).then(
-            || {
+        (ripe || (self.is_settled() && (witnesses || self.weight(best).0 == 0 || self.names.len() == 1)))
+            .then(|| {
                 let mut error = self.explain(best);
                 if let Some(culprit) = &mut error.culprit {
                     culprit.detect_s = Some(match best {
@@ -136,8 +139,27 @@ impl Inquest {
                     });
                 }
                 error
-            },
-        )
+            })
+    }
+
+    /// How little a piece of evidence weighs: the smallest wins, lower ranks first. Of those who vanished it is the first
+    /// one that had not seen another vanish before: the launcher of a lost rank ends its neighbours too.
+    fn weight(&self, evidence: &Evidence) -> (u8, usize) {
+        match evidence {
+            Evidence::Failed { rank, error, .. } if !blames_other(*rank, error) => (0, *rank),
+            Evidence::Exited { rank, .. } => (1, *rank),
+            Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. } => (2, *rank),
+            Evidence::Vanished { rank, .. } => (3, usize::from(self.has_spoken(*rank))),
+            Evidence::Failed { rank, .. } => (4, *rank),
+            Evidence::Lost { rank, .. } => (5, *rank),
+        }
+    }
+
+    /// Whether a rank has said that it lost another.
+    fn has_spoken(&self, witness: usize) -> bool {
+        self.evidence.iter().any(|(_, evidence)| {
+            matches!(evidence, Evidence::Lost { rank, .. } | Evidence::Failed { rank, .. } if *rank == witness)
+        })
     }
 
     fn explain(&self, best: &Evidence) -> Error {
@@ -230,18 +252,6 @@ pub fn sign(mut error: Error, rank: usize, world: usize, host: &str, pulse: &Pul
     error
 }
 
-/// How little a piece of evidence weighs: the smallest wins, lower ranks first.
-fn weight(evidence: &Evidence) -> (u8, usize) {
-    match evidence {
-        Evidence::Failed { rank, error, .. } if !blames_other(*rank, error) => (0, *rank),
-        Evidence::Exited { rank, .. } => (1, *rank),
-        Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. } => (2, *rank),
-        Evidence::Vanished { rank, .. } => (3, *rank),
-        Evidence::Failed { rank, .. } => (4, *rank),
-        Evidence::Lost { rank, .. } => (5, *rank),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,6 +322,19 @@ mod tests {
         let verdict = blames(3);
         inquest.hear(T0 + PATIENCE, Evidence::Failed { rank: 1, error: verdict, pulse: exchanging() });
         assert_eq!(inquest.conclude(T0 + PATIENCE).unwrap().culprit.unwrap().rank, 3);
+    }
+
+    #[test]
+    fn the_first_to_vanish_is_named_and_not_those_who_followed() {
+        let vanished = |rank| Evidence::Vanished { rank, pulse: exchanging() };
+        let lost = Evidence::Lost { rank: 2, error: blames(3), pulse: exchanging() };
+        let blamed = |evidence: [Evidence; 3]| {
+            let mut inquest = Inquest::new(4, PATIENCE);
+            evidence.into_iter().for_each(|evidence| inquest.hear(T0, evidence));
+            inquest.conclude(T0 + PATIENCE).unwrap().culprit.unwrap().rank
+        };
+        assert_eq!(blamed([vanished(3), vanished(2), vanished(1)]), 3);
+        assert_eq!(blamed([lost, vanished(2), vanished(3)]), 3, "2 lived to see that 3 was gone");
     }
 
     #[test]

@@ -119,6 +119,18 @@ impl Rank {
         self.parts.beacon.stop_requested()
     }
 
+    /// Says who asked for the stop that begins now. One rank of each host does, so that every launcher hears it once.
+    pub fn announce_stop(&self, ranks: &[usize]) {
+        let all = &self.parts.hosts;
+        let mine = all.get(self.index());
+        if all.iter().position(|host| Some(host) == mine) != Some(self.index()) {
+            return;
+        }
+        let mut hosts: Vec<String> = ranks.iter().filter_map(|rank| all.get(*rank).cloned()).collect();
+        hosts.dedup();
+        self.emit(Event::Stopping { ranks: ranks.to_vec(), hosts });
+    }
+
     /// A step of training begins: from now on its deadline holds.
     pub fn begin_step(&mut self, step: u64) {
         self.step = step;

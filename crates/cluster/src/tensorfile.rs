@@ -5,6 +5,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use thalweg_core::{Error, Result};
 
@@ -71,6 +72,14 @@ impl TensorFile {
         write_atomically(path, &bytes)
     }
 
+    /// Whether a file begins as such a file does: the length of its header, then the header.
+    pub fn is_one(path: &Path) -> Result<bool> {
+        let mut start = Vec::new();
+        let read = fs::File::open(path).and_then(|file| file.take(9).read_to_end(&mut start));
+        read.map_err(|error| Error::io(format!("cannot read {}", path.display()), &error))?;
+        Ok(start.get(8) == Some(&b'{'))
+    }
+
     /// Reads it and checks it against its checksum.
     pub fn read(path: &Path) -> Result<TensorFile> {
         let shown = path.display();
@@ -128,6 +137,7 @@ mod tests {
         let path = folder.path().join("a.safetensors");
         sample().write(&path).unwrap();
         assert_eq!(TensorFile::read(&path).unwrap(), sample());
+        assert!(TensorFile::is_one(&path).unwrap());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 

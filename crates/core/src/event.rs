@@ -148,6 +148,13 @@ pub enum Event {
         /// How often each row was seen.
         audit: Audit,
     },
+    /// Somebody wants the job to stop: it does after this step, with a checkpoint.
+    Stopping {
+        /// The ranks that were asked; none when a launcher says it, which asks its own.
+        ranks: Vec<usize>,
+        /// Their hosts, each once.
+        hosts: Vec<String>,
+    },
     /// A checkpoint is on disk.
     Checkpoint {
         /// Steps done.

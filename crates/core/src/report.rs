@@ -114,6 +114,9 @@ pub struct Report {
     pub audit: Vec<Audit>,
     /// What failed.
     pub failures: Vec<Failure>,
+    /// The ranks that were asked to stop, if the job was interrupted; the others followed them.
+    #[serde(default)]
+    pub stopped_by: Vec<usize>,
     /// The error that ended the job.
     pub error: Option<Error>,
 }

@@ -87,19 +87,27 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     if files.is_empty() {
-        return Err(Error::new(Kind::Io, format!("no file matches `{pattern}`"))
-            .hint("check data.source; it is looked up from the folder where thalweg was started"));
+        return Err(Error::new(Kind::Io, format!("no file matches `{pattern}`")).hint(WHERE));
     }
     Ok(files)
 }
 
-/// The kind of a file by the extension of its name.
-pub(crate) fn kind_of(path: &Path) -> Result<FileKind> {
+/// Whether a file holds data, as far as its name tells.
+pub fn is_data(path: &Path) -> bool {
+    path.is_dir() || known(path).is_some()
+}
+
+fn known(path: &Path) -> Option<FileKind> {
     let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     let extension = name.rsplit_once('.').map(|(_, extension)| extension).unwrap_or_default();
-    if let Some((_, kind)) = KNOWN.iter().find(|(known, _)| *known == extension) {
-        return Ok(*kind);
+    KNOWN.iter().find(|(known, _)| *known == extension).map(|(_, kind)| *kind)
+}
+
+/// The kind of a file by the extension of its name.
+pub(crate) fn kind_of(path: &Path) -> Result<FileKind> {
+    if let Some(kind) = known(path) {
+        return Ok(kind);
     }
     if !path.exists() {
         return Err(missing(path));
@@ -113,8 +121,10 @@ pub(crate) fn kind_of(path: &Path) -> Result<FileKind> {
     ))
 }
 
+const WHERE: &str = "check the path: it is looked up from the folder where thalweg was started";
+
 /// A file is not there: say so, with a name in the same folder that is close.
-fn missing(path: &Path) -> Error {
+pub fn missing(path: &Path) -> Error {
     let error = Error::new(Kind::Io, format!("cannot read {}: there is no such file", path.display()));
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let wanted = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -128,7 +138,7 @@ fn missing(path: &Path) -> Error {
     let close = names.iter().find(|name| **name == packed).map(String::as_str);
     match close.or_else(|| nearest(&wanted, names.iter().map(String::as_str))) {
         Some(name) => error.hint(format!("did you mean {}?", folder.join(name).display())),
-        None => error.hint("check data.source; it is looked up from the folder where thalweg was started"),
+        None => error.hint(WHERE),
     }
 }
 
@@ -144,7 +154,7 @@ mod tests {
         let hint = |name: &str| locate(folder.path().join(name).to_str().unwrap()).unwrap_err().hint.unwrap();
         assert!(hint("peple.csv").ends_with("people.csv?"));
         assert!(hint("iris.csv").ends_with("iris.csv.gz?"));
-        assert!(hint("zzzzzzzzzzzzzzzz.csv").contains("data.source"));
+        assert!(hint("zzzzzzzzzzzzzzzz.csv").contains("looked up from the folder"));
         assert!(hint("nowhere/a.csv").contains("cannot be read either"));
     }
 

@@ -17,6 +17,11 @@ use thalweg_core::{Error, Result, Task};
 /// Names under which the column to predict often goes.
 const LABEL_NAMES: &[&str] = &["label", "target", "class", "y", "outcome", "output", "species", "category"];
 
+/// Why a column of texts had better be left out.
+const UNIQUE: &str = "different in almost every row";
+const TOO_MANY: &str = "too many different values for categories";
+const DATES: &str = "dates, each a category of its own";
+
 /// Values shown of each column.
 const EXAMPLES: usize = 3;
 
@@ -64,8 +69,8 @@ pub struct SniffedColumn {
     pub missing: usize,
     /// Some values.
     pub examples: Vec<String>,
-    /// Whether it had better be left out: too many different texts, or a different one in each row.
-    pub ignore: bool,
+    /// Why it had better be left out, if it had.
+    pub ignore: Option<&'static str>,
 }
 
 /// Takes a first look at a source.
@@ -119,9 +124,10 @@ impl Table<'_> {
         if self.records.is_empty() {
             return Err(Error::data("the source holds no rows").hint("check the file"));
         }
-        let columns: Vec<SniffedColumn> = (0..self.names.len()).map(|column| self.column(column)).collect();
-        let is_label = |name: &String| LABEL_NAMES.iter().any(|label| name.eq_ignore_ascii_case(label));
-        let label = self.names.iter().rposition(is_label).unwrap_or(self.names.len() - 1);
+        let mut columns: Vec<SniffedColumn> =
+            (0..self.names.len()).map(|column| self.column(column)).collect();
+        let label = guess_label(&columns);
+        columns[label].ignore = None;
         let task = self.task(label);
         let form = Form::Table { columns, label, delimiter: self.delimiter, header: self.header };
         Ok(Sniffed { form, rows, rows_exact, task })
@@ -139,9 +145,14 @@ impl Table<'_> {
                 examples.push(shown(value));
             }
         }
-        let (distinct, count) = (seen.len(), self.records.len());
+        let (distinct, count) = (seen.len(), self.records.len() - missing);
         let numeric = self.numeric[column];
-        let ignore = !numeric && (distinct > MOST_CATEGORIES || count > 20 && distinct + missing == count);
+        let ignore = match distinct {
+            _ if numeric || distinct == 0 => None,
+            _ if seen.iter().all(|value| is_date(value)) => Some(DATES),
+            _ if count > 20 && distinct >= count - count / 10 => Some(UNIQUE),
+            _ => (distinct > MOST_CATEGORIES).then_some(TOO_MANY),
+        };
         SniffedColumn { name: self.names[column].clone(), numeric, distinct, missing, examples, ignore }
     }
 
@@ -153,6 +164,29 @@ impl Table<'_> {
         let decided = tally.finish(TaskChoice::Auto, "", |()| Ok(String::new()));
         decided.map_or(Task::Classification, |labels| labels.task())
     }
+}
+
+/// The column to predict: one with a name that says so, or else the last one that is not free text.
+fn guess_label(columns: &[SniffedColumn]) -> usize {
+    let named =
+        |column: &SniffedColumn| LABEL_NAMES.iter().any(|name| column.name.eq_ignore_ascii_case(name));
+    let usable = |column: &SniffedColumn| column.ignore.is_none();
+    columns
+        .iter()
+        .rposition(|column| named(column) && usable(column))
+        .or_else(|| columns.iter().rposition(usable))
+        .unwrap_or(columns.len() - 1)
+}
+
+/// `2011-01-31`, `31.1.2011`, `1/31/11`, each also with a time behind it.
+fn is_date(value: &[u8]) -> bool {
+    let day = value.split(|byte| matches!(byte, b' ' | b'T')).next().unwrap_or_default();
+    [b'-', b'/', b'.'].iter().any(|separator| {
+        let parts: Vec<&[u8]> = day.split(|byte| byte == separator).collect();
+        let digits = parts.iter().all(|part| part.iter().all(u8::is_ascii_digit));
+        let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+        digits && matches!(lengths[..], [4, 1..=2, 1..=2] | [1..=2, 1..=2, 2 | 4])
+    })
 }
 
 impl Sniffed {

@@ -2,7 +2,7 @@
 
 use crate::command;
 use clap::{Args, Parser, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use thalweg_core::spec::Layers;
 use thalweg_core::{Error, Result};
 
@@ -165,8 +165,8 @@ impl JobArgs {
         let mut layers = Layers::default();
         if let Some(path) = &self.job {
             let shown = path.display().to_string();
-            let text = std::fs::read_to_string(path).map_err(|error| unreadable(&shown, &error))?;
-            layers.add_file(&shown, &text).map_err(Error::job)?;
+            let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+            layers.add_file(&shown, &text).map_err(|complaint| not_a_job(path, complaint))?;
         }
         for assignment in &self.set {
             layers.add_assignment(assignment).map_err(Error::job)?;
@@ -190,6 +190,12 @@ impl JobArgs {
         thalweg_core::Job::resolve(self.layers()?)
     }
 
+    /// The arguments that give this job again, whatever the workers; nothing if they are more than its file.
+    pub fn again(&self) -> Option<String> {
+        let plain = self.set.is_empty() && self.strategy.is_none();
+        plain.then(|| self.job.as_ref().map_or(String::new(), |path| path.display().to_string()))
+    }
+
     /// The job's name: that of its file, or else of its data, without the ending.
     pub fn name(&self, layers: &Layers) -> String {
         let source = layers.get("data.source").and_then(|(value, _)| value.as_str()).unwrap_or("digits");
@@ -201,12 +207,26 @@ impl JobArgs {
     }
 }
 
-fn unreadable(path: &str, error: &std::io::Error) -> Error {
-    let mut refused = Error::io(format!("cannot read the job file {path}"), error);
+fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+    if error.kind() == std::io::ErrorKind::InvalidData {
+        return not_a_job(path, format!("{} is not UTF-8 text", path.display()));
+    }
+    let mut refused = Error::io(format!("cannot read the job file {}", path.display()), error);
     refused.kind = thalweg_core::Kind::Job;
-    let names = Cli::names();
-    if let Some(name) = thalweg_core::spec::nearest::nearest(path, names.iter().map(String::as_str)) {
+    let (names, typed) = (Cli::names(), path.to_string_lossy());
+    if let Some(name) = thalweg_core::spec::nearest::nearest(&typed, names.iter().map(String::as_str)) {
         refused.hint = Some(format!("did you mean the command `thalweg {name}`?"));
     }
     refused
+}
+
+/// What is wrong with a job file; somebody who gives data in its place is told how to.
+fn not_a_job(path: &Path, complaint: String) -> Error {
+    if !thalweg_data::is_data(path) {
+        return Error::job(complaint);
+    }
+    let shown = path.display();
+    Error::job(format!("{shown} is not a job file")).hint(format!(
+        "if it holds data, `thalweg init {shown}` writes a job for it; or `thalweg train --set data.source={shown}`"
+    ))
 }

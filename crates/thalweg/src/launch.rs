@@ -47,7 +47,7 @@ pub fn as_launcher(trainer: &Trainer, job: &Job) -> Result<Finish> {
 /// The launcher of another host than the first: it shows what its own workers complain about and writes nothing.
 fn as_further_host(trainer: &Trainer, job: &Job, signals: &Signals) -> Result<Finish> {
     preflight::check(&job.spec, &trainer.recipe, None)?;
-    let mut console = Plain::stderr(true, None);
+    let mut console = Plain::stderr(trainer.quiet, None);
     let plan = plan(trainer, job, Path::new("."), false)?;
     let ended = local::launch(&plan, &signals.pass_on(), &mut |record| quietly(&mut console, record));
     Ok(Finish { report: None, code: code_of(ended.map_err(after_start)?) })
@@ -55,7 +55,7 @@ fn as_further_host(trainer: &Trainer, job: &Job, signals: &Signals) -> Result<Fi
 
 fn quietly(console: &mut impl View, record: &Record) -> Result<()> {
     match record.event {
-        Event::Notice { .. } => console.record(record),
+        Event::Notice { .. } | Event::Stopping { .. } => console.record(record),
         _ => Ok(()),
     }
 }
@@ -86,7 +86,7 @@ pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
     // Every rank looks at its data before it joins, so that nobody waits for somebody who is still reading.
     if place.rank != 0 {
         let data = preflight::check(&job.spec, &trainer.recipe, None)?;
-        let console = Mutex::new(Plain::stderr(true, None));
+        let console = Mutex::new(Plain::stderr(trainer.quiet, None));
         let surroundings = Surroundings {
             signals: Some(signals.pass_on()),
             on_record: Arc::new(move |record| quietly(&mut *lock(&console), record)),

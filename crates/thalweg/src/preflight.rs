@@ -32,7 +32,7 @@ pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Resul
 }
 
 /// A source that cannot be read is the job's fault as long as nothing has started.
-fn nothing_started(mut error: Error) -> Error {
+pub(crate) fn nothing_started(mut error: Error) -> Error {
     if error.kind == Kind::Io {
         error.kind = Kind::Job;
     }

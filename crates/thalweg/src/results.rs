@@ -4,7 +4,7 @@ use crate::folder::RunFolder;
 use crate::preflight;
 use crate::signals::Signals;
 use crate::trainer::{Finish, Trainer};
-use crate::view::{Jsonl, ReportView, TensorBoard, Views, report, summary};
+use crate::view::{Jsonl, Left, ReportView, TensorBoard, Views, report, summary};
 use std::path::Path;
 use std::time::Instant;
 use thalweg_cluster::checkpoint;
@@ -21,6 +21,7 @@ pub struct Results {
     pub folder: RunFolder,
     views: Views,
     summary: bool,
+    again: Option<String>,
     started: Instant,
 }
 
@@ -43,7 +44,8 @@ impl Results {
         }
         let (views, data) = opened?;
         let summary = trainer.summary && !trainer.quiet;
-        Ok((Results { folder, views, summary, started }, data))
+        let again = trainer.again.clone();
+        Ok((Results { folder, views, summary, again, started }, data))
     }
 
     /// Something happened.
@@ -71,7 +73,9 @@ impl Results {
         let code = ended?;
         written?;
         if self.summary {
-            eprint!("{}", summary(&report, folder, &[]));
+            let checkpoint = !checkpoint::list(&folder.join("checkpoints")).is_empty();
+            let left = Left { folder, checkpoint, again: self.again.as_deref() };
+            eprint!("{}", summary(&report, left));
         }
         Ok(Finish { report: Some(report), code })
     }

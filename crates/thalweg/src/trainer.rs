@@ -38,6 +38,7 @@ pub struct Trainer {
     pub(crate) nodes: Option<Nodes>,
     pub(crate) quiet: bool,
     pub(crate) summary: bool,
+    pub(crate) again: Option<String>,
     pub(crate) command: Option<Vec<OsString>>,
     complaints: Vec<String>,
 }
@@ -108,6 +109,12 @@ impl Trainer {
     /// Prints a summary at the end.
     pub fn with_summary(mut self) -> Trainer {
         self.summary = true;
+        self
+    }
+
+    /// What stands behind `thalweg train` to run this job again, for the summary.
+    pub(crate) fn again(mut self, again: Option<String>) -> Trainer {
+        self.again = again;
         self
     }
 

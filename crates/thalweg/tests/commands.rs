@@ -132,6 +132,10 @@ fn a_run_leaves_what_tools_rely_on_and_can_be_evaluated() {
     let all = json(&site.succeed(&["evaluate", "run", "--data", "builtin:digits", "--json"]));
     assert_eq!(all["rows"], 1797);
     site.run(&["evaluate", "nowhere"]).assert_error(2, &["nowhere does not exist"]);
+    site.write("rows.csv", "1,2\n");
+    let ended = site.run(&["evaluate", "rows.csv"]);
+    ended.assert_error(2, &["rows.csv is not a model file"]);
+    ended.assert_advice("the folder of a finished run");
 }
 
 #[test]
@@ -154,6 +158,62 @@ fn a_model_is_evaluated_on_other_rows_of_the_same_columns() {
     assert!(evaluated["accuracy"].as_f64().unwrap() > 0.9, "{evaluated}");
     site.write("other.csv", "a,c,which\n1,2,more\n");
     site.run(&["evaluate", "run", "--data", "other.csv"]).assert_error(2, &["other.csv", "`b`"]);
+
+    let held = ["--set", "data.source=rows.csv", "--set", "data.validation=later.csv"];
+    site.succeed(&[&["train", "--quiet", "--out", "held", "--set", "train.epochs=1"], &held[..]].concat());
+    let said = site.succeed(&["evaluate", "held"]).stdout;
+    assert!(said.ends_with("on 200 rows of later.csv, kept for validation\n"), "{said}");
+    std::fs::remove_file(site.path("later.csv")).unwrap();
+    let ended = site.run(&["evaluate", "held"]);
+    ended.assert_error(2, &["cannot read later.csv: there is no such file"]);
+    ended.assert_advice("name another source with --data");
+}
+
+#[test]
+fn a_file_that_is_not_there_is_the_same_mistake_everywhere() {
+    let site = Site::new();
+    site.succeed(&["train", "--quiet", "--out", "run", "--set", "train.max_steps=1"]);
+    site.write("rows.csv", "1\n");
+    for command in [
+        &["train", "--set", "data.source=rosw.csv"][..],
+        &["init", "rosw.csv"],
+        &["evaluate", "run", "--data", "rosw.csv"],
+        &["predict", "run", "rosw.csv"],
+    ] {
+        let ended = site.run(command);
+        ended.assert_error(2, &["cannot read rosw.csv: there is no such file"]);
+        ended.assert_advice("did you mean ./rows.csv?");
+        assert_eq!(ended.stdout, "", "{command:?}");
+    }
+    let ended = site.run(&["predict", "run", "rows.csv"]);
+    ended.assert_error(2, &["the input has 1 columns, but the model was trained on 64"]);
+    assert_eq!(ended.stdout, "", "no header before the rows are known to fit");
+    site.write("rows.jsonl", "{\"p0\": 1, \"p1\": 2}\n");
+    let ended = site.run(&["predict", "run", "rows.jsonl"]);
+    ended.assert_error(2, &["input row 1: the model has no column `p0`; did you mean `c0`?"]);
+    ended.assert_advice("its columns are c0, c1, ");
+}
+
+#[test]
+fn a_job_is_written_for_what_can_be_learned() {
+    let site = Site::new();
+    let rows: String = (0..200)
+        .map(|n| format!("{},2011-01-{:02},{},call {n} now\n", ["ham", "spam"][n % 2], n % 28 + 1, n % 2))
+        .collect();
+    site.write("mail.csv", format!("kind,day,links,text\n{rows}"));
+    let ended = site.succeed(&["init", "mail.csv"]);
+    for part in ["left out: dates", "left out: different in almost every row"] {
+        assert!(ended.stderr.contains(part), "{part:?} is missing in\n{}", ended.stderr);
+    }
+    let job = std::fs::read_to_string(site.path("mail.toml")).unwrap();
+    assert!(job.contains("label = \"links\"") && job.contains("ignore = [\"day\", \"text\"]"), "{job}");
+    let ended = site.succeed(&["train", "mail.toml", "--out", "run", "--set", "train.max_steps=2"]);
+    assert!(ended.stderr.contains("thalweg train run/job.toml --workers 4"), "{}", ended.stderr);
+    let rows: String = (0..200).map(|n| format!("{},call {n} now\n", ["ham", "spam"][n % 2])).collect();
+    site.write("text.csv", rows);
+    let ended = site.run(&["init", "text.csv"]);
+    ended.assert_error(2, &["no column to learn from besides `c0`; `c1` is left out: different in almost"]);
+    assert!(!site.path("text.toml").exists());
 }
 
 #[test]

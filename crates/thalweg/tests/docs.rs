@@ -1,11 +1,14 @@
 //! Pages that are generated from the code say what the code says.
 
+mod harness;
+
+use harness::skip;
 use std::path::Path;
 
 fn check(page: &str, expected: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     if !folder.exists() {
-        return eprintln!("skipped: the pages are not part of this copy");
+        return skip("the pages are not part of this copy");
     }
     let path = folder.join(page);
     if std::env::var_os("THALWEG_BLESS").is_some() {

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::Site;
+use harness::{Site, skip};
 use std::process::Command;
 use thalweg_cluster::tensorfile::TensorFile;
 
@@ -30,7 +30,7 @@ impl Drop for SmallDisk {
 fn a_full_disk_is_told_by_file_and_leaves_no_half_of_one() {
     let site = Site::new();
     let Some(_disk) = SmallDisk::mount(site.path("disk"), "200k") else {
-        return eprintln!("skipped: this user may not mount a file system");
+        return skip("this user may not mount a file system");
     };
     // The first checkpoint fits, the second does not.
     let ended = site.run(&["train", "--out", "disk/run", "--set", "fault.checkpoint_every=20"]);
@@ -52,7 +52,7 @@ fn a_full_disk_is_told_by_file_and_leaves_no_half_of_one() {
 fn a_disk_that_is_full_from_the_start_stops_nothing_half_way() {
     let site = Site::new();
     let Some(_disk) = SmallDisk::mount(site.path("disk"), "64k") else {
-        return eprintln!("skipped: this user may not mount a file system");
+        return skip("this user may not mount a file system");
     };
     // Fill it to the last byte.
     let filled = std::fs::write(site.path("disk/filler"), vec![0; 1 << 20]);

@@ -2,28 +2,11 @@
 
 mod harness;
 
-use harness::{Ended, LIMIT, PATIENCE, Process, Site, free_port, is_free};
+use harness::{BUSY, Ended, LIMIT, PATIENCE, Process, Site, free_port, is_free};
 use nix::sys::signal::Signal;
 use std::net::SocketAddr;
 
 const WORLD: usize = 3;
-
-/// Many small steps, none of them quick, so that a rank is always lost in the middle of an epoch.
-const BUSY: [&str; 13] = [
-    "train",
-    "--out",
-    "run",
-    "--set",
-    "train.global_batch=1",
-    "--set",
-    r#"model.layers=["dense 1024 relu", "dense 256 relu", "dense auto"]"#,
-    "--set",
-    "train.epochs=1000",
-    "--set",
-    "fault.checkpoint_every=0",
-    "--set",
-    "fault.step_deadline=2s",
-];
 
 fn start_ranks(site: &Site, port: u16, arguments: &[&str]) -> Vec<Process> {
     (0..WORLD).map(|rank| Process::start(site.rank(rank, WORLD, port, arguments))).collect()
@@ -32,8 +15,9 @@ fn start_ranks(site: &Site, port: u16, arguments: &[&str]) -> Vec<Process> {
 fn lose(culprit: usize, signal: Signal, causes: &[&str]) {
     let site = Site::new();
     let port = free_port();
-    let mut ranks = start_ranks(&site, port, &BUSY);
+    let mut ranks = start_ranks(&site, port, &[&BUSY[..], &["--set", "fault.step_deadline=2s"]].concat());
     site.await_step("run", 1);
+    assert!(is_free(SocketAddr::from(([127, 0, 0, 1], port))), "once all have met, the next job may have it");
     site.signal_worker(culprit, signal);
     let lost = ranks.remove(culprit);
     let ended: Vec<Ended> = ranks.into_iter().map(|rank| rank.end(LIMIT)).collect();
@@ -47,7 +31,6 @@ fn lose(culprit: usize, signal: Signal, causes: &[&str]) {
         assert_eq!((&report["outcome"], &report["failures"][0]["rank"]), (&"failed".into(), &culprit.into()));
         assert_eq!(report["failures"][0]["operation"], "all-reduce of gradients");
     }
-    assert!(is_free(SocketAddr::from(([127, 0, 0, 1], port))));
     if signal == Signal::SIGSTOP {
         lost.signal(Signal::SIGKILL);
     }
@@ -110,4 +93,39 @@ fn two_shells_give_the_same_model_as_two_workers() {
     let model = |run: &str| std::fs::read(site.path(run).join("model.safetensors")).unwrap();
     assert!(model("launched") == model("shells"), "the models differ");
     assert_eq!(site.report("shells")["outcome"], "completed");
+}
+
+/// Rank 0 waits for somebody who never comes, and is asked to stop.
+fn interrupt_waiting(signal: Signal, code: i32) {
+    let site = Site::new();
+    let waiting = Process::start(site.rank(0, 2, free_port(), &["train", "--out", "run"]));
+    site.await_event("run", "listening");
+    waiting.signal(signal);
+    let ended = waiting.end(LIMIT);
+    assert_eq!(ended.code, Some(code), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("error") && !ended.stderr.contains("bug"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("before 2 workers (allreduce) had begun to train"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("checkpoints"), "{}", ended.stderr);
+    assert_eq!(site.report("run")["outcome"], "interrupted");
+    site.assert_empty();
+}
+
+#[test]
+fn a_signal_while_rank_0_waits_is_no_failure() {
+    interrupt_waiting(Signal::SIGINT, 130);
+    interrupt_waiting(Signal::SIGTERM, 143);
+}
+
+#[test]
+fn who_asked_for_a_stop_is_named() {
+    let site = Site::new();
+    let ranks = start_ranks(&site, free_port(), &BUSY);
+    site.await_step("run", 1);
+    site.signal_worker(1, Signal::SIGTERM);
+    let ended: Vec<Ended> = ranks.into_iter().map(|rank| rank.end(LIMIT)).collect();
+    assert_eq!(ended.iter().map(|rank| rank.code).collect::<Vec<_>>(), [Some(130), Some(143), Some(130)]);
+    let said = &ended[0].stderr;
+    assert!(said.contains("warning: stopping after this step: rank 1 on "), "{said}");
+    assert_eq!(site.await_event("run", "stopping")["ranks"], serde_json::json!([1]));
+    assert_eq!(site.report("run")["stopped_by"], serde_json::json!([1]));
 }

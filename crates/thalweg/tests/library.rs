@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{PATIENCE, Process, Site};
+use harness::{PATIENCE, Process, Site, skip};
 use std::path::Path;
 
 #[test]
@@ -10,7 +10,7 @@ fn the_example_trains_its_own_model_on_two_workers() {
     // `cargo test` builds the examples beside the binary; `cargo test --test library` alone does not.
     let example = Path::new(env!("CARGO_BIN_EXE_thalweg")).with_file_name("examples").join("own_model");
     if !example.exists() {
-        return eprintln!("skipped: {} is not built", example.display());
+        return skip(format_args!("{} is not built", example.display()));
     }
     let site = Site::new();
     let ended = Process::start(site.program(&example, &[])).end(PATIENCE);
@@ -28,7 +28,7 @@ fn the_example_trains_its_own_model_on_two_workers() {
 fn the_example_is_short() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/own_model.rs");
     let Ok(text) = std::fs::read_to_string(&path) else {
-        return eprintln!("skipped: {} is not part of this copy", path.display());
+        return skip(format_args!("{} is not part of this copy", path.display()));
     };
     assert!(text.lines().count() < 40, "{} lines", text.lines().count());
 }

@@ -41,7 +41,12 @@ fn assert_source_refused(site: &Site, source: &str, more: &[&str], parts: &[&str
 #[test]
 fn sources_without_usable_rows() {
     let site = Site::new();
-    assert_source_refused(&site, "nowhere.csv", &[], &["nowhere.csv", "no such file", "data.source"]);
+    assert_source_refused(
+        &site,
+        "nowhere.csv",
+        &[],
+        &["nowhere.csv", "no such file", "the folder where thalweg was started"],
+    );
     assert_source_refused(&site, "part-*.csv", &[], &["no file matches `part-*.csv`"]);
     site.write("empty.csv", "");
     assert_source_refused(&site, "empty.csv", &[], &["empty.csv is empty"]);
@@ -98,7 +103,8 @@ fn jobs_that_say_what_no_job_can_say() {
     let typo = ["unknown preset `horovd`", "did you mean `horovod`?"];
     assert_refused(&site, &["train", "--strategy", "horovd"], &typo);
     let conflict = ["--workers 2: engine.workers = 2 conflicts with preset `single`, which sets 1"];
-    assert_refused(&site, &["train", "--strategy", "single", "--workers", "2"], &conflict);
+    let ended = assert_refused(&site, &["train", "--strategy", "single", "--workers", "2"], &conflict);
+    assert_eq!(ended.stderr.lines().count(), 1, "one cause, one complaint: {}", ended.stderr);
     assert_refused(&site, &["train", "--workers", "0"], &["--workers 0", "between 1 and"]);
 }
 
@@ -116,6 +122,18 @@ fn job_files_with_mistakes_are_told_by_line() {
         &["train", "old.toml"],
         &["old.toml:3", "strategy.exchange.kind", "preset `horovod`"],
     );
+}
+
+#[test]
+fn data_in_the_place_of_a_job() {
+    let site = Site::new();
+    site.write("rows.csv", GOOD);
+    site.write("rows.csv.gz", [0x1f, 0x8b, 0xff]);
+    for name in ["rows.csv", "rows.csv.gz"] {
+        let ended = assert_refused(&site, &["train", name], &[&format!("{name} is not a job file")]);
+        ended.assert_advice(&format!("`thalweg init {name}`"));
+        ended.assert_advice(&format!("--set data.source={name}"));
+    }
 }
 
 #[test]

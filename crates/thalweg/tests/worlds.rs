@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::Site;
+use harness::{Site, skip};
 use std::path::{Path, PathBuf};
 use thalweg_cluster::tensorfile::TensorFile;
 
@@ -113,7 +113,7 @@ fn a_table_is_scaled_and_shared_the_same_in_every_world() {
 fn mnist() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mnist");
     if !folder.exists() {
-        eprintln!("skipped: {} is not there", folder.display());
+        skip(format_args!("{} is not there", folder.display()));
     }
     folder.canonicalize().ok()
 }

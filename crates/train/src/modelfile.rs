@@ -45,6 +45,10 @@ impl SavedModel {
             return Err(Error::job(format!("{} does not exist", path.display()))
                 .hint("give the folder of a finished run, or its model.safetensors"));
         }
+        if !TensorFile::is_one(&path)? {
+            return Err(Error::job(format!("{} is not a model file", path.display()))
+                .hint("give the folder of a finished run, or its model.safetensors"));
+        }
         let file = TensorFile::read(&path)?;
         if file.text("format", &path)? != FORMAT {
             return Err(Error::data(format!("{} has a format this version does not know", path.display()))

@@ -274,8 +274,9 @@ impl<'a> Worker<'a> {
         if last_of_epoch {
             self.finish_epoch(step.epoch)?;
         }
-        if self.rider.stop {
+        if !self.rider.stopping.is_empty() {
             self.ended = Some(Outcome::Interrupted);
+            self.rank.announce_stop(&self.rider.stopping);
         }
         let every = self.job.fault.checkpoint_every;
         if every > 0 && self.next.is_multiple_of(every) && self.ended.is_none() {

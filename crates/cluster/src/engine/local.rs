@@ -15,7 +15,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use thalweg_core::event::{Event, Level, Phase, Pulse, Record};
+use thalweg_core::event::{Event, Phase, Pulse, Record};
 use thalweg_core::{Error, Result};
 
 /// What to start.
@@ -255,12 +255,8 @@ impl Crew {
     fn interrupt(&mut self, signal: i32, on_record: &mut dyn FnMut(&Record) -> Result<()>) -> Result<()> {
         self.interrupted = Some((signal, Instant::now()));
         self.pass_on(&Wish::Stop);
-        let message = "stopping after this step, with a checkpoint (once more to leave at once)".into();
-        on_record(&Record {
-            time: crate::session::unix_time(),
-            rank: None,
-            event: Event::Notice { level: Level::Info, message },
-        })
+        let event = Event::Stopping { ranks: Vec::new(), hosts: Vec::new() };
+        on_record(&Record { time: crate::session::unix_time(), rank: None, event })
     }
 
     fn pass_on(&mut self, wish: &Wish) {

@@ -253,7 +253,9 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
         );
     }
     strategy::check(spec, &mut complain);
-    if spec.exchange.kind == strategy::Exchange::None && workers > 1 {
+    // A preset without an exchange says one worker too: that conflict was told already.
+    let by_preset = matches!(layers.origin("strategy.exchange.kind"), Origin::Preset(_));
+    if spec.exchange.kind == strategy::Exchange::None && workers > 1 && !by_preset {
         complain(
             "strategy.exchange.kind",
             format!("`none` is for one worker, but there are {workers}; use `allreduce` or --workers 1"),

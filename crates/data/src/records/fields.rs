@@ -78,14 +78,10 @@ fn by_place(form: &ColumnForm, count: usize) -> Result<Vec<usize>> {
             Ok(places)
         }
         (None, _) if count == width + 1 && label.is_some() => Ok((0..width).collect()),
-        _ => {
-            let names: Vec<&str> = form.columns.iter().take(12).map(|column| column.name.as_str()).collect();
-            let more = if width > 12 { ", ..." } else { "" };
-            Err(Error::data(format!("the input has {count} columns, but the model was trained on {width}"))
-                .hint(format!(
-                    "its columns are {}{more}; a header with these names may give them in any order",
-                    names.join(", ")
-                )))
-        }
+        _ => Err(Error::data(format!("the input has {count} columns, but the model was trained on {width}"))
+            .hint(format!(
+                "its columns are {}; a header with these names may give them in any order",
+                form.listed()
+            ))),
     }
 }

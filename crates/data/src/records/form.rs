@@ -130,6 +130,16 @@ impl ColumnForm {
         Ok(())
     }
 
+    /// The names of the columns, the first of many.
+    pub(super) fn listed(&self) -> String {
+        const SHOWN: usize = 12;
+        let names: Vec<&str> = self.columns.iter().take(SHOWN).map(|column| column.name.as_str()).collect();
+        match self.columns.last() {
+            Some(last) if self.columns.len() > SHOWN => format!("{}, ... {}", names.join(", "), last.name),
+            _ => names.join(", "),
+        }
+    }
+
     /// The column of that name is not there.
     pub(super) fn lacks(&self, row: u64, name: &str) -> Error {
         Problem::missing(name).at_input(row)

@@ -3,7 +3,9 @@
 use super::form::{ColumnForm, Form};
 use crate::table::problem::Problem;
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 use thalweg_core::schema::Encoding;
+use thalweg_core::spec::nearest::nearest;
 use thalweg_core::{Batch, Error, Result};
 
 /// Appends the row of a line.
@@ -37,13 +39,31 @@ fn push_array(form: &ColumnForm, values: &[Value], row: u64, batch: &mut Batch) 
 }
 
 fn push_object(form: &ColumnForm, object: &Map<String, Value>, row: u64, batch: &mut Batch) -> Result<()> {
-    if !form.columns.iter().any(|column| object.contains_key(&column.name))
-        && let Some(column) = form.columns.first()
-    {
-        return Err(form.lacks(row, &column.name));
-    }
+    check_names(form, object, row)?;
     let value = |name: &str| object.get(name).unwrap_or(&Value::Null);
     push_values(form, form.columns.iter().map(|column| value(&column.name)), row, batch)
+}
+
+/// A name that is no column's is a mistake if a column of a similar name is not there, or if there is no column at all.
+/// Other names may stand for anything: the label, a number of the row.
+fn check_names(form: &ColumnForm, object: &Map<String, Value>, row: u64) -> Result<()> {
+    let names = || form.columns.iter().map(|column| column.name.as_str());
+    let absent: Vec<&str> = names().filter(|name| !object.contains_key(*name)).collect();
+    if absent.is_empty() {
+        return Ok(());
+    }
+    let known: HashSet<&str> = names().chain(form.label.as_deref()).collect();
+    let mut unknown = object.keys().filter(|name| !known.contains(name.as_str()));
+    let strangers = absent.len() == form.columns.len();
+    let meant = unknown.clone().find_map(|name| {
+        nearest(name, absent.iter().copied()).map(|meant| format!("`{name}`; did you mean `{meant}`?"))
+    });
+    match meant.or_else(|| unknown.next().filter(|_| strangers).map(|name| format!("`{name}`"))) {
+        Some(name) => Err(Error::data(format!("input row {row}: the model has no column {name}"))
+            .hint(format!("its columns are {}", form.listed()))),
+        None if strangers => Err(form.lacks(row, absent[0])),
+        None => Ok(()),
+    }
 }
 
 fn push_values<'a>(

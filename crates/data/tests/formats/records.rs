@@ -81,7 +81,11 @@ fn json_objects_and_arrays() {
     let message = |text: &str| json(text, &schema).unwrap_err().message;
     assert!(message("{\"city\": \"oslo\"}").contains("input row 1, column `age`: the value is missing"));
     assert!(message("[1]").contains("has 1 values, but the model was trained on 2"));
-    assert!(message("{\"a\": 1}").contains("column `age`"));
+    assert!(message("{}").contains("column `age`: the value is missing"));
+    assert!(message("{\"aeg\": 1, \"city\": \"oslo\"}").contains("no column `aeg`; did you mean `age`?"));
+    let error = json("{\"quantity\": 1}", &schema).unwrap_err();
+    assert_eq!(error.message, "input row 1: the model has no column `quantity`");
+    assert_eq!(error.hint.unwrap(), "its columns are age, city");
     assert!(message("nonsense").contains("is not JSON"));
     assert!(message("[[1], \"oslo\"]").contains("expected a number or a text"));
     assert!(message("3").contains("expected an object"));

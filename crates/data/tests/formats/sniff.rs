@@ -18,8 +18,10 @@ fn columns_are_described_and_a_label_is_guessed() {
     assert_eq!((sniffed.rows, sniffed.rows_exact, sniffed.task), (51, true, Task::Classification));
     let Form::Table { columns, label, delimiter, header } = sniffed.form else { panic!("not a table") };
     assert_eq!((label, delimiter.as_deref(), header), (2, Some(";"), true));
-    let seen: Vec<_> =
-        columns.iter().map(|c| (c.name.as_str(), c.numeric, c.distinct, c.missing, c.ignore)).collect();
+    let seen: Vec<_> = columns
+        .iter()
+        .map(|c| (c.name.as_str(), c.numeric, c.distinct, c.missing, c.ignore.is_some()))
+        .collect();
     let expected = [
         ("name", false, 51, 0, true),
         ("age", true, 50, 1, false),
@@ -28,6 +30,35 @@ fn columns_are_described_and_a_label_is_guessed() {
     ];
     assert_eq!(seen, expected);
     assert_eq!(columns[2].examples, ["a", "b"]);
+}
+
+/// The name of the guessed label, and the columns to leave out.
+fn guess(text: &str) -> (String, Vec<String>) {
+    let Form::Table { columns, label, .. } = look("rows.csv", text).form else { panic!("not a table") };
+    let ignored = columns.iter().filter(|column| column.ignore.is_some());
+    (columns[label].name.clone(), ignored.map(|column| column.name.clone()).collect())
+}
+
+#[test]
+fn free_text_is_not_guessed_as_the_label() {
+    let rows: String =
+        (0..60).map(|row| format!("{},{},call {row} now\n", ["ham", "spam"][row % 2], row * row)).collect();
+    assert_eq!(guess(&format!("kind,length,text\n{rows}")), ("length".into(), vec!["text".into()]));
+    let rows: String =
+        (0..60).map(|row| format!("{},call {} now\n", ["ham", "spam"][row % 2], row.min(57))).collect();
+    assert_eq!(guess(&rows), ("c0".into(), vec!["c1".into()]), "nearly unique is as good as unique");
+    let rows: String = (0..60).map(|row| format!("call {row} now\n")).collect();
+    assert_eq!(guess(&format!("text\n{rows}")).0, "text", "there is nothing else");
+}
+
+#[test]
+fn dates_are_left_out_and_say_so() {
+    for day in ["2011-01-0", "2011-01-0% 12:30", "0%.1.2011", "0%/02/11"] {
+        let rows: String = (0..60)
+            .map(|row| format!("{},{}\n", day.replace('%', &(row % 9).to_string()), row * row))
+            .collect();
+        assert_eq!(guess(&format!("day,amount\n{rows}")), ("amount".into(), vec!["day".into()]), "{day}");
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! `thalweg evaluate`: loss and metrics of a trained model.
 
 use crate::command::{print, print_json};
+use crate::preflight::nothing_started;
 use clap::Args;
 use std::path::PathBuf;
+use thalweg_core::spec::setting::Held;
 use thalweg_core::spec::{Job, Layers, Origin};
-use thalweg_core::{Error, Result};
+use thalweg_core::{Error, Kind, Result};
 use thalweg_data::{Data, Rows};
 use thalweg_train::SavedModel;
 use thalweg_train::validate::evaluate;
@@ -53,13 +55,23 @@ fn rows(args: &EvaluateArgs, saved: &SavedModel) -> Result<(Rows, String)> {
     }
     let job = Job::resolve(layers)?.spec;
     if let Some(source) = &args.data {
-        return Ok((Data::open_with(&job.data, &saved.schema)?, format!("rows of {source}")));
+        let rows = Data::open_with(&job.data, &saved.schema).map_err(nothing_started)?;
+        return Ok((rows, format!("rows of {source}")));
     }
-    let data = Data::open_again(&job.data, job.train.seed, &saved.schema)?;
-    match data.validation.is_empty() {
-        true => {
-            Ok((data.training, format!("training rows of {} (it has no validation rows)", job.data.source)))
+    let data = Data::open_again(&job.data, job.train.seed, &saved.schema).map_err(gone)?;
+    let source = &job.data.source;
+    Ok(match &job.data.validation {
+        _ if data.validation.is_empty() => {
+            (data.training, format!("training rows of {source} (it has no validation rows)"))
         }
-        false => Ok((data.validation, format!("validation rows of {}", job.data.source))),
-    }
+        Some(Held::Source(other)) => (data.validation, format!("rows of {other}, kept for validation")),
+        _ => (data.validation, format!("validation rows of {source}")),
+    })
+}
+
+/// The data of the training may be elsewhere by now.
+fn gone(error: Error) -> Error {
+    let lost = error.kind == Kind::Io;
+    let error = nothing_started(error);
+    if lost { error.hint("the model was trained with it; name another source with --data") } else { error }
 }

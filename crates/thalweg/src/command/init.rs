@@ -1,5 +1,6 @@
 //! `thalweg init`: a commented job for a data file of one's own.
 
+use crate::preflight::nothing_started;
 use clap::Args;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -24,7 +25,8 @@ pub struct InitArgs {
 
 /// Looks at the data and writes the job.
 pub fn run(args: &InitArgs) -> Result<()> {
-    let sniffed = sniff(&args.data)?;
+    let sniffed = sniff(&args.data).map_err(nothing_started)?;
+    check(&args.data, &sniffed)?;
     let text = job(&args.data, &sniffed);
     let path = args.out.clone().unwrap_or_else(|| default_path(&args.data));
     if path.as_os_str() == "-" {
@@ -39,6 +41,21 @@ pub fn run(args: &InitArgs) -> Result<()> {
     eprintln!("{}", first_look(&args.data, &sniffed));
     eprintln!("\nwrote {shown}; look it over, then\n  thalweg train {shown}");
     Ok(())
+}
+
+/// Without a column to learn from there is no job to write.
+fn check(data: &str, sniffed: &Sniffed) -> Result<()> {
+    let Form::Table { columns, label, .. } = &sniffed.form else { return Ok(()) };
+    if columns.iter().enumerate().any(|(place, column)| place != *label && column.ignore.is_none()) {
+        return Ok(());
+    }
+    let name = &columns[*label].name;
+    let why: Vec<String> = columns
+        .iter()
+        .filter_map(|column| column.ignore.map(|why| format!("; `{}` is left out: {why}", column.name)))
+        .collect();
+    Err(Error::data(format!("{data}: there is no column to learn from besides `{name}`{}", why.concat()))
+        .hint("a model learns from numbers and categories: turn dates and texts into such columns first"))
 }
 
 fn default_path(data: &str) -> PathBuf {
@@ -81,8 +98,8 @@ fn describe(column: &SniffedColumn, is_label: bool) -> String {
     let _ = write!(text, ", such as {}", column.examples.join(", "));
     if is_label {
         text += "  <- what is predicted";
-    } else if column.ignore {
-        text += "  <- left out";
+    } else if let Some(why) = column.ignore {
+        let _ = write!(text, "  <- left out: {why}");
     }
     text
 }
@@ -140,12 +157,15 @@ fn job(data: &str, sniffed: &Sniffed) -> String {
             true => _ = writeln!(text, "label = {}", quote(&target.name)),
             false => _ = writeln!(text, "label = {label}  # counted from 0: the file has no header"),
         }
-        let ignored: Vec<String> =
-            columns.iter().filter(|column| column.ignore).map(|column| quote(&column.name)).collect();
+        let ignored: Vec<String> = columns
+            .iter()
+            .filter(|column| column.ignore.is_some())
+            .map(|column| quote(&column.name))
+            .collect();
         if !ignored.is_empty() {
-            let _ = writeln!(text, "ignore = [{}]  # different in almost every row", ignored.join(", "));
+            let _ = writeln!(text, "ignore = [{}]  # see above for the reasons", ignored.join(", "));
         }
-        if columns.iter().any(|column| column.missing > 0 && !column.ignore) {
+        if columns.iter().any(|column| column.missing > 0 && column.ignore.is_none()) {
             text += "missing = \"mean\"  # some values are missing; \"error\" refuses them\n";
         }
         if let Some(delimiter) = delimiter {

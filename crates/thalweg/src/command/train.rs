@@ -13,6 +13,7 @@ pub fn run(args: &TrainArgs) -> Result<u8> {
         .resume(args.resume)
         .overwrite(args.overwrite)
         .quiet(args.quiet)
+        .again(args.job.again())
         .nodes(nodes(args)?);
     finish(
         match &args.out {

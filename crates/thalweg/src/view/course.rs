@@ -1,6 +1,7 @@
 //! Where the job stands, as far as the events have told; the terminal's views say it each in their way.
 
 use super::wording::{count, counted, headline, number, printable, rate, seconds};
+use thalweg_cluster::rendezvous::ranks as named;
 use thalweg_core::event::{Event, Level, Metrics, Record};
 
 /// The state behind the progress bar and the plain lines.
@@ -22,6 +23,8 @@ pub(super) struct Course {
     samples_per_s: f64,
     slowest: Option<usize>,
     pace: Pace,
+    /// It was said that the job stops.
+    stopping: bool,
     /// Lines about epochs so far, and when the last one was.
     told: (u32, f64),
 }
@@ -67,6 +70,9 @@ impl Course {
             }
             Event::Joined { hosts, .. } => meeting(hosts).into_iter().collect(),
             Event::Notice { level, message } => vec![notice(record.rank, *level, message)],
+            Event::Stopping { ranks, hosts } if !std::mem::replace(&mut self.stopping, true) => {
+                vec![stopping(record.rank, ranks, hosts)]
+            }
             Event::Started { .. } => self.start(record),
             Event::Step { epoch, step, loss, samples_per_s, slowest, .. } => {
                 self.pace.add((step + 1).saturating_sub(self.done), *samples_per_s);
@@ -180,6 +186,20 @@ fn notice(rank: Option<usize>, level: Level, message: &str) -> String {
     format!("{what}{who}{}", printable(message))
 }
 
+/// That the job stops: at the wish of whoever sits here, or at that of others.
+fn stopping(says: Option<usize>, ranks: &[usize], hosts: &[String]) -> String {
+    match says {
+        Some(rank) if !ranks.contains(&rank) => {
+            format!(
+                "warning: stopping after this step: {} on {} asked for it",
+                named(ranks),
+                printable(&hosts.join(", "))
+            )
+        }
+        _ => "stopping after this step, with a checkpoint (once more to leave at once)".into(),
+    }
+}
+
 /// Who has come from where, if there is more than one host.
 fn meeting(hosts: &[String]) -> Option<String> {
     let mut counted: Vec<(&str, usize)> = Vec::new();
@@ -278,6 +298,22 @@ pub(super) mod tests {
         assert_eq!(course.step(), "step 120/160");
         assert_eq!(course.epoch(), "epoch 12/20");
         assert_eq!(course.remaining().as_deref(), Some("40 s"));
+    }
+
+    #[test]
+    fn who_asked_for_a_stop_is_said_once() {
+        let asked = |ranks: &[usize], host: &str| {
+            let event = Event::Stopping { ranks: ranks.to_vec(), hosts: vec![host.into()] };
+            Course::new(None).follow(&at(0.0, event))
+        };
+        let mine = "stopping after this step, with a checkpoint (once more to leave at once)";
+        assert_eq!(asked(&[2, 3], "b"), ["warning: stopping after this step: ranks 2, 3 on b asked for it"]);
+        assert_eq!(asked(&[0, 1], "a"), [mine], "the signal was for rank 0, which says this");
+        let mut course = Course::new(None);
+        let launcher = Event::Stopping { ranks: Vec::new(), hosts: Vec::new() };
+        assert_eq!(course.follow(&Record { time: 0.0, rank: None, event: launcher }), [mine]);
+        let rank = Event::Stopping { ranks: vec![1], hosts: vec!["a".into()] };
+        assert!(course.follow(&at(0.1, rank)).is_empty(), "the launcher has said it");
     }
 
     #[test]

@@ -141,7 +141,8 @@ mod tests {
     fn a_device_without_space_is_told() {
         let path = PathBuf::from("/dev/full");
         if !path.exists() {
-            return eprintln!("skipped: there is no /dev/full here");
+            // Past the test runner, which hides what a passing test prints.
+            return drop(writeln!(std::io::stderr(), "skipped: there is no /dev/full here"));
         }
         let mut journal = Journal::append_lines(path).unwrap();
         journal.push(b"a\n");

@@ -15,13 +15,14 @@ pub mod progress;
 pub mod report;
 pub mod summary;
 pub mod tensorboard;
+mod terminal;
 pub mod wording;
 
 pub use jsonl::Jsonl;
 pub use plain::Plain;
 pub use progress::Progress;
 pub use report::ReportView;
-pub use summary::summary;
+pub use summary::{Left, summary};
 pub use tensorboard::TensorBoard;
 
 /// Something that looks at events as they come.

@@ -5,7 +5,7 @@ use super::course::Course;
 use super::wording::counted;
 use std::io::Write;
 use thalweg_core::Result;
-use thalweg_core::event::{Event, Level, Record};
+use thalweg_core::event::{Event, Record};
 
 /// Seconds between two lines about steps.
 const PATIENCE: f64 = 5.0;
@@ -48,9 +48,8 @@ impl<W: Write + Send> Plain<W> {
 
 impl<W: Write + Send> View for Plain<W> {
     fn record(&mut self, record: &Record) -> Result<()> {
-        let warning = matches!(&record.event, Event::Notice { level: Level::Warning, .. });
         for line in self.course.follow(record) {
-            if warning || !self.quiet {
+            if !self.quiet || line.starts_with("warning: ") {
                 self.say(&line);
             }
         }
@@ -77,6 +76,7 @@ impl<W: Write + Send> View for Plain<W> {
 mod tests {
     use super::super::course::tests::{at, epoch, started, step};
     use super::*;
+    use thalweg_core::event::Level;
 
     fn lines(quiet: bool) -> Vec<String> {
         let mut output = Vec::new();

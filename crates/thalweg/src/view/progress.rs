@@ -7,12 +7,17 @@
 //! ```
 
 use super::course::Course;
+use super::terminal::Homing;
 use super::{View, colours};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use console::Term;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use thalweg_core::Result;
 use thalweg_core::event::{Event, Record};
+
+/// How many times a second the bar is drawn at most.
+const DRAWN: u8 = 20;
 
 /// How often the spinner turns.
 const TURN: Duration = Duration::from_millis(120);
@@ -29,10 +34,11 @@ pub struct Progress {
 impl Progress {
     /// A bar on stderr; it ends at `max_steps` if the job does.
     pub fn stderr(max_steps: Option<u64>) -> Progress {
-        Progress::on(ProgressDrawTarget::stderr(), colours(), max_steps)
+        Progress::on(Term::buffered_stderr(), DRAWN, colours(), max_steps)
     }
 
-    fn on(target: ProgressDrawTarget, coloured: bool, max_steps: Option<u64>) -> Progress {
+    fn on(terminal: impl TermLike + 'static, hz: u8, coloured: bool, max_steps: Option<u64>) -> Progress {
+        let target = ProgressDrawTarget::term_like_with_hz(Box::new(Homing(terminal)), hz);
         Progress {
             bar: ProgressBar::with_draw_target(None, target),
             course: Course::new(max_steps),
@@ -128,8 +134,7 @@ mod tests {
 
     fn on_80_columns() -> (InMemoryTerm, Progress) {
         let terminal = InMemoryTerm::new(20, 80);
-        let target = ProgressDrawTarget::term_like_with_hz(Box::new(terminal.clone()), 255);
-        (terminal, Progress::on(target, false, None))
+        (terminal.clone(), Progress::on(terminal, 255, false, None))
     }
 
     fn notice() -> Event {
@@ -158,6 +163,21 @@ mod tests {
 
         view.close().unwrap();
         assert_eq!(terminal.contents().lines().count(), 4, "the bar goes, the lines stay");
+    }
+
+    #[test]
+    fn an_echoed_interrupt_leaves_no_line_of_the_bar_behind() {
+        let (terminal, mut view) = on_80_columns();
+        view.record(&at(0.0, started(0))).unwrap();
+        view.record(&at(1.0, step(4, 20_000.0))).unwrap();
+        terminal.write_str("^C").unwrap();
+        let stopping = Event::Stopping { ranks: Vec::new(), hosts: Vec::new() };
+        view.record(&Record { time: 2.0, rank: None, event: stopping }).unwrap();
+        let contents = terminal.contents();
+        let lines: Vec<&str> = contents.lines().collect();
+        assert_eq!(lines.len(), 5, "{contents}");
+        assert!(lines[2].starts_with("stopping after this step"), "{contents}");
+        assert_eq!(contents.matches("epoch").count(), 1, "{contents}");
     }
 
     #[test]

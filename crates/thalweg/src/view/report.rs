@@ -111,6 +111,7 @@ impl View for ReportView {
                 self.report.algorithm.clone_from(algorithm);
                 self.start(*first_step);
             }
+            Event::Stopping { ranks, .. } if !ranks.is_empty() => self.report.stopped_by.clone_from(ranks),
             Event::Step { step, samples_per_s, .. } => {
                 self.pace.add((step + 1).saturating_sub(self.report.steps), *samples_per_s);
                 self.report.steps = step + 1;
@@ -189,6 +190,7 @@ fn blank(name: &str, job: &Job) -> Report {
         ranks: Vec::new(),
         audit: Vec::new(),
         failures: Vec::new(),
+        stopped_by: Vec::new(),
         error: None,
     }
 }

@@ -6,8 +6,19 @@ use std::path::Path;
 use thalweg_core::event::Outcome;
 use thalweg_core::report::{RankReport, Report};
 
-/// What happened, what came out, where it is and what to try next. The extra lines come before the advice.
-pub fn summary(report: &Report, folder: &Path, extra: &[String]) -> String {
+/// What a run left behind, and how it was asked for.
+#[derive(Clone, Copy)]
+pub struct Left<'a> {
+    /// Where everything is.
+    pub folder: &'a Path,
+    /// Whether there is a checkpoint to go on from.
+    pub checkpoint: bool,
+    /// What stands behind `thalweg train` to run the job again; nothing if only the kept job says all of it.
+    pub again: Option<&'a str>,
+}
+
+/// What happened, what came out, where it is and what to try next.
+pub fn summary(report: &Report, left: Left<'_>) -> String {
     let mut text = String::from("\n");
     let mut line = |name: &str, what: String| {
         let _ = writeln!(text, "{name:<9} {what}");
@@ -16,18 +27,27 @@ pub fn summary(report: &Report, folder: &Path, extra: &[String]) -> String {
     if !report.last.is_empty() {
         line("result", result(report));
     }
-    line("time", time(report));
+    if report.train_s > 0.0 {
+        line("time", time(report));
+    }
     if let Some(shares) = shares(&report.ranks) {
         line("ranks", shares);
     }
-    let result = if report.outcome == Outcome::Interrupted { "checkpoints/" } else { "model.safetensors" };
-    line("files", format!("{}/ {result}, report.json, events.jsonl", folder.display()));
-    for extra in extra {
-        line("", extra.clone());
+    let result = match report.outcome {
+        Outcome::Interrupted if left.checkpoint => "checkpoints/, ",
+        Outcome::Interrupted => "",
+        _ => "model.safetensors, ",
+    };
+    line("files", format!("{}/ {result}report.json, events.jsonl", left.folder.display()));
+    if report.world.is_empty() {
+        // Nothing came of it: there is nothing to go on from or to compare with.
+        return text;
     }
     text.push_str("\ntry next\n");
-    for (command, what) in next(report, folder) {
-        let _ = writeln!(text, "  {command:<width$}  {what}", width = 44);
+    let next = next(report, left);
+    let width = next.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0).max(44);
+    for (command, what) in next {
+        let _ = writeln!(text, "  {command:<width$}  {what}");
     }
     text
 }
@@ -49,8 +69,10 @@ fn said(report: &Report, key: &str) -> String {
     }
 }
 
-fn workers(report: &Report) -> usize {
-    report.world.last().map_or(1, |world| world.workers)
+/// How many workers there were, or would have been.
+fn workers(report: &Report) -> u64 {
+    let wanted = || report.job.get("engine.workers").and_then(|value| value.as_u64());
+    report.world.last().map(|world| world.workers as u64).or_else(wanted).unwrap_or(1)
 }
 
 /// `"dense 128 relu", "dense auto"`, or the name of a network of the zoo.
@@ -73,12 +95,13 @@ fn what_happened(report: &Report) -> String {
     {
         let _ = write!(strategy, ", {}", report.algorithm);
     }
+    let what = format!("{} with {}\n{:<9}", said(report, "data.source"), model(report), "");
+    let workers = counted(workers(report), "worker");
+    if report.world.is_empty() {
+        return format!("{what} before {workers} ({strategy}) had begun to train");
+    }
     format!(
-        "{} with {}\n{:<9} on {} ({strategy}) for {}, {}",
-        said(report, "data.source"),
-        model(report),
-        "",
-        counted(workers(report) as u64, "worker"),
+        "{what} on {workers} ({strategy}) for {}, {}",
         counted(report.epochs.iter().filter(|epoch| !epoch.validation.is_empty()).count() as u64, "epoch"),
         counted(report.steps, "step"),
     )
@@ -136,12 +159,12 @@ fn shares(ranks: &[RankReport]) -> Option<String> {
     ))
 }
 
-fn next(report: &Report, folder: &Path) -> Vec<(String, &'static str)> {
-    let folder = folder.display();
+fn next(report: &Report, left: Left<'_>) -> Vec<(String, &'static str)> {
+    let folder = left.folder.display();
     let mut lines = Vec::new();
-    if report.outcome == Outcome::Interrupted {
+    if left.checkpoint && report.outcome == Outcome::Interrupted {
         lines.push((format!("thalweg resume {folder}"), "go on where it stopped"));
-    } else {
+    } else if report.outcome != Outcome::Interrupted {
         lines.push((format!("thalweg evaluate {folder}"), "measure the model again"));
         let source = said(report, "data.source");
         let (input, what) = match source.strip_suffix(".gz").unwrap_or(&source).ends_with(".txt") {
@@ -151,14 +174,16 @@ fn next(report: &Report, folder: &Path) -> Vec<(String, &'static str)> {
         lines.push((format!("thalweg predict {folder} {input}"), what));
     }
     let others = if workers(report) == 4 { 2 } else { 4 };
-    let job = if said(report, "data.source") == "builtin:digits" {
-        String::new()
-    } else {
-        format!("{folder}/job.toml ")
+    let job = match left.again {
+        Some("") => String::new(),
+        Some(job) => format!("{job} "),
+        None => format!("{folder}/job.toml "),
     };
     lines.push((format!("thalweg train {job}--workers {others}"), "other workers, the same result"));
     lines.push(("thalweg strategies".into(), "other ways to share the work"));
-    lines.push(("thalweg init data.csv".into(), "a job for your own data"));
+    if said(report, "data.source") == "builtin:digits" {
+        lines.push(("thalweg init data.csv".into(), "a job for your own data"));
+    }
     lines.push((format!("tensorboard --logdir {folder}"), "curves"));
     lines
 }
@@ -170,6 +195,10 @@ mod tests {
     use std::time::Duration;
     use thalweg_core::Job;
     use thalweg_core::report::{EpochReport, World};
+
+    fn left<'a>(folder: &'a str, checkpoint: bool, again: Option<&'a str>) -> Left<'a> {
+        Left { folder: Path::new(folder), checkpoint, again }
+    }
 
     fn report(outcome: Outcome) -> Report {
         let (view, _) = ReportView::open(Path::new("nowhere"), "digits-1", &Job::default(), false);
@@ -195,8 +224,7 @@ mod tests {
 
     #[test]
     fn a_newcomer_reads_what_happened_and_what_to_try() {
-        let text =
-            summary(&report(Outcome::Completed), Path::new("runs/digits-1"), &["also: a.onnx".to_string()]);
+        let text = summary(&report(Outcome::Completed), left("runs/digits-1", true, Some("")));
         let expected = "
 trained   builtin:digits with \"dense 128 relu\", \"dense auto\"
           on 2 workers (allreduce, ring) for 20 epochs, 460 steps
@@ -204,7 +232,6 @@ result    validation accuracy 0.9750, loss 0.0812
 time      1.2 s of training at 41 k samples/s, 1.9 s in all
 ranks     computing 60/80%, exchanging 20/20%, waiting 20/0%; 18.0 MiB sent
 files     runs/digits-1/ model.safetensors, report.json, events.jsonl
-          also: a.onnx
 
 try next
   thalweg evaluate runs/digits-1                measure the model again
@@ -230,8 +257,36 @@ try next
 
     #[test]
     fn an_interrupted_job_is_told_how_to_go_on() {
-        let text = summary(&report(Outcome::Interrupted), Path::new("runs/a"), &[]);
+        let text = summary(&report(Outcome::Interrupted), left("runs/a", true, None));
         assert!(text.contains("stopped") && text.contains("thalweg resume runs/a"), "{text}");
+        assert!(text.contains("runs/a/ checkpoints/, report.json"), "{text}");
+    }
+
+    #[test]
+    fn a_job_stopped_before_it_began_promises_nothing() {
+        let (view, _) = ReportView::open(Path::new("nowhere"), "digits-1", &Job::default(), false);
+        let report = view.finish(Outcome::Interrupted, None, Duration::from_millis(1900));
+        let text = summary(&report, left("runs/a", false, Some("")));
+        let expected = "
+stopped   builtin:digits with \"dense 128 relu\", \"dense auto\"
+          before 2 workers (allreduce) had begun to train
+files     runs/a/ report.json, events.jsonl
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_users_own_job_and_data_are_spoken_of() {
+        let mut report = report(Outcome::Completed);
+        report.job.insert("data.source".into(), "iris.csv".into());
+        let folder = "runs/a-folder-with-quite-a-long-name-1";
+        let text = summary(&report, left(folder, true, Some("iris.toml")));
+        assert!(text.contains("  thalweg train iris.toml --workers 4 "), "{text}");
+        assert!(!text.contains("thalweg init"), "{text}");
+        let column = |what: &str| text.lines().find_map(|line| line.find(what)).unwrap();
+        assert_eq!(column("use it"), column("curves"), "{text}");
+        let text = summary(&report, left(folder, true, None));
+        assert!(text.contains(&format!("thalweg train {folder}/job.toml --workers 4")), "{text}");
     }
 
     #[test]

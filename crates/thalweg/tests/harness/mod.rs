@@ -10,7 +10,7 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -32,6 +32,26 @@ const MARK: &str = "THALWEG_HARNESS_MARK";
 /// What other launchers set; the machine that runs the tests may be a worker of one.
 const LAUNCHERS: [&str; 5] = ["OMPI_", "PMI", "SLURM_", "MASTER_", "THALWEG_"];
 const RANKS: [&str; 4] = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
+
+/// A job that is always in the middle of an epoch: many small steps, none of them quick.
+pub const BUSY: [&str; 11] = [
+    "train",
+    "--out",
+    "run",
+    "--set",
+    "train.global_batch=1",
+    "--set",
+    r#"model.layers=["dense 1024 relu", "dense 256 relu", "dense auto"]"#,
+    "--set",
+    "train.epochs=1000",
+    "--set",
+    "fault.checkpoint_every=0",
+];
+
+/// Says why a test does nothing here, past the test runner, which hides what a passing test prints.
+pub fn skip(why: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+}
 
 /// A folder with the processes that run in it.
 pub struct Site {

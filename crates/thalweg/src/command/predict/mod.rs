@@ -2,6 +2,7 @@
 
 mod text;
 
+use crate::preflight::nothing_started;
 use clap::{Args, ValueEnum};
 use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
@@ -121,9 +122,6 @@ struct Answers<'a> {
 
 impl Answers<'_> {
     fn write(&mut self, saved: &SavedModel, input: &str, output: &mut impl Write) -> Result<()> {
-        if self.format == Format::Csv {
-            self.header(output).map_err(|error| unwritable(&error))?;
-        }
         let source = Path::new(input).is_dir() || matches!(ending(input), "libsvm" | "svm" | "parquet");
         if source {
             return self.answer_source(saved, input, output);
@@ -134,8 +132,12 @@ impl Answers<'_> {
             Format::Jsonl => Records::json(reader, self.schema),
         };
         let mut batch = records.empty_batch();
-        while records.next_batch(AT_ONCE, &mut batch)? {
+        // Nothing is written before the first rows are known to make sense.
+        let mut more = records.next_batch(AT_ONCE, &mut batch)?;
+        self.header(output)?;
+        while more {
             self.answer(&batch, output)?;
+            more = records.next_batch(AT_ONCE, &mut batch)?;
         }
         Ok(())
     }
@@ -145,8 +147,9 @@ impl Answers<'_> {
         let mut layers = Layers::default();
         layers.add_file("the model's job", &saved.job).map_err(Error::data)?;
         layers.set("data.source", input.into(), Origin::Flag(format!("predict {input}")));
-        let rows = Data::open_with(&Job::resolve(layers)?.spec.data, self.schema)?;
+        let rows = Data::open_with(&Job::resolve(layers)?.spec.data, self.schema).map_err(nothing_started)?;
         let mut batch = rows.empty_batch();
+        self.header(output)?;
         let mut next = 0;
         while next < rows.len() {
             let end = (next + AT_ONCE as u64).min(rows.len());
@@ -169,7 +172,14 @@ impl Answers<'_> {
         Ok(())
     }
 
-    fn header(&self, output: &mut impl Write) -> io::Result<()> {
+    fn header(&self, output: &mut impl Write) -> Result<()> {
+        match self.format {
+            Format::Csv => self.names(output).map_err(|error| unwritable(&error)),
+            Format::Jsonl => Ok(()),
+        }
+    }
+
+    fn names(&self, output: &mut impl Write) -> io::Result<()> {
         match self.schema.task {
             _ if self.schema.reconstruct => {
                 let names: Vec<String> = self.schema.names().iter().map(|name| quoted(name)).collect();
@@ -251,9 +261,10 @@ fn open(input: &str) -> Result<Box<dyn BufRead>> {
         return Ok(Box::new(BufReader::new(io::stdin())));
     }
     let file = File::open(input).map_err(|error| {
-        let mut refused = Error::io(format!("cannot read {input}"), &error);
-        refused.kind = Kind::Job;
-        refused
+        nothing_started(match error.kind() {
+            io::ErrorKind::NotFound => thalweg_data::missing(Path::new(input)),
+            _ => Error::io(format!("cannot read {input}"), &error),
+        })
     })?;
     let reader = BufReader::new(file);
     Ok(if input.ends_with(".gz") {
