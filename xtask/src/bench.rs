@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measurements of what the project promises.
 
 mod allreduce;
+mod compute;
 mod measurement;
 mod session;
 mod trust;
@@ -17,6 +18,8 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Subject {
+    /// Training speed and memory beside PyTorch's
+    Compute(compute::Arguments),
     /// How long failures take to end a job: a killed, a stopped, a missing worker, Ctrl-C
     Trust(trust::Arguments),
     /// How long an all-reduce takes, beside Open MPI over TCP and Gloo
@@ -26,6 +29,7 @@ enum Subject {
 /// Measures it.
 pub fn run(arguments: &Arguments) -> Outcome {
     match &arguments.subject {
+        Subject::Compute(arguments) => compute::run(arguments),
         Subject::Trust(arguments) => trust::run(arguments),
         Subject::Allreduce(arguments) => allreduce::run(arguments),
     }

@@ -93,6 +93,8 @@ fn values_out_of_range_are_refused() {
     for (assignment, reason) in [
         ("engine.workers=0", "between 1 and 4096"),
         ("engine.workers=5000", "between 1 and 4096"),
+        ("engine.threads=0", "between 1 and 64"),
+        ("engine.threads=65", "between 1 and 64"),
         ("engine.port=70000", "at most 65535"),
         ("train.global_batch=0", "at least 1"),
         ("train.epochs=0", "at least 1"),
@@ -379,6 +381,7 @@ fn the_hash_changes_with_every_key() {
         "fault.checkpoint_every=5",
         "fault.checkpoint_keep=5",
         "engine.workers=3",
+        "engine.threads=2",
         "engine.port=5",
     ];
     let mut hashes = HashSet::from([JobSpec::default().hash()]);

@@ -10,6 +10,9 @@ use crate::op::product::Product;
 use crate::op::sparse::SparseInput;
 use crate::pass::MOST_INPUTS;
 use crate::plan::{Place, Plan, Step};
+use crate::shares;
+use crate::team::Team;
+use std::sync::Arc;
 use thalweg_core::model::Density;
 use thalweg_core::{Batch, Features, Gradient, Hooks, Layout, Result, Tally};
 
@@ -18,7 +21,9 @@ pub const MOST_PARTS: usize = 3;
 
 /// What a kernel sees: its inputs, its output, and the pass it belongs to.
 pub struct Call<'a, 'p> {
-    /// Rows of the batch.
+    /// The first row of the batch that it works on.
+    pub first: usize,
+    /// Rows of the batch that it works on.
     pub rows: usize,
     /// What it reads; the one that it works on in place is empty.
     pub inputs: &'a [&'a [f32]],
@@ -48,6 +53,8 @@ pub struct Pass<'p> {
     pub memory: &'p mut Memory,
     /// Who listens.
     pub hooks: &'p mut dyn Hooks,
+    /// Who helps.
+    pub team: &'p Team,
 }
 
 /// What kernels keep from step to step.
@@ -78,9 +85,17 @@ pub struct Executor {
     /// The features written out, where the batch has them in another form and a kernel wants numbers.
     features: Vec<f32>,
     memory: Memory,
+    /// The memory of each share of a step.
+    memories: Vec<Memory>,
+    team: Arc<Team>,
 }
 
 impl Executor {
+    /// An executor that works with a team.
+    pub fn with(team: Arc<Team>) -> Executor {
+        Executor { team, ..Executor::default() }
+    }
+
     /// Runs a plan and returns what the loss counted. The gradient buffer is written by plans that have gradients.
     #[expect(clippy::too_many_arguments, reason = "the pass in full, from one caller")]
     pub fn run(
@@ -95,13 +110,13 @@ impl Executor {
         hooks: &mut dyn Hooks,
     ) -> Result<Tally> {
         self.prepare(plan, batch);
-        let Executor { slots, features, memory } = self;
+        let Executor { slots, features, memory, memories, team } = self;
         let features = match &batch.features {
             Features::Dense(values) => values.as_slice(),
             _ => features.as_slice(),
         };
-        let mut pass = Pass { batch, scale, seed, tally: Tally::default(), memory, hooks };
-        let mut room = Room { slots, parameters, gradient, features };
+        let mut pass = Pass { batch, scale, seed, tally: Tally::default(), memory, hooks, team };
+        let mut room = Room { slots, parameters, gradient, features, memories };
         for step in &plan.steps {
             room.run(step, &mut pass)?;
             if let (Some(tensor), Place::Gradient(range)) = (step.announce, &step.output) {
@@ -146,6 +161,7 @@ struct Room<'a> {
     parameters: &'a [f32],
     gradient: &'a mut [f32],
     features: &'a [f32],
+    memories: &'a mut Vec<Memory>,
 }
 
 impl Room<'_> {
@@ -176,7 +192,7 @@ impl Room<'_> {
         {
             *taken = std::mem::take(&mut self.slots[*slot]);
         }
-        let Room { slots, parameters, gradient, features } = self;
+        let Room { slots, parameters, gradient, features, memories } = self;
         let read = |place: &Place, len: usize| -> &[f32] {
             match place {
                 Place::Slot(slot) => &slots[*slot][..len],
@@ -191,9 +207,7 @@ impl Room<'_> {
             Place::Gradient(range) => &mut gradient[range.clone()],
             _ => &mut taken[..len],
         };
-        if let Some(place) = &step.load {
-            output.copy_from_slice(resolve(place, len, &read));
-        }
+        let load = step.load.as_ref().map(|place| resolve(place, len, &read));
         let mut inputs: [&[f32]; MOST_INPUTS] = [&[]; MOST_INPUTS];
         for ((input, place), shape) in inputs.iter_mut().zip(&step.inputs).zip(&step.shapes) {
             *input = resolve(place, shape.len(rows), &read);
@@ -202,7 +216,12 @@ impl Room<'_> {
         for ((slice, taken), part) in part_slices.iter_mut().zip(&mut taken_parts).zip(&step.parts) {
             *slice = part.as_ref().map(|(_, shape)| &mut taken[..shape.len(rows)]);
         }
+        let operator = step.op.operator();
+        let together = pass.team.threads() > 1 && step.shape.has_rows() && operator.is_by_rows(pass.batch);
+        let work = if together { rows.saturating_mul(step.work) } else { 0 };
+        let count = shares::count(pass.team, rows, work);
         let mut call = Call {
+            first: 0,
             rows,
             inputs: &inputs[..step.inputs.len()],
             shapes: &step.shapes,
@@ -211,7 +230,14 @@ impl Room<'_> {
             parts: part_slices,
             pass,
         };
-        let result = step.op.operator().run(&mut call);
+        let result = if count > 1 {
+            shares::run(operator, call, load, count, memories)
+        } else {
+            if let Some(values) = load {
+                call.output.copy_from_slice(values);
+            }
+            operator.run(&mut call)
+        };
         if let Place::Slot(slot) = step.output {
             self.slots[slot] = taken;
         }

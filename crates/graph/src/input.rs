@@ -46,7 +46,11 @@ impl Input {
 
     /// Numbers per row.
     pub fn width(self) -> usize {
-        self.sizes().iter().product()
+        match self {
+            Input::Flat(width) => width,
+            Input::Image(sizes) => sizes.iter().product(),
+            Input::Symbols { window, vocabulary } => window * vocabulary,
+        }
     }
 }
 

@@ -49,6 +49,8 @@ pub mod op;
 pub mod optimizer;
 pub mod pass;
 pub mod plan;
+mod shares;
+pub mod team;
 pub mod zoo;
 
 pub use activation::Activation;
@@ -60,3 +62,4 @@ pub use layer::Layer;
 pub use loss::Loss;
 pub use network::{Network, Options};
 pub use optimizer::Optimizer;
+pub use team::Team;

@@ -15,9 +15,11 @@ use crate::op::distance::{Distance, Judgement};
 use crate::op::elementwise::Step;
 use crate::op::last::Last;
 use crate::op::softmax::Softmax;
-use crate::pass::{gather, inference, optimize, softmax_loss};
+use crate::pass::{early_pool, gather, inference, optimize, softmax_loss};
 use crate::plan::Plan;
+use crate::team::Team;
 use std::fmt;
+use std::sync::Arc;
 use thalweg_core::spec::model::BatchStatistics;
 use thalweg_core::{Error, JobSpec, Layout, Result, Schema, Task};
 
@@ -177,6 +179,11 @@ impl Network {
         })
     }
 
+    /// The same network, run by a team of threads.
+    pub fn with_team(self, team: Arc<Team>) -> Network {
+        Network { executor: Executor::with(team), ..self }
+    }
+
     /// Numbers the network reads per row.
     pub fn inputs(&self) -> usize {
         self.input.width()
@@ -209,6 +216,7 @@ fn compile(graph: &Graph) -> (Plan, Plan, Plan, Layout) {
     for parameter in graph.parameters.iter().rev() {
         layout.push(&parameter.name, &parameter.shape, parameter.role, parameter.density);
     }
+    let graph = &early_pool::run(graph);
     let fused = softmax_loss::run(&gather::run(graph));
     let training = Plan::gradients(&optimize(&differentiate(&fused.without_answer())), &layout);
     let evaluation = Plan::loss(&optimize(&inference::run(&fused.without_answer())), &layout);

@@ -50,6 +50,8 @@ pub struct Step {
     pub parts: Vec<Option<(usize, Shape)>>,
     /// The tensor of the layout whose gradient is then complete.
     pub announce: Option<usize>,
+    /// About how long it takes, as the number of elements per row that could be read and written once in that time.
+    pub work: usize,
 }
 
 /// What to run in which order, and how much memory it takes.
@@ -244,7 +246,10 @@ impl<'a> Planner<'a> {
         }
         let shapes = self.graph.input_shapes(id).into_iter().cloned().collect();
         let (op, shape) = (node.op.clone(), node.shape.clone());
-        Step { op, node: id, inputs, shapes, output, shape, load, parts, announce }
+        let flops = op.operator().flops(&self.graph.input_shapes(id), &shape);
+        // A product makes about sixteen operations in the time of one element.
+        let work = shape.per_row() + usize::try_from(flops / 16).unwrap_or(usize::MAX / 2);
+        Step { op, node: id, inputs, shapes, output, shape, load, parts, announce, work }
     }
 
     /// The slot of an input that is not read again, for a kernel that works in place.

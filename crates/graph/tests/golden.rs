@@ -1,7 +1,7 @@
 //! Numbers made with PyTorch 2.15 (`golden/pytorch.py` prints them).
 
 use thalweg_core::{Batch, Features, Model, NoHooks, Targets};
-use thalweg_graph::{Activation, Network};
+use thalweg_graph::{Activation, Network, Team};
 
 /// Multiples of 1/64, the same as in the script.
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -16,7 +16,7 @@ fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, what: &str) {
 }
 
 /// Loss and gradient (mean over four rows) of a 3-5-`outputs` network.
-fn loss_and_gradient(activation: Activation, classes: Option<usize>) -> (f64, Vec<f32>) {
+fn loss_and_gradient(activation: Activation, classes: Option<usize>, threads: usize) -> (f64, Vec<f32>) {
     let hidden = Network::with_inputs(3).dense(5, activation);
     let (network, targets) = match classes {
         Some(count) => {
@@ -24,7 +24,7 @@ fn loss_and_gradient(activation: Activation, classes: Option<usize>) -> (f64, Ve
         }
         None => (hidden.dense(1, Activation::None).regression(), Targets::Values(numbers(4, 11))),
     };
-    let mut network = network.unwrap();
+    let mut network = network.unwrap().with_team(Team::eager(threads));
     let sizes = network.layout().tensors().iter().map(|tensor| tensor.len()).enumerate();
     let parameters: Vec<f32> = sizes.flat_map(|(index, len)| numbers(len, 20 + index)).collect();
     let features = Features::Dense(numbers(12, 10));
@@ -35,9 +35,11 @@ fn loss_and_gradient(activation: Activation, classes: Option<usize>) -> (f64, Ve
 }
 
 fn check(activation: Activation, classes: Option<usize>, loss: f64, gradient: &[f64]) {
-    let (got_loss, got) = loss_and_gradient(activation, classes);
-    assert!((got_loss - loss).abs() < 2e-7, "{activation:?}: {got_loss}, expected {loss}");
-    assert_close(&got, gradient, 2e-7, &format!("{activation:?} {classes:?}"));
+    for threads in [1, 2] {
+        let (got_loss, got) = loss_and_gradient(activation, classes, threads);
+        assert!((got_loss - loss).abs() < 2e-7, "{activation:?}: {got_loss}, expected {loss}");
+        assert_close(&got, gradient, 2e-7, &format!("{activation:?} {classes:?}, {threads} threads"));
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Loss and gradient of every layer against numbers made with PyTorch (`golden/layers.py` writes `golden/layers.txt`).
 
 use thalweg_core::{Batch, Features, Model, NoHooks, Targets, Task};
-use thalweg_graph::{Input, Network};
+use thalweg_graph::{Input, Network, Team};
 
 const ROWS: usize = 3;
 
@@ -35,19 +35,22 @@ fn losses_and_gradients_are_those_of_pytorch() {
             [height, width, channels] => (Input::Image([height, width, channels]), 3),
             _ => panic!("{input}"),
         };
-        let mut network = Network::build_for(&layers, input, classes, Task::Classification).unwrap();
-        let parameters = numbers(network.layout().len(), 20);
-        let mut got = vec![f32::NAN; parameters.len()];
-        let batch = batch(input, classes);
-        let tally = network.gradient(&parameters, &batch, 1.0, &mut got, &mut NoHooks).unwrap();
-        let loss: f64 = loss.parse().unwrap();
-        assert!((tally.loss - loss).abs() < 1e-5 * loss, "{name}: {} instead of {loss}", tally.loss);
-        let expected: Vec<f32> = gradient.split(' ').map(|word| word.parse().unwrap()).collect();
-        assert_eq!(got.len(), expected.len(), "{name}");
-        for (index, (got, expected)) in got.iter().zip(&expected).enumerate() {
-            let tensor = &network.layout().at(index).unwrap().name;
-            let close = (got - expected).abs() <= 1e-5 + 1e-4 * expected.abs();
-            assert!(close, "{name}: {tensor}: {got} instead of {expected}");
+        let network = Network::build_for(&layers, input, classes, Task::Classification).unwrap();
+        for threads in [1, 2] {
+            let mut network = network.clone().with_team(Team::eager(threads));
+            let parameters = numbers(network.layout().len(), 20);
+            let mut got = vec![f32::NAN; parameters.len()];
+            let batch = batch(input, classes);
+            let tally = network.gradient(&parameters, &batch, 1.0, &mut got, &mut NoHooks).unwrap();
+            let loss: f64 = loss.parse().unwrap();
+            assert!((tally.loss - loss).abs() < 1e-5 * loss, "{name}: {} instead of {loss}", tally.loss);
+            let expected: Vec<f32> = gradient.split(' ').map(|word| word.parse().unwrap()).collect();
+            assert_eq!(got.len(), expected.len(), "{name}");
+            for (index, (got, expected)) in got.iter().zip(&expected).enumerate() {
+                let tensor = &network.layout().at(index).unwrap().name;
+                let close = (got - expected).abs() <= 1e-5 + 1e-4 * expected.abs();
+                assert!(close, "{name}: {tensor}: {got} instead of {expected}");
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use reference::{InputKind, Plain, densified, part, random_batch};
 use thalweg_core::{Batch, Error, Features, Gradient, Hooks, Model, NoHooks, Rng, Tally, Targets};
-use thalweg_graph::{Activation, Network};
+use thalweg_graph::{Activation, Network, Team};
 
 /// A random network, parameters for it and rows to learn from.
 #[derive(Debug)]
@@ -48,6 +48,7 @@ prop_compose! {
         last in activation(),
         classes in prop::option::of(1usize..6),
         rows in 0..=most_rows,
+        threads in 1usize..4,
         seed: u64,
     ) -> Case {
         let mut rng = Rng::keyed(seed, "case", &[]);
@@ -62,7 +63,7 @@ prop_compose! {
         let network = match classes {
             Some(_) => builder.classification(),
             None => builder.regression(),
-        }.unwrap();
+        }.unwrap().with_team(Team::eager(threads));
         let layout = network.layout().clone();
         let parameters = (0..layout.len()).map(|_| 0.7 * rng.normal()).collect();
         let batch = random_batch(&mut rng, kind, rows, width, classes);

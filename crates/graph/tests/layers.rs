@@ -3,11 +3,12 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use thalweg_core::{Batch, Error, Features, Gradient, Hooks, Model, NoHooks, Rng, Targets, Task};
-use thalweg_graph::{Input, Network, Options};
+use thalweg_graph::{Input, Network, Options, Team};
 
-/// A network from texts, on rows of that shape.
-fn network(layers: &[String], input: Input, classes: usize) -> Network {
-    Network::build_for(layers, input, classes, Task::Classification).unwrap()
+/// A network from texts, on rows of that shape, run by one to three threads as the seed has it.
+fn network(layers: &[String], input: Input, classes: usize, seed: u64) -> Network {
+    let team = Team::eager(1 + (seed % 3) as usize);
+    Network::build_for(layers, input, classes, Task::Classification).unwrap().with_team(team)
 }
 
 fn texts(layers: &[&str]) -> Vec<String> {
@@ -37,7 +38,7 @@ fn check_slopes(
     rows: usize,
     seed: u64,
 ) -> Result<(), TestCaseError> {
-    let mut network = network(layers, input, classes);
+    let mut network = network(layers, input, classes, seed);
     let mut rng = Rng::keyed(seed, "layers", &[]);
     let batch = random_batch(&mut rng, input, rows, classes);
     let layout = network.layout().clone();
@@ -165,7 +166,7 @@ proptest! {
             false => (images, Input::Image([6, 6, 2]), 3),
         };
         prop_assume!(!layers.iter().any(|layer| layer.starts_with("batchnorm")));
-        let mut network = network(&layers, input, classes);
+        let mut network = network(&layers, input, classes, seed);
         let mut rng = Rng::keyed(seed, "parts", &[]);
         let whole = random_batch(&mut rng, input, rows, classes);
         let mut parameters = vec![0.0; network.layout().len()];
@@ -207,6 +208,29 @@ fn images_of_a_single_pixel_or_line_are_images() {
 }
 
 #[test]
+fn the_same_threads_give_the_same_bits() {
+    let text = Input::Symbols { window: 5, vocabulary: 5 };
+    let image = Input::Image([6, 6, 2]);
+    let all = image_layers().into_iter().map(|layers| (layers, image, 3));
+    for (layers, input, classes) in all.chain(sequence_layers().into_iter().map(|layers| (layers, text, 5))) {
+        let whole = random_batch(&mut Rng::keyed(1, "bits", &[]), input, 7, classes);
+        let built = Network::build_for(&layers, input, classes, Task::Classification).unwrap();
+        let mut parameters = vec![0.0; built.layout().len()];
+        built.initialize(1, &mut parameters);
+        for threads in [1, 2, 3] {
+            let bits = |_| {
+                let mut gradient = vec![f32::NAN; parameters.len()];
+                let mut network = built.clone().with_team(Team::eager(threads));
+                network.gradient(&parameters, &whole, 0.5, &mut gradient, &mut NoHooks).unwrap();
+                gradient.iter().map(|value| value.to_bits()).collect::<Vec<u32>>()
+            };
+            let runs: Vec<_> = (0..3).map(bits).collect();
+            assert!(runs.iter().all(|run| *run == runs[0]), "{layers:?} with {threads} threads");
+        }
+    }
+}
+
+#[test]
 fn images_without_pixels_and_windows_beyond_the_edge_are_refused() {
     let complaint = |layers: &[&str], sizes| {
         let built = Network::build_for(&texts(layers), Input::Image(sizes), 3, Task::Classification);
@@ -239,7 +263,7 @@ fn an_embedding_announces_the_rows_it_touched() {
     for layers in
         [texts(&["embedding 2 positions", "dense auto"]), texts(&["embedding 2", "lstm 3", "dense auto"])]
     {
-        let mut network = network(&layers, input, 9);
+        let mut network = network(&layers, input, 9, 1);
         let mut batch = random_batch(&mut Rng::keyed(1, "rows", &[]), input, 2, 9);
         batch.features = Features::Tokens { symbols: vec![7, 2, 2, 5, 7, 2], window: 3, vocabulary: 9 };
         let mut parameters = vec![0.0; network.layout().len()];

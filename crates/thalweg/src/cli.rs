@@ -146,7 +146,7 @@ impl Cli {
             Some(Command::Config(args)) if args.keys => command::config::run_keys(args.json).map(|()| 0),
             Some(Command::Config(args)) => command::config::run(&args.job.resolve()?, args.json).map(|()| 0),
             Some(Command::Doctor(args)) => args.run(),
-            Some(Command::Bench(args)) => command::bench::run(&args).map(|()| 0),
+            Some(Command::Bench(args)) => command::bench::run(&args),
             Some(Command::Strategies { json }) => command::strategies::run(json).map(|()| 0),
         }
     }

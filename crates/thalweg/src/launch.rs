@@ -39,7 +39,18 @@ pub fn as_launcher(trainer: &Trainer, job: &Job) -> Result<Finish> {
     };
     let ended = results
         .record(&Record { time: unix_time(), rank: None, event })
-        .and_then(|()| local::launch(&plan, &signals.pass_on(), &mut |record| results.record(record)))
+        .and_then(|()| {
+            let (incoming, mut limit) = (signals.pass_on(), trainer.time_limit);
+            local::launch(&plan, &incoming, &mut |record| {
+                if let (Event::Step { step, .. }, Some((steps, time))) = (&record.event, limit)
+                    && *step >= steps
+                {
+                    signals.stop_after(time);
+                    limit = None;
+                }
+                results.record(record)
+            })
+        })
         .map_err(after_start);
     results.close(ended.map(code_of))
 }

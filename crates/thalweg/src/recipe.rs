@@ -4,19 +4,22 @@ use std::cell::RefCell;
 use thalweg_core::spec::model::ModelSpec;
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::Data;
-use thalweg_graph::{Input, Network, Options, zoo};
+use thalweg_graph::{Input, Network, Options, Team, zoo};
 use thalweg_train::Recipe;
 
 /// Data and model as the job file says.
 pub struct JobRecipe {
     model: ModelSpec,
     options: Options,
+    /// Threads of each worker, and workers.
+    threads: [usize; 2],
 }
 
 impl JobRecipe {
     /// For a job.
     pub fn new(job: &JobSpec) -> JobRecipe {
-        JobRecipe { model: job.model.clone(), options: Options::of(job) }
+        let threads = [job.engine.threads, job.engine.workers];
+        JobRecipe { model: job.model.clone(), options: Options::of(job), threads }
     }
 }
 
@@ -28,12 +31,14 @@ impl Recipe for JobRecipe {
     }
     fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
         let network = Network::for_schema(&self.layers(schema)?, schema, self.options);
-        Ok(Box::new(network.map_err(|mut error| {
+        let network = network.map_err(|mut error| {
             if let Some(zoo) = self.model.zoo {
                 error.message = format!("model.zoo: {} does not fit the data: {}", zoo.name(), error.message);
             }
             error
-        })?))
+        })?;
+        let [threads, ranks] = self.threads;
+        Ok(Box::new(network.with_team(Team::of(threads, ranks))))
     }
     fn layers(&self, schema: &Schema) -> Result<Vec<String>> {
         match self.model.zoo {

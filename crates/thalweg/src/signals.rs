@@ -4,6 +4,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use thalweg_core::{Error, Result};
 
 /// What is done about a signal.
@@ -62,6 +63,17 @@ impl Signals {
         let (sender, receiver) = channel();
         self.set(Answer::Pass(sender));
         receiver
+    }
+
+    /// Asks for a stop by itself after that time, as a user would.
+    pub fn stop_after(&self, time: Duration) {
+        let answer = Arc::clone(&self.answer);
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            if let Answer::Pass(sender) = &*answer.lock().unwrap_or_else(PoisonError::into_inner) {
+                let _ = sender.send(SIGINT);
+            }
+        });
     }
 
     /// The exit code of a process that was interrupted: by its own last signal, or for another one's.

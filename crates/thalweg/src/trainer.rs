@@ -5,6 +5,7 @@ use crate::launch;
 use crate::recipe::{JobRecipe, OwnRecipe};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 use thalweg_cluster::engine::environment::{self, Place};
 use thalweg_core::report::Report;
 use thalweg_core::spec::{Job, Layers, Origin};
@@ -40,6 +41,7 @@ pub struct Trainer {
     pub(crate) summary: bool,
     pub(crate) again: Option<String>,
     pub(crate) command: Option<Vec<OsString>>,
+    pub(crate) time_limit: Option<(u64, Duration)>,
     complaints: Vec<String>,
 }
 
@@ -121,6 +123,18 @@ impl Trainer {
     /// One host of several.
     pub fn nodes(mut self, nodes: Option<Nodes>) -> Trainer {
         self.nodes = nodes;
+        self
+    }
+
+    /// Asks the workers to stop, as Ctrl-C would, so much time after they have made some steps.
+    pub fn stop_after(mut self, steps: u64, time: Duration) -> Trainer {
+        self.time_limit = Some((steps, time));
+        self
+    }
+
+    /// What the workers run, if not this very command.
+    pub fn worker_command(mut self, command: Vec<OsString>) -> Trainer {
+        self.command = Some(command);
         self
     }
 

@@ -110,9 +110,9 @@ impl Worker<'_> {
     /// A step that nobody else knows of: what it tells of all is estimated from this worker's share.
     pub fn finish_alone(&mut self, step: &Step) -> Result<()> {
         self.rider.read(&self.buffer[self.parts.parameters.len()..]);
-        let Rider { loss, stop, .. } = &mut self.rider;
+        let Rider { loss, stopping, .. } = &mut self.rider;
         *loss *= self.workers as f64;
-        *stop = false;
+        stopping.clear();
         self.finish(step)
     }
 }

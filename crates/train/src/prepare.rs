@@ -11,7 +11,7 @@ use thalweg_core::event::{Event, Outcome};
 use thalweg_core::spec::{Job, Layers};
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::{Data, Statistics};
-use thalweg_graph::Optimizer;
+use thalweg_graph::{Optimizer, Team};
 
 /// Where data and model come from: the job file, or a program of one's own.
 pub trait Recipe {
@@ -50,7 +50,8 @@ pub fn run(rank: &mut Rank, assignment: &Assignment<'_>) -> Result<Outcome> {
     check_parts(job, model.as_ref())?;
     rank.agree("model", &model.layout().hash())?;
     let mut parameters = vec![0.0; model.layout().len()];
-    let mut optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout());
+    let team = Team::of(job.engine.threads, job.engine.workers);
+    let mut optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout()).with_team(team);
     let start = start(rank, assignment, data_digest, model.as_ref(), &mut parameters, &mut optimizer)?;
     let layers = assignment.recipe.layers(&data.schema)?;
     let parts = crate::worker::Parts { data, model, parameters, optimizer, layers };

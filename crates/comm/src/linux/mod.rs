@@ -7,4 +7,4 @@ mod process;
 
 pub use host::{host_name, interface_of, outward_addresses};
 pub use machine::Machine;
-pub use process::{kill_group, signal_name};
+pub use process::{kill_group, peak_memory_of_children, signal_name};

@@ -1,5 +1,6 @@
-//! Signals to process groups, and their names.
+//! Signals to process groups, their names, and what processes used.
 
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -7,6 +8,12 @@ use nix::unistd::Pid;
 pub fn kill_group(process: u32) {
     // A group that is gone already is what we want: nothing to do about an error.
     let _ = killpg(Pid::from_raw(process as i32), Signal::SIGKILL);
+}
+
+/// The most memory that any process held which this one started and saw the end of, in bytes.
+pub fn peak_memory_of_children() -> Option<u64> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;
+    u64::try_from(usage.max_rss()).ok().map(|kibibytes| kibibytes * 1024)
 }
 
 /// The name of a signal: `SIGKILL`.

@@ -3,6 +3,9 @@
 use super::section::section;
 use super::setting::choice;
 
+/// Most threads of a worker.
+pub const MOST_THREADS: usize = 64;
+
 choice! {
     /// Who starts the ranks.
     EngineKind {
@@ -18,6 +21,8 @@ section! {
         kind: EngineKind = EngineKind::Local;
         /// How many workers there are, over all machines.
         workers: usize = 2;
+        /// How many threads each worker computes with.
+        threads: usize = 1;
         /// The port rank 0 listens on; 0: any free one (one machine only).
         port: u64 = 0;
     }

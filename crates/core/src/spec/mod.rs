@@ -216,6 +216,10 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
     if workers == 0 || workers > 4096 {
         complain("engine.workers", format!("must be between 1 and 4096, is {workers}"));
     }
+    if !(1..=engine::MOST_THREADS).contains(&spec.engine.threads) {
+        let reason = format!("must be between 1 and {}, is {}", engine::MOST_THREADS, spec.engine.threads);
+        complain("engine.threads", reason);
+    }
     if spec.engine.port > 65535 {
         complain("engine.port", format!("must be at most 65535, is {}", spec.engine.port));
     }

@@ -1,4 +1,4 @@
-//! Loops over slices: everything but the matrix products. They are plain Rust that vectorises; see [`dispatch`] for how
+//! Loops over slices, and the heart of the matrix products. They are plain Rust that vectorises; see [`dispatch`] for how
 //! the instruction set is chosen.
 
 pub mod activate;
@@ -8,6 +8,7 @@ pub mod columns;
 pub mod dispatch;
 pub mod exponential;
 pub mod normalize;
+pub mod panel;
 pub mod pool;
 pub mod recurrent;
 pub mod reduce;

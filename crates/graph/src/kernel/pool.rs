@@ -47,14 +47,39 @@ dispatch! {
     }
 }
 
+/// Channels that are worked on while they stay in registers.
+const LANES: usize = 16;
+
+/// Calls `each` for the results one after the other, with the place of a result and those of the points under it.
+#[inline(always)]
+fn results(window: &Window, image: [usize; 3], rows: usize, mut each: impl FnMut(usize, &Under<'_>)) {
+    let [height, width, channels] = image;
+    let Ok([downs, acrosses]) = window.places([height, width]) else { return };
+    for row in 0..rows {
+        for down in 0..downs {
+            for across in 0..acrosses {
+                let result = ((row * downs + down) * acrosses + across) * channels;
+                each(result, &Under { window, image, row, place: [down, across] });
+            }
+        }
+    }
+}
+
+/// Where a window stands: the row of the batch, and the place.
+struct Under<'a> {
+    window: &'a Window,
+    image: [usize; 3],
+    row: usize,
+    place: [usize; 2],
+}
+
 dispatch! {
     /// The largest point of each result.
     pub fn largest(output: &mut [f32], images: &[f32], window: &Window, image: [usize; 3], rows: usize) {
-        let channels = image[2];
-        points(window, image, rows, |result, point, _| {
-            let most = output[result..result + channels].iter_mut();
-            for (most, value) in most.zip(&images[point..point + channels]) {
-                *most = if *value <= *most { *most } else { *value };
+        results(window, image, rows, |result, under| {
+            for (block, most) in output[result..result + image[2]].chunks_mut(LANES).enumerate() {
+                let (best, _) = best_of(images, under, block * LANES, most.len());
+                most.copy_from_slice(&best[..most.len()]);
             }
         });
     }
@@ -70,15 +95,67 @@ dispatch! {
         image: [usize; 3],
         rows: usize,
     ) {
+        results(window, image, rows, |result, under| {
+            let most = output[result..result + image[2]].chunks_mut(LANES);
+            let chosen = chosen[result..result + image[2]].chunks_mut(LANES);
+            for (block, (most, chosen)) in most.zip(chosen).enumerate() {
+                let (best, numbers) = best_of(images, under, block * LANES, most.len());
+                most.copy_from_slice(&best[..most.len()]);
+                chosen.copy_from_slice(&numbers[..most.len()]);
+            }
+        });
+    }
+}
+
+/// The largest of a few channels under a place, and which points they are.
+#[inline(always)]
+fn best_of(images: &[f32], under: &Under<'_>, begin: usize, count: usize) -> ([f32; LANES], [f32; LANES]) {
+    let ([height, width, channels], window) = (under.image, under.window);
+    let (mut most, mut chosen) = ([f32::NEG_INFINITY; LANES], [0.0; LANES]);
+    for y in 0..window.size[0] {
+        let Some(line) = window.under(0, under.place[0], y, height) else { continue };
+        for x in 0..window.size[1] {
+            let Some(point) = window.under(1, under.place[1], x, width) else { continue };
+            let point = ((under.row * height + line) * width + point) * channels;
+            let number = (y * window.size[1] + x) as f32;
+            let values = &images[point + begin..][..count];
+            let mut whole = [0.0; LANES];
+            let values = match <&[f32; LANES]>::try_from(values) {
+                Ok(values) => values,
+                Err(_) => {
+                    whole[..count].copy_from_slice(values);
+                    &whole
+                }
+            };
+            for lane in 0..LANES {
+                // Asked this way round, a number that is not one wins and stays visible.
+                let stays = values[lane] <= most[lane];
+                most[lane] = if stays { most[lane] } else { values[lane] };
+                chosen[lane] = if stays { chosen[lane] } else { number };
+            }
+        }
+    }
+    (most, chosen)
+}
+
+dispatch! {
+    /// Gives each result's gradient to the point that was chosen, and nothing to the others; windows do not overlap and
+    /// leave no point out.
+    pub fn hand_chosen(
+        output: &mut [f32],
+        delta: &[f32],
+        chosen: &[f32],
+        window: &Window,
+        image: [usize; 3],
+        rows: usize,
+    ) {
         let channels = image[2];
         points(window, image, rows, |result, point, number| {
-            let most = output[result..result + channels].iter_mut();
-            let chosen = chosen[result..result + channels].iter_mut();
-            for ((most, chosen), value) in most.zip(chosen).zip(&images[point..point + channels]) {
-                // Asked this way round, a number that is not one wins and stays visible.
-                let stays = *value <= *most;
-                *most = if stays { *most } else { *value };
-                *chosen = if stays { *chosen } else { number as f32 };
+            let delta = delta[result..result + channels].iter();
+            let chosen = chosen[result..result + channels].iter();
+            let points = output[point..point + channels].iter_mut();
+            for ((point, delta), chosen) in points.zip(delta).zip(chosen) {
+                *point = if *chosen == number as f32 { *delta } else { 0.0 };
             }
         });
     }

@@ -7,10 +7,13 @@ use crate::autodiff::Tape;
 use crate::executor::{Call, room};
 use crate::graph::{NodeId, Shape};
 use crate::kernel::attention::{log_weights, weights_from_logs};
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
-/// Queries at a time.
+/// Most queries at a time.
 const BLOCK: usize = 64;
+
+/// A causal sequence up to this long goes in smaller blocks: the first queries see few of its keys.
+const SHORT: usize = 128;
 
 /// The input holds queries, keys and values side by side, `[positions, 3 * width]`; each head takes its share of every
 /// one. Beside the result: per head and query the logarithm of the sum of its weights.
@@ -51,8 +54,9 @@ impl Sizes {
 
     /// The blocks of queries: first query, number of queries, number of keys that any of them sees.
     fn blocks(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
-        (0..self.positions).step_by(BLOCK).map(|begin| {
-            let count = BLOCK.min(self.positions - begin);
+        let block = if self.causal && self.positions <= SHORT { BLOCK / 2 } else { BLOCK };
+        (0..self.positions).step_by(block).map(move |begin| {
+            let count = block.min(self.positions - begin);
             (begin, count, if self.causal { begin + count } else { self.positions })
         })
     }
@@ -81,6 +85,10 @@ impl Operator for Attention {
 
     fn parts(&self, inputs: &[&Shape]) -> Vec<Shape> {
         vec![inputs[0].with_sizes(&[self.heads, inputs[0].sizes()[0]])]
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
@@ -150,6 +158,10 @@ impl Operator for AttentionGradient {
     fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
         expect_inputs(inputs, 4)?;
         Ok(inputs[1].clone())
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {

@@ -5,6 +5,8 @@ use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
 use crate::kernel::columns;
+use crate::shares;
+use crate::team::{MOST_SHARES, Team};
 use thalweg_core::Result;
 
 /// Sums over all lines of a value, one per column.
@@ -22,7 +24,7 @@ impl Operator for ColumnSums {
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
-        column_sums(call.output, call.inputs[0], &mut call.pass.memory.sums);
+        column_sums(call.pass.team, call.output, call.inputs[0], &mut call.pass.memory.sums);
         Ok(())
     }
 
@@ -33,12 +35,26 @@ impl Operator for ColumnSums {
     }
 }
 
-/// Writes each column's sum.
-pub fn column_sums(result: &mut [f32], values: &[f32], sums: &mut Vec<f64>) {
+/// Writes each column's sum; threads share the lines, and their sums are added in order.
+pub fn column_sums(team: &Team, result: &mut [f32], values: &[f32], sums: &mut Vec<f64>) {
+    let width = result.len().max(1);
+    let lines = values.len() / width;
+    let count = shares::count(team, lines, values.len());
     sums.clear();
-    sums.resize(result.len(), 0.0);
-    columns::add_lines(sums, values);
-    for (result, sum) in result.iter_mut().zip(sums) {
+    sums.resize(count * width, 0.0);
+    let mut rest = sums.chunks_exact_mut(width);
+    let mut parts: [Option<&mut [f64]>; MOST_SHARES] = std::array::from_fn(|_| rest.next());
+    team.each(&mut parts[..count], |index, part| {
+        let own = shares::bounds(lines, index, count);
+        if let Some(part) = part {
+            columns::add_lines(part, &values[own.start * width..own.end * width]);
+        }
+    });
+    let (total, others) = sums.split_at_mut(width);
+    for part in others.chunks_exact(width) {
+        total.iter_mut().zip(part).for_each(|(total, part)| *total += part);
+    }
+    for (result, sum) in result.iter_mut().zip(total) {
         *result = *sum as f32;
     }
 }
@@ -50,9 +66,9 @@ mod tests {
     #[test]
     fn columns_add_up() {
         let mut result = [f32::NAN; 2];
-        column_sums(&mut result, &[1.0, 2.0, 3.0, 4.0], &mut Vec::new());
+        column_sums(&Team::default(), &mut result, &[1.0, 2.0, 3.0, 4.0], &mut Vec::new());
         assert_eq!(result, [4.0, 6.0]);
-        column_sums(&mut result, &[], &mut Vec::new());
+        column_sums(&Team::default(), &mut result, &[], &mut Vec::new());
         assert_eq!(result, [0.0, 0.0]);
     }
 }

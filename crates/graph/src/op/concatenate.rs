@@ -4,7 +4,7 @@ use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// All inputs side by side; they differ in their last size only.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,6 +33,10 @@ impl Operator for Concatenate {
             }
             None => Ok(first.with_width(inputs.iter().map(|shape| shape.width()).sum())),
         }
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
@@ -77,6 +81,10 @@ impl Operator for Columns {
             true => Ok(inputs[0].with_width(self.count)),
             false => Err(format!("expected at least {} columns, got {}", self.begin + self.count, inputs[0])),
         }
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {

@@ -4,15 +4,20 @@
 //! product with the `[filters, height * width * channels]` weight; few enough that the lines stay in the second cache.
 //! The gradients unfold again instead of keeping the lines: memory is dearer than copying.
 
+use super::direct::Direct;
 use super::elementwise::Elementwise;
-use super::matrix::{Matrix, MatrixMut, multiply};
+use super::matrix::{Matrix, MatrixMut, Packed, multiply, multiply_packed};
 use super::window::Window;
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::{Call, room};
 use crate::graph::{NodeId, Shape};
+use crate::kernel::arithmetic;
 use crate::kernel::unfold::{fold, unfold};
-use thalweg_core::Result;
+use crate::shares;
+use crate::team::MOST_SHARES;
+use std::ops::Range;
+use thalweg_core::{Batch, Result};
 
 /// Unfolded numbers at a time: 512 KiB.
 const CHUNK: usize = 1 << 17;
@@ -96,6 +101,11 @@ impl Sizes {
         (CHUNK / (self.lines() * self.line).max(1)).max(1)
     }
 
+    /// How to do without unfolding, where that is possible.
+    fn direct(&self, window: &Window) -> Option<Direct> {
+        Direct::new(self.image, window, self.places, self.filters, self.groups)
+    }
+
     fn flops(&self) -> u64 {
         2 * (self.lines() * self.filters * self.line) as u64
     }
@@ -120,26 +130,44 @@ impl Operator for Convolution {
         Ok(shape)
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let filters = call.shape.width();
         let sizes = Sizes::known(&self.window, self.groups, call.shapes[0].sizes(), filters);
         let (lines, own) = (sizes.lines(), filters / sizes.groups);
-        let scratch = &mut call.pass.memory.scratch;
+        let direct = sizes.direct(&self.window);
+        let packed = Packed::len(sizes.line, own);
+        let kept = direct.as_ref().map_or(sizes.groups * packed, Direct::packed_len);
+        let unfolded = if direct.is_some() { 0 } else { sizes.images_at_once() * lines * sizes.line };
+        let scratch = room(&mut call.pass.memory.scratch, kept + unfolded);
+        let (kept, unfolded) = scratch.split_at_mut(kept);
+        if direct.is_none() {
+            for (group, room) in kept.chunks_exact_mut(packed.max(1)).enumerate() {
+                let weight = &call.inputs[1][group * own * sizes.line..][..own * sizes.line];
+                Packed::new(room, Matrix::new(weight, own, sizes.line).transposed());
+            }
+        }
         for begin in (0..call.rows).step_by(sizes.images_at_once()) {
             let count = sizes.images_at_once().min(call.rows - begin);
             let images = &call.inputs[0][begin * sizes.image_len()..][..count * sizes.image_len()];
             let place = begin * lines * filters..(begin + count) * lines * filters;
             let output = &mut call.output[place.clone()];
-            let unfolded = room(scratch, count * lines * sizes.line);
-            for group in 0..sizes.groups {
-                unfold(unfolded, images, sizes.image, &self.window, sizes.places, sizes.groups, group);
-                let weight = &call.inputs[1][group * own * sizes.line..][..own * sizes.line];
-                multiply(
-                    MatrixMut::strided(&mut output[group * own..], count * lines, own, filters),
-                    Matrix::new(unfolded, count * lines, sizes.line),
-                    Matrix::new(weight, own, sizes.line).transposed(),
-                    false,
-                );
+            if let Some(direct) = &direct {
+                direct.forward(output, images, call.inputs[1], kept);
+            } else {
+                let unfolded = &mut unfolded[..count * lines * sizes.line];
+                for (group, weight) in kept.chunks_exact(packed.max(1)).enumerate() {
+                    unfold(unfolded, images, sizes.image, &self.window, sizes.places, sizes.groups, group);
+                    multiply_packed(
+                        MatrixMut::strided(&mut output[group * own..], count * lines, own, filters),
+                        Matrix::new(unfolded, count * lines, sizes.line),
+                        &Packed::again(weight, sizes.line, own),
+                        false,
+                    );
+                }
             }
             let mut operands = [&[][..]; crate::pass::MOST_INPUTS];
             let steps = self.epilogue.steps.iter().filter(|step| step.takes_operand());
@@ -190,27 +218,35 @@ impl Operator for ConvolutionWeightGradient {
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let filters = call.shapes[0].width();
         let sizes = Sizes::known(&self.window, self.groups, call.shapes[1].sizes(), filters);
-        let (lines, own) = (sizes.lines(), filters / sizes.groups);
-        if call.rows == 0 {
-            call.output.fill(0.0);
-        }
-        let scratch = &mut call.pass.memory.scratch;
-        for begin in (0..call.rows).step_by(sizes.images_at_once()) {
-            let count = sizes.images_at_once().min(call.rows - begin);
-            let images = &call.inputs[1][begin * sizes.image_len()..][..count * sizes.image_len()];
-            let delta = &call.inputs[0][begin * lines * filters..][..count * lines * filters];
-            let unfolded = room(scratch, count * lines * sizes.line);
-            for group in 0..sizes.groups {
-                unfold(unfolded, images, sizes.image, &self.window, sizes.places, sizes.groups, group);
-                let gradient = &mut call.output[group * own * sizes.line..][..own * sizes.line];
-                multiply(
-                    MatrixMut::new(gradient, own, sizes.line),
-                    Matrix::strided(&delta[group * own..], count * lines, own, filters).transposed(),
-                    Matrix::new(unfolded, count * lines, sizes.line),
-                    begin > 0,
-                );
+        let (rows, len, inputs, team) = (call.rows, call.output.len(), call.inputs, call.pass.team);
+        let work = usize::try_from(sizes.flops() / 16).unwrap_or(usize::MAX);
+        let count = shares::count(team, rows, rows.saturating_mul(work));
+        let direct = sizes.direct(&self.window).filter(Direct::has_whole_panels);
+        let unfolded = match &direct {
+            Some(direct) => direct.gradient_len(),
+            None => sizes.images_at_once().min(rows) * sizes.lines() * sizes.line,
+        };
+        // The first share's sum goes straight into the result; the others' are added to it in order.
+        let memory = room(&mut call.pass.memory.scratch, (count - 1) * len + count * unfolded);
+        let (sums, lines) = memory.split_at_mut((count - 1) * len);
+        let mut sums = std::iter::once(&mut *call.output).chain(sums.chunks_mut(len.max(1)));
+        let mut lines = lines.chunks_mut(unfolded.max(1));
+        let mut parts: [Option<(&mut [f32], &mut [f32])>; MOST_SHARES] =
+            std::array::from_fn(|_| Some((sums.next()?, lines.next().unwrap_or_default())));
+        team.each(&mut parts[..count], |index, part| {
+            let (Some((sum, lines)), own) = (part, shares::bounds(rows, index, count)) else { return };
+            match &direct {
+                Some(direct) if !own.is_empty() => {
+                    let len = sizes.lines() * filters;
+                    let delta = &inputs[0][own.start * len..own.end * len];
+                    let images = &inputs[1][own.start * sizes.image_len()..own.end * sizes.image_len()];
+                    direct.weight_gradient(sum, delta, images, lines);
+                }
+                _ => self.add_up(own, &sizes, inputs, sum, lines),
             }
-        }
+        });
+        let others = &call.pass.memory.scratch[..(count - 1) * len];
+        others.chunks_exact(len.max(1)).for_each(|other| arithmetic::add(call.output, other));
         Ok(())
     }
 
@@ -218,6 +254,39 @@ impl Operator for ConvolutionWeightGradient {
 
     fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
         Sizes::known(&self.window, self.groups, inputs[1].sizes(), inputs[0].width()).flops()
+    }
+}
+
+impl ConvolutionWeightGradient {
+    /// Writes the sum over some images; `unfolded` is room for their lines.
+    fn add_up(
+        &self,
+        rows: Range<usize>,
+        sizes: &Sizes,
+        inputs: &[&[f32]],
+        sum: &mut [f32],
+        unfolded: &mut [f32],
+    ) {
+        let (lines, filters, own) = (sizes.lines(), sizes.filters, sizes.filters / sizes.groups);
+        if rows.is_empty() {
+            sum.fill(0.0);
+        }
+        for begin in rows.clone().step_by(sizes.images_at_once()) {
+            let count = sizes.images_at_once().min(rows.end - begin);
+            let images = &inputs[1][begin * sizes.image_len()..][..count * sizes.image_len()];
+            let delta = &inputs[0][begin * lines * filters..][..count * lines * filters];
+            let unfolded = &mut unfolded[..count * lines * sizes.line];
+            for group in 0..sizes.groups {
+                unfold(unfolded, images, sizes.image, &self.window, sizes.places, sizes.groups, group);
+                let gradient = &mut sum[group * own * sizes.line..][..own * sizes.line];
+                multiply(
+                    MatrixMut::new(gradient, own, sizes.line),
+                    Matrix::strided(&delta[group * own..], count * lines, own, filters).transposed(),
+                    Matrix::new(unfolded, count * lines, sizes.line),
+                    begin > rows.start,
+                );
+            }
+        }
     }
 }
 
@@ -231,23 +300,33 @@ impl Operator for ConvolutionInputGradient {
         Ok(inputs[0].with_sizes(&self.image))
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let filters = call.shapes[0].width();
         let sizes = Sizes::known(&self.window, self.groups, &self.image, filters);
         let (lines, own) = (sizes.lines(), filters / sizes.groups);
-        let scratch = &mut call.pass.memory.scratch;
+        let packed = Packed::len(own, sizes.line);
+        let unfolded = sizes.images_at_once() * lines * sizes.line;
+        let scratch = room(&mut call.pass.memory.scratch, sizes.groups * packed + unfolded);
+        let (kept, unfolded) = scratch.split_at_mut(sizes.groups * packed);
+        for (group, room) in kept.chunks_exact_mut(packed.max(1)).enumerate() {
+            let weight = &call.inputs[1][group * own * sizes.line..][..own * sizes.line];
+            Packed::new(room, Matrix::new(weight, own, sizes.line));
+        }
         for begin in (0..call.rows).step_by(sizes.images_at_once()) {
             let count = sizes.images_at_once().min(call.rows - begin);
             let images = &mut call.output[begin * sizes.image_len()..][..count * sizes.image_len()];
             let delta = &call.inputs[0][begin * lines * filters..][..count * lines * filters];
-            let unfolded = room(scratch, count * lines * sizes.line);
+            let unfolded = &mut unfolded[..count * lines * sizes.line];
             images.fill(0.0);
-            for group in 0..sizes.groups {
-                let weight = &call.inputs[1][group * own * sizes.line..][..own * sizes.line];
-                multiply(
+            for (group, weight) in kept.chunks_exact(packed.max(1)).enumerate() {
+                multiply_packed(
                     MatrixMut::new(unfolded, count * lines, sizes.line),
                     Matrix::strided(&delta[group * own..], count * lines, own, filters),
-                    Matrix::new(weight, own, sizes.line),
+                    &Packed::again(weight, own, sizes.line),
                     false,
                 );
                 fold(unfolded, images, sizes.image, &self.window, sizes.places, sizes.groups, group);

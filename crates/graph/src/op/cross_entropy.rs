@@ -9,6 +9,9 @@ use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
+use crate::shares;
+use crate::team::MOST_SHARES;
+use std::ops::Range;
 use thalweg_core::{Batch, Features, Result, Tally, Targets};
 
 /// The summed loss of the batch; beside it, the gradient of what it read, times the pass's scale.
@@ -16,6 +19,42 @@ use thalweg_core::{Batch, Features, Result, Tally, Targets};
 pub struct CrossEntropy {
     /// Whether it reads logits and takes their softmax itself, or reads shares.
     pub of_logits: bool,
+}
+
+/// Some rows, room for the gradient of what was read from them, and what they are blamed for.
+type Judged<'a> = (Range<usize>, Option<&'a mut [f32]>, Tally);
+
+impl CrossEntropy {
+    /// What some rows are blamed for, and the gradient of what was read from them.
+    fn judge(
+        self,
+        batch: &Batch,
+        scale: f32,
+        rows: Range<usize>,
+        shape: &Shape,
+        values: &[f32],
+        mut delta: Option<&mut [f32]>,
+    ) -> Tally {
+        let (classes, positions) = (shape.width(), shape.lines());
+        let mut tally = Tally { rows: rows.len() as u64, ..Tally::default() };
+        let share = 1.0 / positions as f64;
+        let scale = (f64::from(scale) * share) as f32;
+        let values = &values[rows.start * shape.per_row()..rows.end * shape.per_row()];
+        for (index, line) in values.chunks_exact(classes).enumerate() {
+            let (row, position) = (rows.start + index / positions, index % positions);
+            let class = true_class(batch, row, position, positions);
+            let delta = delta.as_deref_mut().map(|delta| &mut delta[index * classes..][..classes]);
+            let loss = match self.of_logits {
+                true => surprise_of_logits(line, class, scale, delta),
+                false => surprise_of_shares(line, class, scale, delta),
+            };
+            tally.loss += loss * share;
+            if position + 1 == positions {
+                tally.correct += u64::from(arg_max(line) == class);
+            }
+        }
+        tally
+    }
 }
 
 impl Operator for CrossEntropy {
@@ -33,24 +72,27 @@ impl Operator for CrossEntropy {
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
-        let (classes, positions) = (call.shapes[0].width(), call.shapes[0].lines());
-        let batch = call.pass.batch;
-        let mut tally = Tally { rows: call.rows as u64, ..Tally::default() };
-        let share = 1.0 / positions as f64;
-        let scale = (f64::from(call.pass.scale) * share) as f32;
-        for (index, line) in call.inputs[0].chunks_exact(classes).enumerate() {
-            let (row, position) = (index / positions, index % positions);
-            let class = true_class(batch, row, position, positions);
-            let delta = call.parts[0].as_deref_mut().map(|delta| &mut delta[index * classes..][..classes]);
-            let loss = match self.of_logits {
-                true => surprise_of_logits(line, class, scale, delta),
-                false => surprise_of_shares(line, class, scale, delta),
-            };
-            tally.loss += loss * share;
-            if position + 1 == positions {
-                tally.correct += u64::from(arg_max(line) == class);
+        let (shape, inputs) = (&call.shapes[0], call.inputs);
+        let (batch, scale, team) = (call.pass.batch, call.pass.scale, call.pass.team);
+        let count = shares::count(team, call.rows, inputs[0].len() * 4);
+        let mut rest = call.parts[0].take();
+        let mut parts: [Option<Judged<'_>>; MOST_SHARES] = std::array::from_fn(|index| {
+            let rows = if index < count { shares::bounds(call.rows, index, count) } else { return None };
+            let len = rows.len() * shape.per_row();
+            let delta = rest.take().map(|values| {
+                let (own, others) = values.split_at_mut(len);
+                rest = Some(others);
+                own
+            });
+            Some((rows, delta, Tally::default()))
+        });
+        team.each(&mut parts[..count], |_, part| {
+            if let Some((rows, delta, tally)) = part {
+                *tally = self.judge(batch, scale, rows.clone(), shape, inputs[0], delta.as_deref_mut());
             }
-        }
+        });
+        let mut tally = Tally::default();
+        parts.iter().flatten().for_each(|(_, _, part)| tally.add(part));
         call.output[0] = tally.loss as f32;
         call.pass.tally.add(&tally);
         Ok(())

@@ -4,7 +4,7 @@ use super::{Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// The sequence of each row moved on by one position, zeros in front.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,6 +18,10 @@ impl Operator for Delay {
     fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
         expect_inputs(inputs, 1)?;
         Ok(inputs[0].clone())
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {

@@ -7,7 +7,7 @@ use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
-use thalweg_core::{Result, Rng};
+use thalweg_core::{Batch, Result, Rng};
 
 /// Drops numbers, in place.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,12 +35,16 @@ impl Operator for Dropout {
         Some(0)
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let (seed, epoch) = (call.pass.seed, call.pass.batch.epoch);
         let keep = 1.0 / (1.0 - self.share);
         let threshold = (f64::from(self.share) * (1u64 << 32) as f64) as u64;
         let width = call.shape.per_row().max(1);
-        for (values, row) in call.output.chunks_exact_mut(width).zip(&call.pass.batch.rows) {
+        for (values, row) in call.output.chunks_exact_mut(width).zip(&call.pass.batch.rows[call.first..]) {
             let mut rng = Rng::keyed(seed, "dropout", &[epoch, *row, self.layer]);
             for pair in values.chunks_mut(2) {
                 let mut bits = rng.bits();

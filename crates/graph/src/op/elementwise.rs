@@ -8,7 +8,7 @@ use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
 use crate::kernel::{activate, arithmetic};
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// Elements of a block: 16 KiB, half of the usual first cache, the rest for an operand.
 const BLOCK: usize = 4096;
@@ -144,6 +144,10 @@ impl Operator for Elementwise {
 
     fn in_place(&self) -> Option<usize> {
         Some(0)
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {

@@ -4,7 +4,7 @@ use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
-use thalweg_core::{Features, Result};
+use thalweg_core::{Batch, Features, Result};
 
 /// Looks up the batch's symbols in the `[vocabulary, width]` table it reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,10 +37,15 @@ impl Operator for Embedding {
         Ok(Shape::rows(&[self.window, inputs[0].width()]))
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let (table, width) = (call.inputs[0], call.shape.width());
         let lines = call.output.chunks_exact_mut(width.max(1));
-        for (line, symbol) in lines.zip(symbols(&call.pass.batch.features)) {
+        let own = &symbols(&call.pass.batch.features)[call.first * self.window..];
+        for (line, symbol) in lines.zip(own) {
             line.copy_from_slice(&table[*symbol as usize * width..][..width]);
         }
         Ok(())

@@ -6,7 +6,7 @@ use super::{Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
-use thalweg_core::{Features, Result};
+use thalweg_core::{Batch, Features, Result};
 
 /// `features * weight^T`. The inputs are the `[units, width]` weight and the operands of the epilogue.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,13 +36,18 @@ impl Operator for FeatureProduct {
         Ok(shape)
     }
 
+    fn is_by_rows(&self, batch: &Batch) -> bool {
+        matches!(batch.features, Features::Dense(_))
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let (rows, weight) = (call.rows, call.inputs[0]);
         let [units, width] = [call.shapes[0].sizes()[0], call.shapes[0].sizes()[1]];
         match &call.pass.batch.features {
             Features::Dense(values) => {
                 let weight = Matrix::new(weight, units, width).transposed();
-                product(call.output, Matrix::new(values, rows, width), weight);
+                let values = &values[call.first * width..][..rows * width];
+                product(call.pass.team, call.output, Matrix::new(values, rows, width), weight);
             }
             _ => call.pass.memory.sparse.forward(call.output, weight, units, width),
         }
@@ -73,7 +78,7 @@ impl Operator for FeatureGradient {
         match &call.pass.batch.features {
             Features::Dense(values) => {
                 let delta = Matrix::new(delta, rows, units).transposed();
-                product(call.output, delta, Matrix::new(values, rows, self.width));
+                product(call.pass.team, call.output, delta, Matrix::new(values, rows, self.width));
             }
             _ => call.pass.memory.sparse.weight_gradient(call.output, delta, units, self.width),
         }

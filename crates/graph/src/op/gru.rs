@@ -2,14 +2,14 @@
 
 use super::column_sums::ColumnSums;
 use super::delay::Delay;
-use super::matrix::{Matrix, MatrixMut, multiply, transpose};
+use super::matrix::{Matrix, MatrixMut, Packed, multiply_packed};
 use super::product::Product;
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::{Call, room};
 use crate::graph::{NodeId, Shape};
 use crate::kernel::recurrent;
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// Reads what each position takes from the input, `[positions, 3 * units]`, the `[3 * units, units]` weight and its
 /// bias. The result holds the open gates and what the new state took from the old, `[positions, 4 * units]`; beside it
@@ -39,19 +39,22 @@ impl Operator for Gru {
         vec![inputs[0].with_width(inputs[1].width())]
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let (positions, units, rows) = (call.shape.sizes()[0], call.shapes[1].width(), call.rows);
-        let scratch = room(&mut call.pass.memory.scratch, 3 * (rows + units) * units);
-        let (from_state, turned) = scratch.split_at_mut(3 * rows * units);
-        transpose(turned, call.inputs[1], units);
-        let weight = Matrix::new(turned, units, 3 * units);
+        let scratch = room(&mut call.pass.memory.scratch, 3 * rows * units + Packed::len(units, 3 * units));
+        let (from_state, packed) = scratch.split_at_mut(3 * rows * units);
+        let weight = Packed::new(packed, Matrix::new(call.inputs[1], 3 * units, units).transposed());
         from_state.fill(0.0);
         let Some(answers) = call.parts[0].as_deref_mut() else { return Ok(()) };
         for position in 0..positions {
             if position > 0 && rows > 0 {
                 let before =
                     Matrix::strided(&answers[(position - 1) * units..], rows, units, positions * units);
-                multiply(MatrixMut::new(from_state, rows, 3 * units), before, weight, false);
+                multiply_packed(MatrixMut::new(from_state, rows, 3 * units), before, &weight, false);
             }
             for row in 0..rows {
                 let place = row * positions + position;
@@ -104,12 +107,17 @@ impl Operator for GruGradient {
         vec![inputs[0].with_width(3 * inputs[3].width())]
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let (positions, units, rows) = (call.shape.sizes()[0], call.shapes[3].width(), call.rows);
         let [delta, gates, answers] = [call.inputs[0], call.inputs[1], call.inputs[2]];
-        let weight = Matrix::new(call.inputs[3], 3 * units, units);
+        let scratch = room(&mut call.pass.memory.scratch, rows * units + Packed::len(3 * units, units));
         // The gradient of a position's answer that comes from the position behind it.
-        let carried = room(&mut call.pass.memory.scratch, rows * units);
+        let (carried, packed) = scratch.split_at_mut(rows * units);
+        let weight = Packed::new(packed, Matrix::new(call.inputs[3], 3 * units, units));
         carried.fill(0.0);
         let Some(from_state) = call.parts[0].as_deref_mut() else { return Ok(()) };
         for position in (0..positions).rev() {
@@ -128,7 +136,7 @@ impl Operator for GruGradient {
             if position > 0 && rows > 0 {
                 let wide = 3 * units;
                 let own = Matrix::strided(&from_state[position * wide..], rows, wide, positions * wide);
-                multiply(MatrixMut::new(carried, rows, units), own, weight, true);
+                multiply_packed(MatrixMut::new(carried, rows, units), own, &weight, true);
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// `positions x width` becomes `width`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +28,10 @@ impl Operator for Last {
             [positions, width] if *positions > 0 => Ok(inputs[0].with_sizes(&[*width])),
             _ => Err(format!("expected a sequence (positions x numbers), got {}", inputs[0])),
         }
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
@@ -60,6 +64,10 @@ impl Operator for LastGradient {
     fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
         expect_inputs(inputs, 1)?;
         Ok(inputs[0].with_sizes(&[self.positions, inputs[0].width()]))
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {

@@ -4,14 +4,14 @@
 //! Gates stand in the order input, forget, cell, output, as in PyTorch.
 
 use super::delay::Delay;
-use super::matrix::{Matrix, MatrixMut, multiply, transpose};
+use super::matrix::{Matrix, MatrixMut, Packed, multiply_packed};
 use super::product::Product;
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::{Call, room};
 use crate::graph::{NodeId, Shape};
 use crate::kernel::recurrent;
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// In place on what each position reads, `[positions, 4 * units]`, it leaves the open gates; the second input is the
 /// `[4 * units, units]` weight. Beside them: the answers and the cells, each `[positions, units]`.
@@ -45,25 +45,30 @@ impl Operator for Lstm {
         Some(0)
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let [positions, wide] = [call.shape.sizes()[0], call.shape.sizes()[1]];
         let (units, rows) = (wide / 4, call.rows);
         let [answers, cells, _] = &mut call.parts;
         let len = rows * positions * units;
-        let scratch = room(&mut call.pass.memory.scratch, wide * units + 2 * len);
-        let (turned, states) = scratch.split_at_mut(wide * units);
+        let packed = Packed::len(units, wide);
+        let scratch = room(&mut call.pass.memory.scratch, packed + 2 * len);
+        let (packed, states) = scratch.split_at_mut(packed);
         let (own_answers, own_cells) = states.split_at_mut(len);
         // Where nobody reads a part, the kernel still needs the position before.
         let answers = answers.as_deref_mut().unwrap_or(own_answers);
         let cells = cells.as_deref_mut().unwrap_or(own_cells);
-        transpose(turned, call.inputs[1], units);
-        let weight = Matrix::new(turned, units, wide);
+        let weight = Packed::new(packed, Matrix::new(call.inputs[1], wide, units).transposed());
         for position in 0..positions {
             if position > 0 && rows > 0 {
                 let before =
                     Matrix::strided(&answers[(position - 1) * units..], rows, units, positions * units);
                 let gates = &mut call.output[position * wide..];
-                multiply(MatrixMut::strided(gates, rows, wide, positions * wide), before, weight, true);
+                let gates = MatrixMut::strided(gates, rows, wide, positions * wide);
+                multiply_packed(gates, before, &weight, true);
             }
             for row in 0..rows {
                 let place = row * positions + position;
@@ -114,13 +119,19 @@ impl Operator for LstmGradient {
         Some(1)
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let [positions, wide] = [call.shape.sizes()[0], call.shape.sizes()[1]];
         let (units, rows) = (wide / 4, call.rows);
         let (delta, cells) = (call.inputs[0], call.inputs[2]);
-        let weight = Matrix::new(call.inputs[3], wide, units);
+        let packed = Packed::len(wide, units);
+        let scratch = room(&mut call.pass.memory.scratch, packed + 2 * rows * units);
+        let (packed, carried) = scratch.split_at_mut(packed);
+        let weight = Packed::new(packed, Matrix::new(call.inputs[3], wide, units));
         // The gradients of a position's answer and cell that come from the position behind it.
-        let carried = room(&mut call.pass.memory.scratch, 2 * rows * units);
         let (from_answers, from_cells) = carried.split_at_mut(rows * units);
         from_answers.fill(0.0);
         from_cells.fill(0.0);
@@ -139,7 +150,7 @@ impl Operator for LstmGradient {
             }
             if position > 0 && rows > 0 {
                 let gates = Matrix::strided(&call.output[position * wide..], rows, wide, positions * wide);
-                multiply(MatrixMut::new(from_answers, rows, units), gates, weight, false);
+                multiply_packed(MatrixMut::new(from_answers, rows, units), gates, &weight, false);
             }
         }
         Ok(())

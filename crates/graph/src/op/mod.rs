@@ -14,6 +14,7 @@ pub mod concatenate;
 pub mod convolution;
 pub mod cross_entropy;
 pub mod delay;
+mod direct;
 pub mod distance;
 pub mod dropout;
 pub mod elementwise;
@@ -38,7 +39,7 @@ use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
 use std::sync::Arc;
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// Everything a node can do.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,7 +136,7 @@ pub enum Op {
 
 impl Op {
     /// What the operator can say about itself.
-    pub fn operator(&self) -> &dyn Operator {
+    pub fn operator(&self) -> &(dyn Operator + Sync) {
         match self {
             Op::Parameter(_) | Op::Part(_) => &leaf::Named,
             Op::Features(op) => op,
@@ -214,6 +215,12 @@ pub trait Operator {
 
     /// Whether the result is the first input under another shape, so that nothing is computed.
     fn is_view(&self) -> bool {
+        false
+    }
+
+    /// Whether each row of result and parts depends on that row of the inputs only (and on inputs without rows), so
+    /// that threads can share the batch. Such an operator looks at [`Call::first`] if it reads the batch itself.
+    fn is_by_rows(&self, _batch: &Batch) -> bool {
         false
     }
 

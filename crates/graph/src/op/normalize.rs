@@ -5,7 +5,7 @@ use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
 use crate::kernel::normalize;
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// Added to the variance.
 const EPSILON: f32 = 1e-5;
@@ -34,6 +34,10 @@ impl Operator for Normalize {
 
     fn in_place(&self) -> Option<usize> {
         Some(0)
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
@@ -65,6 +69,10 @@ impl Operator for NormalizeGradient {
 
     fn in_place(&self) -> Option<usize> {
         Some(0)
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {

@@ -6,7 +6,7 @@ use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
 use crate::kernel::pool;
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// What becomes of the numbers under a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,10 @@ impl Operator for Pool {
         self.shape(inputs).into_iter().collect()
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let sizes = call.shapes[0].sizes();
         let (image, rows, window) = ([sizes[0], sizes[1], sizes[2]], call.rows, &self.window);
@@ -74,11 +78,9 @@ impl Operator for Pool {
                 pool::gather(output, images, window, image, rows, share(window));
             }
             (Pooling::Largest, None) => {
-                output.fill(f32::NEG_INFINITY);
                 pool::largest(output, images, window, image, rows);
             }
             (Pooling::Largest, Some(chosen)) => {
-                output.fill(f32::NEG_INFINITY);
                 pool::largest_chosen(output, chosen, images, window, image, rows);
             }
         }
@@ -105,6 +107,15 @@ impl Operator for Pool {
     }
 }
 
+impl PoolGradient {
+    /// Whether every point lies under exactly one place.
+    fn is_tiling(&self) -> bool {
+        let Window { size, stride, padding, dilation } = self.window;
+        let whole = self.image.iter().zip(size).all(|(image, size)| image.is_multiple_of(size));
+        size == stride && padding == [0; 2] && dilation == [1; 2] && whole
+    }
+}
+
 impl Operator for PoolGradient {
     fn describe(&self) -> String {
         "pool'".into()
@@ -114,14 +125,22 @@ impl Operator for PoolGradient {
         Ok(inputs[0].with_sizes(&self.image))
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let (image, rows, window) = (self.image, call.rows, &self.window);
-        call.output.fill(0.0);
         match self.pooling {
             Pooling::Mean => {
+                call.output.fill(0.0);
                 pool::spread(call.output, call.inputs[0], window, image, rows, share(window));
             }
+            Pooling::Largest if self.is_tiling() => {
+                pool::hand_chosen(call.output, call.inputs[0], call.inputs[1], window, image, rows);
+            }
             Pooling::Largest => {
+                call.output.fill(0.0);
                 pool::give_chosen(call.output, call.inputs[0], call.inputs[1], window, image, rows);
             }
         }

@@ -6,7 +6,7 @@ use super::{Op, Operator};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// `left * right`, either one transposed, each seen as a matrix of its last size. The inputs are the two factors, then
 /// the operands of the epilogue.
@@ -70,6 +70,10 @@ impl Operator for Product {
         Ok(shape)
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        !self.left_transposed
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let matrix = |index: usize, transposed: bool| {
             let width = call.shapes[index].width();
@@ -78,7 +82,7 @@ impl Operator for Product {
             if transposed { matrix.transposed() } else { matrix }
         };
         let (left, right) = (matrix(0, self.left_transposed), matrix(1, self.right_transposed));
-        product(call.output, left, right);
+        product(call.pass.team, call.output, left, right);
         self.epilogue.apply(call.output, call.shape.width(), &call.inputs[2..]);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The recurrent part of a plain recurrent layer: `tanh(read + weight * before)`.
 
 use super::delay::Delay;
-use super::matrix::{Matrix, MatrixMut, multiply, transpose};
+use super::matrix::{Matrix, MatrixMut, Packed, multiply_packed};
 use super::product::Product;
 use super::{Op, Operator, expect_inputs};
 use crate::activation::Activation;
@@ -9,7 +9,7 @@ use crate::autodiff::Tape;
 use crate::executor::{Call, room};
 use crate::graph::{NodeId, Shape};
 use crate::kernel::{activate, arithmetic};
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// In place on what each position reads, `[positions, units]`; the second input is the `[units, units]` weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,17 +36,20 @@ impl Operator for Rnn {
         Some(0)
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let [positions, units] = [call.shape.sizes()[0], call.shape.sizes()[1]];
-        let scratch = room(&mut call.pass.memory.scratch, (call.rows + units) * units);
-        let (before, turned) = scratch.split_at_mut(call.rows * units);
-        transpose(turned, call.inputs[1], units);
-        let weight = Matrix::new(turned, units, units);
+        let scratch = room(&mut call.pass.memory.scratch, call.rows * units + Packed::len(units, units));
+        let (before, packed) = scratch.split_at_mut(call.rows * units);
+        let weight = Packed::new(packed, Matrix::new(call.inputs[1], units, units).transposed());
         for position in 0..positions {
             if position > 0 && call.rows > 0 {
                 let wide = positions * units;
                 let result = MatrixMut::strided(&mut call.output[position * units..], call.rows, units, wide);
-                multiply(result, Matrix::new(before, call.rows, units), weight, true);
+                multiply_packed(result, Matrix::new(before, call.rows, units), &weight, true);
             }
             for (row, before) in before.chunks_exact_mut(units).enumerate() {
                 let now = &mut call.output[(row * positions + position) * units..][..units];
@@ -85,10 +88,15 @@ impl Operator for RnnGradient {
         Some(0)
     }
 
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let [positions, units] = [call.shape.sizes()[0], call.shape.sizes()[1]];
-        let weight = Matrix::new(call.inputs[2], units, units);
-        let carried = room(&mut call.pass.memory.scratch, call.rows * units);
+        let scratch = room(&mut call.pass.memory.scratch, call.rows * units + Packed::len(units, units));
+        let (carried, packed) = scratch.split_at_mut(call.rows * units);
+        let weight = Packed::new(packed, Matrix::new(call.inputs[2], units, units));
         carried.fill(0.0);
         for position in (0..positions).rev() {
             for (row, carried) in carried.chunks_exact(units).enumerate() {
@@ -100,7 +108,7 @@ impl Operator for RnnGradient {
             if position > 0 && call.rows > 0 {
                 let own =
                     Matrix::strided(&call.output[position * units..], call.rows, units, positions * units);
-                multiply(MatrixMut::new(carried, call.rows, units), own, weight, false);
+                multiply_packed(MatrixMut::new(carried, call.rows, units), own, &weight, false);
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// Each line's shares.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +26,10 @@ impl Operator for Softmax {
 
     fn in_place(&self) -> Option<usize> {
         Some(0)
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
@@ -55,6 +59,10 @@ impl Operator for SoftmaxGradient {
 
     fn in_place(&self) -> Option<usize> {
         Some(0)
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {

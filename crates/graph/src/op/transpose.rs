@@ -4,7 +4,7 @@ use super::{Op, Operator, expect_inputs, matrix};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
-use thalweg_core::Result;
+use thalweg_core::{Batch, Result};
 
 /// `... x a x b` becomes `... x b x a`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +24,10 @@ impl Operator for Transpose {
         }
         sizes.swap(count - 2, count - 1);
         Ok(inputs[0].with_sizes(&sizes))
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
     }
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {

@@ -54,6 +54,7 @@ pub fn keep(lr: f32, weight_decay: f32) -> f32 {
 
 /// One step over a share of the buffers, in one pass over memory; vector instructions, root and division included.
 /// `keep` is what is left of a parameter before the step (1 for Adam), `correct` what is done to each gradient first.
+#[inline(always)]
 pub fn update(
     step: &Step,
     keep: f32,

@@ -79,6 +79,7 @@ impl Correction {
 
 impl Settled {
     /// Whether gradients stay as they are.
+    #[inline(always)]
     pub fn is_idle(&self) -> bool {
         *self == Correction::default().settle(0.0)
     }

@@ -60,6 +60,7 @@ impl Step {
 }
 
 /// One step of a whole tensor; `correct` is what is done to each gradient first.
+#[inline(always)]
 pub fn update(
     step: &Step,
     parameters: &mut [f32],

@@ -27,6 +27,7 @@ pub struct Step {
 }
 
 /// One step of a whole tensor; `correct` is what is done to each gradient first.
+#[inline(always)]
 pub fn update(
     step: &Step,
     parameters: &mut [f32],

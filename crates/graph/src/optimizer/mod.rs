@@ -10,6 +10,7 @@
 
 pub mod adagrad;
 pub mod adam;
+mod apply;
 pub mod correction;
 pub mod lamb;
 pub mod lars;
@@ -22,7 +23,11 @@ pub mod span;
 
 pub use correction::Correction;
 
+use crate::shares;
+use crate::team::{MOST_SHARES, Team};
+use apply::{Step, Stretch, apply};
 use span::Span;
+use std::sync::Arc;
 use thalweg_core::Layout;
 use thalweg_core::spec::optimizer::Rule;
 
@@ -34,6 +39,7 @@ pub struct Optimizer {
     len: usize,
     steps: u64,
     slots: Vec<(&'static str, Vec<f32>)>,
+    team: Arc<Team>,
 }
 
 impl Optimizer {
@@ -59,7 +65,12 @@ impl Optimizer {
             Rule::Lamb { .. } => &lamb::SLOTS,
         };
         let slots = names.iter().map(|name| (*name, vec![0.0; len])).collect();
-        Optimizer { rule, spans, len, steps: 0, slots }
+        Optimizer { rule, spans, len, steps: 0, slots, team: Arc::default() }
+    }
+
+    /// The same with the help of a team: element-wise rules give the same bits for any number of threads.
+    pub fn with_team(self, team: Arc<Team>) -> Optimizer {
+        Optimizer { team, ..self }
     }
 
     /// Makes one step at the rule's own rate. The slices must be as long as the state: anything else is a bug of the
@@ -81,62 +92,20 @@ impl Optimizer {
                 ranges.map(|range| correction.squares(&parameters[range.clone()], &gradient[range])).sum()
             }
         };
-        let settled = correction.settle(squares);
         self.steps += 1;
-        if settled.is_idle() {
-            self.walk(lr, parameters, gradient, |gradient, _| gradient);
-        } else {
-            self.walk(lr, parameters, gradient, move |gradient, parameter| {
-                settled.correct(gradient, parameter)
-            });
-        }
-    }
-
-    /// The rule over every span.
-    fn walk(
-        &mut self,
-        lr: f32,
-        parameters: &mut [f32],
-        gradient: &[f32],
-        correct: impl Fn(f32, f32) -> f32 + Copy,
-    ) {
+        let settled = correction.settle(squares);
+        let step = Step { rule: self.rule, lr, number: self.steps, settled };
         for span in &self.spans {
             let range = span.range.clone();
-            let (w, g) = (&mut parameters[range.clone()], &gradient[range.clone()]);
             let mut slots = self.slots.iter_mut().map(|(_, values)| &mut values[range.clone()]);
             let mut slot = || slots.next().unwrap_or_default();
-            let adam = |lr, [beta1, beta2, epsilon]: [f32; 3]| {
-                adam::Step::new(lr, beta1, beta2, epsilon, self.steps)
+            let stretch = Stretch {
+                parameters: &mut parameters[range.clone()],
+                gradient: &gradient[range.clone()],
+                first: slot(),
+                second: slot(),
             };
-            match self.rule {
-                Rule::Sgd { .. } => sgd::update(lr, w, g, correct),
-                Rule::Momentum { momentum, .. } => momentum::update(lr, momentum, w, g, slot(), correct),
-                Rule::Nesterov { momentum, .. } => nesterov::update(lr, momentum, w, g, slot(), correct),
-                Rule::Adagrad { epsilon, .. } => adagrad::update(lr, epsilon, w, g, slot(), correct),
-                Rule::Rmsprop { beta2, epsilon, .. } => {
-                    rmsprop::update(lr, beta2, epsilon, w, g, slot(), correct);
-                }
-                Rule::Adam { beta1, beta2, epsilon, .. } => {
-                    adam::update(&adam(lr, [beta1, beta2, epsilon]), 1.0, w, g, slot(), slot(), correct);
-                }
-                Rule::Adamw { beta1, beta2, epsilon, weight_decay, .. } => {
-                    let keep = adam::keep(lr, weight_decay);
-                    let step = adam(lr, [beta1, beta2, epsilon]);
-                    adam::update(&step, keep, w, g, slot(), slot(), correct);
-                }
-                Rule::Lars { momentum, weight_decay, trust, .. } => {
-                    let trust = span.adapted.then_some(trust);
-                    lars::update(&lars::Step { lr, momentum, weight_decay, trust }, w, g, slot(), correct);
-                }
-                Rule::Lamb { beta1, beta2, epsilon, weight_decay, .. } if span.adapted => {
-                    let moments = adam(1.0, [beta1, beta2, epsilon]);
-                    let step = lamb::Step { lr, moments, weight_decay };
-                    lamb::update(&step, w, g, slot(), slot(), correct);
-                }
-                Rule::Lamb { beta1, beta2, epsilon, .. } => {
-                    adam::update(&adam(lr, [beta1, beta2, epsilon]), 1.0, w, g, slot(), slot(), correct);
-                }
-            }
+            share(&self.team, &step, span.adapted, stretch);
         }
     }
 
@@ -164,4 +133,21 @@ impl Optimizer {
     pub fn set_steps(&mut self, steps: u64) {
         self.steps = steps;
     }
+}
+
+/// Updates a stretch, in shares if the rule allows it.
+fn share(team: &Team, step: &Step, adapted: bool, mut stretch: Stretch<'_>) {
+    let len = stretch.parameters.len();
+    let count = if step.rule.is_elementwise() { shares::count(team, len, len) } else { 1 };
+    if count == 1 {
+        return apply(step, adapted, stretch);
+    }
+    let mut parts: [Option<Stretch<'_>>; MOST_SHARES] = std::array::from_fn(|index| {
+        (index < count).then(|| stretch.cut(shares::bounds(len, index, count).len()))
+    });
+    team.each(&mut parts[..count], |_, part| {
+        if let Some(part) = part.take() {
+            apply(step, adapted, part);
+        }
+    });
 }

@@ -3,6 +3,7 @@
 pub use super::momentum::SLOTS;
 
 /// One step over a share of the buffers; `correct` is what is done to each gradient first.
+#[inline(always)]
 pub fn update(
     lr: f32,
     momentum: f32,

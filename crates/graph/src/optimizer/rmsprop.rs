@@ -4,6 +4,7 @@
 pub const SLOTS: [&str; 1] = ["mean_of_squares"];
 
 /// One step over a share of the buffers; `correct` is what is done to each gradient first.
+#[inline(always)]
 pub fn update(
     lr: f32,
     beta2: f32,

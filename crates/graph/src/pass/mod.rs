@@ -1,12 +1,13 @@
 //! Passes: pure functions from a graph to a graph that computes the same with less.
 //!
-//! [`gather`], [`softmax_loss`] and [`inference`] come before differentiation, then the others in the order of
-//! [`optimize`].
+//! [`gather`], [`early_pool`], [`softmax_loss`] and [`inference`] come before differentiation, then the others in the
+//! order of [`optimize`].
 
 pub mod chain;
 pub mod constant;
 pub mod copy;
 pub mod dead_code;
+pub mod early_pool;
 pub mod epilogue;
 pub mod features;
 pub mod gather;

@@ -8,6 +8,7 @@ use thalweg_core::spec::setting::Held;
 use thalweg_core::spec::{Job, Layers, Origin};
 use thalweg_core::{Error, Kind, Result};
 use thalweg_data::{Data, Rows};
+use thalweg_graph::Team;
 use thalweg_train::SavedModel;
 use thalweg_train::validate::evaluate;
 
@@ -30,8 +31,9 @@ pub struct EvaluateArgs {
 /// Evaluates and prints.
 pub fn run(args: &EvaluateArgs) -> Result<()> {
     let saved = SavedModel::read(&args.model)?;
-    let (mut network, parameters) = saved.network()?;
-    let (rows, what) = rows(args, &saved)?;
+    let (network, parameters) = saved.network()?;
+    let (rows, what, threads) = rows(args, &saved)?;
+    let mut network = network.with_team(Team::of(threads, 1));
     let mut batch = rows.empty_batch();
     let tally = evaluate(&mut network, &parameters, &rows, 0..rows.len(), &mut batch)?;
     let metrics = tally.metrics(&saved.schema);
@@ -44,7 +46,7 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
     print(&format!("{} on {} {what}\n", list.join(", "), tally.rows))
 }
 
-fn rows(args: &EvaluateArgs, saved: &SavedModel) -> Result<(Rows, String)> {
+fn rows(args: &EvaluateArgs, saved: &SavedModel) -> Result<(Rows, String, usize)> {
     let mut layers = Layers::default();
     layers.add_file("the model's job", &saved.job).map_err(Error::data)?;
     if let Some(source) = &args.data {
@@ -54,18 +56,21 @@ fn rows(args: &EvaluateArgs, saved: &SavedModel) -> Result<(Rows, String)> {
         layers.add_assignment(assignment).map_err(Error::job)?;
     }
     let job = Job::resolve(layers)?.spec;
+    let threads = job.engine.threads;
     if let Some(source) = &args.data {
         let rows = Data::open_with(&job.data, &saved.schema).map_err(nothing_started)?;
-        return Ok((rows, format!("rows of {source}")));
+        return Ok((rows, format!("rows of {source}"), threads));
     }
     let data = Data::open_again(&job.data, job.train.seed, &saved.schema).map_err(gone)?;
     let source = &job.data.source;
     Ok(match &job.data.validation {
         _ if data.validation.is_empty() => {
-            (data.training, format!("training rows of {source} (it has no validation rows)"))
+            (data.training, format!("training rows of {source} (it has no validation rows)"), threads)
         }
-        Some(Held::Source(other)) => (data.validation, format!("rows of {other}, kept for validation")),
-        _ => (data.validation, format!("validation rows of {source}")),
+        Some(Held::Source(other)) => {
+            (data.validation, format!("rows of {other}, kept for validation"), threads)
+        }
+        _ => (data.validation, format!("validation rows of {source}"), threads),
     })
 }
 

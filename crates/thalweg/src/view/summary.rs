@@ -250,7 +250,7 @@ try next
         let mut report = report(Outcome::Completed);
         report.job.insert("data.source".into(), "book.txt.gz".into());
         report.job.insert("model.zoo".into(), "gpt-mini".into());
-        let text = summary(&report, Path::new("runs/a"), &[]);
+        let text = summary(&report, left("runs/a", true, Some("")));
         assert!(text.contains("book.txt.gz with gpt-mini\n"), "{text}");
         assert!(text.contains("predict runs/a \"Some text\""), "{text}");
     }

@@ -1,9 +1,11 @@
-//! `thalweg bench`: measurements of this machine with the code that training uses, one file per subject.
-
-pub mod allreduce;
+//! `thalweg bench`: what this machine does, measured with the code that jobs run; one file for each subject.
 
 use clap::{Args, Subcommand};
 use thalweg_core::Result;
+
+pub mod allreduce;
+pub mod train;
+mod work;
 
 /// What `bench` takes.
 #[derive(Args, Debug)]
@@ -16,11 +18,14 @@ pub struct BenchArgs {
 enum Subject {
     /// How long an all-reduce takes between ranks of this machine
     Allreduce(allreduce::AllreduceArgs),
+    /// Training rows per second of a few well-known networks on synthetic data
+    Train(train::TrainBenchArgs),
 }
 
-/// Measures it.
-pub fn run(args: &BenchArgs) -> Result<()> {
+/// Measures and prints; the answer is the exit code.
+pub fn run(args: &BenchArgs) -> Result<u8> {
     match &args.subject {
-        Subject::Allreduce(args) => allreduce::run(args),
+        Subject::Allreduce(args) => allreduce::run(args).map(|()| 0),
+        Subject::Train(args) => train::run(args),
     }
 }

@@ -1,0 +1,134 @@
+//! The heart of the matrix product: a few rows of the left factor times a panel of the right one, summed in registers.
+//!
+//! The right factor is packed into panels of as many columns as a few vector registers hold, so that the innermost loop
+//! reads it in order; the left factor is read where it lies. As in fast products since Goto and van de Geijn (2008), sums
+//! stay in registers, a panel in the first cache, the rows of the left factor in the second.
+
+mod plain;
+mod turn;
+mod vector;
+
+pub use turn::turn;
+
+/// Numbers of a row of the left factor that are multiplied in one go: a panel of as many lines fits the first cache.
+pub const DEPTH: usize = 256;
+
+/// A result seen in a slice: row `i` begins at `i * row_stride`.
+pub struct Target<'a> {
+    /// The numbers.
+    pub values: &'a mut [f32],
+    /// How many rows.
+    pub rows: usize,
+    /// How many columns.
+    pub columns: usize,
+    /// Between the beginnings of two rows.
+    pub row_stride: usize,
+    /// Whether to add to what is there.
+    pub add: bool,
+}
+
+/// The columns of a panel: what the machine's registers are good for.
+pub fn width() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if super::dispatch::has_avx512() {
+            return vector::avx512::WIDTH;
+        }
+        if super::dispatch::has_avx2() {
+            return vector::avx2::WIDTH;
+        }
+    }
+    plain::WIDTH
+}
+
+/// Writes `left * right` over the result, or adds it. `left` has the rows of the result, `left_stride` apart, with
+/// `depth` numbers each; `panels` holds the right factor: for every [`width`] columns, `depth` lines of as many numbers.
+pub fn sweep(result: Target<'_>, left: &[f32], left_stride: usize, panels: &[f32], depth: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if super::dispatch::has_avx512() {
+            // SAFETY: the processor has every instruction set that it is compiled for.
+            return unsafe { vector::avx512::sweep(result, left, left_stride, panels, depth) };
+        }
+        if super::dispatch::has_avx2() {
+            // SAFETY: the processor has every instruction set that it is compiled for.
+            return unsafe { vector::avx2::sweep(result, left, left_stride, panels, depth) };
+        }
+    }
+    plain::sweep(result, left, left_stride, panels, depth);
+}
+
+/// Copies lines of a panel from where they stand, `stride` apart.
+#[inline]
+pub fn gather<'a>(lines: impl Iterator<Item = &'a mut [f32]>, source: &[f32], stride: usize) {
+    for (number, line) in lines.enumerate() {
+        let from = &source[number * stride..];
+        // Sizes that the compiler knows need no call.
+        if let (Ok(line), Some(from)) = (<&mut [f32; 16]>::try_from(&mut *line), from.first_chunk()) {
+            *line = *from;
+        } else {
+            line.copy_from_slice(&from[..line.len()]);
+        }
+    }
+}
+
+/// The tiles of a sweep: the rows in groups that are as equal as can be, since a tile of few rows leaves registers idle.
+#[inline(always)]
+fn tiles(rows: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let count = rows.div_ceil(most);
+    (0..count).map(move |tile| rows * tile / count..rows * (tile + 1) / count)
+}
+
+/// Writes a line of a tile's sums into the result.
+#[inline(always)]
+fn store<const WIDTH: usize>(values: &mut [f32], sums: &[f32; WIDTH], add: bool) {
+    match <&mut [f32; WIDTH]>::try_from(&mut *values) {
+        Ok(values) if add => (0..WIDTH).for_each(|column| values[column] += sums[column]),
+        Ok(values) => *values = *sums,
+        Err(_) if add => values.iter_mut().zip(sums).for_each(|(value, sum)| *value += sum),
+        Err(_) => values.iter_mut().zip(sums).for_each(|(value, sum)| *value = *sum),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks a sweep of given panel width against the definition.
+    fn check(width: usize, sweep: impl Fn(Target<'_>, &[f32], usize, &[f32], usize)) {
+        for (rows, columns, depth) in [(1, 1, 1), (5, 16, 3), (13, 37, 20), (32, 64, 64), (7, 33, 0)] {
+            let number = |index: usize| (index * 7 % 11) as f32 - 5.0;
+            let left: Vec<f32> = (0..rows * (depth + 2)).map(number).collect();
+            let right = |line: usize, column: usize| number(line * 3 + column);
+            let mut panels = Vec::new();
+            for begin in (0..columns).step_by(width) {
+                for line in 0..depth {
+                    panels.extend(
+                        (begin..begin + width).map(|c| if c < columns { right(line, c) } else { 9.0 }),
+                    );
+                }
+            }
+            for add in [false, true] {
+                let mut values = vec![1.0; rows * (columns + 3)];
+                let row_stride = columns + 3;
+                let target = Target { values: &mut values, rows, columns, row_stride, add };
+                sweep(target, &left, depth + 2, &panels, depth);
+                for row in 0..rows {
+                    for column in 0..columns {
+                        let sum: f32 =
+                            (0..depth).map(|line| left[row * (depth + 2) + line] * right(line, column)).sum();
+                        let expected = if depth == 0 { 1.0 } else { sum + f32::from(add) };
+                        assert_eq!(values[row * row_stride + column], expected, "{rows} {columns} {depth}");
+                    }
+                    assert!(values[row * row_stride + columns..][..3].iter().all(|value| *value == 1.0));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sweeps_agree_with_the_definition() {
+        check(width(), sweep);
+        check(plain::WIDTH, plain::sweep);
+    }
+}

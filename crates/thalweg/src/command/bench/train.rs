@@ -1,0 +1,159 @@
+//! `thalweg bench train`: training rows per second of a few well-known networks.
+//!
+//! A work becomes a job file with made-up data; the job is run as `train` runs it, by the same launcher and in real
+//! worker processes; what is measured stands in the events that every run writes. So there is no faster code here than
+//! the one that trains.
+
+use super::work::Work;
+use crate::cli::JobArgs;
+use crate::command::print;
+use crate::trainer::Trainer;
+use clap::Args;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thalweg_cluster::linux::peak_memory_of_children;
+use thalweg_core::event::{Event, Record};
+use thalweg_core::report::Report;
+use thalweg_core::{Error, Result};
+
+/// Steps that do not count: memory is touched for the first time, caches and clocks warm up.
+const WARM_UP: u64 = 10;
+
+/// What `bench train` takes.
+#[derive(Args, Debug)]
+pub struct TrainBenchArgs {
+    /// What to train
+    #[arg(long, value_enum, default_value_t = Work::Mlp)]
+    work: Work,
+    /// Threads of each worker
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// How many workers, each with the work's batch
+    #[arg(long, short = 'w', default_value_t = 1)]
+    workers: usize,
+    /// How long to measure
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// As JSON, on one line
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+struct Measured {
+    peer: &'static str,
+    work: &'static str,
+    threads: usize,
+    workers: usize,
+    /// The median over stretches of at least a tenth of a second.
+    samples_per_s: f64,
+    /// The best of them.
+    best: f64,
+    /// The share of a step's time that the exchange took, the wait for slower ranks included.
+    exchange_share: f64,
+    /// The most memory that any worker held.
+    peak_rss_bytes: u64,
+}
+
+/// Measures and prints; the answer is the exit code.
+pub fn run(args: &TrainBenchArgs) -> Result<u8> {
+    if !(args.seconds > 0.0 && args.seconds <= 1e6) {
+        return Err(Error::job(format!("--seconds {}: must be above 0", args.seconds)));
+    }
+    let folder = Scratch::make()?;
+    let job = args.work.write(&folder.0, args.workers, args.threads)?;
+    let finish =
+        trainer(&job, &folder.0)?.stop_after(WARM_UP, Duration::from_secs_f64(args.seconds)).finish()?;
+    let report = finish.report.ok_or_else(|| Error::internal("a launcher without a report"))?;
+    let measured = measured(args, &report, &folder.0.join("run"))?;
+    if args.json {
+        let line = serde_json::to_string(&measured).map_err(|error| Error::internal(error.to_string()))?;
+        print(&(line + "\n"))?;
+    } else {
+        print(&sentence(&measured))?;
+    }
+    Ok(0)
+}
+
+/// The trainer of a job file; its workers run `train` with it.
+fn trainer(job: &Path, folder: &Path) -> Result<Trainer> {
+    let program = std::env::current_exe().map_err(|error| Error::io("cannot find this program", &error))?;
+    let command = [program.into_os_string(), OsString::from("train"), job.into()];
+    let args = JobArgs { job: Some(job.to_path_buf()), ..JobArgs::default() };
+    let trainer = Trainer::from_layers("bench", args.layers()?).out(folder.join("run")).quiet(true);
+    Ok(trainer.worker_command(command.into()))
+}
+
+fn measured(args: &TrainBenchArgs, report: &Report, run: &Path) -> Result<Measured> {
+    let path = run.join("events.jsonl");
+    let text = fs::read_to_string(&path)
+        .map_err(|error| Error::io(format!("cannot read {}", path.display()), &error))?;
+    let rates = text.lines().filter_map(rate).skip_while(|(step, _)| *step < WARM_UP);
+    // The event that ends the warm-up still tells of some of it.
+    let mut rates: Vec<f64> = rates.skip(1).map(|(_, rate)| rate).collect();
+    rates.sort_by(f64::total_cmp);
+    let (Some(best), Some(median)) = (rates.last(), rates.get(rates.len() / 2)) else {
+        return Err(Error::job(format!("no step was measured within {} s", args.seconds))
+            .hint("measure longer: --seconds 10"));
+    };
+    let share = |rank: &thalweg_core::report::RankReport| {
+        let exchange = rank.exchange_s + rank.wait_s;
+        exchange / (exchange + rank.compute_s).max(1e-9)
+    };
+    let shares: f64 = report.ranks.iter().map(share).sum();
+    Ok(Measured {
+        peer: "thalweg",
+        work: args.work.name(),
+        threads: args.threads,
+        workers: args.workers,
+        samples_per_s: *median,
+        best: *best,
+        exchange_share: shares / report.ranks.len().max(1) as f64,
+        peak_rss_bytes: peak_memory_of_children().unwrap_or(0),
+    })
+}
+
+/// The step and the rate that a line of the events tells.
+fn rate(line: &str) -> Option<(u64, f64)> {
+    match serde_json::from_str::<Record>(line).ok()?.event {
+        Event::Step { step, samples_per_s, .. } => Some((step, samples_per_s)),
+        _ => None,
+    }
+}
+
+fn sentence(measured: &Measured) -> String {
+    let Measured { work, workers, threads, samples_per_s, best, exchange_share, peak_rss_bytes, .. } =
+        measured;
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    format!(
+        "{work}, {} of {}: {samples_per_s:.0} rows/s (best {best:.0}), {:.0}% of the time in exchange, {} MiB at most\n",
+        count(*workers, "worker"),
+        count(*threads, "thread"),
+        100.0 * exchange_share,
+        peak_rss_bytes >> 20,
+    )
+}
+
+/// A folder that is gone in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make() -> Result<Scratch> {
+        let path = std::env::temp_dir().join(format!("thalweg-bench-{}", std::process::id()));
+        match fs::create_dir(&path) {
+            Ok(()) => Ok(Scratch(path)),
+            Err(error) => Err(Error::io(format!("cannot make {}", path.display()), &error)),
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is left to the machine's own cleaning.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

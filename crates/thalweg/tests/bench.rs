@@ -1,0 +1,43 @@
+//! `thalweg bench`, as scripts use it, and threads inside a worker.
+
+mod harness;
+
+use harness::Site;
+use serde_json::Value;
+
+#[test]
+fn training_is_measured_in_real_workers() {
+    let site = Site::new();
+    for (workers, threads) in [("1", "2"), ("2", "1")] {
+        let flags = ["--workers", workers, "--threads", threads, "--seconds", "0.5", "--json"];
+        let ended = site.succeed(&[&["bench", "train", "--work", "mlp-b64"][..], &flags].concat());
+        assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
+        let measured: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!((&measured["peer"], &measured["work"]), (&"thalweg".into(), &"mlp-b64".into()));
+        assert_eq!(measured["workers"].to_string(), workers);
+        assert_eq!(measured["threads"].to_string(), threads);
+        let number = |key: &str| measured[key].as_f64().unwrap_or_else(|| panic!("{key} in {measured}"));
+        assert!(number("samples_per_s") > 0.0 && number("best") >= number("samples_per_s"));
+        assert_eq!(number("exchange_share") > 0.0, workers == "2");
+        assert!(number("peak_rss_bytes") > 1e6);
+    }
+    let ended = site.succeed(&["bench", "train", "--work", "lstm", "--seconds", "0.5"]);
+    assert!(ended.stdout.starts_with("lstm, 1 worker of 1 thread: "), "{}", ended.stdout);
+    site.run(&["bench", "train", "--seconds", "0"]).assert_error(2, &["--seconds 0"]);
+    site.run(&["bench", "train", "--threads", "99"]).assert_error(2, &["engine.threads", "between 1 and 64"]);
+    site.assert_empty();
+}
+
+#[test]
+fn threads_learn_what_one_thread_learns() {
+    let site = Site::new();
+    let loss = |run: &str, threads: &str| {
+        let threads = format!("engine.threads={threads}");
+        let settings = ["--workers", "1", "--set", "train.max_steps=40", "--set", &threads, "--out", run];
+        site.succeed(&[&["train"][..], &settings].concat());
+        site.report(run)["final"]["loss"].as_f64().unwrap()
+    };
+    let (one, two, again) = (loss("one", "1"), loss("two", "2"), loss("again", "2"));
+    assert!((one - two).abs() < 1e-4 * one, "{one} {two}");
+    assert_eq!(two, again, "the same threads give the same bits");
+}
