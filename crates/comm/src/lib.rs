@@ -14,6 +14,7 @@
 //!
 //! Nothing here knows what a model is, who started the ranks, or how they found each other.
 
+pub mod arena;
 pub mod collective;
 pub mod host;
 pub mod linux;
