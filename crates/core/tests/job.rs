@@ -375,6 +375,7 @@ fn the_hash_changes_with_every_key() {
         "strategy.preset=horovod",
         "strategy.parallelism.data=2",
         "strategy.exchange.algorithm=ring",
+        "strategy.exchange.transport=tcp",
         "strategy.exchange.probability=0.2",
         "fault.step_deadline=31s",
         "fault.join_deadline=31s",
