@@ -32,7 +32,7 @@ impl Rank {
     }
 
     /// Adds up the first `count` elements of all arenas; the sums are in the first column. Each rank then does `work` on
-    /// its share of all columns. Says how long it took, `work` included.
+    /// its share of all columns, which is booked as computing. Says how long the exchange took without it.
     pub fn sum_and<T>(
         &mut self,
         name: &str,
@@ -40,7 +40,15 @@ impl Rank {
         count: usize,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<(T, Duration)> {
-        self.together("all-reduce", name, commons, |commons, terms| commons.sum_and(count, terms, work))
+        let clock = std::sync::Arc::clone(&self.parts.clock);
+        let timed = |range: Range<usize>, columns: &mut [&mut [f32]]| {
+            let start = clock.now();
+            (work(range, columns), clock.now() - start)
+        };
+        let run = |commons: &mut Commons, terms: Terms<'_>| commons.sum_and(count, terms, timed);
+        let ((answer, worked), took) = self.together("all-reduce", name, commons, run)?;
+        self.book_work(worked);
+        Ok((answer, took.saturating_sub(worked)))
     }
 
     /// Each rank writes its share of all columns.

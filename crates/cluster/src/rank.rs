@@ -6,8 +6,8 @@
 use crate::beacon::Beacon;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
 use thalweg_comm::Traffic;
+use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
@@ -285,6 +285,14 @@ impl Rank {
         let seconds = seconds.clamp(0.0, self.account.exchange_s);
         self.account.exchange_s -= seconds;
         self.account.wait_s += seconds;
+    }
+
+    /// Books a part of the last operation as computing.
+    pub(crate) fn book_work(&mut self, worked: Duration) {
+        if self.training {
+            self.account.exchange_s -= worked.as_secs_f64();
+            self.account.compute_s += worked.as_secs_f64();
+        }
     }
 
     /// Says goodbye to the others: nobody waits for this rank any more.

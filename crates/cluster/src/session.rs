@@ -204,8 +204,7 @@ impl Session {
         let emit = self.emit();
         if place.world == 1 {
             let alone = mem::mesh(1).pop().ok_or_else(|| Error::internal("a world of one has no member"))?;
-            let connected =
-                Connected { transport: Box::new(alone), neighbours: Vec::new(), carrier: "none" };
+            let connected = Connected { transport: Box::new(alone), neighbours: Vec::new(), carrier: "none" };
             return Ok(self.rank(terms, connected, vec![linux::host_name()], 1, emit));
         }
         let invitation = Invitation {

@@ -23,19 +23,26 @@ pub(crate) fn check_gradient(
     check(rank, step, "back-propagation", "the gradient", "the loss", loss, gradient, layout)
 }
 
-/// Checks the sums over all ranks.
-pub(crate) fn check_sum(rank: usize, step: u64, loss: f64, gradient: &[f32], layout: &Layout) -> Result<()> {
-    check(
-        rank,
-        step,
-        "all-reduce of gradients",
-        "the summed gradient",
-        "the summed loss",
-        loss,
-        gradient,
-        layout,
-    )
+/// Checks a share of the sums over all ranks, which begins at the element `first`.
+pub(crate) fn check_share(
+    rank: usize,
+    step: u64,
+    gradient: &[f32],
+    first: usize,
+    layout: &Layout,
+) -> Result<()> {
+    let Some(place) = strange(gradient) else { return Ok(()) };
+    let tensor = layout.at(first + place).map_or("?", |tensor| tensor.name.as_str());
+    Err(error(rank, step, SUMMING, format!("the summed gradient of `{tensor}` is {}", gradient[place])))
 }
+
+/// Checks the loss, summed over all ranks.
+pub(crate) fn check_loss(rank: usize, step: u64, loss: f64, layout: &Layout) -> Result<()> {
+    check(rank, step, SUMMING, "the summed gradient", "the summed loss", loss, &[], layout)
+}
+
+/// The operation in which sums come about.
+const SUMMING: &str = "all-reduce of gradients";
 
 /// Checks parameters after the update of a step, and the loss on the validation rows.
 pub(crate) fn check_model(
@@ -67,6 +74,10 @@ fn check(
     } else {
         return Ok(());
     };
+    Err(error(rank, step, operation, what))
+}
+
+fn error(rank: usize, step: u64, operation: &str, what: String) -> Error {
     let culprit = Culprit {
         rank,
         step: Some(step),
@@ -74,9 +85,9 @@ fn check(
         cause: what.clone(),
         ..Culprit::default()
     };
-    Err(Error::new(Kind::NotFinite, format!("rank {rank}: {what} at step {step}"))
+    Error::new(Kind::NotFinite, format!("rank {rank}: {what} at step {step}"))
         .hint("lower the learning rate (train.optimizer.lr), scale the data (data.scale) or look for huge values in it")
-        .blame(culprit))
+        .blame(culprit)
 }
 
 #[cfg(test)]

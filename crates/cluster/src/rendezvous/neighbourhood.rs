@@ -59,8 +59,7 @@ pub fn settle(
     }
     if let Some((_, words)) = refused.first() {
         let without: Vec<usize> = refused.iter().map(|(peer, _)| *peer).collect();
-        let message =
-            format!("rank {} shares no memory with {}: {words}", invitation.rank, ranks(&without));
+        let message = format!("rank {} shares no memory with {}: {words}", invitation.rank, ranks(&without));
         if invitation.carrier == Carrier::Shm {
             return Err(Error::new(Kind::Rendezvous, message)
                 .hint("strategy.exchange.transport = \"auto\" would go on over tcp"));
@@ -103,7 +102,8 @@ fn meet_all(invitation: &Invitation, near: &[usize], peers: &[Option<TcpStream>]
     let group = near.len() + 1;
     let mut door = Doorway::open();
     let (below, above): (Vec<usize>, Vec<usize>) = near.iter().partition(|&&peer| peer < invitation.rank);
-    let timed = |peer: usize| peers[peer].as_ref().map(|stream| Timed::new(stream, patience)).ok_or_else(gone);
+    let timed =
+        |peer: usize| peers[peer].as_ref().map(|stream| Timed::new(stream, patience)).ok_or_else(gone);
     let mut invited = Vec::new();
     for &peer in &above {
         let offer: Option<(String, Token)> = door.as_mut().ok().and_then(|door| {

@@ -93,10 +93,12 @@ impl Commons {
         unsafe { elements_mut(&self.arenas[self.rank], 0..self.length) }
     }
 
-    /// This rank's arena.
-    pub fn arena_ref(&self) -> &[f32] {
-        // SAFETY: only this rank writes it, and for that it needs `self` whole.
-        unsafe { elements(&self.arenas[self.rank], 0..self.length) }
+    /// This rank's arena, to be written, and what is in a column beside it.
+    pub fn arena_beside(&mut self, column: usize) -> (&mut [f32], &[f32]) {
+        let commons = &*self;
+        // SAFETY: as in `arena`; arena and columns are apart from each other.
+        let arena = unsafe { elements_mut(&commons.arenas[commons.rank], 0..commons.length) };
+        (arena, commons.column(column))
     }
 
     /// What is in a column. The sums of the last operation are in the first.
