@@ -8,6 +8,7 @@ pub mod config;
 pub mod doctor;
 pub mod evaluate;
 pub mod init;
+pub mod inspect;
 pub mod predict;
 pub mod resume;
 pub mod strategies;
