@@ -12,4 +12,5 @@ pub mod panel;
 pub mod pool;
 pub mod recurrent;
 pub mod reduce;
+pub mod tiny;
 pub mod unfold;
