@@ -45,6 +45,7 @@ pub mod layer;
 pub mod loss;
 mod model;
 mod network;
+pub mod onnx;
 pub mod op;
 pub mod optimizer;
 pub mod pass;

@@ -31,6 +31,8 @@ enum Command {
     Predict(command::predict::PredictArgs),
     /// Write a commented job file for a data file of your own
     Init(command::init::InitArgs),
+    /// Write a trained model as an ONNX file, for other runtimes
+    Export(command::export::ExportArgs),
     /// What a model is made of: layers, operators, shapes, parameters, cost and memory
     Inspect(command::inspect::InspectArgs),
     /// Print the resolved job and where each value came from
@@ -144,6 +146,7 @@ impl Cli {
             Some(Command::Resume(args)) => command::resume::run(&args),
             Some(Command::Evaluate(args)) => command::evaluate::run(&args).map(|()| 0),
             Some(Command::Predict(args)) => command::predict::run(&args).map(|()| 0),
+            Some(Command::Export(args)) => command::export::run(&args).map(|()| 0),
             Some(Command::Inspect(args)) => command::inspect::run(&args).map(|()| 0),
             Some(Command::Init(args)) => command::init::run(&args).map(|()| 0),
             Some(Command::Config(args)) if args.keys => command::config::run_keys(args.json).map(|()| 0),

@@ -7,6 +7,7 @@ pub mod bench;
 pub mod config;
 pub mod doctor;
 pub mod evaluate;
+pub mod export;
 pub mod init;
 pub mod inspect;
 pub mod predict;
