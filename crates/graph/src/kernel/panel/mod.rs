@@ -9,6 +9,8 @@ mod tile;
 mod turn;
 mod vector;
 
+use super::short;
+
 pub use tile::tile_up;
 pub use turn::turn;
 
@@ -111,14 +113,7 @@ pub fn sweep(result: Target<'_>, left: Left<'_>, right: Right<'_>, depth: usize)
 pub fn gather<'a>(lines: impl Iterator<Item = &'a mut [f32]>, source: &[f32], stride: usize) {
     for (number, line) in lines.enumerate() {
         let from = &source[number * stride..];
-        // Sizes that the compiler knows need no call.
-        if let (Ok(line), Some(from)) = (<&mut [f32; 16]>::try_from(&mut *line), from.first_chunk()) {
-            *line = *from;
-        } else if let (Ok(line), Some(from)) = (<&mut [f32; 32]>::try_from(&mut *line), from.first_chunk()) {
-            *line = *from;
-        } else {
-            line.copy_from_slice(&from[..line.len()]);
-        }
+        short::copy(line, &from[..line.len()]);
     }
 }
 
