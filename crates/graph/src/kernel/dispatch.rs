@@ -3,7 +3,7 @@
 //! A function inside [`dispatch!`] is compiled three times: for any machine, for AVX2 and for AVX-512; a call takes the
 //! best that the processor has. What it calls must be `#[inline(always)]`, or it stays as it is for any machine. No
 //! instruction set changes the order of additions or fuses a product with a sum, so that all three give the same bits.
-//! Elsewhere than on x86-64 there is only the first (untested).
+//! Elsewhere than on x86-64 there is only the first (tested on x86-64 alone).
 
 #[cfg(target_arch = "x86_64")]
 use crate::instructions::{Instructions, chosen};

@@ -24,7 +24,8 @@ pub fn sweep(result: Target<'_>, left: Left<'_>, right: Right<'_>, depth: usize)
                     Left::Rows(values, stride) => (&values[row * stride..][..depth], 1),
                     Left::Tiles(values) => (&values[tile.start * depth + row - tile.start..], tile.len()),
                 };
-                for (factor, line) in factors.iter().step_by(step).zip(panel.chunks(right.line)) {
+                for (number, factor) in factors.iter().step_by(step).take(depth).enumerate() {
+                    let line = &panel[number * right.line..][..WIDTH];
                     (0..WIDTH).for_each(|column| sums[column] += factor * line[column]);
                 }
             }
