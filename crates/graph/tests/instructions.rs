@@ -11,7 +11,8 @@ const CHILD: &str = "THALWEG_TEST_CHILD";
 
 /// Parameters after a few steps of a network with convolutions, pooling and dense layers of odd sizes.
 fn trained() -> Vec<f32> {
-    let layers = ["conv 7 3x3 relu", "maxpool 2", "conv 33 3x3 tanh", "dense 19 sigmoid", "dense auto"];
+    let layers =
+        ["conv 7 3x3 relu", "pool max 2x2", "conv 33 3x3 tanh", "flatten", "dense 19 sigmoid", "dense auto"];
     let input = Input::Image([12, 12, 3]);
     let mut network = Network::build_for(&layers.map(String::from), input, 5, Task::Classification).unwrap();
     let mut rng = Rng::keyed(3, "instructions", &[]);
