@@ -1,6 +1,6 @@
 //! What a network is made of, for people and tools: operators, shapes, costs, memory, and a picture.
 
-use crate::graph::Graph;
+use crate::graph::{Graph, Shape};
 use crate::network::Network;
 use crate::op::Op;
 use crate::plan::{Place, Plan};
@@ -20,9 +20,26 @@ pub struct OperatorLine {
     pub completes: Option<String>,
 }
 
+/// One layer, as a job or a file names it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerLine {
+    /// `conv 32 5x5 relu`.
+    pub layer: String,
+    /// The shape of what it reads, without the rows.
+    pub input: String,
+    /// The shape of its answer, without the rows.
+    pub output: String,
+    /// Elements of its tensors.
+    pub parameters: usize,
+}
+
 /// A network at a glance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Description {
+    /// Its layers.
+    pub layers: Vec<LayerLine>,
+    /// What it is blamed for.
+    pub loss: &'static str,
     /// The operators of one training pass.
     pub operators: Vec<OperatorLine>,
     /// Elements of all tensors.
@@ -46,12 +63,29 @@ impl Network {
             completes: step.announce.map(|tensor| self.layout.tensors()[tensor].name.clone()),
         };
         Description {
+            layers: self.layer_lines(),
+            loss: self.loss().name(),
             operators: plan.steps.iter().map(line).collect(),
             parameters: self.layout.len(),
             flops_per_row: self.flops_per_row(),
             activation_bytes: 4 * written(plan, rows),
             peak_bytes: 4 * plan.peak(rows),
         }
+    }
+
+    /// What each layer does to the shape.
+    fn layer_lines(&self) -> Vec<LayerLine> {
+        let sizes = |shape: &Shape| {
+            let sizes: Vec<String> = shape.sizes().iter().map(usize::to_string).collect();
+            sizes.join(" x ")
+        };
+        let line = |summary: &crate::network::Summary| LayerLine {
+            layer: summary.text.clone(),
+            input: sizes(&summary.input),
+            output: sizes(&summary.output),
+            parameters: summary.parameters,
+        };
+        self.summaries.iter().map(line).collect()
     }
 
     /// The graph of answer and loss in the language of Graphviz.
@@ -69,7 +103,8 @@ fn written(plan: &Plan, rows: usize) -> usize {
     plan.steps.iter().map(of).sum()
 }
 
-/// A graph in the language of Graphviz: boxes compute, ellipses are given, and parameters carry their names.
+/// A graph in the language of Graphviz: boxes compute, ellipses are given, parameters carry their names, and a double
+/// frame marks answer and loss.
 pub fn dot(graph: &Graph) -> String {
     let mut text = String::from("digraph network {\n  rankdir = TB;\n  node [fontname = \"sans-serif\"];\n");
     for (id, node) in graph.nodes() {
@@ -79,9 +114,15 @@ pub fn dot(graph: &Graph) -> String {
             Op::Part(index) => (format!("part {index}"), "box"),
             op => (op.operator().describe(), "box"),
         };
-        let name = name.replace('"', "'");
+        let (name, frames) = match Some(id) {
+            root if root == graph.answer => (format!("answer: {name}"), 2),
+            root if root == graph.loss => (format!("loss: {name}"), 2),
+            _ => (name, 1),
+        };
+        let name = name.replace('\\', "/").replace('"', "'");
         // Writing to a text cannot fail.
-        let _ = writeln!(text, "  n{} [shape = {form}, label = \"{name}\\n{}\"];", id.0, node.shape);
+        let label = format!("label = \"{name}\\n{}\"", node.shape);
+        let _ = writeln!(text, "  n{} [shape = {form}, peripheries = {frames}, {label}];", id.0);
         for input in &node.inputs {
             let _ = writeln!(text, "  n{} -> n{};", input.0, id.0);
         }

@@ -25,11 +25,11 @@ use thalweg_core::{Error, JobSpec, Layout, Result, Schema, Task};
 
 /// What a layer does to the shape, for people.
 #[derive(Clone, Debug)]
-struct Summary {
-    text: String,
-    input: Shape,
-    output: Shape,
-    parameters: usize,
+pub(crate) struct Summary {
+    pub(crate) text: String,
+    pub(crate) input: Shape,
+    pub(crate) output: Shape,
+    pub(crate) parameters: usize,
 }
 
 /// What a network is besides its layers.
@@ -71,7 +71,7 @@ pub struct Network {
     /// Positions of a row for which it answers.
     pub(crate) positions: usize,
     outputs: usize,
-    summaries: Vec<Summary>,
+    pub(crate) summaries: Vec<Summary>,
     graph: Graph,
     pub(crate) layout: Layout,
     pub(crate) options: Options,

@@ -31,6 +31,10 @@ enum Command {
     Predict(command::predict::PredictArgs),
     /// Write a commented job file for a data file of your own
     Init(command::init::InitArgs),
+    /// Write a trained model as an ONNX file, for other runtimes
+    Export(command::export::ExportArgs),
+    /// What a model is made of: layers, operators, shapes, parameters, cost and memory
+    Inspect(command::inspect::InspectArgs),
     /// Print the resolved job and where each value came from
     Config(ConfigArgs),
     /// Look at this machine, its network and the launcher's variables before a job does
@@ -136,12 +140,15 @@ impl DoctorArgs {
 impl Cli {
     /// Carries out what was typed; the answer is the exit code.
     pub fn run(self) -> Result<u8> {
+        thalweg_graph::instructions::check()?;
         match self.command {
             None => command::train::run(&self.train),
             Some(Command::Train(args)) => command::train::run(&args),
             Some(Command::Resume(args)) => command::resume::run(&args),
             Some(Command::Evaluate(args)) => command::evaluate::run(&args).map(|()| 0),
             Some(Command::Predict(args)) => command::predict::run(&args).map(|()| 0),
+            Some(Command::Export(args)) => command::export::run(&args).map(|()| 0),
+            Some(Command::Inspect(args)) => command::inspect::run(&args).map(|()| 0),
             Some(Command::Init(args)) => command::init::run(&args).map(|()| 0),
             Some(Command::Config(args)) if args.keys => command::config::run_keys(args.json).map(|()| 0),
             Some(Command::Config(args)) => command::config::run(&args.job.resolve()?, args.json).map(|()| 0),

@@ -21,6 +21,17 @@ impl JobRecipe {
         let threads = [job.engine.threads, job.engine.workers];
         JobRecipe { model: job.model.clone(), options: Options::of(job), threads }
     }
+
+    /// The network for a data set.
+    pub fn network(&self, schema: &Schema) -> Result<Network> {
+        let network = Network::for_schema(&self.layers(schema)?, schema, self.options);
+        network.map_err(|mut error| {
+            if let Some(zoo) = self.model.zoo {
+                error.message = format!("model.zoo: {} does not fit the data: {}", zoo.name(), error.message);
+            }
+            error
+        })
+    }
 }
 
 impl Recipe for JobRecipe {
@@ -30,15 +41,8 @@ impl Recipe for JobRecipe {
         Ok(data)
     }
     fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
-        let network = Network::for_schema(&self.layers(schema)?, schema, self.options);
-        let network = network.map_err(|mut error| {
-            if let Some(zoo) = self.model.zoo {
-                error.message = format!("model.zoo: {} does not fit the data: {}", zoo.name(), error.message);
-            }
-            error
-        })?;
         let [threads, ranks] = self.threads;
-        Ok(Box::new(network.with_team(Team::of(threads, ranks))))
+        Ok(Box::new(self.network(schema)?.with_team(Team::of(threads, ranks))))
     }
     fn layers(&self, schema: &Schema) -> Result<Vec<String>> {
         match self.model.zoo {

@@ -13,7 +13,7 @@ use crate::graph::{NodeId, Shape};
 use thalweg_core::Result;
 
 /// Added to the variance.
-const EPSILON: f64 = 1e-5;
+pub const EPSILON: f64 = 1e-5;
 /// The share of a batch in the running statistics.
 pub const SHARE: f32 = 0.1;
 

@@ -8,7 +8,7 @@ use crate::kernel::normalize;
 use thalweg_core::{Batch, Result};
 
 /// Added to the variance.
-const EPSILON: f32 = 1e-5;
+pub const EPSILON: f32 = 1e-5;
 
 /// Lines with mean 0 and variance 1, in place; beside them, one over each line's deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,0 +1,152 @@
+//! `thalweg inspect`: what a model is made of, what a step costs, and a picture of it.
+
+use super::{print, print_json};
+use crate::cli::JobArgs;
+use crate::preflight::nothing_started;
+use crate::recipe::JobRecipe;
+use crate::view::wording::{bytes, count};
+use clap::Args;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use thalweg_cluster::durable::write_atomically;
+use thalweg_cluster::tensorfile::TensorFile;
+use thalweg_core::{JobSpec, Result};
+use thalweg_graph::Network;
+use thalweg_graph::describe::{Description, LayerLine, OperatorLine};
+use thalweg_train::{Recipe, SavedModel};
+
+/// What `inspect` takes.
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// A job file, the folder of a run, or its model.safetensors (default: the built-in job)
+    #[arg(value_name = "MODEL|JOB")]
+    pub what: Option<PathBuf>,
+    /// Set any value of a job: --set model.zoo=lenet
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Rows of the batch for which memory is counted (default: one worker's share of a step)
+    #[arg(long, value_name = "N")]
+    pub rows: Option<usize>,
+    /// Write the graph as a picture in the language of Graphviz, - for standard output: `dot -Tsvg FILE`
+    #[arg(long, value_name = "FILE")]
+    pub dot: Option<PathBuf>,
+    /// As JSON
+    #[arg(long, conflicts_with = "dot")]
+    pub json: bool,
+}
+
+/// Looks at the model and prints.
+pub fn run(args: &InspectArgs) -> Result<()> {
+    let (network, job) = look(args)?;
+    match &args.dot {
+        Some(path) if path.as_os_str() == "-" => return print(&network.dot()),
+        Some(path) => return write_atomically(path, network.dot().as_bytes()),
+        None => {}
+    }
+    let rows = args.rows.unwrap_or_else(|| job.train.global_batch.div_ceil(job.engine.workers));
+    let description = network.describe(rows);
+    if args.json { print_json(&object(&description, rows)) } else { print(&listing(&description, rows)) }
+}
+
+/// The network, and the job it is of.
+fn look(args: &InspectArgs) -> Result<(Network, JobSpec)> {
+    if let Some(path) = &args.what
+        && (path.is_dir() || is_model(path))
+    {
+        let saved = SavedModel::read(path)?;
+        return Ok((saved.network()?.0, saved.job()?));
+    }
+    let job = JobArgs { job: args.what.clone(), set: args.set.clone(), ..JobArgs::default() };
+    let job = job.resolve()?.spec;
+    let recipe = JobRecipe::new(&job);
+    let data = recipe.data(&job).map_err(nothing_started)?;
+    Ok((recipe.network(&data.schema)?, job))
+}
+
+fn is_model(path: &Path) -> bool {
+    path.is_file() && TensorFile::is_one(path).unwrap_or(false)
+}
+
+/// For scripts.
+fn object(description: &Description, rows: usize) -> Value {
+    let layer = |line: &LayerLine| json!({ "layer": line.layer, "input": line.input, "output": line.output, "parameters": line.parameters });
+    let operator = |line: &OperatorLine| json!({ "operator": line.operator, "shape": line.shape, "flops": line.flops, "completes": line.completes });
+    json!({
+        "layers": description.layers.iter().map(layer).collect::<Vec<_>>(),
+        "loss": description.loss,
+        "operators": description.operators.iter().map(operator).collect::<Vec<_>>(),
+        "parameters": description.parameters,
+        "flops_per_row": description.flops_per_row,
+        "rows": rows,
+        "activation_bytes": description.activation_bytes,
+        "peak_bytes": description.peak_bytes,
+    })
+}
+
+/// For people.
+fn listing(description: &Description, rows: usize) -> String {
+    let layers = description.layers.iter().flat_map(|line| {
+        let shape = format!("{} -> {}", line.input, line.output);
+        // A layer of layers takes a line for each.
+        let mut parts = line.layer.split(" | ");
+        let first = parts.next().unwrap_or_default().to_string();
+        let first = [first, shape, count(line.parameters as u64), String::new()];
+        std::iter::once(first)
+            .chain(parts.map(|part| [format!("  | {part}"), "".into(), "".into(), "".into()]))
+    });
+    let mut text = table(["layer", "shape of a row", "parameters", ""], layers);
+    let _ = writeln!(text, "loss: {}\n", description.loss);
+    let operators = description.operators.iter().map(|line| {
+        let completes = line.completes.clone().unwrap_or_default();
+        [line.operator.clone(), line.shape.clone(), flops(line.flops).trim_end().into(), completes]
+    });
+    text += &table(
+        ["operator, in the order of a training pass", "result", "FLOP/row", "completes the gradient of"],
+        operators,
+    );
+    let parameters = description.parameters as u64;
+    let facts = [
+        ("parameters", format!("{} ({})", count(parameters), bytes(4 * parameters))),
+        (
+            "training",
+            format!("{}FLOP per row, {}FLOP per batch of {rows}", flops(description.flops_per_row), {
+                flops(description.flops_per_row.saturating_mul(rows as u64))
+            }),
+        ),
+        (
+            "activations",
+            format!("{} if each had memory of its own", bytes(description.activation_bytes as u64)),
+        ),
+        ("peak", format!("{} as planned, for {rows} rows", bytes(description.peak_bytes as u64))),
+    ];
+    text.push('\n');
+    for (name, fact) in facts {
+        let _ = writeln!(text, "{name:<12} {fact}");
+    }
+    text
+}
+
+/// Lines in columns as wide as they need; the third one, numbers, to the right.
+fn table(head: [&str; 4], lines: impl Iterator<Item = [String; 4]>) -> String {
+    let lines: Vec<[String; 4]> = std::iter::once(head.map(String::from)).chain(lines).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let [first, second, third] = [0, 1, 2].map(width);
+    let line = |[name, shape, number, rest]: &[String; 4]| {
+        let text = format!("{name:<first$}  {shape:<second$}  {number:>third$}  {rest}");
+        text.trim_end().to_string() + "\n"
+    };
+    lines.iter().map(line).collect()
+}
+
+/// `12.3 M`.
+fn flops(number: u64) -> String {
+    const UNITS: [&str; 5] = [" ", " k", " M", " G", " T"];
+    let mut value = number as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{number} ") } else { format!("{value:.1}{}", UNITS[unit]) }
+}
