@@ -10,8 +10,10 @@ pub mod faults;
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
+use thalweg_comm::host::{self, Bell, Neighbour};
 use thalweg_comm::transport::sim::{Network, Sim, Simulation};
-use thalweg_comm::transport::{Mem, Tag, Tcp, Transport, mesh};
+use thalweg_comm::transport::tcp::Socket;
+use thalweg_comm::transport::{Mem, Ring, Shm, Tag, Tcp, Transport, Way, mesh, ring};
 
 /// Puts bytes on the way from one rank to another, as if the first had sent them.
 pub type Inject = Box<dyn Fn(usize, usize, &[u8])>;
@@ -108,6 +110,86 @@ impl Mesh for Loopback {
         };
         (ranks.collect(), Box::new(inject))
     }
+}
+
+/// Groups through shared memory, ranks of one host.
+pub struct Shared;
+
+impl Mesh for Shared {
+    type Transport = Shm;
+
+    fn connect(world: usize) -> Vec<Shm> {
+        on_hosts(world, |_| 0).0
+    }
+
+    fn forge(world: usize) -> (Vec<Shm>, Inject) {
+        on_hosts(world, |_| 0)
+    }
+}
+
+/// Groups of ranks on hosts of two each: through memory inside, over sockets between.
+pub struct Mixed;
+
+impl Mesh for Mixed {
+    type Transport = Shm;
+
+    fn connect(world: usize) -> Vec<Shm> {
+        on_hosts(world, |rank| rank / 2).0
+    }
+
+    fn forge(world: usize) -> (Vec<Shm>, Inject) {
+        on_hosts(world, |rank| rank / 2)
+    }
+}
+
+/// A group whose ranks are on these hosts, and a way to forge bytes on its links.
+fn on_hosts(world: usize, host: impl Fn(usize) -> usize) -> (Vec<Shm>, Inject) {
+    let bells: Vec<Bell> = (0..world).map(|_| Bell::new().expect("a bell")).collect();
+    let offer = |rank: usize, neighbour: &Option<Neighbour>| {
+        neighbour.as_ref().map(|neighbour| ring::Offer::new(neighbour, world, &bells[rank]).expect("memory"))
+    };
+    let offers: Vec<Vec<Option<ring::Offer>>> = host::threads(world)
+        .expect("neighbours")
+        .iter()
+        .enumerate()
+        .map(|(rank, all)| all.iter().map(|neighbour| offer(rank, neighbour)).collect())
+        .collect();
+    let accept = |offer: ring::Offer| offer.accept(PLENTY).expect("a ring");
+    let rings: Vec<Vec<Option<Ring>>> = offers
+        .into_iter()
+        .map(|offers| offers.into_iter().map(|offer| offer.map(accept)).collect())
+        .collect();
+    let streams = loopback_streams(world).expect("loopback sockets");
+    type Forger = Box<dyn Fn(&[u8])>;
+    let mut forgers: Vec<Vec<Option<Forger>>> = Vec::new();
+    let mut ranks = Vec::new();
+    for (rank, ((rings, streams), bell)) in rings.into_iter().zip(streams).zip(bells).enumerate() {
+        let mut forge: Vec<Option<Forger>> = Vec::new();
+        let mut ways = Vec::new();
+        for (peer, (ring, stream)) in rings.into_iter().zip(streams).enumerate() {
+            let near = host(rank) == host(peer);
+            let (Some(ring), Some(stream)) = (ring, stream) else {
+                forge.push(None);
+                ways.push(None);
+                continue;
+            };
+            if near {
+                let put = ring.forger();
+                forge.push(Some(Box::new(move |bytes| put(bytes).expect("room for a few bytes"))));
+                ways.push(Some(Way::Ring(ring)));
+            } else {
+                let copy = stream.try_clone().expect("a copy");
+                forge.push(Some(Box::new(move |bytes| (&copy).write_all(bytes).expect("room"))));
+                ways.push(Some(Way::Socket(Socket::new(stream).expect("a socket"))));
+            }
+        }
+        forgers.push(forge);
+        ranks.push(Shm::new(rank, ways, bell).expect("a mesh"));
+    }
+    let inject = move |from: usize, to: usize, bytes: &[u8]| {
+        forgers[from][to].as_ref().expect("two different ranks")(bytes);
+    };
+    (ranks, Box::new(inject))
 }
 
 /// A full mesh of connected sockets: `[rank][peer]`, the diagonal empty.

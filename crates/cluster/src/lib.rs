@@ -6,6 +6,7 @@
 
 pub mod beacon;
 pub mod checkpoint;
+mod commons;
 pub mod control;
 mod correspondence;
 pub mod durable;
@@ -21,4 +22,5 @@ pub mod watch;
 pub use beacon::Beacon;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
+pub use thalweg_comm::arena::{Commons, share};
 pub use thalweg_comm::linux;

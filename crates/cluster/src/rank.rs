@@ -6,7 +6,9 @@
 use crate::beacon::Beacon;
 use std::sync::Arc;
 use std::time::Duration;
+use thalweg_comm::Traffic;
 use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
+use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
@@ -35,6 +37,10 @@ pub struct Parts {
     pub beacon: Arc<Beacon>,
     /// Machine of each rank.
     pub hosts: Vec<String>,
+    /// The ranks it shares memory with, by rank; empty if it shares none.
+    pub neighbours: Neighbours,
+    /// What carries its bytes: `shm`, `tcp`, both, or something for ranks that are threads.
+    pub carrier: &'static str,
     /// Generation of the group.
     pub generation: u32,
     /// The longest a rank may hold up a step.
@@ -55,6 +61,8 @@ pub struct Rank {
     step: u64,
     training: bool,
     account: RankReport,
+    /// What passed through shared memory without messages.
+    pub(crate) shared: Traffic,
 }
 
 impl Rank {
@@ -64,7 +72,7 @@ impl Rank {
         let rank = parts.transport.rank();
         let host = parts.hosts.get(rank).cloned().unwrap_or_default();
         let schedule = Algorithm::Ring.all_reduce(rank, &host_numbers(&parts));
-        let account = RankReport { rank, host, ..RankReport::default() };
+        let account = RankReport { rank, host, transport: parts.carrier.into(), ..RankReport::default() };
         let rank = Rank {
             parts,
             post: None,
@@ -74,6 +82,7 @@ impl Rank {
             step: 0,
             training: false,
             account,
+            shared: Traffic::default(),
         };
         rank.enter(Phase::Preparing, "preparation");
         rank
@@ -265,8 +274,8 @@ impl Rank {
     pub fn account(&self) -> RankReport {
         let traffic = self.parts.transport.traffic();
         RankReport {
-            bytes_sent: traffic.total_sent,
-            bytes_received: traffic.total_received,
+            bytes_sent: traffic.total_sent + self.shared.payload_sent,
+            bytes_received: traffic.total_received + self.shared.payload_received,
             ..self.account.clone()
         }
     }
@@ -276,6 +285,14 @@ impl Rank {
         let seconds = seconds.clamp(0.0, self.account.exchange_s);
         self.account.exchange_s -= seconds;
         self.account.wait_s += seconds;
+    }
+
+    /// Books a part of the last operation as computing.
+    pub(crate) fn book_work(&mut self, worked: Duration) {
+        if self.training {
+            self.account.exchange_s -= worked.as_secs_f64();
+            self.account.compute_s += worked.as_secs_f64();
+        }
     }
 
     /// Says goodbye to the others: nobody waits for this rank any more.
@@ -352,6 +369,8 @@ pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
             emit: Arc::new(|_| {}),
             beacon: Beacon::new(),
             hosts: vec!["memory".into(); world],
+            neighbours: Vec::new(),
+            carrier: "mem",
             generation: 1,
             step_deadline,
             seed: 0,

@@ -7,6 +7,7 @@ use crate::inquest::sign;
 use crate::linux;
 use crate::rank::{Emit, Parts, Rank};
 use crate::rendezvous::message::Control;
+use crate::rendezvous::neighbourhood::{self, Connected};
 use crate::rendezvous::{Invitation, coordinator, join, mesh};
 use crate::uplink::Uplink;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -16,9 +17,10 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use thalweg_comm::transport::{Transport, mem, tcp::Tcp};
+use thalweg_comm::transport::mem;
 use thalweg_core::clock::SystemClock;
 use thalweg_core::event::{Event, Level, Record};
+use thalweg_core::spec::strategy::Carrier;
 use thalweg_core::{Error, Kind, Result};
 
 /// What a rank needs to know of its job.
@@ -34,6 +36,8 @@ pub struct Terms {
     pub step_deadline: Duration,
     /// The longest to wait until all are there.
     pub join_deadline: Duration,
+    /// What is to carry the data between ranks.
+    pub carrier: Carrier,
     /// The port rank 0 listens on if a launcher passes it on; 0: any.
     pub port: u16,
 }
@@ -200,7 +204,8 @@ impl Session {
         let emit = self.emit();
         if place.world == 1 {
             let alone = mem::mesh(1).pop().ok_or_else(|| Error::internal("a world of one has no member"))?;
-            return Ok(self.rank(terms, Box::new(alone), vec![linux::host_name()], 1, emit));
+            let connected = Connected { transport: Box::new(alone), neighbours: Vec::new(), carrier: "none" };
+            return Ok(self.rank(terms, connected, vec![linux::host_name()], 1, emit));
         }
         let invitation = Invitation {
             rank: place.rank,
@@ -210,6 +215,7 @@ impl Session {
             host: linux::host_name(),
             anywhere: !place.local,
             deadline: terms.join_deadline,
+            carrier: terms.carrier,
         };
         let speaker = Arc::clone(&emit);
         let say = move |message| speaker(Event::Notice { level: Level::Warning, message });
@@ -240,11 +246,11 @@ impl Session {
         let _ = self.line.set(line);
         let peers = mesh::connect(&invitation, &joined, &self.beacon)?;
         let hosts: Vec<String> = joined.members.iter().map(|member| member.host.clone()).collect();
-        let transport = Tcp::new(place.rank, peers).map_err(broken)?;
+        let connected = neighbourhood::settle(&invitation, &joined, peers, &say)?;
         if place.rank == 0 {
             emit(Event::Joined { hosts: hosts.clone(), generation: joined.generation });
         }
-        Ok(self.rank(terms, Box::new(transport), hosts, joined.generation, emit))
+        Ok(self.rank(terms, connected, hosts, joined.generation, emit))
     }
 
     /// Rank 0 opens the port and takes the coordinator's role in a thread of its own.
@@ -279,17 +285,20 @@ impl Session {
     fn rank(
         &self,
         terms: &Terms,
-        transport: Box<dyn Transport>,
+        connected: Connected,
         hosts: Vec<String>,
         generation: u32,
         emit: Emit,
     ) -> Rank {
+        let Connected { transport, neighbours, carrier } = connected;
         Rank::new(Parts {
             transport,
             clock: Arc::new(SystemClock::default()),
             emit,
             beacon: Arc::clone(&self.beacon),
             hosts,
+            neighbours,
+            carrier,
             generation,
             step_deadline: terms.step_deadline,
             seed: terms.seed,

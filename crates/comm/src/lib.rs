@@ -7,13 +7,19 @@
 //!
 //! [`post`] carries letters: messages that nobody waits for.
 //!
+//! [`host`] is what ranks of one host share besides: doorways, neighbours. How they take turns in memory that several
+//! of them reach is written down, and model-checked, in [`protocol`].
+//!
 //! [`linux`] holds what depends on the system.
 //!
 //! Nothing here knows what a model is, who started the ranks, or how they found each other.
 
+pub mod arena;
 pub mod collective;
+pub mod host;
 pub mod linux;
 pub mod post;
+pub mod protocol;
 pub mod transport;
 mod wait;
 pub mod wire;

@@ -28,6 +28,13 @@ impl Patience {
         if ranks <= cores { Patience { looks: 2000, offers: 0 } } else { Patience { looks: 0, offers: 8 } }
     }
 
+    /// The same for one that waits for others' writes to memory: a look costs no system call, and what is awaited is
+    /// often only a switch of threads away, so that it is worth offering the core for longer.
+    pub fn in_memory(ranks: usize) -> Patience {
+        let Patience { looks, offers } = Patience::among(ranks);
+        Patience { looks: looks * 4, offers: offers * 32 }
+    }
+
     /// Passes the time after the `idle`th look in vain; false when it is time to sleep.
     pub fn pass(self, idle: u32) -> bool {
         if idle <= self.looks {

@@ -40,6 +40,10 @@ pub struct RankReport {
     pub hidden_s: f64,
     /// Seconds of waiting for slower ranks.
     pub wait_s: f64,
+    /// What carried its bytes: `shm`, `tcp`, `shm+tcp` (shared memory inside its host, the network between); `none` for
+    /// one worker.
+    #[serde(default)]
+    pub transport: String,
     /// Bytes sent to other ranks.
     pub bytes_sent: u64,
     /// Bytes received from other ranks.

@@ -1,13 +1,12 @@
 //! The job as its users meet it: what is accepted, what is refused and in which words.
 
-use proptest::prelude::*;
 use std::collections::HashSet;
 use std::time::Duration;
 use thalweg_core::spec::delimiter::Delimiter;
-use thalweg_core::spec::optimizer::{OptimizerKind, Rule};
-use thalweg_core::spec::setting::{Auto, Bytes, ColumnRef, Held};
+use thalweg_core::spec::optimizer::Rule;
+use thalweg_core::spec::setting::{Auto, ColumnRef, Held};
 use thalweg_core::spec::strategy::{Algorithm, Exchange};
-use thalweg_core::spec::{Job, JobSpec, Layers, data, preset};
+use thalweg_core::spec::{Job, JobSpec, Layers, preset};
 use thalweg_core::{Kind, Result};
 
 /// A job from the text of a file and what stands behind `--set`.
@@ -376,6 +375,7 @@ fn the_hash_changes_with_every_key() {
         "strategy.preset=horovod",
         "strategy.parallelism.data=2",
         "strategy.exchange.algorithm=ring",
+        "strategy.exchange.transport=tcp",
         "strategy.exchange.probability=0.2",
         "fault.step_deadline=31s",
         "fault.join_deadline=31s",
@@ -436,67 +436,4 @@ fn an_auto_encoder_has_no_labels_to_be_judged_by() {
     );
     refused_with("", &["model.loss=hingge"], &["did you mean `hinge`?"]);
     refused_with("", &["train.loss=hinge"], &["did you mean `model.loss`?"]);
-}
-
-/// Any text a user could write, awkward ones included.
-fn text() -> impl Strategy<Value = String> {
-    prop_oneof!["[a-z./:*]{1,12}", "\\PC{1,8}", Just("a\"b\\c\n'''#".to_string()), Just("true".to_string())]
-}
-
-fn data() -> impl Strategy<Value = data::DataSpec> {
-    let label = prop_oneof![
-        Just(None),
-        text().prop_map(|name| Some(ColumnRef::Name(name))),
-        any::<i64>().prop_map(|index| Some(ColumnRef::Index(index))),
-    ];
-    let validation = prop_oneof![
-        Just(None),
-        (0.0..1.0f64).prop_map(|share| Some(Held::Share(share))),
-        text().prop_map(|source| Some(Held::Source(source))),
-    ];
-    let header = prop_oneof![Just(Auto::Auto), any::<bool>().prop_map(Auto::Is)];
-    let columns = proptest::collection::vec(text(), 0..3);
-    (text(), label, header, columns, validation, 0..1u64 << 50, 1..100usize).prop_map(
-        |(source, label, header, ignore, validation, memory, window)| data::DataSpec {
-            source,
-            label,
-            header,
-            ignore,
-            validation,
-            memory: Bytes(memory),
-            window,
-            ..Default::default()
-        },
-    )
-}
-
-fn job() -> impl Strategy<Value = JobSpec> {
-    let numbers = (1..10_000usize, 1..1000u64, 0..i64::MAX as u64, 1..4096usize, 1e-9..1e9f64, 0.0..1.0f64);
-    let times = (1..100_000_000u64, proptest::option::of(1..100_000_000u64));
-    (data(), numbers, times).prop_map(|(data, (batch, epochs, seed, workers, lr, momentum), (step, join))| {
-        let mut spec = JobSpec { data, ..JobSpec::default() };
-        (spec.train.global_batch, spec.train.epochs, spec.train.seed) = (batch, epochs, seed);
-        (spec.engine.workers, spec.optimizer.lr) = (workers, lr);
-        (spec.optimizer.kind, spec.optimizer.momentum) = (OptimizerKind::Momentum, Some(momentum));
-        spec.fault.step_deadline = Duration::from_millis(step);
-        spec.fault.join_deadline = join.map_or(Auto::Auto, |join| Auto::Is(Duration::from_millis(join)));
-        spec
-    })
-}
-
-proptest! {
-    /// The launcher hands its workers this text: they must read the very same job.
-    #[test]
-    fn a_job_written_down_is_the_same_job(spec in job()) {
-        let text = spec.to_toml();
-        let again = resolve(&text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}")).spec;
-        prop_assert_eq!(&again, &spec, "{}", text);
-        prop_assert_eq!(again.hash(), spec.hash());
-    }
-
-    /// Whatever is typed, the answer is a job or a complaint.
-    #[test]
-    fn no_text_brings_it_down(file in "\\PC{0,60}", assignment in "\\PC{0,40}") {
-        let _ = resolve(&file, &[&assignment]);
-    }
 }

@@ -40,6 +40,7 @@ pub mod executor;
 pub mod graph;
 pub mod initialize;
 pub mod input;
+pub mod instructions;
 mod kernel;
 pub mod layer;
 pub mod loss;

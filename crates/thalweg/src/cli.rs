@@ -140,6 +140,7 @@ impl DoctorArgs {
 impl Cli {
     /// Carries out what was typed; the answer is the exit code.
     pub fn run(self) -> Result<u8> {
+        thalweg_graph::instructions::check()?;
         match self.command {
             None => command::train::run(&self.train),
             Some(Command::Train(args)) => command::train::run(&args),

@@ -211,6 +211,7 @@ fn terms(job: &Job, local: bool) -> Terms {
         token: std::env::var_os("THALWEG_TOKEN").unwrap_or_default().into_encoded_bytes(),
         step_deadline: job.spec.fault.step_deadline,
         join_deadline: job.spec.fault.join_deadline.or(deadline),
+        carrier: job.spec.exchange.transport,
         port: u16::try_from(job.spec.engine.port).unwrap_or(PORT),
     }
 }

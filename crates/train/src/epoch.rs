@@ -29,6 +29,7 @@ impl Worker<'_> {
 
     pub(crate) fn validate(&mut self) -> Result<Tally> {
         let Parts { data, model, parameters, .. } = &mut self.parts;
+        let parameters = self.shared.as_ref().map_or(&parameters[..], |shared| shared.parameters(parameters));
         // Without rows of their own, the training rows have to do.
         let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
         let mut batch = rows.empty_batch();

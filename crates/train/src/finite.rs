@@ -2,11 +2,20 @@
 
 use thalweg_core::{Culprit, Error, Kind, Layout, Result};
 
+/// Numbers looked at together.
+const LANES: usize = 32;
+
 /// The first element that is not finite, if any.
 fn strange(values: &[f32]) -> Option<usize> {
-    // The bits of finite numbers, without the sign, are smaller than infinity's: one fast pass over whole numbers.
-    let largest = values.iter().fold(0, |most, value| most.max((value.to_bits() & 0x7fff_ffff) as i32));
-    if largest < f32::INFINITY.to_bits() as i32 {
+    // One more at the end of the exponent reaches the sign where all its bits are set, in whole numbers: a fast pass.
+    let exceeds = |value: &f32| (value.to_bits() & 0x7fff_ffff) + 0x0080_0000;
+    let (lanes, rest) = values.as_chunks::<LANES>();
+    let mut seen = [0; LANES];
+    for lane in lanes {
+        (0..LANES).for_each(|index| seen[index] |= exceeds(&lane[index]));
+    }
+    let seen = seen.into_iter().chain(rest.iter().map(exceeds)).fold(0, |all, bits| all | bits);
+    if seen >> 31 == 0 {
         return None;
     }
     values.iter().position(|value| !value.is_finite())
@@ -23,19 +32,26 @@ pub(crate) fn check_gradient(
     check(rank, step, "back-propagation", "the gradient", "the loss", loss, gradient, layout)
 }
 
-/// Checks the sums over all ranks.
-pub(crate) fn check_sum(rank: usize, step: u64, loss: f64, gradient: &[f32], layout: &Layout) -> Result<()> {
-    check(
-        rank,
-        step,
-        "all-reduce of gradients",
-        "the summed gradient",
-        "the summed loss",
-        loss,
-        gradient,
-        layout,
-    )
+/// Checks a share of the sums over all ranks, which begins at the element `first`.
+pub(crate) fn check_share(
+    rank: usize,
+    step: u64,
+    gradient: &[f32],
+    first: usize,
+    layout: &Layout,
+) -> Result<()> {
+    let Some(place) = strange(gradient) else { return Ok(()) };
+    let tensor = layout.at(first + place).map_or("?", |tensor| tensor.name.as_str());
+    Err(error(rank, step, SUMMING, format!("the summed gradient of `{tensor}` is {}", gradient[place])))
 }
+
+/// Checks the loss, summed over all ranks.
+pub(crate) fn check_loss(rank: usize, step: u64, loss: f64, layout: &Layout) -> Result<()> {
+    check(rank, step, SUMMING, "the summed gradient", "the summed loss", loss, &[], layout)
+}
+
+/// The operation in which sums come about.
+const SUMMING: &str = "all-reduce of gradients";
 
 /// Checks parameters after the update of a step, and the loss on the validation rows.
 pub(crate) fn check_model(
@@ -67,6 +83,10 @@ fn check(
     } else {
         return Ok(());
     };
+    Err(error(rank, step, operation, what))
+}
+
+fn error(rank: usize, step: u64, operation: &str, what: String) -> Error {
     let culprit = Culprit {
         rank,
         step: Some(step),
@@ -74,15 +94,27 @@ fn check(
         cause: what.clone(),
         ..Culprit::default()
     };
-    Err(Error::new(Kind::NotFinite, format!("rank {rank}: {what} at step {step}"))
+    Error::new(Kind::NotFinite, format!("rank {rank}: {what} at step {step}"))
         .hint("lower the learning rate (train.optimizer.lr), scale the data (data.scale) or look for huge values in it")
-        .blame(culprit))
+        .blame(culprit)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use thalweg_core::model::{Density, Role};
+
+    #[test]
+    fn it_is_found_wherever_it_stands() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for place in [0, LANES - 1, LANES, 2 * LANES + 1] {
+                let mut values = [f32::MAX; 2 * LANES + 3];
+                assert_eq!(strange(&values), None);
+                values[place] = bad;
+                assert_eq!(strange(&values), Some(place));
+            }
+        }
+    }
 
     #[test]
     fn the_tensor_is_named() {

@@ -13,6 +13,7 @@ impl Worker<'_> {
         let start = self.rank.now();
         self.rank.begin_preparation("a checkpoint");
         self.collect_ledgers()?;
+        self.collect_shares()?;
         if self.rank.index() == 0 {
             self.write_checkpoint()?;
         }

@@ -6,12 +6,12 @@ use crate::finite;
 use crate::hooks::{PassHooks, WORK};
 use crate::progress::Progress;
 use crate::rider::{self, Rider};
+use crate::shared::{Shared, move_statistics};
 use crate::strategy;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::{Algorithm, Rank};
 use thalweg_core::event::{Event, Metrics, Outcome};
-use thalweg_core::model::Role;
 use thalweg_core::spec::schedule::Schedule;
 use thalweg_core::spec::strategy::Optimization;
 use thalweg_core::{Batch, JobSpec, Model, Result};
@@ -73,10 +73,11 @@ pub struct Worker<'a> {
     /// The rows that batches brought to the model in this step: they count, not what was planned.
     pub(crate) consumed: Vec<u64>,
     accumulator: Accumulator,
-    schedule: Schedule,
-    correction: Correction,
-    /// The gradient and, behind it, what rides along.
+    pub(crate) schedule: Schedule,
+    pub(crate) correction: Correction,
+    /// The gradient and, behind it, what rides along; empty where they are in memory that all share.
     pub(crate) buffer: Vec<f32>,
+    pub(crate) shared: Option<Shared>,
     /// What workers pushed to this server, one after the other.
     pub(crate) pushed: Vec<f32>,
     pub(crate) rider: Rider,
@@ -112,6 +113,9 @@ impl<'a> Worker<'a> {
         if !start.audit.is_empty() {
             ledger.absorb(&start.audit)?;
         }
+        let correction = Correction::of(job);
+        let length = parts.parameters.len() + rider::len(world);
+        let shared = Shared::open(rank, job, &parts, &correction, length)?;
         let worker = Worker {
             place: rank.index().checked_sub(job.servers()),
             workers: world - job.servers().min(world),
@@ -120,8 +124,9 @@ impl<'a> Worker<'a> {
             batch: parts.data.training.empty_batch(),
             consumed: Vec::new(),
             accumulator: Accumulator::new(job.train.accumulate),
-            correction: Correction::of(job),
-            buffer: vec![0.0; parts.parameters.len() + rider::len(world)],
+            correction,
+            buffer: if shared.is_some() { Vec::new() } else { vec![0.0; length] },
+            shared,
             pushed: Vec::new(),
             rider: Rider::default(),
             ledger,
@@ -141,12 +146,12 @@ impl<'a> Worker<'a> {
             folder,
             parts,
         };
-        let bytes = size_of_val(&worker.buffer[..]);
-        let algorithm = strategy::algorithm(job, bytes, world);
+        let algorithm = strategy::algorithm(job, length * size_of::<f32>(), world);
         if let Some(algorithm) = algorithm {
             worker.rank.exchange_by(algorithm);
         }
-        worker.announce(algorithm.map_or("none", Algorithm::name));
+        let name = algorithm.map_or("none", Algorithm::name);
+        worker.announce(if worker.shared.is_some() { "arena" } else { name });
         Ok(worker)
     }
 
@@ -194,7 +199,11 @@ impl<'a> Worker<'a> {
         // A worker on its own takes the mean over its own rows.
         let alone = self.job.strategy.optimization == Optimization::Decentralized;
         let divisor = if alone { mine.len().max(1) } else { rows.len() } as f32;
-        let (gradient, tail) = self.buffer.split_at_mut(parameters.len());
+        let (buffer, parameters) = match &mut self.shared {
+            Some(shared) => shared.at_work(parameters),
+            None => (&mut self.buffer[..], &parameters[..]),
+        };
+        let (gradient, tail) = buffer.split_at_mut(parameters.len());
         let (batch, accumulator, consumed) = (&mut self.batch, &mut self.accumulator, &mut self.consumed);
         consumed.clear();
         let operations = model.flops_per_row() * mine.len() as u64;
@@ -216,22 +225,24 @@ impl<'a> Worker<'a> {
 
     /// `g`: the sum of all workers' `g_i`, the same bits everywhere.
     pub fn all_reduce_gradient(&mut self) -> Result<()> {
-        let took = self.rank.all_reduce("gradients", &mut self.buffer)?;
+        let took = match &mut self.shared {
+            Some(shared) => shared.sum(self.rank)?,
+            None => self.rank.all_reduce("gradients", &mut self.buffer)?,
+        };
         self.take_sum(took)
     }
 
     /// The sums of all workers are in the buffer, after an exchange of that length: reads and checks them.
     pub(crate) fn take_sum(&mut self, took: Duration) -> Result<()> {
-        let parameters = self.parts.parameters.len();
-        let (gradient, tail) = self.buffer.split_at(parameters);
-        self.rider.read(tail);
-        finite::check_sum(
-            self.rank.index(),
-            self.next,
-            self.rider.loss,
-            gradient,
-            self.parts.model.layout(),
-        )?;
+        let gradient = &sums(&self.shared, &self.buffer)[..self.parts.parameters.len()];
+        finite::check_share(self.rank.index(), self.next, gradient, 0, self.parts.model.layout())?;
+        self.take_riders(took)
+    }
+
+    /// The same for what rode along.
+    pub(crate) fn take_riders(&mut self, took: Duration) -> Result<()> {
+        self.rider.read(&sums(&self.shared, &self.buffer)[self.parts.parameters.len()..]);
+        finite::check_loss(self.rank.index(), self.next, self.rider.loss, self.parts.model.layout())?;
         let mine = self.rider.compute_ms[self.rank.index()];
         let waited = f64::from(self.rider.slowest().1 - mine) / 1e3;
         self.rank.book_wait(waited.min(took.as_secs_f64()));
@@ -242,16 +253,11 @@ impl<'a> Worker<'a> {
     /// penalties count once and clipping is the same on every rank.
     pub fn update(&mut self) -> Result<()> {
         let Parts { parameters, optimizer, model, .. } = &mut self.parts;
-        let gradient = &self.buffer[..parameters.len()];
+        let gradient = &sums(&self.shared, &self.buffer)[..parameters.len()];
         let (rate, correction) = (self.schedule.rate(self.next), &self.correction);
         self.rank.compute("update", 10 * parameters.len() as u64, || {
             optimizer.step(rate, correction, parameters, gradient);
-            // Running statistics are not learned: what arrives as their gradient is how far they are to move.
-            for tensor in model.layout().tensors().iter().filter(|tensor| tensor.role == Role::Statistic) {
-                for (value, way) in parameters[tensor.range()].iter_mut().zip(&gradient[tensor.range()]) {
-                    *value -= way;
-                }
-            }
+            move_statistics(model.layout(), &(0..gradient.len()), parameters, gradient);
             Ok(())
         })
     }
@@ -287,6 +293,11 @@ impl<'a> Worker<'a> {
         }
         Ok(())
     }
+}
+
+/// The sums of the last exchange, wherever they are.
+fn sums<'a>(shared: &'a Option<Shared>, buffer: &'a [f32]) -> &'a [f32] {
+    shared.as_ref().map_or(buffer, Shared::sums)
 }
 
 /// Steps of the whole job.

@@ -29,7 +29,8 @@ fn every_algorithm_takes_the_same_steps_and_is_recorded() {
             .map(|name| {
                 let folder = tempfile::tempdir().unwrap();
                 let algorithm = format!("strategy.exchange.algorithm={name}");
-                let ended = train(3, folder.path(), &["train.max_steps=30", &algorithm]);
+                let messages = "strategy.exchange.transport=tcp";
+                let ended = train(3, folder.path(), &["train.max_steps=30", messages, &algorithm]);
                 let recorded = ended[0].events.iter().find_map(|event| match event {
                     Event::Started { algorithm, .. } => Some(algorithm.clone()),
                     _ => None,

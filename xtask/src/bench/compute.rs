@@ -29,6 +29,9 @@ pub struct Arguments {
     /// A Python that has PyTorch
     #[arg(long, default_value = "python3")]
     python: PathBuf,
+    /// The instructions that either side may use: portable (ours alone), avx2, avx512; the best there are, unless told
+    #[arg(long)]
+    instructions: Option<String>,
     /// A binary to measure instead of building one
     #[arg(long)]
     binary: Option<PathBuf>,
@@ -112,9 +115,16 @@ fn compare(
     for _ in 0..arguments.pairs.max(1) {
         let mut ours = Command::new(binary);
         ours.args(["bench", "train", "--json", "--work", work, "--threads", &count]);
+        if let Some(set) = &arguments.instructions {
+            ours.env("THALWEG_INSTRUCTIONS", set);
+        }
         comparison.ours.push(measure(ours.args(["--seconds", &seconds]))?);
         let mut theirs = Command::new(&arguments.python);
         theirs.arg(script).args([work, &count, &seconds]).env("PYTHONDONTWRITEBYTECODE", "1");
+        if let Some(set) = &arguments.instructions {
+            theirs.env("ATEN_CPU_CAPABILITY", set).env("ONEDNN_MAX_CPU_ISA", set.to_uppercase());
+            theirs.env("MKL_ENABLE_INSTRUCTIONS", set.to_uppercase());
+        }
         comparison.theirs.push(measure(&mut theirs)?);
     }
     Ok(comparison)

@@ -6,6 +6,7 @@ use crate::beacon::Beacon;
 use crate::rank::{Parts, Rank};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use thalweg_comm::host::{self, Neighbours};
 use thalweg_comm::transport::sim::{Mishap, Network, SimClock, Simulation, Trace};
 use thalweg_comm::transport::{Transport, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
@@ -27,9 +28,11 @@ pub fn run<T: Send>(
     seed: u64,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
 ) -> Vec<Ended<T>> {
+    // Threads share memory as processes of one host do; where the system does not allow it, they do without.
+    let mut neighbours = host::threads(world).unwrap_or_default().into_iter();
     let ranks = mesh(world).into_iter().map(|transport| {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-        (Box::new(transport) as Box<dyn Transport>, clock)
+        (Box::new(transport) as Box<dyn Transport>, clock, neighbours.next().unwrap_or_default())
     });
     each(ranks.collect(), seed, Duration::from_secs(30), program)
 }
@@ -45,7 +48,7 @@ pub fn simulate<T: Send>(
     let simulation = Simulation::new(network, mishaps);
     let ranks = simulation.ranks().into_iter().map(|transport| {
         let clock: Arc<dyn Clock> = Arc::new(Virtual(simulation.clock(transport.rank())));
-        (Box::new(transport) as Box<dyn Transport>, clock)
+        (Box::new(transport) as Box<dyn Transport>, clock, Neighbours::new())
     });
     let ended = each(ranks.collect(), seed, step_deadline, program);
     (ended, simulation.trace())
@@ -69,13 +72,13 @@ impl Clock for Virtual {
 }
 
 fn each<T: Send>(
-    ranks: Vec<(Box<dyn Transport>, Arc<dyn Clock>)>,
+    ranks: Vec<(Box<dyn Transport>, Arc<dyn Clock>, Neighbours)>,
     seed: u64,
     step_deadline: Duration,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
 ) -> Vec<Ended<T>> {
     let (world, program) = (ranks.len(), &program);
-    let one = move |transport, clock| {
+    let one = move |transport, clock, neighbours| {
         let events = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&events);
         let mut rank = Rank::new(Parts {
@@ -84,6 +87,8 @@ fn each<T: Send>(
             emit: Arc::new(move |event| heard.lock().unwrap_or_else(PoisonError::into_inner).push(event)),
             beacon: Beacon::new(),
             hosts: vec!["memory".into(); world],
+            neighbours,
+            carrier: "mem",
             generation: 1,
             step_deadline,
             seed,
@@ -97,8 +102,8 @@ fn each<T: Send>(
         Ended { result, events }
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            ranks.into_iter().map(|(transport, clock)| scope.spawn(move || one(transport, clock))).collect();
+        let start = |(transport, clock, neighbours)| scope.spawn(move || one(transport, clock, neighbours));
+        let threads: Vec<_> = ranks.into_iter().map(start).collect();
         let panicked = |_| Ended { result: Err(Error::internal("a rank panicked")), events: Vec::new() };
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
     })

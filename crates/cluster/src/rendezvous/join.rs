@@ -35,6 +35,7 @@ pub fn join(invitation: &Invitation, coordinator: &str, say: &dyn Fn(String)) ->
         host: invitation.host.clone(),
         process: std::process::id(),
         data: address,
+        identity: thalweg_comm::host::host_identity(),
     };
     let request = Join { member, world: invitation.world, job: invitation.job };
     send(&mut Timed::new(&control, PATIENCE), &request)

@@ -21,6 +21,8 @@ pub struct Member {
     pub process: u32,
     /// Where it listens for data.
     pub data: SocketAddr,
+    /// The same for ranks that can share memory, if it can.
+    pub identity: Option<String>,
 }
 
 /// What a rank says to join.

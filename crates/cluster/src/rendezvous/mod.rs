@@ -10,6 +10,7 @@
 use crate::linux;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
+use thalweg_core::spec::strategy::Carrier;
 use thalweg_core::{Error, Kind};
 
 pub mod coordinator;
@@ -17,6 +18,7 @@ pub mod handshake;
 pub mod join;
 pub mod mesh;
 pub mod message;
+pub mod neighbourhood;
 pub mod reception;
 pub mod timed;
 
@@ -40,6 +42,8 @@ pub struct Invitation {
     pub anywhere: bool,
     /// How long to try.
     pub deadline: Duration,
+    /// What is to carry the data.
+    pub carrier: Carrier,
 }
 
 /// How many addresses are named where there are many.

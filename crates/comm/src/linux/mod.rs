@@ -1,10 +1,20 @@
 //! What only Linux has, or spells its own way. The rest of the tree is written for any Unix and asks here.
 
+mod bell;
+mod descriptor;
+mod doorway;
 pub(crate) mod hangup;
 mod host;
+mod identity;
 mod machine;
 mod process;
+mod segment;
 
+pub use bell::Bell;
+pub(crate) use descriptor::{hand, take};
+pub use doorway::{Doorway, Token, call};
 pub use host::{host_name, interface_of, outward_addresses};
+pub use identity::host_identity;
 pub use machine::Machine;
 pub use process::{kill_group, peak_memory_of_children, signal_name};
+pub use segment::{Segment, Writers};

@@ -33,7 +33,7 @@ pub fn mesh(world: usize) -> Vec<Mem> {
             outgoing: links.pipes[rank][peer].clone(),
         };
         let streams = (0..world).map(|peer| (peer != rank).then(|| link(peer))).collect();
-        let pipes = Pipes { streams, bell: bells[rank].clone(), heard: 0, links: links.clone() };
+        let pipes = Pipes { streams, bells: bells.clone(), rank, heard: 0, links: links.clone() };
         Streamed::over(rank, pipes)
     };
     (0..world).map(rank).collect()
@@ -195,7 +195,8 @@ impl Drop for Duplex {
 /// The pipes of one rank.
 pub struct Pipes {
     streams: Vec<Option<Duplex>>,
-    bell: Arc<Bell>,
+    bells: Vec<Arc<Bell>>,
+    rank: usize,
     heard: u64,
     links: Links,
 }
@@ -208,7 +209,7 @@ impl Wires for Pipes {
     }
 
     fn mark(&mut self) {
-        self.heard = self.bell.count();
+        self.heard = self.bells[self.rank].count();
     }
 
     fn wait(
@@ -218,12 +219,16 @@ impl Wires for Pipes {
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
-        self.bell.wait(self.heard, timeout);
+        self.bells[self.rank].wait(self.heard, timeout);
         for (peer, stream) in self.streams.iter().enumerate() {
             if watched[peer] && stream.as_ref().is_some_and(|stream| stream.incoming.lock().closed) {
                 hung_up.push(peer);
             }
         }
         Ok(())
+    }
+
+    fn nudge(&mut self, peer: usize) {
+        self.bells[peer].ring();
     }
 }

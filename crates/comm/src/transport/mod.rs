@@ -4,13 +4,14 @@
 //! [`Transport::receive`] go on with one frame, [`Transport::attend`] waits, with a deadline, until there may be more to
 //! do, and turns whatever happened to the others into a fault that names one. [`Transport::transfer`], made of them,
 //! carries out any number of sends and receives at once, so that nothing depends on a buffer in between.
-//! [`mem`] connects threads, [`tcp`] processes and hosts, [`sim`] ranks in virtual time; all are [`stream::Streamed`]
-//! over their own byte streams,
-//! so that framing, checksums, deadlines and blame exist once.
+//! [`mem`] connects threads, [`shm`] processes of one host, [`tcp`] hosts, [`sim`] ranks in virtual time; all are
+//! [`stream::Streamed`] over their own byte streams, so that framing, checksums, deadlines and blame exist once.
 
 pub mod fault;
 mod frame;
 pub mod mem;
+pub mod ring;
+pub mod shm;
 pub mod sim;
 mod standing;
 pub mod stream;
@@ -20,6 +21,8 @@ pub mod vigil;
 
 pub use fault::{Cause, Fault, culprit};
 pub use mem::{Links, Mem, mesh};
+pub use ring::Ring;
+pub use shm::{Shm, Way};
 pub use tcp::Tcp;
 pub use vigil::{Interest, Vigil};
 
@@ -89,6 +92,10 @@ pub trait Transport: Send {
     /// vigil's deadline has passed, or when [`Abort::abort`] is called. A rank that left the group by
     /// [`Transport::close`] is a fault only for those who still want something from it.
     fn attend(&mut self, vigil: &mut Vigil, wanted: &[Interest], moved: bool) -> Result<(), Fault>;
+
+    /// Lets a peer that waits in [`Transport::attend`] look again: what it waits for, in memory that both share, may
+    /// have changed. It does not touch one that is awake, and nothing where no memory is shared.
+    fn nudge(&mut self, peer: usize);
 
     /// Carries out all sends and receives at once and returns when all are done, see [`Transport::send`],
     /// [`Transport::receive`] and [`Transport::attend`]. Several chunks to or from the same rank travel in the order of

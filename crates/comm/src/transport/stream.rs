@@ -57,6 +57,12 @@ pub trait Wires: Send {
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()>;
 
+    /// Called when something has moved: whoever was about to sleep goes on.
+    fn awake(&mut self) {}
+
+    /// Ends the wait of a peer, or the next one that it begins; see [`Transport::nudge`].
+    fn nudge(&mut self, _peer: usize) {}
+
     /// The time by which deadlines are kept: since some fixed moment, never going back.
     fn now(&self) -> Duration {
         static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -174,6 +180,7 @@ impl<W: Wires> Streamed<W> {
         }
         if moved || news {
             vigil.idle = 0;
+            self.wires.awake();
             return Ok(());
         }
         vigil.idle = vigil.idle.saturating_add(1);
@@ -304,6 +311,10 @@ impl<W: Wires> Transport for Streamed<W> {
         let outcome = self.watch(vigil, wanted, moved);
         self.wires.mark();
         outcome.map_err(|fault| self.fail(fault))
+    }
+
+    fn nudge(&mut self, peer: usize) {
+        self.wires.nudge(peer);
     }
 
     fn traffic(&self) -> Traffic {

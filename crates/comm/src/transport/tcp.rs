@@ -23,28 +23,26 @@ impl Tcp {
     ///
     /// The streams must be fresh: nothing but frames may be on them any more.
     pub fn new(rank: usize, peers: Vec<Option<TcpStream>>) -> io::Result<Tcp> {
-        for (peer, stream) in peers.iter().enumerate() {
-            match stream {
-                Some(stream) if peer != rank => {
-                    stream.set_nodelay(true)?;
-                    stream.set_nonblocking(true)?;
-                }
-                None if peer == rank => {}
-                _ => {
-                    let what =
-                        format!("rank {rank} needs one connection to each other rank; see rank {peer}");
-                    return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-                }
-            }
-        }
-        if rank >= peers.len() {
-            let what = format!("rank {rank} is not in a world of {}", peers.len());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
+        check_mesh(rank, &peers)?;
         let neighbours = peers.iter().flatten().filter(|stream| is_on_this_host(stream)).count();
         let patience = Patience::among(neighbours + 1);
-        let links = peers.into_iter().map(|stream| stream.map(Socket)).collect();
-        Ok(Streamed::over(rank, Sockets { links, patience }))
+        let links: io::Result<Vec<Option<Socket>>> =
+            peers.into_iter().map(|stream| stream.map(Socket::new).transpose()).collect();
+        Ok(Streamed::over(rank, Sockets { links: links?, patience }))
+    }
+}
+
+/// Whether there is one connection to each other rank and none to itself.
+pub(super) fn check_mesh<T>(rank: usize, peers: &[Option<T>]) -> io::Result<()> {
+    let invalid = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    if rank >= peers.len() {
+        return invalid(format!("rank {rank} is not in a world of {}", peers.len()));
+    }
+    match peers.iter().enumerate().find(|(peer, link)| link.is_some() == (*peer == rank)) {
+        Some((peer, _)) => {
+            invalid(format!("rank {rank} needs one connection to each other rank; see rank {peer}"))
+        }
+        None => Ok(()),
     }
 }
 
@@ -58,6 +56,20 @@ fn is_on_this_host(stream: &TcpStream) -> bool {
 
 /// The connection to one peer.
 pub struct Socket(TcpStream);
+
+impl Socket {
+    /// Nothing but frames may be on the stream any more.
+    pub fn new(stream: TcpStream) -> io::Result<Socket> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Socket(stream))
+    }
+
+    /// What to poll to wait for this, and to learn of the other's end.
+    pub(super) fn polled(&self, interest: Interest) -> PollFd<'_> {
+        PollFd::new(self.0.as_fd(), events(interest))
+    }
+}
 
 impl Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -119,14 +131,10 @@ impl Wires for Sockets {
         for (peer, link) in self.links.iter().enumerate() {
             if let (Some(link), true) = (link, watched[peer]) {
                 peers.push(peer);
-                polled.push(PollFd::new(link.0.as_fd(), events(interests[peer])));
+                polled.push(link.polled(interests[peer]));
             }
         }
-        let timeout = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
-        match poll(&mut polled, PollTimeout::from(timeout)) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        poll_for(&mut polled, timeout)?;
         let gone = peers.iter().zip(&polled).filter(|(_, polled)| is_hang_up(polled));
         hung_up.extend(gone.map(|(peer, _)| *peer));
         Ok(())
@@ -134,6 +142,15 @@ impl Wires for Sockets {
 
     fn patience(&self) -> Patience {
         self.patience
+    }
+}
+
+/// Waits for the first event, or until the time is up.
+pub(super) fn poll_for(polled: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
+    let timeout = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
+    match poll(polled, PollTimeout::from(timeout)) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

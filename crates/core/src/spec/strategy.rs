@@ -58,6 +58,18 @@ choice! {
     }
 }
 
+choice! {
+    /// What carries bytes between ranks.
+    Carrier {
+        /// Shared memory between ranks of one host, tcp between hosts; tcp where memory cannot be shared, with a notice.
+        Auto = "auto",
+        /// The same, but ranks of one host that cannot share memory end the job.
+        Shm = "shm",
+        /// Tcp between all.
+        Tcp = "tcp",
+    }
+}
+
 section! {
     /// How the work is distributed.
     "strategy" StrategySpec {
@@ -91,6 +103,8 @@ section! {
         kind: Exchange = Exchange::Allreduce;
         /// Which schedule carries it out.
         algorithm: Algorithm = Algorithm::Auto;
+        /// What carries bytes between ranks.
+        transport: Carrier = Carrier::Auto;
         /// Gossip: how likely a worker is to send its parameters to another one after a step.
         probability: f64 = 0.1;
     }

@@ -3,7 +3,10 @@
 //! A function inside [`dispatch!`] is compiled three times: for any machine, for AVX2 and for AVX-512; a call takes the
 //! best that the processor has. What it calls must be `#[inline(always)]`, or it stays as it is for any machine. No
 //! instruction set changes the order of additions or fuses a product with a sum, so that all three give the same bits.
-//! Elsewhere than on x86-64 there is only the first (untested).
+//! Elsewhere than on x86-64 there is only the first (tested on x86-64 alone).
+
+#[cfg(target_arch = "x86_64")]
+use crate::instructions::{Instructions, chosen};
 
 /// Compiles a function for several instruction sets, and picks one at each call.
 macro_rules! dispatch {
@@ -37,22 +40,18 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
-/// Whether the processor has AVX-512 as most that have any of it do; looked up once by the standard library.
+/// Whether AVX-512 is there to be used.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn has_avx512() -> bool {
-    has_avx2()
-        && std::arch::is_x86_feature_detected!("avx512f")
-        && std::arch::is_x86_feature_detected!("avx512vl")
-        && std::arch::is_x86_feature_detected!("avx512dq")
-        && std::arch::is_x86_feature_detected!("avx512bw")
+    chosen() == Instructions::Avx512
 }
 
-/// Whether the processor has AVX2 and fused products.
+/// Whether AVX2 and fused products are there to be used.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn has_avx2() -> bool {
-    std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+    chosen() >= Instructions::Avx2
 }
 
 #[cfg(test)]

@@ -12,4 +12,6 @@ pub mod panel;
 pub mod pool;
 pub mod recurrent;
 pub mod reduce;
+pub mod short;
+pub mod tiny;
 pub mod unfold;

@@ -1,6 +1,7 @@
 //! Between images and the numbers under each place of a window.
 
 use super::dispatch::dispatch;
+use super::short;
 use crate::op::window::Window;
 
 /// Walks over the runs of numbers that lie together both in an image and in an unfolded line: calls `each` with where
@@ -68,7 +69,7 @@ dispatch! {
             let line = &mut lines[to..to + len];
             match from {
                 None => line.fill(0.0),
-                Some(from) => copy(line, &images[from..from + len]),
+                Some(from) => short::copy(line, &images[from..from + len]),
             }
         });
     }
@@ -92,16 +93,6 @@ dispatch! {
                 images[to..to + len].iter_mut().zip(line).for_each(|(image, line)| *image += line);
             }
         });
-    }
-}
-
-/// Copies a run; short ones without the call that a long one is worth.
-#[inline(always)]
-fn copy(to: &mut [f32], from: &[f32]) {
-    if to.len() >= 16 {
-        to.copy_from_slice(from);
-    } else {
-        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
     }
 }
 

@@ -9,6 +9,7 @@ use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
+use crate::kernel::tiny;
 use crate::shares;
 use crate::team::MOST_SHARES;
 use std::ops::Range;
@@ -134,7 +135,7 @@ fn surprise_of_logits(line: &[f32], class: usize, scale: f32, delta: Option<&mut
                 sum += f64::from(*delta);
             }
             let share = (f64::from(scale) / sum) as f32;
-            delta.iter_mut().for_each(|delta| *delta *= share);
+            delta.iter_mut().for_each(|delta| *delta = tiny::kept(*delta * share));
             delta[class] -= scale;
             sum
         }

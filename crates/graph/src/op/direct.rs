@@ -3,7 +3,7 @@
 
 use super::matrix::{Matrix, MatrixMut, Packed, multiply_packed};
 use super::window::Window;
-use crate::kernel::panel::{self, DEPTH, Target, turn};
+use crate::kernel::panel::{self, DEPTH, Left, Right, Target, tile_up};
 
 /// The fewest numbers side by side for which it pays.
 const LEAST_RUN: usize = 32;
@@ -88,16 +88,16 @@ impl Direct {
     /// Writes the gradient of the weight, summed over some images.
     pub fn weight_gradient(&self, sum: &mut [f32], delta: &[f32], images: &[f32], room: &mut [f32]) {
         let (filters, columns) = (self.filters, self.window.size[0] * self.run());
-        let (turned, panels) = room.split_at_mut(DEPTH * filters);
+        let (tiles, panels) = room.split_at_mut(DEPTH * filters);
         let all = delta.len() / filters.max(1);
         for begin in (0..all).step_by(DEPTH) {
             let depth = DEPTH.min(all - begin);
-            turn(turned, DEPTH, &delta[begin * filters..], filters, depth, filters);
+            tile_up(tiles, &delta[begin * filters..], filters, filters, depth);
             let panels = &mut panels[..depth * columns];
             self.pack(panels, images, begin, depth);
             let target =
                 Target { values: &mut *sum, rows: filters, columns, row_stride: columns, add: begin > 0 };
-            panel::sweep(target, turned, DEPTH, panels, depth);
+            panel::sweep(target, Left::Tiles(tiles), Right::packed(panels, depth), depth);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The matrix product: factors cut into blocks and packed for the [`panel`] kernel; threads share the rows of the result.
 
-use crate::kernel::panel::{self, DEPTH, Target, turn};
+use crate::kernel::panel::{self, DEPTH, Left, Right, Target, tile_up, turn};
 use crate::shares;
 use crate::team::{MOST_SHARES, Team};
 use std::cell::RefCell;
@@ -11,6 +11,9 @@ const ROWS: usize = 192;
 
 /// Columns of the right factor that are packed together.
 const COLUMNS: usize = 1024;
+
+/// Rows of a left factor so few that packing the right one would not pay.
+const FEW: usize = 64;
 
 /// Most numbers of a result that is made the other way round.
 const TURNED: usize = 1 << 18;
@@ -173,7 +176,8 @@ pub fn multiply_packed(result: MatrixMut<'_>, left: Matrix<'_>, right: &Packed<'
         let add = accumulate || begin > 0;
         let target = Target { values: &mut *values, rows, columns, row_stride, add };
         let panels = &right.panels[begin * wide..][..depth * wide];
-        panel::sweep(target, &left.values[begin..], left.row_stride, panels, depth);
+        let left = Left::Rows(&left.values[begin..], left.row_stride);
+        panel::sweep(target, left, Right::packed(panels, depth), depth);
     }
 }
 
@@ -256,23 +260,28 @@ fn multiply_in(
     right: Matrix<'_>,
     accumulate: bool,
 ) {
-    let (panels, turned) = room.split_at_mut(COLUMNS * DEPTH);
+    let (panels, tiles) = room.split_at_mut(COLUMNS * DEPTH);
     let MatrixMut { values, rows, columns, row_stride } = result;
     for first in (0..columns).step_by(COLUMNS) {
         let own = first..columns.min(first + COLUMNS);
         let wide = own.len().next_multiple_of(panel::width());
         for begin in (0..right.rows).step_by(DEPTH) {
             let depth = DEPTH.min(right.rows - begin);
-            let panels = &mut panels[..depth * wide];
-            pack(panels, right, begin..begin + depth, own.clone());
+            let right = if rows <= FEW && right.column_stride == 1 && own.len() == wide {
+                Right::in_place(&right.values[begin * right.row_stride + first..], right.row_stride)
+            } else {
+                let panels = &mut panels[..depth * wide];
+                pack(panels, right, begin..begin + depth, own.clone());
+                Right::packed(panels, depth)
+            };
             for row in (0..rows).step_by(ROWS) {
                 let count = ROWS.min(rows - row);
                 let source = &left.values[row * left.row_stride + begin * left.column_stride..];
-                let (source, stride) = if left.column_stride == 1 {
-                    (source, left.row_stride)
+                let left = if left.column_stride == 1 {
+                    Left::Rows(source, left.row_stride)
                 } else {
-                    turn(turned, DEPTH, source, left.column_stride, depth, count);
-                    (&*turned, DEPTH)
+                    tile_up(tiles, source, left.column_stride, count, depth);
+                    Left::Tiles(tiles)
                 };
                 let target = Target {
                     values: &mut values[row * row_stride + first..],
@@ -281,7 +290,7 @@ fn multiply_in(
                     row_stride,
                     add: accumulate || begin > 0,
                 };
-                panel::sweep(target, source, stride, panels, depth);
+                panel::sweep(target, left, right, depth);
             }
         }
     }

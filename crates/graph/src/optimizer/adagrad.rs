@@ -1,5 +1,7 @@
 //! AdaGrad: `s += g * g; w -= lr * g / (sqrt(s) + epsilon)` (Duchi, Hazan and Singer 2011).
 
+use crate::kernel::tiny;
+
 /// The sum of all squared gradients so far.
 pub const SLOTS: [&str; 1] = ["sum_of_squares"];
 
@@ -17,7 +19,7 @@ pub fn update(
     assert!([gradient.len(), sums.len()] == [len; 2], "slices differ in length");
     for ((parameter, &gradient), sum) in parameters.iter_mut().zip(gradient).zip(sums) {
         let gradient = correct(gradient, *parameter);
-        *sum += gradient * gradient;
+        *sum += tiny::squarable(gradient) * tiny::squarable(gradient);
         *parameter -= lr * (gradient / (sum.sqrt() + epsilon));
     }
 }

@@ -1,6 +1,8 @@
 //! Adam with bias correction (Kingma and Ba 2015), epsilon added after the root, as PyTorch does it; and AdamW, with a
 //! weight decay that the moments do not see: `w = w * (1 - lr * decay) - adam` (Loshchilov and Hutter 2019).
 
+use crate::kernel::tiny;
+
 /// The decaying means of the gradient and of its square.
 pub const SLOTS: [&str; 2] = ["first_moment", "second_moment"];
 
@@ -36,8 +38,9 @@ impl Step {
     /// Moves an element's moments towards its gradient.
     #[inline(always)]
     pub(super) fn remember(&self, gradient: f32, first: &mut f32, second: &mut f32) {
-        *first += self.first_share * (gradient - *first);
-        *second = self.beta2 * *second + self.second_share * (gradient * gradient);
+        *first = tiny::kept(*first + self.first_share * (gradient - *first));
+        let gradient = tiny::squarable(gradient);
+        *second = tiny::kept_square(self.beta2 * *second + self.second_share * (gradient * gradient));
     }
 
     /// What the moments say an element should go down by.

@@ -9,6 +9,7 @@
 //! The ratio is 1 where the paper's is undefined or would never let a tensor leave 0.
 
 use super::norm;
+use crate::kernel::tiny;
 
 /// The last step, rate included.
 pub const SLOTS: [&str; 1] = ["last_step"];
@@ -49,7 +50,7 @@ pub fn update(
     };
     let momentum = step.momentum;
     for ((parameter, &gradient), last) in parameters.iter_mut().zip(gradient).zip(last_step) {
-        *last = momentum * *last + rate * (correct(gradient, *parameter) + decay * *parameter);
+        *last = tiny::kept(momentum * *last + rate * (correct(gradient, *parameter) + decay * *parameter));
         *parameter -= *last;
     }
 }

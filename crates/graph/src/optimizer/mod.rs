@@ -26,7 +26,9 @@ pub use correction::Correction;
 use crate::shares;
 use crate::team::{MOST_SHARES, Team};
 use apply::{Step, Stretch, apply};
+use correction::Settled;
 use span::Span;
+use std::ops::Range;
 use std::sync::Arc;
 use thalweg_core::Layout;
 use thalweg_core::spec::optimizer::Rule;
@@ -92,16 +94,48 @@ impl Optimizer {
                 ranges.map(|range| correction.squares(&parameters[range.clone()], &gradient[range])).sum()
             }
         };
+        self.advance(lr, correction.settle(squares), 0, parameters, gradient);
+    }
+
+    /// Whether an element's update depends on nothing but that element, so that shares can be updated apart.
+    pub fn is_elementwise(&self, correction: &Correction) -> bool {
+        self.rule.is_elementwise() && correction.clip_norm.is_none()
+    }
+
+    /// Makes one step on a share of the parameters: the slices are those of `range`, which must be the same in every
+    /// step. Only for what [`Optimizer::is_elementwise`]; it gives the same bits as a step on all of them.
+    pub fn update_share(
+        &mut self,
+        lr: f32,
+        correction: &Correction,
+        range: Range<usize>,
+        parameters: &mut [f32],
+        gradient: &[f32],
+    ) {
+        assert!(self.is_elementwise(correction), "an update of whole tensors has no shares");
+        assert!(
+            [parameters.len(), gradient.len()] == [range.len(); 2] && range.end <= self.len,
+            "slices differ in length from their share of the state"
+        );
+        self.advance(lr, correction.settle(0.0), range.start, parameters, gradient);
+    }
+
+    /// Makes one step on the elements from `first` on.
+    fn advance(&mut self, lr: f32, settled: Settled, first: usize, parameters: &mut [f32], gradient: &[f32]) {
         self.steps += 1;
-        let settled = correction.settle(squares);
         let step = Step { rule: self.rule, lr, number: self.steps, settled };
+        let last = first + parameters.len();
         for span in &self.spans {
-            let range = span.range.clone();
+            let range = span.range.start.clamp(first, last)..span.range.end.clamp(first, last);
+            if range.is_empty() {
+                continue;
+            }
             let mut slots = self.slots.iter_mut().map(|(_, values)| &mut values[range.clone()]);
             let mut slot = || slots.next().unwrap_or_default();
+            let here = range.start - first..range.end - first;
             let stretch = Stretch {
-                parameters: &mut parameters[range.clone()],
-                gradient: &gradient[range.clone()],
+                parameters: &mut parameters[here.clone()],
+                gradient: &gradient[here],
                 first: slot(),
                 second: slot(),
             };

@@ -1,5 +1,7 @@
 //! Gradient descent with a moving direction: `v = momentum * v + g; w -= lr * v` (Polyak 1964).
 
+use crate::kernel::tiny;
+
 /// The direction.
 pub const SLOTS: [&str; 1] = ["velocity"];
 
@@ -16,7 +18,7 @@ pub fn update(
     let len = parameters.len();
     assert!([gradient.len(), velocity.len()] == [len; 2], "slices differ in length");
     for ((parameter, &gradient), velocity) in parameters.iter_mut().zip(gradient).zip(velocity) {
-        *velocity = momentum * *velocity + correct(gradient, *parameter);
+        *velocity = tiny::kept(momentum * *velocity + correct(gradient, *parameter));
         *parameter -= lr * *velocity;
     }
 }

@@ -1,5 +1,7 @@
 //! Momentum with a look ahead: `v = momentum * v + g; w -= lr * (g + momentum * v)` (Nesterov 1983, as PyTorch does it).
 
+use crate::kernel::tiny;
+
 pub use super::momentum::SLOTS;
 
 /// One step over a share of the buffers; `correct` is what is done to each gradient first.
@@ -16,7 +18,7 @@ pub fn update(
     assert!([gradient.len(), velocity.len()] == [len; 2], "slices differ in length");
     for ((parameter, &gradient), velocity) in parameters.iter_mut().zip(gradient).zip(velocity) {
         let gradient = correct(gradient, *parameter);
-        *velocity = momentum * *velocity + gradient;
+        *velocity = tiny::kept(momentum * *velocity + gradient);
         *parameter -= lr * (gradient + momentum * *velocity);
     }
 }

@@ -1,5 +1,7 @@
 //! RMSProp: `v = beta2 * v + (1 - beta2) * g * g; w -= lr * g / (sqrt(v) + epsilon)` (Tieleman and Hinton 2012).
 
+use crate::kernel::tiny;
+
 /// The decaying mean of the squared gradient.
 pub const SLOTS: [&str; 1] = ["mean_of_squares"];
 
@@ -19,7 +21,8 @@ pub fn update(
     let share = (1.0 - f64::from(beta2)) as f32;
     for ((parameter, &gradient), mean) in parameters.iter_mut().zip(gradient).zip(means) {
         let gradient = correct(gradient, *parameter);
-        *mean = beta2 * *mean + share * (gradient * gradient);
+        let square = tiny::squarable(gradient) * tiny::squarable(gradient);
+        *mean = tiny::kept_square(beta2 * *mean + share * square);
         *parameter -= lr * (gradient / (mean.sqrt() + epsilon));
     }
 }

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! As all add the same numbers in the same order, all hold the same `w` without ever sending it. The step is the one a
-//! single worker would take, up to rounding.
+//! single worker would take, up to rounding. On one host the last two lines are one: each worker sums its share of `g`
+//! and updates its share of a `w` that all of them read (see [`crate::shared`]).
 
 use crate::worker::Worker;
 use thalweg_core::Result;
@@ -18,8 +19,7 @@ use thalweg_core::Result;
 pub fn program(worker: &mut Worker<'_>) -> Result<()> {
     while let Some(step) = worker.next_step()? {
         worker.compute_gradient(&step)?;
-        worker.all_reduce_gradient()?;
-        worker.update()?;
+        worker.sum_and_update()?;
         worker.finish(&step)?;
     }
     Ok(())

@@ -43,9 +43,12 @@ fn agreement(sample: &[u8], delimiter: Delimiter) -> f64 {
     if counts.len() > 2 {
         counts.pop();
     }
+    let first = counts.first().copied();
     counts.sort_unstable();
     let commonest = counts.chunk_by(|one, other| one == other).max_by_key(|same| same.len());
     match commonest {
+        // One word above lines of several is a name above a text, not above columns.
+        Some(same) if delimiter == Delimiter::Spaces && first != Some(same[0]) => 0.0,
         Some(same) if same[0] > 1 => same.len() as f64 / counts.len() as f64,
         _ => 0.0,
     }
@@ -69,6 +72,7 @@ mod tests {
         assert_eq!(guess(" 1   2\n10  20\n"), Delimiter::Spaces);
         assert_eq!(guess("39, State gov, 7\n50, Self, 3\n"), Delimiter::Byte(b','));
         assert_eq!(guess("\"a, b\";1\n\"c, d, e\";2\n"), Delimiter::Byte(b';'));
+        assert_eq!(guess("text\nmany happy returns\nhow are you\n"), Delimiter::Byte(b','), "sentences");
         assert_eq!(guess("1\n2\n"), Delimiter::Byte(b','));
     }
 

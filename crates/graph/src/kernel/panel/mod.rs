@@ -5,9 +5,13 @@
 //! stay in registers, a panel in the first cache, the rows of the left factor in the second.
 
 mod plain;
+mod tile;
 mod turn;
 mod vector;
 
+use super::short;
+
+pub use tile::tile_up;
 pub use turn::turn;
 
 /// Numbers of a row of the left factor that are multiplied in one go: a panel of as many lines fits the first cache.
@@ -41,21 +45,67 @@ pub fn width() -> usize {
     plain::WIDTH
 }
 
-/// Writes `left * right` over the result, or adds it. `left` has the rows of the result, `left_stride` apart, with
-/// `depth` numbers each; `panels` holds the right factor: for every [`width`] columns, `depth` lines of as many numbers.
-pub fn sweep(result: Target<'_>, left: &[f32], left_stride: usize, panels: &[f32], depth: usize) {
+/// The left factor of a sweep.
+#[derive(Clone, Copy)]
+pub enum Left<'a> {
+    /// Where it lies: the numbers, and what is between the beginnings of two rows.
+    Rows(&'a [f32], usize),
+    /// In [`tiles`](tile_up), so that the numbers of a step stand side by side.
+    Tiles(&'a [f32]),
+}
+
+/// The most rows of a tile: with the columns of a panel, they fill the machine's registers.
+fn most_rows() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if super::dispatch::has_avx512() {
+            return vector::avx512::ROWS;
+        }
+        if super::dispatch::has_avx2() {
+            return vector::avx2::ROWS;
+        }
+    }
+    plain::ROWS
+}
+
+/// The right factor of a sweep: for every [`width`] columns a panel, with `depth` lines of as many numbers.
+#[derive(Clone, Copy)]
+pub struct Right<'a> {
+    /// The numbers.
+    pub values: &'a [f32],
+    /// Between the beginnings of two lines.
+    pub line: usize,
+    /// Between the beginnings of two panels.
+    pub panel: usize,
+}
+
+impl<'a> Right<'a> {
+    /// Panels one after the other, each line by line.
+    pub fn packed(values: &'a [f32], depth: usize) -> Right<'a> {
+        Right { values, line: width(), panel: depth * width() }
+    }
+
+    /// A whole number of panels inside a matrix whose rows stand `stride` apart: good enough if it is read only once or
+    /// twice.
+    pub fn in_place(values: &'a [f32], stride: usize) -> Right<'a> {
+        Right { values, line: stride, panel: width() }
+    }
+}
+
+/// Writes `left * right` over the result, or adds it. `left` has the rows of the result, with `depth` numbers each.
+pub fn sweep(result: Target<'_>, left: Left<'_>, right: Right<'_>, depth: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         if super::dispatch::has_avx512() {
             // SAFETY: the processor has every instruction set that it is compiled for.
-            return unsafe { vector::avx512::sweep(result, left, left_stride, panels, depth) };
+            return unsafe { vector::avx512::sweep(result, left, right, depth) };
         }
         if super::dispatch::has_avx2() {
             // SAFETY: the processor has every instruction set that it is compiled for.
-            return unsafe { vector::avx2::sweep(result, left, left_stride, panels, depth) };
+            return unsafe { vector::avx2::sweep(result, left, right, depth) };
         }
     }
-    plain::sweep(result, left, left_stride, panels, depth);
+    plain::sweep(result, left, right, depth);
 }
 
 /// Copies lines of a panel from where they stand, `stride` apart.
@@ -63,12 +113,7 @@ pub fn sweep(result: Target<'_>, left: &[f32], left_stride: usize, panels: &[f32
 pub fn gather<'a>(lines: impl Iterator<Item = &'a mut [f32]>, source: &[f32], stride: usize) {
     for (number, line) in lines.enumerate() {
         let from = &source[number * stride..];
-        // Sizes that the compiler knows need no call.
-        if let (Ok(line), Some(from)) = (<&mut [f32; 16]>::try_from(&mut *line), from.first_chunk()) {
-            *line = *from;
-        } else {
-            line.copy_from_slice(&from[..line.len()]);
-        }
+        short::copy(line, &from[..line.len()]);
     }
 }
 
@@ -95,7 +140,7 @@ mod tests {
     use super::*;
 
     /// Checks a sweep of given panel width against the definition.
-    fn check(width: usize, sweep: impl Fn(Target<'_>, &[f32], usize, &[f32], usize)) {
+    fn check(width: usize, most: usize, sweep: impl Fn(Target<'_>, Left<'_>, Right<'_>, usize)) {
         for (rows, columns, depth) in [(1, 1, 1), (5, 16, 3), (13, 37, 20), (32, 64, 64), (7, 33, 0)] {
             let number = |index: usize| (index * 7 % 11) as f32 - 5.0;
             let left: Vec<f32> = (0..rows * (depth + 2)).map(number).collect();
@@ -108,11 +153,20 @@ mod tests {
                     );
                 }
             }
+            let packed = Right { values: &panels, line: width, panel: width * depth };
             for add in [false, true] {
                 let mut values = vec![1.0; rows * (columns + 3)];
                 let row_stride = columns + 3;
                 let target = Target { values: &mut values, rows, columns, row_stride, add };
-                sweep(target, &left, depth + 2, &panels, depth);
+                sweep(target, Left::Rows(&left, depth + 2), packed, depth);
+                let mut columnwise = vec![0.0; (rows + 1) * depth];
+                turn(&mut columnwise, rows + 1, &left, depth + 2, rows, depth);
+                let mut tiles = vec![f32::NAN; rows * depth];
+                tile::tile_up_by(&mut tiles, &columnwise, rows + 1, rows, depth, most);
+                let mut again = vec![1.0; rows * (columns + 3)];
+                let target = Target { values: &mut again, rows, columns, row_stride, add };
+                sweep(target, Left::Tiles(&tiles), packed, depth);
+                assert_eq!(again, values, "either way");
                 for row in 0..rows {
                     for column in 0..columns {
                         let sum: f32 =
@@ -128,7 +182,7 @@ mod tests {
 
     #[test]
     fn sweeps_agree_with_the_definition() {
-        check(width(), sweep);
-        check(plain::WIDTH, plain::sweep);
+        check(width(), most_rows(), sweep);
+        check(plain::WIDTH, plain::ROWS, plain::sweep);
     }
 }

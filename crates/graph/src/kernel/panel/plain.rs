@@ -1,24 +1,31 @@
 //! The sweep for any machine.
 
-use super::{Target, store, tiles};
+use super::{Left, Right, Target, store, tiles};
 
 /// Columns of a panel.
 pub const WIDTH: usize = 8;
 
 /// Rows of a tile.
-const ROWS: usize = 4;
+pub const ROWS: usize = 4;
 
 /// See [`super::sweep`].
-pub fn sweep(result: Target<'_>, left: &[f32], left_stride: usize, panels: &[f32], depth: usize) {
+pub fn sweep(result: Target<'_>, left: Left<'_>, right: Right<'_>, depth: usize) {
     let Target { values, rows, columns, row_stride, add } = result;
-    for (index, panel) in panels.chunks_exact((depth * WIDTH).max(1)).enumerate() {
-        let begin = index * WIDTH;
+    if depth == 0 {
+        return;
+    }
+    for (index, begin) in (0..columns).step_by(WIDTH).enumerate() {
+        let panel = &right.values[index * right.panel..][..(depth - 1) * right.line + WIDTH];
         let own = WIDTH.min(columns - begin);
         for tile in tiles(rows, ROWS) {
             let mut sums = [[0.0; WIDTH]; ROWS];
             for (sums, row) in sums.iter_mut().zip(tile.clone()) {
-                let factors = &left[row * left_stride..][..depth];
-                for (factor, line) in factors.iter().zip(panel.as_chunks::<WIDTH>().0) {
+                let (factors, step) = match left {
+                    Left::Rows(values, stride) => (&values[row * stride..][..depth], 1),
+                    Left::Tiles(values) => (&values[tile.start * depth + row - tile.start..], tile.len()),
+                };
+                for (number, factor) in factors.iter().step_by(step).take(depth).enumerate() {
+                    let line = &panel[number * right.line..][..WIDTH];
                     (0..WIDTH).for_each(|column| sums[column] += factor * line[column]);
                 }
             }

@@ -11,26 +11,39 @@ macro_rules! sweep {
     ) => {
         $(#[$attribute])*
         pub mod $name {
-            use super::super::{Target, store, tiles};
+            use super::super::{Left, Right, Target, store, tiles};
             use std::arch::x86_64::{$add, $fused, $load, $spread, $store, $zero};
+
+            /// Rows of a tile, at most.
+            pub const ROWS: usize = $most;
 
             /// Columns of a panel.
             pub const WIDTH: usize = 2 * $lanes;
 
             /// See [`super::super::sweep`].
             #[target_feature(enable = $features)]
-            pub fn sweep(result: Target<'_>, left: &[f32], left_stride: usize, panels: &[f32], depth: usize) {
+            pub fn sweep(result: Target<'_>, left: Left<'_>, right: Right<'_>, depth: usize) {
                 let Target { values, rows, columns, row_stride, add } = result;
-                for (index, panel) in panels.chunks_exact((depth * WIDTH).max(1)).enumerate() {
-                    let begin = index * WIDTH;
+                if depth == 0 {
+                    return;
+                }
+                for (index, begin) in (0..columns).step_by(WIDTH).enumerate() {
                     let own = WIDTH.min(columns - begin);
-                    let panel = panel.as_chunks::<WIDTH>().0;
+                    let panel = &right.values[index * right.panel..][..(depth - 1) * right.line + WIDTH];
+                    let right = Right { values: panel, ..right };
                     for tile in tiles(rows, $most) {
-                        let left = &left[tile.start * left_stride..];
                         let values = &mut values[tile.start * row_stride + begin..];
                         let target = Target { values, rows: tile.len(), columns: own, row_stride, add };
                         match tile.len() {
-                            $($rows => one::<$rows>(target, left, left_stride, panel),)+
+                            $($rows => match left {
+                                Left::Rows(left, stride) => {
+                                    let left = &left[tile.start * stride..];
+                                    one::<$rows, true>(target, left, stride, right, depth);
+                                }
+                                Left::Tiles(left) => {
+                                    one::<$rows, false>(target, &left[tile.start * depth..], 0, right, depth);
+                                }
+                            },)+
                             _ => unreachable!("a tile has at most {} rows", $most),
                         }
                     }
@@ -40,26 +53,35 @@ macro_rules! sweep {
             /// A tile of the result.
             #[target_feature(enable = $features)]
             #[inline]
-            fn one<const ROWS: usize>(
+            fn one<const ROWS: usize, const APART: bool>(
                 result: Target<'_>,
                 left: &[f32],
                 left_stride: usize,
-                panel: &[[f32; WIDTH]],
+                panel: Right<'_>,
+                depth: usize,
             ) {
-                let depth = panel.len();
+                assert!(depth > 0 && panel.values.len() == (depth - 1) * panel.line + WIDTH, "a panel of that depth");
                 // Loops, not closures: a closure does not have the instructions of the function it stands in.
                 let mut rows: [&[f32]; ROWS] = [&[]; ROWS];
-                for row in 0..ROWS {
-                    rows[row] = &left[row * left_stride..][..depth];
+                if APART {
+                    for row in 0..ROWS {
+                        rows[row] = &left[row * left_stride..][..depth];
+                    }
                 }
+                let together = if APART { &[][..] } else { &left.as_chunks::<ROWS>().0[..depth] };
                 let mut sums = [[$zero(); 2]; ROWS];
                 for step in 0..depth {
-                    let line = panel[step].as_ptr();
-                    // SAFETY: a line has as many numbers as two vectors.
-                    let (first, second) = unsafe { ($load(line), $load(line.add($lanes))) };
+                    // SAFETY: a line has as many numbers as two vectors, and the last one ends where the panel does.
+                    let (first, second) = unsafe {
+                        let line = panel.values.as_ptr().add(step * panel.line);
+                        ($load(line), $load(line.add($lanes)))
+                    };
                     for row in 0..ROWS {
-                        // SAFETY: every row has `depth` numbers. Said this way, each row keeps a register of its own.
-                        let factor = $spread(unsafe { *rows[row].as_ptr().add(step) });
+                        let factor = $spread(match APART {
+                            // SAFETY: every row has `depth` numbers. Said this way, each row keeps a register of its own.
+                            true => unsafe { *rows[row].as_ptr().add(step) },
+                            false => together[step][row],
+                        });
                         sums[row][0] = $fused(factor, first, sums[row][0]);
                         sums[row][1] = $fused(factor, second, sums[row][1]);
                     }

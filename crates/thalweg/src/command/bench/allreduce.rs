@@ -16,6 +16,7 @@ use thalweg_cluster::session::{self, Surroundings, Terms};
 use thalweg_cluster::{Algorithm, Rank, rank};
 use thalweg_core::spec::nearest;
 use thalweg_core::spec::setting::{Bytes, Setting};
+use thalweg_core::spec::strategy::Carrier;
 use thalweg_core::{Error, Kind, Result};
 
 /// What `bench allreduce` takes.
@@ -143,6 +144,7 @@ fn as_worker(args: &AllreduceArgs, place: &Place) -> Result<()> {
         token: std::env::var_os("THALWEG_TOKEN").unwrap_or_default().into_encoded_bytes(),
         step_deadline: DEADLINE,
         join_deadline: DEADLINE,
+        carrier: if args.transport == Connection::Tcp { Carrier::Tcp } else { Carrier::Shm },
         port: 0,
     };
     let surroundings =

@@ -1,0 +1,359 @@
+//! What the ranks of one host hold in common, and how they work on it together.
+
+use super::share;
+use super::sum::sum_into;
+use crate::collective::gather::all_gather;
+use crate::host::{Neighbours, Segment, Writers};
+use crate::protocol::{Counter, Phases};
+use crate::transport::{Cause, Fault, Interest, Tag, Traffic, Transport, Vigil};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// What a rank says of itself at the head of its arena, all in one line of a cache: phases it has ended, and the
+/// operation it is in.
+const PHASES: usize = 0;
+const OPERATION: usize = 8;
+const COUNT: usize = 16;
+/// Where the elements begin.
+const ELEMENTS: usize = 4096;
+
+/// Looks at the others before time is counted: most meetings are over by then.
+const GLANCES: usize = 30;
+
+/// Elements of private memory that pass through the arenas at a time: little enough to stay in the caches.
+const PASSAGE: usize = 256 << 10;
+
+/// How long open files may take to arrive that were handed over before.
+const PASSING: Duration = Duration::from_secs(5);
+
+/// The arenas of all ranks of a group on one host, and the columns that they share.
+pub struct Commons {
+    rank: usize,
+    length: usize,
+    columns: usize,
+    /// By rank: its arena; only the own one can be written.
+    arenas: Vec<Segment>,
+    shared: Segment,
+    wanted: Vec<Interest>,
+    traffic: Traffic,
+}
+
+/// What one operation is given by its caller.
+pub struct Terms<'a> {
+    /// How the others are watched meanwhile.
+    pub transport: &'a mut dyn Transport,
+    /// Its number: all ranks must mean the same.
+    pub tag: Tag,
+    /// How long it may take.
+    pub deadline: Duration,
+}
+
+impl Commons {
+    /// Makes them, together with all the others: arenas and `columns` columns of `length` elements each, all zero.
+    ///
+    /// It fails for all if it fails for one; the words say for whom and why, and the group goes on without.
+    pub fn open(
+        neighbours: &Neighbours,
+        length: usize,
+        columns: usize,
+        terms: Terms<'_>,
+    ) -> Result<Result<Commons, String>, Fault> {
+        let Terms { transport, tag, deadline } = terms;
+        let (rank, world) = (transport.rank(), transport.world());
+        let sizes = Sizes { arena: length, shared: length * columns };
+        let offered = offer(neighbours, rank, world, sizes);
+        let words = offered.as_ref().err().map(io::Error::to_string);
+        let made = all_gather(transport, tag, words.unwrap_or_default().as_bytes(), deadline)?;
+        let attached = attach(neighbours, offered, &made, rank, sizes);
+        let words = attached.as_ref().err().map(io::Error::to_string);
+        let all = all_gather(transport, tag, words.unwrap_or_default().as_bytes(), deadline)?;
+        // The first reason is the original one: others only miss what it did not give.
+        if let Some((culprit, words)) =
+            made.iter().chain(&all).enumerate().find(|(_, words)| !words.is_empty())
+        {
+            return Ok(Err(format!("rank {}: {}", culprit % world, String::from_utf8_lossy(words))));
+        }
+        let Ok((arenas, shared)) = attached else {
+            return Ok(Err("shared memory was lost".into()));
+        };
+        let wanted = vec![Interest::default(); world];
+        Ok(Ok(Commons { rank, length, columns, arenas, shared, wanted, traffic: Traffic::default() }))
+    }
+
+    /// Elements of an arena and of each column.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// This rank's arena, to be written.
+    pub fn arena(&mut self) -> &mut [f32] {
+        // SAFETY: in quiet nobody else touches it; the borrow of `self` keeps this rank in quiet.
+        unsafe { elements_mut(&self.arenas[self.rank], 0..self.length) }
+    }
+
+    /// This rank's arena, to be written, and what is in a column beside it.
+    pub fn arena_beside(&mut self, column: usize) -> (&mut [f32], &[f32]) {
+        let commons = &*self;
+        // SAFETY: as in `arena`; arena and columns are apart from each other.
+        let arena = unsafe { elements_mut(&commons.arenas[commons.rank], 0..commons.length) };
+        (arena, commons.column(column))
+    }
+
+    /// What is in a column. The sums of the last operation are in the first.
+    pub fn column(&self, column: usize) -> &[f32] {
+        assert!(column < self.columns, "column {column} of {}", self.columns);
+        // SAFETY: in quiet nobody writes to columns; the borrow of `self` keeps this rank in quiet, and the others
+        // cannot leave it without this one.
+        unsafe { elements(&self.shared, column * self.length..(column + 1) * self.length) }
+    }
+
+    /// The elements of which this rank writes the columns.
+    pub fn share(&self, count: usize) -> Range<usize> {
+        share(count, self.rank, self.arenas.len())
+    }
+
+    /// Adds up the first `count` elements of all arenas into the first column.
+    pub fn all_reduce(&mut self, count: usize, terms: Terms<'_>) -> Result<(), Fault> {
+        self.sum_and(count, terms, |_, _| ())
+    }
+
+    /// Each rank adds up its share of the first `count` elements of all arenas into its share of the first column,
+    /// then does `work` on its share of all columns. Returns when all have.
+    ///
+    /// A fault in the middle leaves the columns as they are then: some shares new, some old.
+    pub fn sum_and<T>(
+        &mut self,
+        count: usize,
+        terms: Terms<'_>,
+        work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
+    ) -> Result<T, Fault> {
+        self.work_together(count, terms, |commons, columns| {
+            let share = commons.share(count);
+            let terms: Vec<&[f32]> = commons
+                .arenas
+                .iter()
+                // SAFETY: at work nobody writes to arenas.
+                .map(|arena| unsafe { elements(arena, share.clone()) })
+                .collect();
+            sum_into(columns[0], &terms, count);
+            work(share, columns)
+        })
+    }
+
+    /// Each rank writes its share of the first `count` elements of all columns. Returns when all have.
+    pub fn write_shares<T>(
+        &mut self,
+        count: usize,
+        terms: Terms<'_>,
+        work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
+    ) -> Result<T, Fault> {
+        self.work_together(count, terms, |commons, columns| work(commons.share(count), columns))
+    }
+
+    /// Adds up private memory, of any length, by way of the arenas: two copies more than in place.
+    pub fn all_reduce_copying(&mut self, buffer: &mut [f32], terms: Terms<'_>) -> Result<(), Fault> {
+        let Terms { transport, tag, deadline } = terms;
+        assert!(self.length > 0 || buffer.is_empty(), "nothing passes through an empty arena");
+        for piece in buffer.chunks_mut(self.length.clamp(1, PASSAGE)) {
+            self.arena()[..piece.len()].copy_from_slice(piece);
+            self.all_reduce(piece.len(), Terms { transport, tag, deadline })?;
+            piece.copy_from_slice(&self.column(0)[..piece.len()]);
+        }
+        Ok(())
+    }
+
+    /// Returns when all ranks have come here.
+    pub fn barrier(&mut self, terms: Terms<'_>) -> Result<(), Fault> {
+        self.meet(terms.transport, terms.deadline)
+    }
+
+    /// What was read from others' memory, and they from this rank's, as the bytes it would have been in messages.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    fn work_together<T>(
+        &mut self,
+        count: usize,
+        terms: Terms<'_>,
+        work: impl FnOnce(&Commons, &mut [&mut [f32]]) -> T,
+    ) -> Result<T, Fault> {
+        assert!(count <= self.length, "{count} of {} elements", self.length);
+        let Terms { transport, tag, deadline } = terms;
+        let mine = &self.arenas[self.rank];
+        mine.word(OPERATION).release(operation(tag));
+        mine.word(COUNT).release(count as u64);
+        self.meet(transport, deadline)?;
+        self.compare(tag, count)?;
+        let share = self.share(count);
+        let mut columns: Vec<&mut [f32]> = (0..self.columns)
+            .map(|column| {
+                let start = column * self.length;
+                // SAFETY: at work each rank touches its own share of the columns only, and these do not overlap.
+                unsafe { elements_mut(&self.shared, start + share.start..start + share.end) }
+            })
+            .collect();
+        let result = work(self, &mut columns);
+        drop(columns);
+        self.meet(transport, deadline)?;
+        let (others, share) = (self.arenas.len() - 1, share.len());
+        let bytes = 4 * (others * share + count - share) as u64;
+        self.traffic.payload_sent += bytes;
+        self.traffic.payload_received += bytes;
+        Ok(result)
+    }
+
+    /// Ends a phase, and waits until all have.
+    fn meet(&mut self, transport: &mut dyn Transport, deadline: Duration) -> Result<(), Fault> {
+        let phase = Phases { mine: self.arenas[self.rank].word(PHASES) }.end();
+        for peer in (0..self.arenas.len()).filter(|&peer| peer != self.rank) {
+            transport.nudge(peer);
+        }
+        let mut missing = 0;
+        let mut all_here = |arenas: &[Segment]| {
+            while missing < arenas.len() && Phases::has_ended(arenas[missing].word(PHASES), phase) {
+                missing += 1;
+            }
+            missing == arenas.len()
+        };
+        for _ in 0..GLANCES {
+            if all_here(&self.arenas) {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let mut vigil = Vigil::new(transport.now(), deadline);
+        loop {
+            for (arena, wanted) in self.arenas.iter().zip(&mut self.wanted) {
+                wanted.read = !Phases::has_ended(arena.word(PHASES), phase);
+            }
+            let done = all_here(&self.arenas);
+            transport.attend(&mut vigil, &self.wanted, done)?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether all are in the same operation.
+    fn compare(&self, tag: Tag, count: usize) -> Result<(), Fault> {
+        for (peer, arena) in self.arenas.iter().enumerate() {
+            let (theirs, length) = (arena.word(OPERATION).value(), arena.word(COUNT).value());
+            if (theirs, length) != (operation(tag), count as u64) {
+                let what = format!(
+                    "expected {count} elements in operation {}; got {length} in operation {theirs}",
+                    operation(tag)
+                );
+                return Err(Fault::of(peer, Cause::Protocol(what)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One number for what an operation is about.
+fn operation(tag: Tag) -> u64 {
+    tag.operation << 8 | u64::from(tag.tensor & 0xff)
+}
+
+/// Elements of an arena and of all columns together.
+#[derive(Clone, Copy)]
+struct Sizes {
+    arena: usize,
+    shared: usize,
+}
+
+impl Sizes {
+    fn bytes(elements: usize) -> usize {
+        ELEMENTS + 4 * elements
+    }
+}
+
+type Made = (Segment, Option<Segment>);
+
+/// Makes this rank's arena, and on the first rank the columns, and hands them to all the others.
+fn offer(neighbours: &Neighbours, rank: usize, world: usize, sizes: Sizes) -> io::Result<Made> {
+    let (arena, arena_file) = Segment::create(Sizes::bytes(sizes.arena), Writers::Owner)?;
+    let mut files: Vec<OwnedFd> = vec![arena_file];
+    let mut shared = None;
+    if rank == 0 {
+        let (segment, file) = Segment::create(Sizes::bytes(sizes.shared), Writers::All)?;
+        shared = Some(segment);
+        files.push(file);
+    }
+    let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    let to = |peer: usize| {
+        neighbours.get(peer).and_then(Option::as_ref).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotConnected, format!("rank {peer} is on another host"))
+        })
+    };
+    let others = || (0..world).filter(|&peer| peer != rank);
+    others().try_for_each(|peer| to(peer).map(drop))?;
+    others().try_for_each(|peer| to(peer)?.hand(&files))?;
+    Ok((arena, shared))
+}
+
+/// Takes what all who could make theirs have handed over, also if it will not be used: nothing must be left on the way.
+fn attach(
+    neighbours: &Neighbours,
+    offered: io::Result<Made>,
+    made: &[Vec<u8>],
+    rank: usize,
+    sizes: Sizes,
+) -> io::Result<(Vec<Segment>, Segment)> {
+    let mut taken = Vec::new();
+    for (peer, words) in made.iter().enumerate() {
+        if let (Some(Some(neighbour)), true) = (neighbours.get(peer), words.is_empty()) {
+            taken.push((peer, neighbour.take(if peer == 0 { 2 } else { 1 }, PASSING)?));
+        }
+    }
+    let (arena, mut shared) = offered?;
+    let mut mine = Some(arena);
+    let mut arenas = Vec::new();
+    let mut taken = taken.into_iter().peekable();
+    for peer in 0..made.len() {
+        if peer == rank {
+            arenas.extend(mine.take());
+            continue;
+        }
+        let Some((_, files)) = taken.next_if(|(from, _)| *from == peer) else {
+            return Err(io::Error::other(format!("rank {peer} has none")));
+        };
+        arenas.push(Segment::attach(&files[0], Sizes::bytes(sizes.arena), Writers::Owner)?);
+        if let Some(columns) = files.get(1) {
+            shared = Some(Segment::attach(columns, Sizes::bytes(sizes.shared), Writers::All)?);
+        }
+    }
+    Ok((arenas, shared.ok_or_else(|| io::Error::other("rank 0 has none"))?))
+}
+
+/// Elements of a segment.
+///
+/// # Safety
+/// Nobody may write to them while the slice lives.
+unsafe fn elements(segment: &Segment, range: Range<usize>) -> &[f32] {
+    assert!(range.start <= range.end && Sizes::bytes(range.end) <= segment.length(), "inside the segment");
+    // SAFETY: inside the mapping, aligned (mappings begin at a page), any bits are a number; the rest is the caller's.
+    unsafe {
+        std::slice::from_raw_parts(segment.base().add(Sizes::bytes(range.start)).cast::<f32>(), range.len())
+    }
+}
+
+/// Elements of a segment, to be written.
+///
+/// # Safety
+/// Nobody else may read or write them while the slice lives.
+#[allow(clippy::mut_from_ref)]
+unsafe fn elements_mut(segment: &Segment, range: Range<usize>) -> &mut [f32] {
+    assert!(segment.is_writable(), "a segment of one's own");
+    assert!(range.start <= range.end && Sizes::bytes(range.end) <= segment.length(), "inside the segment");
+    // SAFETY: as above, and the segment is mapped for writing.
+    unsafe {
+        std::slice::from_raw_parts_mut(
+            segment.base().add(Sizes::bytes(range.start)).cast::<f32>(),
+            range.len(),
+        )
+    }
+}

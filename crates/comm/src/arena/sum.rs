@@ -1,0 +1,121 @@
+//! Adding up what several ranks hold, in the order of ranks: the same bits on every repeat.
+
+/// Elements that are summed at a time: what is held of them fits a core's first cache.
+const BLOCK: usize = 2048;
+
+/// Elements from which on a result would only push other things out of the caches.
+const LARGE: usize = 2 << 20;
+
+/// `out[i] = terms[0][i] + terms[1][i] + ...`, added from left to right; all have the same length.
+///
+/// `total` is how many elements all ranks sum together.
+pub(super) fn sum_into(out: &mut [f32], terms: &[&[f32]], total: usize) {
+    let large = total >= LARGE;
+    let mut block = [0.0; BLOCK];
+    let mut at = 0;
+    for out in out.chunks_mut(BLOCK) {
+        let piece = at..at + out.len();
+        at = piece.end;
+        let target = if large { &mut block[..out.len()] } else { &mut *out };
+        // As many as fit the registers at once, then the next ones on top of them.
+        let (first, rest) = terms.split_at(terms.len().min(8));
+        add_up(target, first, piece.clone(), false);
+        rest.chunks(7).for_each(|more| add_up(target, more, piece.clone(), true));
+        if large {
+            store_past_caches(out, &block[..out.len()]);
+        }
+    }
+    if large {
+        order_stores();
+    }
+}
+
+/// Sums up to eight terms, `out` itself before them if it counts.
+fn add_up(out: &mut [f32], terms: &[&[f32]], piece: std::ops::Range<usize>, onto: bool) {
+    let term = |index: usize| &terms[index][piece.clone()];
+    match (terms.len(), onto) {
+        (1, false) => out.copy_from_slice(term(0)),
+        (2, false) => add(out, [term(0), term(1)]),
+        (3, false) => add(out, [term(0), term(1), term(2)]),
+        (4, false) => add(out, std::array::from_fn::<_, 4, _>(term)),
+        (8, false) => add(out, std::array::from_fn::<_, 8, _>(term)),
+        (_, false) => {
+            out.copy_from_slice(term(0));
+            (1..terms.len()).for_each(|index| add_onto(out, term(index)));
+        }
+        (_, true) => (0..terms.len()).for_each(|index| add_onto(out, term(index))),
+    }
+}
+
+/// A loop that the compiler vectorises: all terms are read, one sum is written.
+fn add<const N: usize>(out: &mut [f32], terms: [&[f32]; N]) {
+    let terms = terms.map(|term| &term[..out.len()]);
+    for (index, out) in out.iter_mut().enumerate() {
+        let mut sum = terms[0][index];
+        for term in &terms[1..] {
+            sum += term[index];
+        }
+        *out = sum;
+    }
+}
+
+fn add_onto(out: &mut [f32], term: &[f32]) {
+    for (out, term) in out.iter_mut().zip(term) {
+        *out += term;
+    }
+}
+
+/// Writes straight to memory what nobody reads soon: the line is not fetched first, and nothing leaves the caches for
+/// it.
+#[cfg(target_arch = "x86_64")]
+fn store_past_caches(out: &mut [f32], values: &[f32]) {
+    use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
+    // SAFETY: every pattern of bits is a number; the middle is aligned as streaming stores need it.
+    let (head, middle, _) = unsafe { out.align_to_mut::<std::arch::x86_64::__m128>() };
+    let (before, between) = (head.len(), head.len() + 4 * middle.len());
+    head.copy_from_slice(&values[..before]);
+    for (target, value) in middle.iter_mut().zip(values[before..between].as_chunks::<4>().0) {
+        // SAFETY: all 64-bit processors of this kind have SSE; four values are read, an aligned four are written.
+        unsafe { _mm_stream_ps(std::ptr::from_mut(target).cast(), _mm_loadu_ps(value.as_ptr())) };
+    }
+    out[between..].copy_from_slice(&values[between..]);
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn store_past_caches(out: &mut [f32], values: &[f32]) {
+    out.copy_from_slice(values);
+}
+
+/// Stores past the caches are in no order with others until this.
+fn order_stores() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a fence; all 64-bit processors of this kind have it.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_are_added_from_left_to_right_for_any_number_and_length() {
+        for ranks in 1..=20 {
+            for (length, total) in [(0, 0), (1, 1), (5, 5), (BLOCK + 3, BLOCK), (2 * BLOCK + 5, LARGE)] {
+                let terms: Vec<Vec<f32>> = (0..ranks)
+                    .map(|rank| (0..length).map(|index| 0.1 + (rank * 7 + index) as f32 * 1.7).collect())
+                    .collect();
+                let views: Vec<&[f32]> = terms.iter().map(Vec::as_slice).collect();
+                // Off by one, so that the ends are not aligned.
+                let mut out = vec![f32::NAN; length + 2];
+                sum_into(&mut out[1..=length], &views, total);
+                for index in 0..length {
+                    let expected = terms.iter().map(|term| term[index]).reduce(|sum, term| sum + term);
+                    assert_eq!(Some(out[1 + index].to_bits()), expected.map(f32::to_bits), "{ranks} {index}");
+                }
+                assert!(out[0].is_nan() && out[length + 1].is_nan());
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Memory that processes of one host share, without a name in any file system: it goes with its last user.
+//!
+//! A segment is sealed before anybody else sees it. It can neither shrink nor grow, so that no access to it can ever
+//! end in a bus error; and the memory of one owner can be mapped by others for reading only, whatever they try. Who
+//! receives a segment checks both before it maps anything.
+
+use super::machine::Machine;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use nix::sys::stat::fstat;
+use nix::unistd::ftruncate;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+/// Who may write to a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writers {
+    /// The one that made it.
+    Owner,
+    /// All that have it.
+    All,
+}
+
+/// Not larger nor smaller, ever, and no further seals.
+const FIXED: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
+
+impl Writers {
+    fn seals(self) -> SealFlag {
+        match self {
+            Writers::Owner => FIXED | SealFlag::F_SEAL_FUTURE_WRITE,
+            Writers::All => FIXED,
+        }
+    }
+}
+
+/// Some shared memory, mapped. What is in it changes under other processes' hands: it is reached through
+/// pointers and atomics, and those who make slices of it must know that nobody writes there meanwhile.
+#[derive(Debug)]
+pub struct Segment {
+    base: NonNull<u8>,
+    length: usize,
+    writable: bool,
+}
+
+// SAFETY: a segment is an address range that stays mapped until it is dropped; what is done with its contents is up to
+// those who use its pointers.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// New memory, all zero, really there and sealed; the descriptor is for handing it on.
+    pub fn create(length: usize, writers: Writers) -> io::Result<(Segment, OwnedFd)> {
+        check_room(length, &Machine::read())?;
+        let descriptor = memfd_create("thalweg", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        ftruncate(&descriptor, i64::try_from(length).map_err(io::Error::other)?)?;
+        let segment = Segment::map(&descriptor, length, true)?;
+        segment.advise_huge_pages();
+        segment.populate(&descriptor)?;
+        // The mapping made before the seal stays writable; later ones are not.
+        fcntl(&descriptor, FcntlArg::F_ADD_SEALS(writers.seals()))?;
+        Ok((segment, descriptor))
+    }
+
+    /// Maps memory that another process made, if it has the length and the seals that it must have.
+    pub fn attach(descriptor: &OwnedFd, length: usize, writers: Writers) -> io::Result<Segment> {
+        let seals = SealFlag::from_bits_retain(fcntl(descriptor, FcntlArg::F_GET_SEALS)?);
+        let actual = fstat(descriptor)?.st_size;
+        if !seals.contains(writers.seals()) || usize::try_from(actual) != Ok(length) {
+            let what =
+                format!("{actual} bytes of shared memory with seals {seals:?} are not what was agreed");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        let segment = Segment::map(descriptor, length, writers == Writers::All)?;
+        segment.advise_huge_pages();
+        Ok(segment)
+    }
+
+    fn map(descriptor: &OwnedFd, length: usize, writable: bool) -> io::Result<Segment> {
+        let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut protection = ProtFlags::PROT_READ;
+        protection.set(ProtFlags::PROT_WRITE, writable);
+        // SAFETY: the kernel chooses a free range; nothing that exists is touched.
+        let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, descriptor, 0)? };
+        Ok(Segment { base: base.cast(), length, writable })
+    }
+
+    /// Large pages save time where the machine allows them for shared memory; where it does not, nothing is lost.
+    fn advise_huge_pages(&self) {
+        // SAFETY: advice on our own mapping; it changes no contents.
+        let _ = unsafe { madvise(self.base.cast(), self.length, MmapAdvise::MADV_HUGEPAGE) };
+    }
+
+    /// Gets all pages now: later there would be a signal where there is an error here.
+    fn populate(&self, descriptor: &OwnedFd) -> io::Result<()> {
+        // SAFETY: it writes nothing, it only makes pages present; on our own mapping.
+        let made = unsafe { madvise(self.base.cast(), self.length, MmapAdvise::MADV_POPULATE_WRITE) };
+        match made {
+            Err(Errno::EINVAL) => {
+                // Before Linux 5.14.
+                Ok(fallocate(descriptor.as_fd(), FallocateFlags::empty(), 0, self.length as i64)?)
+            }
+            result => Ok(result?),
+        }
+    }
+
+    /// Where it begins.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Its bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Whether this process may write to it.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The counter that begins at this byte. Only who may write to the segment may store to it.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.length, "a word within the segment");
+        // SAFETY: aligned and inside the mapping, which lives as long as the borrow; every process reaches this place
+        // through an atomic only.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours, and no borrow of it outlives the segment.
+        let _ = unsafe { munmap(self.base.cast(), self.length) };
+    }
+}
+
+/// Refuses what this machine has no room for, before the kernel has to kill somebody over it.
+fn check_room(length: usize, machine: &Machine) -> io::Result<()> {
+    let limits = [machine.memory_available, machine.memory_limit];
+    match limits.into_iter().flatten().min() {
+        Some(room) if length as u64 > room => {
+            let what = format!(
+                "{} MiB of shared memory are more than the {} MiB this machine can give",
+                length >> 20,
+                room >> 20
+            );
+            Err(io::Error::new(io::ErrorKind::OutOfMemory, what))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Write;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn what_the_owner_writes_others_read_and_cannot_change() {
+        let (mine, descriptor) = Segment::create(8192, Writers::Owner).unwrap();
+        let theirs = Segment::attach(&descriptor, 8192, Writers::Owner).unwrap();
+        mine.word(4096).store(7, Ordering::Release);
+        assert_eq!(theirs.word(4096).load(Ordering::Acquire), 7);
+        assert!(mine.is_writable() && !theirs.is_writable());
+        assert!(Segment::map(&descriptor, 8192, true).is_err(), "sealed against writers");
+        assert!(File::from(descriptor).write_all(&[1]).is_err(), "sealed against writers");
+    }
+
+    #[test]
+    fn it_never_changes_its_size() {
+        let (_mine, descriptor) = Segment::create(8192, Writers::All).unwrap();
+        assert!(ftruncate(&descriptor, 4096).is_err() && ftruncate(&descriptor, 16384).is_err());
+        assert!(Segment::attach(&descriptor, 8192, Writers::All).unwrap().is_writable());
+    }
+
+    #[test]
+    fn memory_without_seals_or_of_another_size_is_refused() {
+        let unsealed = memfd_create("test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        ftruncate(&unsealed, 4096).unwrap();
+        assert!(Segment::attach(&unsealed, 4096, Writers::All).is_err());
+        let (_common, descriptor) = Segment::create(4096, Writers::All).unwrap();
+        assert!(Segment::attach(&descriptor, 4096, Writers::Owner).is_err(), "others could write to it");
+        assert!(Segment::attach(&descriptor, 8192, Writers::All).is_err());
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused_in_words() {
+        let error = Segment::create(1 << 60, Writers::All).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        let limited = Machine { memory_limit: Some(10 << 20), ..Machine::default() };
+        assert!(check_room(10 << 20, &limited).is_ok());
+        let words = check_room(20 << 20, &limited).unwrap_err().to_string();
+        assert_eq!(words, "20 MiB of shared memory are more than the 10 MiB this machine can give");
+    }
+}

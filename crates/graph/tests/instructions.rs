@@ -1,0 +1,63 @@
+//! Every set of vector instructions that this processor has trains alike.
+
+use std::process::Command;
+use thalweg_core::spec::optimizer::Rule;
+use thalweg_core::{Batch, Features, Model, NoHooks, Rng, Targets, Task};
+use thalweg_graph::instructions::{Instructions, VARIABLE};
+use thalweg_graph::{Input, Network, Optimizer};
+
+/// What makes this test a child of itself.
+const CHILD: &str = "THALWEG_TEST_CHILD";
+
+/// Parameters after a few steps of a network with convolutions, pooling and dense layers of odd sizes.
+fn trained() -> Vec<f32> {
+    let layers =
+        ["conv 7 3x3 relu", "pool max 2x2", "conv 33 3x3 tanh", "flatten", "dense 19 sigmoid", "dense auto"];
+    let input = Input::Image([12, 12, 3]);
+    let mut network = Network::build_for(&layers.map(String::from), input, 5, Task::Classification).unwrap();
+    let mut rng = Rng::keyed(3, "instructions", &[]);
+    let batch = Batch {
+        epoch: 0,
+        rows: (0..13).collect(),
+        width: 432,
+        features: Features::Dense((0..13 * 432).map(|_| rng.normal()).collect()),
+        targets: Targets::Classes((0..13).map(|row| row % 5).collect()),
+    };
+    let len = network.layout().len();
+    let (mut parameters, mut gradient) = (vec![0.0; len], vec![0.0; len]);
+    let rule = Rule::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+    let mut optimizer = Optimizer::new(rule, len);
+    network.initialize(7, &mut parameters);
+    for _ in 0..5 {
+        network.gradient(&parameters, &batch, 1.0 / 13.0, &mut gradient, &mut NoHooks).unwrap();
+        optimizer.update(&mut parameters, &gradient);
+    }
+    parameters
+}
+
+/// The same in a process that is told which instructions to use.
+fn trained_with(instructions: Instructions) -> Vec<f32> {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "all_that_there_are_train_alike", "--nocapture"]);
+    let output = child.env(CHILD, "1").env(VARIABLE, instructions.name()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find_map(|line| line.split_once("bits: ")).expect("the child tells").1;
+    line.split(' ').map(|bits| f32::from_bits(bits.parse().unwrap())).collect()
+}
+
+#[test]
+fn all_that_there_are_train_alike() {
+    if std::env::var_os(CHILD).is_some() {
+        let bits: Vec<String> = trained().iter().map(|value| value.to_bits().to_string()).collect();
+        println!("bits: {}", bits.join(" "));
+        return;
+    }
+    let best = Instructions::best();
+    let expected = trained_with(best);
+    if best > Instructions::Avx2 {
+        assert_eq!(trained_with(Instructions::Avx2), expected, "the same bits");
+    }
+    for (one, other) in trained_with(Instructions::Portable).iter().zip(&expected) {
+        assert!((one - other).abs() < 1e-4, "{one} {other}");
+    }
+}
