@@ -8,6 +8,7 @@
 mod arithmetic;
 mod attention;
 mod begin;
+mod cuts;
 mod fold;
 mod images;
 mod importer;
