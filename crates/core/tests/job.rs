@@ -352,6 +352,7 @@ fn the_hash_changes_with_every_key() {
         "model.onnx=net.onnx",
         "model.loss=hinge",
         "model.batchnorm=local",
+        "model.initializer=he-normal",
         "train.global_batch=65",
         "train.accumulate=2",
         "train.l1=0.1",

@@ -9,6 +9,7 @@ use crate::op::product::Product;
 use crate::op::reshape::Reshape;
 use crate::op::{Op, leaf};
 use thalweg_core::model::{Density, Role};
+use thalweg_core::spec::model::Initialization;
 
 /// The graph so far, and which layer is at hand.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Assembly {
     dropouts: u64,
     /// Whether batch normalisation looks at all workers' rows, where a layer does not say it itself.
     pub synchronized: bool,
+    /// How weights are drawn.
+    pub initialization: Initialization,
 }
 
 impl Assembly {
@@ -40,6 +43,7 @@ impl Assembly {
             drawn: 0,
             dropouts: 0,
             synchronized: false,
+            initialization: Initialization::default(),
         };
         let features = assembly.features(&input.sizes());
         (assembly, features)
@@ -139,6 +143,11 @@ impl Assembly {
         }
         let parameter = Parameter { name, shape: shape.to_vec(), role, density, initializer, key };
         self.graph.add_parameter(parameter)
+    }
+
+    /// How the weights of a layer with so many numbers behind each result, and results behind each number, begin.
+    pub fn spread(&self, fan_in: usize, fan_out: usize) -> Initializer {
+        Initializer::spread(self.initialization, fan_in, fan_out)
     }
 
     /// Appends `input * weight^T + bias`, tensors called `PREFIXweight` and `PREFIXbias`.

@@ -2,25 +2,13 @@
 
 use std::sync::Arc;
 use thalweg_core::Rng;
+use thalweg_core::spec::model::Initialization;
 
 /// How a tensor's first values are made. They depend on nothing but the seed, the tensor's key and its sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Initializer {
     /// All the same.
     Constant(f32),
-    /// Evenly from `-limit..limit` with `limit = sqrt(6 / (fan_in + fan_out))`, which keeps the spread about the same
-    /// in both directions (Glorot and Bengio 2010).
-    Glorot {
-        /// Numbers that each result is made from.
-        fan_in: usize,
-        /// Results that each number goes into.
-        fan_out: usize,
-    },
-    /// Evenly from `-limit..limit` with `limit = sqrt(6 / fan_in)`, for layers with a ReLU behind (He et al. 2015).
-    He {
-        /// Numbers that each result is made from.
-        fan_in: usize,
-    },
     /// Evenly from `-limit..limit`.
     Uniform(f32),
     /// From a normal distribution around 0 with that deviation.
@@ -30,6 +18,24 @@ pub enum Initializer {
 }
 
 impl Initializer {
+    /// Weights of a layer with so many numbers behind each result, and so many results behind each number.
+    pub fn spread(how: Initialization, fan_in: usize, fan_out: usize) -> Initializer {
+        // A result's variance is that of the numbers times `fan_in` times the weights'.
+        let (variance, even) = match how {
+            Initialization::GlorotUniform => (2.0 / (fan_in as f64 + fan_out as f64), true),
+            Initialization::GlorotNormal => (2.0 / (fan_in as f64 + fan_out as f64), false),
+            Initialization::HeUniform => (2.0 / fan_in as f64, true),
+            Initialization::HeNormal => (2.0 / fan_in as f64, false),
+            Initialization::LecunUniform => (1.0 / fan_in as f64, true),
+            Initialization::LecunNormal => (1.0 / fan_in as f64, false),
+        };
+        match even {
+            // Numbers drawn evenly up to a limit have a third of its square as variance.
+            true => Initializer::Uniform((3.0 * variance).sqrt() as f32),
+            false => Initializer::Normal(variance.sqrt() as f32),
+        }
+    }
+
     /// Writes a tensor's first values.
     pub fn fill(&self, values: &mut [f32], seed: u64, key: &[u64]) {
         let mut rng = Rng::keyed(seed, "initialize", key);
@@ -39,10 +45,6 @@ impl Initializer {
             }
         };
         match self {
-            &Initializer::Glorot { fan_in, fan_out } => {
-                even((6.0 / (fan_in as f64 + fan_out as f64)).sqrt() as f32);
-            }
-            &Initializer::He { fan_in } => even((6.0 / fan_in as f64).sqrt() as f32),
             &Initializer::Uniform(limit) => even(limit),
             &Initializer::Constant(constant) => values.fill(constant),
             Initializer::Given(given) => values.copy_from_slice(given),
@@ -65,10 +67,20 @@ mod tests {
             values
         };
         let most = |values: &[f32]| values.iter().fold(0f32, |most, value| most.max(value.abs()));
-        let glorot = most(&draw(Initializer::Glorot { fan_in: 30, fan_out: 20 }));
-        assert!((0.34..=0.3465).contains(&glorot), "{glorot}");
-        let he = most(&draw(Initializer::He { fan_in: 6 }));
+        let spread = |how| draw(Initializer::spread(how, 6, 18));
+        let glorot = most(&spread(Initialization::GlorotUniform));
+        assert!((0.495..=0.5).contains(&glorot), "{glorot}");
+        let he = most(&spread(Initialization::HeUniform));
         assert!((0.99..=1.0).contains(&he), "{he}");
+        for (even, normal) in [
+            (Initialization::GlorotUniform, Initialization::GlorotNormal),
+            (Initialization::HeUniform, Initialization::HeNormal),
+            (Initialization::LecunUniform, Initialization::LecunNormal),
+        ] {
+            let variance = |how| spread(how).iter().map(|x| x * x).sum::<f32>() / 4000.0;
+            let ratio = variance(even) / variance(normal);
+            assert!((0.93..1.07).contains(&ratio), "{even:?}: {ratio}");
+        }
         assert!((0.24..=0.25).contains(&most(&draw(Initializer::Uniform(0.25)))));
         let normal = draw(Initializer::Normal(0.02));
         let variance = normal.iter().map(|x| x * x).sum::<f32>() / 4000.0;

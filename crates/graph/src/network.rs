@@ -20,7 +20,7 @@ use crate::plan::Plan;
 use crate::team::Team;
 use std::fmt;
 use std::sync::Arc;
-use thalweg_core::spec::model::BatchStatistics;
+use thalweg_core::spec::model::{BatchStatistics, Initialization};
 use thalweg_core::{Error, JobSpec, Layout, Result, Schema, Task};
 
 /// What a layer does to the shape, for people.
@@ -41,6 +41,8 @@ pub struct Options {
     pub seed: u64,
     /// Whether batch normalisation looks at all workers' rows, where a layer does not say it itself.
     pub synchronized: bool,
+    /// How weights are drawn.
+    pub initialization: Initialization,
     /// Whether gradients of dense layers' weights are announced as factors. The buffer holds their product as ever.
     pub factors: bool,
 }
@@ -52,6 +54,7 @@ impl Options {
             loss: Loss::asked(job.model.loss),
             seed: job.train.seed,
             synchronized: job.model.batchnorm == BatchStatistics::Synchronized,
+            initialization: job.model.initializer,
             factors: false,
         }
     }
@@ -144,6 +147,7 @@ impl Network {
         }
         let (mut assembly, mut value) = Assembly::new(input);
         assembly.synchronized = options.synchronized;
+        assembly.initialization = options.initialization;
         let mut summaries = Vec::new();
         for (index, layer) in layers.iter().enumerate() {
             assembly.begin_layer(index);

@@ -47,6 +47,24 @@ choice! {
 }
 
 choice! {
+    /// How weights are drawn, so that numbers keep their spread from layer to layer.
+    Initialization {
+        /// Evenly, up to the root of 6 / (inputs + outputs): for tanh, sigmoid and what has no activation (Glorot and Bengio 2010).
+        GlorotUniform = "glorot-uniform",
+        /// Normally, with a variance of 2 / (inputs + outputs).
+        GlorotNormal = "glorot-normal",
+        /// Evenly, up to the root of 6 / inputs: for ReLU and its like (He et al. 2015).
+        HeUniform = "he-uniform",
+        /// Normally, with a variance of 2 / inputs.
+        HeNormal = "he-normal",
+        /// Evenly, up to the root of 3 / inputs (LeCun et al. 1998).
+        LecunUniform = "lecun-uniform",
+        /// Normally, with a variance of 1 / inputs.
+        LecunNormal = "lecun-normal",
+    }
+}
+
+choice! {
     /// Whose rows batch normalisation looks at.
     BatchStatistics {
         /// Of all workers, summed on the way: any number of workers gives the same result.
@@ -67,8 +85,16 @@ section! {
         onnx: Option<String> = None;
         /// What it is blamed for.
         loss: LossChoice = LossChoice::Auto;
+        /// How weights of dense, convolution and attention layers are drawn; others have what suits them, and an ONNX file brings its own.
+        initializer: Initialization = Initialization::GlorotUniform;
         /// Whose rows batch normalisation looks at, unless a layer says `local` or `synchronized` itself.
         batchnorm: BatchStatistics = BatchStatistics::Synchronized;
+    }
+}
+
+impl Default for Initialization {
+    fn default() -> Initialization {
+        ModelSpec::default().initializer
     }
 }
 

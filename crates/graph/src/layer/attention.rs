@@ -3,7 +3,6 @@
 use super::words::Words;
 use crate::assembly::Assembly;
 use crate::graph::NodeId;
-use crate::initialize::Initializer;
 use crate::op::{Op, attention};
 use std::fmt;
 
@@ -29,7 +28,7 @@ impl Attention {
     pub(super) fn append(&self, assembly: &mut Assembly, input: NodeId) -> Result<NodeId, String> {
         assembly.expect_sequence(input)?;
         let width = assembly.shape(input).width();
-        let initializer = Initializer::Glorot { fan_in: width, fan_out: width };
+        let initializer = assembly.spread(width, width);
         let read = assembly.affine(input, 3 * width, "input.", initializer.clone())?;
         let op = attention::Attention { heads: self.heads, causal: self.causal };
         let gathered = assembly.add(Op::Attention(op), &[read])?;

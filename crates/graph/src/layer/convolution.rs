@@ -48,8 +48,7 @@ impl Convolution {
         let [height, width] = self.window.size;
         let points = height * width;
         let line = channels / self.groups;
-        let initializer =
-            Initializer::Glorot { fan_in: points * line, fan_out: points * self.filters / self.groups };
+        let initializer = assembly.spread(points * line, points * self.filters / self.groups);
         let weight = assembly.parameter("weight", &[self.filters, height, width, line], initializer)?;
         let op = crate::op::convolution::Convolution {
             window: self.window,

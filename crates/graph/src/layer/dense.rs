@@ -5,7 +5,6 @@ use super::words::{MOST, Words};
 use crate::activation::Activation;
 use crate::assembly::Assembly;
 use crate::graph::NodeId;
-use crate::initialize::Initializer;
 use std::fmt;
 
 pub(super) const USAGE: &str = "dense UNITS [ACTIVATION]";
@@ -50,7 +49,7 @@ impl Dense {
         check_units(units)?;
         let input = assembly.flat_unless_sequence(input)?;
         let inputs = assembly.shape(input).width();
-        let initializer = Initializer::Glorot { fan_in: inputs, fan_out: units };
+        let initializer = assembly.spread(inputs, units);
         let sum = assembly.affine(input, units, "", initializer)?;
         assembly.activate(sum, self.activation)
     }

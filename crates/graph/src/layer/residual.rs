@@ -3,7 +3,6 @@
 use super::Layer;
 use crate::assembly::Assembly;
 use crate::graph::NodeId;
-use crate::initialize::Initializer;
 use crate::op::Op;
 use crate::op::convolution::Convolution;
 use crate::op::elementwise::{Elementwise, Step};
@@ -50,7 +49,7 @@ impl Residual {
         if window.places([height, width]) != Ok([down, across]) {
             return Err(mismatch());
         }
-        let initializer = Initializer::Glorot { fan_in: channels, fan_out: filters };
+        let initializer = assembly.spread(channels, filters);
         let weight = assembly.parameter("shortcut", &[filters, 1, 1, channels], initializer)?;
         let op = Convolution { window, groups: 1, epilogue: Elementwise::default() };
         assembly.add(Op::Convolution(op), &[input, weight])

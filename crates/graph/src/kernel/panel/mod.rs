@@ -138,6 +138,8 @@ fn store<const WIDTH: usize>(values: &mut [f32], sums: &[f32; WIDTH], add: bool)
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "x86_64")]
+    use crate::instructions::Instructions;
 
     /// Checks a sweep of given panel width against the definition.
     fn check(width: usize, most: usize, sweep: impl Fn(Target<'_>, Left<'_>, Right<'_>, usize)) {
@@ -184,5 +186,13 @@ mod tests {
     fn sweeps_agree_with_the_definition() {
         check(width(), most_rows(), sweep);
         check(plain::WIDTH, plain::ROWS, plain::sweep);
+        #[cfg(target_arch = "x86_64")]
+        if Instructions::best() >= Instructions::Avx2 {
+            use vector::avx2;
+            // SAFETY: the processor has every instruction set that it is compiled for.
+            check(avx2::WIDTH, avx2::ROWS, |result, left, right, depth| unsafe {
+                avx2::sweep(result, left, right, depth);
+            });
+        }
     }
 }
