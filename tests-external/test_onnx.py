@@ -1,6 +1,7 @@
-"""Models written as ONNX answer in onnxruntime as `thalweg predict` does."""
+"""Models written as ONNX answer in onnxruntime as `thalweg predict` does, wherever they came from."""
 
 import csv
+import gzip
 import io
 import json
 import struct
@@ -158,3 +159,56 @@ def test_tables_come_as_they_are(jobs, task):
     assert json.loads(model.get_modelmeta().custom_metadata_map["columns"]) == ["a", "b", "c"]
     scale = numpy.abs(ours).max(axis=0)
     numpy.testing.assert_allclose(answers / scale, ours / scale, atol=CLOSE, rtol=0)
+
+
+FILES = harness.ROOT / "crates/graph/tests/onnx"
+
+
+@pytest.mark.parametrize("name", ["trainable-ts", "convolutions-dyn"])
+def test_a_model_of_pytorch_is_trained_and_goes_back(jobs, name):
+    """By two workers, on digits, from the weights PyTorch exported."""
+    with gzip.open(harness.ROOT / "crates/data/assets/digits.csv.gz", "rt") as file:
+        rows = numpy.asarray([[float(value) for value in row] for row in csv.reader(file)], dtype=numpy.float32)
+    settings = (f"model.onnx={FILES / name}.onnx", "engine.workers=2", "train.epochs=15")
+    run = trained(jobs, "builtin:digits", *settings, steps=1000)
+    report = json.loads((run / "report.json").read_text())
+    assert len(report["ranks"]) == 2 and report["final"]["accuracy"] > 0.8, report["final"]
+    model = exported(jobs, run)
+    new = jobs.folder / "new.csv"
+    new.write_text("".join(",".join(map(str, row)) + "\n" for row in rows[:200, :-1]))
+    ours = numbers(predict(jobs, run, new, "--probabilities"), 2)
+    (answers,) = model.run(None, {"input": rows[:200, :-1]})
+    numpy.testing.assert_allclose(answers, ours, atol=CLOSE, rtol=0)
+    (before,) = session(FILES / f"{name}.onnx").run(None, {name_of_input(name): rows[:200, :-1].reshape(-1, 1, 8, 8) / 16})
+    assert numpy.abs(softmax(before) - ours).max() > 0.1, "training changed nothing"
+
+
+def name_of_input(name):
+    return onnx.load(FILES / f"{name}.onnx").graph.input[0].name
+
+
+def softmax(scores):
+    shares = numpy.exp(scores - scores.max(axis=1, keepdims=True))
+    return shares / shares.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("name", ["transformer-ts", "transformer-dyn", "encoder-dyn", "gru-ts", "rnn-ts", "lstm-dyn"])
+def test_a_text_model_of_pytorch_is_trained_and_goes_back(jobs, name):
+    """A text with as many characters and a window as long as the file was made for."""
+    path = jobs.folder / "text.txt"
+    path.write_text("abcdefghijk kjihgfedcba "[:11] * 30)
+    settings = ["data.source=" + str(path), "data.window=5", f"model.onnx={FILES / name}.onnx", "train.max_steps=5"]
+    run = jobs.folder / "run"
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    harness.succeed(jobs.run("train", "--quiet", "--workers", 2, "--out", run, *arguments))
+    model = exported(jobs, run)
+    alphabet = json.loads(model.get_modelmeta().custom_metadata_map["alphabet"])
+    windows = ["abcde", "defgh", "ghijk", "kabcd", "aaaaa"]
+    rows = jobs.folder / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": window}) + "\n" for window in windows))
+    said = predict(jobs, run, rows, "--format", "jsonl", "--probabilities")
+    ours = [json.loads(line)["probabilities"] for line in said.splitlines()]
+    ours = numpy.asarray([[row[character] for character in alphabet] for row in ours])
+    symbols = numpy.asarray([[alphabet.index(character) for character in window] for window in windows])
+    (answers,) = model.run(None, {"input": symbols.astype(numpy.int64)})
+    numpy.testing.assert_allclose(answers, ours, atol=CLOSE, rtol=0)

@@ -349,6 +349,7 @@ fn the_hash_changes_with_every_key() {
         "data.cache=here",
         "model.layers=['dense auto']",
         "model.zoo=lenet",
+        "model.onnx=net.onnx",
         "model.loss=hinge",
         "model.batchnorm=local",
         "train.global_batch=65",

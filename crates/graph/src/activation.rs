@@ -19,11 +19,13 @@ pub enum Activation {
     Elu,
     /// `x` times the share of a normal distribution below `x`, by the usual formula with tanh.
     Gelu,
+    /// The same by the error function, as PyTorch has it by default.
+    GeluErf,
 }
 
 impl Activation {
     /// The names a layer list may use.
-    pub const NAMES: [&'static str; 6] = ["relu", "tanh", "sigmoid", "leaky-relu", "elu", "gelu"];
+    pub const NAMES: [&'static str; 7] = ["relu", "tanh", "sigmoid", "leaky-relu", "elu", "gelu", "gelu-erf"];
 
     /// The activation of that name.
     pub fn named(name: &str) -> Option<Activation> {
@@ -34,13 +36,14 @@ impl Activation {
             "leaky-relu" => Some(Activation::LeakyRelu),
             "elu" => Some(Activation::Elu),
             "gelu" => Some(Activation::Gelu),
+            "gelu-erf" => Some(Activation::GeluErf),
             _ => None,
         }
     }
 
     /// Whether the slope is told from what the function took, not from what it gave.
     pub fn slope_needs_input(self) -> bool {
-        self == Activation::Gelu
+        matches!(self, Activation::Gelu | Activation::GeluErf)
     }
 
     /// The name used in a layer list; nothing for [`Activation::None`].
@@ -53,6 +56,7 @@ impl Activation {
             Activation::LeakyRelu => Some("leaky-relu"),
             Activation::Elu => Some("elu"),
             Activation::Gelu => Some("gelu"),
+            Activation::GeluErf => Some("gelu-erf"),
         }
     }
 }

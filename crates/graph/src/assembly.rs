@@ -50,7 +50,8 @@ impl Assembly {
         self.features(&[self.input.width()])
     }
 
-    fn features(&mut self, sizes: &[usize]) -> NodeId {
+    /// The features in that shape.
+    pub fn features(&mut self, sizes: &[usize]) -> NodeId {
         self.graph.must_add(Op::Features(leaf::Features { sizes: sizes.to_vec() }), &[])
     }
 
@@ -117,15 +118,27 @@ impl Assembly {
         if len.is_none_or(|len| len > isize::MAX as usize / 64) {
             return Err(format!("{} weights are more than a machine can hold", sizes.join(" x ")));
         }
+        let name = format!("{}.{name}", self.scope);
+        Ok(self.named_tensor(name, shape, initializer, role, density))
+    }
+
+    /// Appends a tensor under a name of its own.
+    pub fn named_tensor(
+        &mut self,
+        name: String,
+        shape: &[usize],
+        initializer: Initializer,
+        role: Role,
+        density: Density,
+    ) -> NodeId {
         let mut key = vec![self.layer];
-        if !matches!(initializer, Initializer::Constant(_)) {
+        if !matches!(initializer, Initializer::Constant(_) | Initializer::Given(_)) {
             // The first drawn tensor of a layer is keyed by the layer alone.
             key.extend((self.drawn > 0).then_some(self.drawn));
             self.drawn += 1;
         }
-        let name = format!("{}.{name}", self.scope);
         let parameter = Parameter { name, shape: shape.to_vec(), role, density, initializer, key };
-        Ok(self.graph.add_parameter(parameter))
+        self.graph.add_parameter(parameter)
     }
 
     /// Appends `input * weight^T + bias`, tensors called `PREFIXweight` and `PREFIXbias`.

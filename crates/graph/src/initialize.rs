@@ -1,9 +1,10 @@
 //! Where training begins: weights drawn so that numbers keep their spread from layer to layer.
 
+use std::sync::Arc;
 use thalweg_core::Rng;
 
 /// How a tensor's first values are made. They depend on nothing but the seed, the tensor's key and its sizes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Initializer {
     /// All the same.
     Constant(f32),
@@ -24,11 +25,13 @@ pub enum Initializer {
     Uniform(f32),
     /// From a normal distribution around 0 with that deviation.
     Normal(f32),
+    /// These, whatever the seed: a model that comes with its weights.
+    Given(Arc<[f32]>),
 }
 
 impl Initializer {
     /// Writes a tensor's first values.
-    pub fn fill(self, values: &mut [f32], seed: u64, key: &[u64]) {
+    pub fn fill(&self, values: &mut [f32], seed: u64, key: &[u64]) {
         let mut rng = Rng::keyed(seed, "initialize", key);
         let mut even = |limit: f32| {
             for value in values.iter_mut() {
@@ -36,13 +39,14 @@ impl Initializer {
             }
         };
         match self {
-            Initializer::Glorot { fan_in, fan_out } => {
+            &Initializer::Glorot { fan_in, fan_out } => {
                 even((6.0 / (fan_in as f64 + fan_out as f64)).sqrt() as f32);
             }
-            Initializer::He { fan_in } => even((6.0 / fan_in as f64).sqrt() as f32),
-            Initializer::Uniform(limit) => even(limit),
-            Initializer::Constant(constant) => values.fill(constant),
-            Initializer::Normal(deviation) => {
+            &Initializer::He { fan_in } => even((6.0 / fan_in as f64).sqrt() as f32),
+            &Initializer::Uniform(limit) => even(limit),
+            &Initializer::Constant(constant) => values.fill(constant),
+            Initializer::Given(given) => values.copy_from_slice(given),
+            &Initializer::Normal(deviation) => {
                 values.iter_mut().for_each(|value| *value = deviation * rng.normal());
             }
         }

@@ -79,7 +79,8 @@ impl Model for Network {
     }
 
     fn synchronizes(&self) -> bool {
-        let synchronized = |op: &Op| matches!(op, Op::BatchNormalize(BatchNormalize { synchronized: true }));
+        let synchronized =
+            |op: &Op| matches!(op, Op::BatchNormalize(BatchNormalize { synchronized: true, .. }));
         self.training.steps.iter().any(|step| synchronized(&step.op))
     }
 

@@ -118,17 +118,23 @@ impl Network {
             Some(_) => {}
         }
         let network = Network::assemble(input, &layers, task, options)?;
-        if network.outputs != outputs && options.loss != Some(Loss::Reconstruction) {
-            let asked = match task {
-                Task::Classification => format!("the data has {}", counted(outputs, "class", "classes")),
-                Task::Regression => format!("the data asks for {}", counted(outputs, "number", "numbers")),
-            };
-            let answered = counted(network.outputs, "number", "numbers");
-            let reason = format!("the model answers with {answered}, but {asked}");
-            return Err(layer::wrong(last, reason)
-                .hint(format!("make the last layer \"dense auto\" or \"dense {outputs}\"")));
-        }
+        network.check_outputs(outputs).map_err(|reason| {
+            layer::wrong(last, reason)
+                .hint(format!("make the last layer \"dense auto\" or \"dense {outputs}\""))
+        })?;
         Ok(network)
+    }
+
+    /// Whether it answers with as many numbers as the data asks for.
+    pub(crate) fn check_outputs(&self, outputs: usize) -> Result<(), String> {
+        if self.outputs == outputs || self.options.loss == Some(Loss::Reconstruction) {
+            return Ok(());
+        }
+        let asked = match self.task {
+            Task::Classification => format!("the data has {}", counted(outputs, "class", "classes")),
+            Task::Regression => format!("the data asks for {}", counted(outputs, "number", "numbers")),
+        };
+        Err(format!("the model answers with {}, but {asked}", counted(self.outputs, "number", "numbers")))
     }
 
     /// Puts layers of known size into a row.
@@ -149,13 +155,26 @@ impl Network {
             summaries.push(Summary { text: layer.to_string(), input, output, parameters });
         }
         let last = layers.len().saturating_sub(1);
+        Network::finish(assembly, value, summaries, task, options, &|reason| layer::wrong(last, reason))
+    }
+
+    /// Puts a loss behind the value that the layers end with; `wrong` names that end where it does not fit.
+    pub(crate) fn finish(
+        mut assembly: Assembly,
+        value: NodeId,
+        summaries: Vec<Summary>,
+        task: Task,
+        options: Options,
+        wrong: &dyn Fn(String) -> Error,
+    ) -> Result<Network> {
+        let input = assembly.input;
         let loss = options.loss.unwrap_or(Loss::of(task));
         loss.check(task)?;
-        let (positions, outputs) = answers(assembly.shape(value), input, loss, last)?;
+        let (positions, outputs) = answers(assembly.shape(value), input, loss, wrong)?;
         if positions > 1 {
             loss.check_positions()?;
         }
-        end(&mut assembly, value, task, loss).map_err(|reason| layer::wrong(last, reason))?;
+        end(&mut assembly, value, task, loss).map_err(wrong)?;
         let graph = assembly.graph;
         let needs_symbols = graph.nodes().any(|(_, node)| matches!(node.op, Op::Embedding(_)));
         let (mut training, evaluation, prediction, layout) = compile(&graph);
@@ -232,14 +251,19 @@ fn every_position(graph: &Graph, layout: &Layout) -> Plan {
 }
 
 /// For how many positions a network answers, and with how many numbers at each.
-fn answers(shape: &Shape, input: Input, loss: Loss, last: usize) -> Result<(usize, usize)> {
+fn answers(
+    shape: &Shape,
+    input: Input,
+    loss: Loss,
+    wrong: &dyn Fn(String) -> Error,
+) -> Result<(usize, usize)> {
     match *shape.sizes() {
         _ if loss == Loss::Reconstruction => Ok((1, shape.per_row())),
         [outputs] => Ok((1, outputs)),
         [positions, outputs] if input == (Input::Symbols { window: positions, vocabulary: outputs }) => {
             Ok((positions, outputs))
         }
-        _ => Err(layer::wrong(last, format!("expected one line of numbers at the end, got {shape}"))
+        _ => Err(wrong(format!("expected one line of numbers at the end, got {shape}"))
             .hint("end with \"dense auto\", behind \"last\" or \"flatten\" for one answer per row")),
     }
 }

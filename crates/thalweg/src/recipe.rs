@@ -1,9 +1,12 @@
 //! Where data and model come from: the job file, or closures of a program.
 
+use crate::preflight::nothing_started;
 use std::cell::RefCell;
+use std::path::Path;
 use thalweg_core::spec::model::ModelSpec;
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::Data;
+use thalweg_graph::onnx::Source;
 use thalweg_graph::{Input, Network, Options, Team, zoo};
 use thalweg_train::Recipe;
 
@@ -24,6 +27,9 @@ impl JobRecipe {
 
     /// The network for a data set.
     pub fn network(&self, schema: &Schema) -> Result<Network> {
+        if let Some(source) = self.source()? {
+            return source.for_schema(schema, self.options);
+        }
         let network = Network::for_schema(&self.layers(schema)?, schema, self.options);
         network.map_err(|mut error| {
             if let Some(zoo) = self.model.zoo {
@@ -32,6 +38,25 @@ impl JobRecipe {
             error
         })
     }
+
+    /// The ONNX file, if the model comes from one.
+    fn source(&self) -> Result<Option<Source>> {
+        let Some(path) = self.model.onnx.as_ref().filter(|_| self.model.zoo.is_none()) else {
+            return Ok(None);
+        };
+        read_onnx(Path::new(path)).map(Some)
+    }
+}
+
+/// Reads an ONNX file.
+pub(crate) fn read_onnx(path: &Path) -> Result<Source> {
+    let bytes = std::fs::read(path).map_err(|error| {
+        nothing_started(Error::io(format!("model.onnx: cannot read {}", path.display()), &error))
+    })?;
+    Source::read(&bytes).map_err(|mut error| {
+        error.message = error.message.replacen("model.onnx", &format!("model.onnx: {}", path.display()), 1);
+        error
+    })
 }
 
 impl Recipe for JobRecipe {
@@ -45,10 +70,14 @@ impl Recipe for JobRecipe {
         Ok(Box::new(self.network(schema)?.with_team(Team::of(threads, ranks))))
     }
     fn layers(&self, schema: &Schema) -> Result<Vec<String>> {
-        match self.model.zoo {
-            Some(zoo) => zoo::layers(zoo.name(), Input::of(schema)),
-            None => Ok(self.model.layers.clone()),
+        match (self.model.zoo, &self.model.onnx) {
+            (Some(zoo), _) => zoo::layers(zoo.name(), Input::of(schema)),
+            (None, Some(_)) => Ok(Vec::new()),
+            (None, None) => Ok(self.model.layers.clone()),
         }
+    }
+    fn onnx(&self, schema: &Schema) -> Result<Option<Vec<u8>>> {
+        self.source()?.map(|source| source.skeleton(schema, self.options)).transpose()
     }
 }
 
@@ -75,6 +104,9 @@ impl Recipe for Opened<'_> {
     }
     fn layers(&self, schema: &Schema) -> Result<Vec<String>> {
         self.recipe.layers(schema)
+    }
+    fn onnx(&self, schema: &Schema) -> Result<Option<Vec<u8>>> {
+        self.recipe.onnx(schema)
     }
 }
 
@@ -112,6 +144,12 @@ impl Recipe for OwnRecipe {
         match (&self.model, &self.from_job) {
             (None, Some(job)) => job.layers(schema),
             _ => Ok(Vec::new()),
+        }
+    }
+    fn onnx(&self, schema: &Schema) -> Result<Option<Vec<u8>>> {
+        match (&self.model, &self.from_job) {
+            (None, Some(job)) => job.onnx(schema),
+            _ => Ok(None),
         }
     }
 }

@@ -89,6 +89,7 @@ impl Worker<'_> {
         SavedModel {
             schema: self.parts.data.schema.clone(),
             layers: self.parts.layers.clone(),
+            onnx: self.parts.onnx.clone(),
             job: self.job.to_toml(),
             step: self.next,
             tensors: unflatten(self.parts.model.layout(), &self.parts.parameters),

@@ -4,6 +4,7 @@ use std::path::Path;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::{Job, Layers};
 use thalweg_core::{Error, JobSpec, Layout, Model, Result, Schema};
+use thalweg_graph::onnx::Source;
 use thalweg_graph::{Network, Options};
 
 /// Version of the format.
@@ -14,8 +15,10 @@ const FORMAT: &str = "1";
 pub struct SavedModel {
     /// What rows mean.
     pub schema: Schema,
-    /// The layers as a job writes them; empty for a network that a program built itself.
+    /// The layers as a job writes them; empty for a network of an ONNX file, or that a program built itself.
     pub layers: Vec<String>,
+    /// The structure of the ONNX file it came from, without its weights.
+    pub onnx: Option<Vec<u8>>,
     /// The job it was trained with, as TOML.
     pub job: String,
     /// Steps it was trained for.
@@ -33,6 +36,10 @@ impl SavedModel {
         file.metadata.insert("format".into(), FORMAT.into());
         file.metadata.insert("schema".into(), json(serde_json::to_string(&self.schema))?);
         file.metadata.insert("layers".into(), json(serde_json::to_string(&self.layers))?);
+        if let Some(onnx) = &self.onnx {
+            let hexadecimal: String = onnx.iter().map(|byte| format!("{byte:02x}")).collect();
+            file.metadata.insert("onnx".into(), hexadecimal);
+        }
         file.metadata.insert("job".into(), self.job.clone());
         file.metadata.insert("step".into(), self.step.to_string());
         file.write(path)
@@ -58,6 +65,10 @@ impl SavedModel {
         Ok(SavedModel {
             schema: serde_json::from_str(file.text("schema", &path)?).map_err(|_| broken("schema"))?,
             layers: serde_json::from_str(file.text("layers", &path)?).map_err(|_| broken("layers"))?,
+            onnx: match file.metadata.get("onnx") {
+                Some(text) => Some(bytes_of(text).ok_or_else(|| broken("onnx"))?),
+                None => None,
+            },
             job: file.text("job", &path)?.to_string(),
             step: file.text("step", &path)?.parse().map_err(|_| broken("step"))?,
             tensors: file,
@@ -73,13 +84,24 @@ impl SavedModel {
 
     /// The network and its parameters, ready to answer.
     pub fn network(&self) -> Result<(Network, Vec<f32>)> {
-        if self.layers.is_empty() {
-            return Err(Error::job("this model was built by a program: only that program can run it"));
-        }
-        let network = Network::for_schema(&self.layers, &self.schema, Options::of(&self.job()?))?;
+        let options = Options::of(&self.job()?);
+        let network = match &self.onnx {
+            Some(structure) => Source::read_skeleton(structure)?.for_schema(&self.schema, options)?,
+            None if self.layers.is_empty() => {
+                return Err(Error::job("this model was built by a program: only that program can run it"));
+            }
+            None => Network::for_schema(&self.layers, &self.schema, options)?,
+        };
         let parameters = flatten(&self.tensors, network.layout())?;
         Ok((network, parameters))
     }
+}
+
+/// Bytes written as pairs of hexadecimal digits.
+fn bytes_of(text: &str) -> Option<Vec<u8>> {
+    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.iter().map(byte).collect()
 }
 
 /// Tensors by name.
@@ -93,7 +115,7 @@ pub fn unflatten(layout: &Layout, parameters: &[f32]) -> TensorFile {
 
 /// Tensors in the order of a layout.
 pub fn flatten(file: &TensorFile, layout: &Layout) -> Result<Vec<f32>> {
-    let mut parameters = Vec::with_capacity(layout.len());
+    let mut parameters = Vec::new();
     for tensor in layout.tensors() {
         match file.tensors.get(&tensor.name) {
             Some(stored) if stored.shape == tensor.shape => parameters.extend_from_slice(&stored.values),

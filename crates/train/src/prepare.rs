@@ -23,6 +23,10 @@ pub trait Recipe {
     fn layers(&self, _schema: &Schema) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
+    /// The structure of an ONNX file without its weights, if that is where the model comes from.
+    fn onnx(&self, _schema: &Schema) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
 }
 
 /// What a rank is to do.
@@ -48,16 +52,24 @@ pub fn run(rank: &mut Rank, assignment: &Assignment<'_>) -> Result<Outcome> {
     fit(rank, &mut data)?;
     let model = assignment.recipe.model(&data.schema)?;
     check_parts(job, model.as_ref())?;
-    rank.agree("model", &model.layout().hash())?;
+    let onnx = assignment.recipe.onnx(&data.schema)?;
+    rank.agree("model", &fingerprint(model.as_ref(), onnx.as_deref()))?;
     let mut parameters = vec![0.0; model.layout().len()];
     let team = Team::of(job.engine.threads, job.engine.workers);
     let mut optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout()).with_team(team);
     let start = start(rank, assignment, data_digest, model.as_ref(), &mut parameters, &mut optimizer)?;
     let layers = assignment.recipe.layers(&data.schema)?;
-    let parts = crate::worker::Parts { data, model, parameters, optimizer, layers };
+    let parts = crate::worker::Parts { data, model, parameters, optimizer, layers, onnx };
     let mut worker = Worker::new(rank, job, assignment.folder, parts, start)?;
     strategy::program(job)(&mut worker)?;
     worker.conclude()
+}
+
+/// A digest of what is trained. Tensors alone do not tell what a file computes with them.
+fn fingerprint(model: &dyn Model, onnx: Option<&[u8]>) -> Vec<u8> {
+    let mut digest = Sha256::new_with_prefix(model.layout().hash());
+    onnx.into_iter().for_each(|bytes| digest.update(bytes));
+    digest.finalize().to_vec()
 }
 
 /// A digest of what the rows are: every rank must read the same, and so must a run that goes on from another.

@@ -31,6 +31,8 @@ pub struct Parts {
     pub optimizer: Optimizer,
     /// The layers as a job writes them, if that is where the model comes from.
     pub layers: Vec<String>,
+    /// The structure of an ONNX file, if that is where it comes from.
+    pub onnx: Option<Vec<u8>>,
 }
 
 /// Where a worker starts from.
@@ -163,6 +165,7 @@ impl<'a> Worker<'a> {
                 classes: data.schema.classes.clone(),
                 parameters: self.parts.parameters.len(),
                 model: match (self.parts.layers.as_slice(), self.job.model.zoo) {
+                    ([], _) if self.parts.onnx.is_some() => self.job.model.onnx.clone().unwrap_or_default(),
                     ([], _) => "a network of the program's own".into(),
                     (_, Some(zoo)) => zoo.name().into(),
                     (layers, None) => layers.join(", "),

@@ -250,6 +250,7 @@ mod tests {
     use super::*;
     use crate::inquest::blames_other;
     use crate::rendezvous::reception::Reception;
+    use thalweg_core::spec::strategy::Carrier;
 
     fn invitation(rank: usize, deadline: Duration) -> Invitation {
         Invitation {
@@ -259,6 +260,7 @@ mod tests {
             token: b"secret".to_vec(),
             host: "box".into(),
             anywhere: false,
+            carrier: Carrier::Tcp,
             deadline,
         }
     }

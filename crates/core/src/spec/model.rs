@@ -57,12 +57,14 @@ choice! {
 }
 
 section! {
-    /// What is trained: `layers` or a network of the zoo.
+    /// What is trained: `layers`, a network of the zoo, or an ONNX file.
     "model" ModelSpec {
         /// Layers in order, such as "dense 128 relu" or "conv 32 5x5 relu"; UNITS of a last dense layer may be auto: what the data asks for.
         layers: Vec<String> = vec!["dense 128 relu".into(), "dense auto".into()];
         /// A network by name instead of layers.
         zoo: Option<Zoo> = None;
+        /// An ONNX file instead of layers, as PyTorch exports it: training begins with its weights.
+        onnx: Option<String> = None;
         /// What it is blamed for.
         loss: LossChoice = LossChoice::Auto;
         /// Whose rows batch normalisation looks at, unless a layer says `local` or `synchronized` itself.
@@ -72,12 +74,16 @@ section! {
 
 impl ModelSpec {
     /// The keys that say what the model is. A job says one of them; the first is what it says if it says none.
-    pub const SOURCES: [&'static str; 2] = ["model.layers", "model.zoo"];
+    pub const SOURCES: [&'static str; 3] = ["model.layers", "model.zoo", "model.onnx"];
 
     /// Which of them counts.
     pub fn source(&self) -> &'static str {
-        let [layers, zoo] = ModelSpec::SOURCES;
-        if self.zoo.is_some() { zoo } else { layers }
+        let [layers, zoo, onnx] = ModelSpec::SOURCES;
+        match (self.zoo, &self.onnx) {
+            (Some(_), _) => zoo,
+            (None, Some(_)) => onnx,
+            (None, None) => layers,
+        }
     }
 
     /// Whether the model is to answer with the row itself.

@@ -30,7 +30,7 @@ impl Attention {
         assembly.expect_sequence(input)?;
         let width = assembly.shape(input).width();
         let initializer = Initializer::Glorot { fan_in: width, fan_out: width };
-        let read = assembly.affine(input, 3 * width, "input.", initializer)?;
+        let read = assembly.affine(input, 3 * width, "input.", initializer.clone())?;
         let op = attention::Attention { heads: self.heads, causal: self.causal };
         let gathered = assembly.add(Op::Attention(op), &[read])?;
         assembly.affine(gathered, width, "output.", initializer)

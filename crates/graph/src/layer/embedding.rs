@@ -40,8 +40,13 @@ impl Embedding {
         }
         let width = self.width;
         let initializer = Initializer::Normal(DEVIATION);
-        let table =
-            assembly.tensor("weight", &[vocabulary, width], initializer, Role::Trainable, Density::Rows)?;
+        let table = assembly.tensor(
+            "weight",
+            &[vocabulary, width],
+            initializer.clone(),
+            Role::Trainable,
+            Density::Rows,
+        )?;
         let vectors = assembly.add(Op::Embedding(embedding::Embedding { window }), &[table])?;
         if !self.positions {
             return Ok(vectors);

@@ -8,7 +8,7 @@
 //! embedding WIDTH [positions]       lstm|gru|rnn UNITS         attention HEADS [causal]      last
 //! residual LAYER | LAYER | ...      the layers' answer plus what they read
 //! concat LAYER & LAYER | LAYER      branches that read the same, side by side          transpose
-//! relu, leaky-relu, elu, gelu, tanh, sigmoid, softmax      alone, or (but for softmax) behind a layer's sizes
+//! relu, leaky-relu, elu, gelu, gelu-erf, tanh, sigmoid, softmax      alone, or (but for softmax) behind a layer's sizes
 //! ```
 //!
 //! SIZE is `5` or `5x3` (height x width). A new layer is one file, one variant of [`Layer`] and a line in each of its

@@ -39,7 +39,8 @@ impl LayerNormalization {
     }
 
     pub(super) fn append(&self, assembly: &mut Assembly, input: NodeId) -> Result<NodeId, String> {
-        let normal = assembly.add(Op::Normalize(normalize::Normalize), &[input])?;
+        let normal =
+            assembly.add(Op::Normalize(normalize::Normalize { epsilon: normalize::EPSILON }), &[input])?;
         gain_and_bias(assembly, normal)
     }
 }
@@ -62,7 +63,7 @@ impl BatchNormalization {
         };
         let (mean, variance) = (statistic("running_mean", 0.0)?, statistic("running_var", 1.0)?);
         let synchronized = self.synchronized.unwrap_or(assembly.synchronized);
-        let op = batch_normalize::BatchNormalize { synchronized };
+        let op = batch_normalize::BatchNormalize { synchronized, epsilon: batch_normalize::EPSILON };
         let normal = assembly.add(Op::BatchNormalize(op), &[input, mean, variance])?;
         gain_and_bias(assembly, normal)
     }

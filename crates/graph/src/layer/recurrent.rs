@@ -62,7 +62,7 @@ impl Recurrent {
         let (units, wide) = (self.units, self.cell.gates() * self.units);
         let initializer = Initializer::Uniform(1.0 / (units as f32).sqrt());
         assembly.expect_sequence(input)?;
-        let read = assembly.affine(input, wide, "input.", initializer)?;
+        let read = assembly.affine(input, wide, "input.", initializer.clone())?;
         let weight = assembly.parameter("hidden.weight", &[wide, units], initializer)?;
         match self.cell {
             Cell::Plain => assembly.add(Op::Rnn(rnn::Rnn), &[read, weight]),

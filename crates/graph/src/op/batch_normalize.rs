@@ -12,8 +12,8 @@ use crate::executor::{Call, room};
 use crate::graph::{NodeId, Shape};
 use thalweg_core::Result;
 
-/// Added to the variance.
-pub const EPSILON: f64 = 1e-5;
+/// Usually added to the variance.
+pub const EPSILON: f32 = 1e-5;
 /// The share of a batch in the running statistics.
 pub const SHARE: f32 = 0.1;
 
@@ -23,6 +23,8 @@ pub const SHARE: f32 = 0.1;
 pub struct BatchNormalize {
     /// Whether the statistics are those of all workers' rows.
     pub synchronized: bool,
+    /// Added to the variance.
+    pub epsilon: f32,
 }
 
 /// The way back, in place on the gradient; the other inputs are the normalised values and the batch's statistics.
@@ -41,7 +43,10 @@ pub struct StatisticMove {
 
 /// Evaluation: in place on the first input, with the running mean and variance.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RunningNormalize;
+pub struct RunningNormalize {
+    /// Added to the variance.
+    pub epsilon: f32,
+}
 
 /// Adds up two quantities per column, across workers if asked for, and the number of lines: into the scratch memory.
 fn column_pairs(
@@ -112,7 +117,7 @@ impl Operator for BatchNormalize {
             let variance = (f64::from(totals[width + column]) / count - shift * shift).max(0.0);
             statistics[column] = (f64::from(center[column]) + shift) as f32;
             statistics[width + column] = variance as f32;
-            statistics[2 * width + column] = (1.0 / (variance + EPSILON).sqrt()) as f32;
+            statistics[2 * width + column] = (1.0 / (variance + f64::from(self.epsilon)).sqrt()) as f32;
         }
         statistics[3 * width] = totals[2 * width];
         let (means, inverses) = (&statistics[..width], &statistics[2 * width..3 * width]);
@@ -232,7 +237,7 @@ impl Operator for RunningNormalize {
         let (means, variances) = (call.inputs[1], call.inputs[2]);
         for line in call.output.chunks_exact_mut(means.len().max(1)) {
             for ((value, mean), variance) in line.iter_mut().zip(means).zip(variances) {
-                *value = (*value - mean) / (variance + EPSILON as f32).sqrt();
+                *value = (*value - mean) / (variance + self.epsilon).sqrt();
             }
         }
         Ok(())

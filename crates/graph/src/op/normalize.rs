@@ -7,12 +7,15 @@ use crate::graph::{NodeId, Shape};
 use crate::kernel::normalize;
 use thalweg_core::{Batch, Result};
 
-/// Added to the variance.
+/// Usually added to the variance.
 pub const EPSILON: f32 = 1e-5;
 
 /// Lines with mean 0 and variance 1, in place; beside them, one over each line's deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Normalize;
+pub struct Normalize {
+    /// Added to the variance.
+    pub epsilon: f32,
+}
 
 /// The way back, in place on the gradient; the other inputs are the normalised lines and one over the deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +45,7 @@ impl Operator for Normalize {
 
     fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
         let inverses = call.parts[0].as_deref_mut();
-        normalize::normalize(call.output, call.shape.width(), EPSILON, inverses);
+        normalize::normalize(call.output, call.shape.width(), self.epsilon, inverses);
         Ok(())
     }
 

@@ -2,13 +2,15 @@
 
 use crate::graph::Graph;
 use crate::op::Op;
-use crate::op::batch_normalize::RunningNormalize;
+use crate::op::batch_normalize::{BatchNormalize, RunningNormalize};
 
 /// The graph as evaluation and prediction see it.
 pub fn run(graph: &Graph) -> Graph {
     graph.rewrite(|new, _, op, inputs| match op {
         Op::Dropout(_) => inputs[0],
-        Op::BatchNormalize(_) => new.must_add(Op::RunningNormalize(RunningNormalize), inputs),
+        Op::BatchNormalize(BatchNormalize { epsilon, .. }) => {
+            new.must_add(Op::RunningNormalize(RunningNormalize { epsilon: *epsilon }), inputs)
+        }
         op => new.must_add(op.clone(), inputs),
     })
 }

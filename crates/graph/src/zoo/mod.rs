@@ -110,6 +110,50 @@ mod tests {
         }
     }
 
+    /// Some rows of a batch.
+    fn part(whole: &Batch, rows: std::ops::Range<usize>) -> Batch {
+        let mut part = whole.clone();
+        part.rows = whole.rows[rows.clone()].to_vec();
+        match (&mut part.features, &mut part.targets) {
+            (Features::Tokens { symbols, window, .. }, Targets::Classes(classes)) => {
+                *symbols = symbols[rows.start * *window..rows.end * *window].to_vec();
+                *classes = classes[rows].to_vec();
+            }
+            (Features::Dense(values), Targets::Classes(classes)) => {
+                *values = values[rows.start * whole.width..rows.end * whole.width].to_vec();
+                *classes = classes[rows].to_vec();
+            }
+            _ => unreachable!("numbers or symbols, and classes"),
+        }
+        part
+    }
+
+    #[test]
+    fn gradients_of_parts_add_up_to_the_whole() {
+        for exhibit in &EXHIBITS {
+            let input = input_for(exhibit);
+            let outputs = if input == TEXT { 11 } else { 10 };
+            let mut network =
+                network(exhibit.name, input, outputs, Task::Classification, Options::default()).unwrap();
+            let mut parameters = vec![0.0; network.layout().len()];
+            network.initialize(5, &mut parameters);
+            let whole = batch(input, 5);
+            let mut gradient_of = |rows: std::ops::Range<usize>| {
+                let mut gradient = vec![f32::NAN; parameters.len()];
+                network.gradient(&parameters, &part(&whole, rows), 0.2, &mut gradient, &mut NoHooks).unwrap();
+                gradient
+            };
+            let [all, left, right] = [0..5, 0..2, 2..5].map(&mut gradient_of);
+            let largest = all.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+            let apart =
+                all.iter().zip(left.iter().zip(&right)).map(|(all, (left, right))| all - left - right);
+            let farthest = apart.fold(0.0f32, |most, value| most.max(value.abs()));
+            // What is normalised by the batch depends on the batch.
+            let by_batch = (exhibit.layers)(input).unwrap().iter().any(|layer| layer.contains("batchnorm"));
+            assert_eq!(farthest > 1e-5 * largest, by_batch, "{}: {farthest} of {largest}", exhibit.name);
+        }
+    }
+
     #[test]
     fn sizes_are_those_of_the_peers() {
         let parameters = |name: &str, input: Input, outputs: usize| {

@@ -1,8 +1,10 @@
-"""Writes layers.txt: loss and gradient of small networks as PyTorch computes them, for golden_layers.rs.
+"""Writes layers.txt: what small networks answer, lose and learn as PyTorch computes it, for golden_layers.rs.
 
-usage: layers.py > layers.txt. Needs torch (made with 2.15). Each case: a name, the layer texts joined by ` ; `, the input, the loss, the gradient
-in the order of the layout. Every number that goes in is a multiple of 1/128, exact in single precision. Images are
-height x width x channels here and channels first in PyTorch; filters are [filters, height, width, channels].
+usage: layers.py > layers.txt. Needs torch (made with 2.15). Each case: a name, the layer texts joined by ` ; `, the
+input, the answer (shares of the classes; of a sequence, at its last position), the loss, the gradient, and the parameters
+after ten steps of plain descent at rate 0.1, both in the order of the layout. Every number that goes in is a multiple of
+1/128, exact in single precision. Images are height x width x channels here and channels first in PyTorch; filters are
+[filters, height, width, channels].
 """
 
 import torch
@@ -23,7 +25,11 @@ class Parameters:
     def __init__(self, shapes):
         sizes = [torch.Size(shape).numel() for shape in shapes]
         self.flat = numbers(sum(sizes), 20).requires_grad_()
-        self.tensors = [t.reshape(s) for t, s in zip(self.flat.split(sizes), shapes)]
+        self.sizes, self.shapes = sizes, shapes
+        self.cut()
+
+    def cut(self):
+        self.tensors = [t.reshape(s) for t, s in zip(self.flat.split(self.sizes), self.shapes)]
 
 
 def conv(x, weight, bias, **settings):
@@ -34,30 +40,56 @@ def flat(x):
     return x.permute(0, 2, 3, 1).reshape(len(x), -1)
 
 
-def case(name, texts, source, shapes, forward, classes):
-    parameters = Parameters(shapes)
-    kind, *sizes = source
-    targets = torch.tensor([row % classes for row in range(ROWS)])
-    if kind == "image":
-        height, width, channels = sizes
-        x = numbers(ROWS * height * width * channels, 10).reshape(ROWS, height, width, channels)
-        logits = forward(x.permute(0, 3, 1, 2), *parameters.tensors)
-        loss = F.cross_entropy(logits, targets, reduction="sum")
-    else:
-        window, vocabulary = sizes
-        symbols = torch.tensor([(5 * i + i // 3) % vocabulary for i in range(ROWS * window)]).reshape(ROWS, window)
-        logits = forward(symbols, *parameters.tensors)
-        if logits.dim() == 3:
-            targets = torch.cat([symbols[:, 1:], targets[:, None]], 1)
-            loss = F.cross_entropy(logits.reshape(-1, vocabulary), targets.reshape(-1), reduction="sum") / window
-        else:
-            loss = F.cross_entropy(logits, targets, reduction="sum")
-    loss.backward()
+def show(name, texts, source, parameters, run):
+    """`run` gives logits and loss at the parameters; `moves` of it, if any, are running statistics."""
     print(name)
     print(" ; ".join(texts))
     print(*source)
-    print(f"{loss.item():.9g}")
-    print(*(f"{value:.7g}" for value in parameters.flat.grad.tolist()))
+    for step in range(10):
+        parameters.flat.grad = None
+        logits, loss, moves = run()
+        loss.backward()
+        gradient = parameters.flat.grad.clone()
+        rates = torch.full_like(gradient, 0.1)
+        for place, move in moves:
+            gradient[place] = ROWS * move.detach()
+            rates[place] = 1
+        if step == 0:
+            numbers_of(F.softmax(logits if logits.dim() == 2 else logits[:, -1], 1).flatten())
+            print(f"{loss.item():.9g}")
+            numbers_of(gradient)
+        with torch.no_grad():
+            parameters.flat -= rates * gradient / ROWS
+        parameters.cut()
+    numbers_of(parameters.flat)
+
+
+def numbers_of(tensor):
+    print(*(f"{value:.7g}" for value in tensor.tolist()))
+
+
+def case(name, texts, source, shapes, forward, classes):
+    parameters = Parameters(shapes)
+    kind, *sizes = source
+    rows = torch.tensor([row % classes for row in range(ROWS)])
+
+    def image():
+        height, width, channels = sizes
+        x = numbers(ROWS * height * width * channels, 10).reshape(ROWS, height, width, channels)
+        logits = forward(x.permute(0, 3, 1, 2), *parameters.tensors)
+        return logits, F.cross_entropy(logits, rows, reduction="sum"), []
+
+    def symbols():
+        window, vocabulary = sizes
+        ids = torch.tensor([(5 * i + i // 3) % vocabulary for i in range(ROWS * window)]).reshape(ROWS, window)
+        logits = forward(ids, *parameters.tensors)
+        if logits.dim() == 2:
+            return logits, F.cross_entropy(logits, rows, reduction="sum"), []
+        targets = torch.cat([ids[:, 1:], rows[:, None]], 1)
+        loss = F.cross_entropy(logits.reshape(-1, vocabulary), targets.reshape(-1), reduction="sum") / window
+        return logits, loss, []
+
+    show(name, texts, source, parameters, image if kind == "image" else symbols)
 
 
 def attention(x, heads, causal, out_b, out_w, in_b, in_w):
@@ -102,19 +134,23 @@ case("layernorm", ["flatten", "dense 5", "layernorm", "dense auto"], ("image", 2
 
 
 def batchnorm():
-    """By hand: the running statistics have moves instead of gradients, a tenth of the way to the batch's times the rows."""
+    """The running statistics have moves instead of gradients, a tenth of the way to the batch's; variances begin above 1."""
     parameters = Parameters([(3,), (3, 27), (3,), (3,), (3,), (3,), (3,), (3, 3, 3, 2)])
-    b1, w1, nb, nw, variance, mean, b0, w0 = parameters.tensors
-    x = conv(numbers(ROWS * 5 * 5 * 2, 10).reshape(ROWS, 5, 5, 2).permute(0, 3, 1, 2), w0, b0)
-    y = F.batch_norm(x, torch.zeros(3), torch.ones(3), nw, nb, training=True)
-    loss = F.cross_entropy(F.linear(flat(y), w1, b1), torch.tensor([0, 1, 2]), reduction="sum")
-    loss.backward()
-    lines = x.permute(0, 2, 3, 1).reshape(-1, 3)
-    gradient = parameters.flat.grad.clone()
-    gradient[90:96] = 0.1 * ROWS * torch.cat([variance - lines.var(0), mean - lines.mean(0)]).detach()
-    print("batchnorm\nconv 3 3x3 ; batchnorm ; dense auto\nimage 5 5 2")
-    print(f"{loss.item():.9g}")
-    print(*(f"{value:.7g}" for value in gradient.tolist()))
+    with torch.no_grad():
+        parameters.flat[90:93] += 1
+    parameters.cut()
+
+    def run():
+        b1, w1, nb, nw, variance, mean, b0, w0 = parameters.tensors
+        x = conv(numbers(ROWS * 5 * 5 * 2, 10).reshape(ROWS, 5, 5, 2).permute(0, 3, 1, 2), w0, b0)
+        learned = F.batch_norm(x, torch.zeros(3), torch.ones(3), nw, nb, training=True)
+        loss = F.cross_entropy(F.linear(flat(learned), w1, b1), torch.tensor([0, 1, 2]), reduction="sum")
+        told = F.batch_norm(x, mean.detach(), variance.detach(), nw, nb, training=False)
+        lines = x.permute(0, 2, 3, 1).reshape(-1, 3)
+        moves = [(slice(90, 93), 0.1 * (variance - lines.var(0))), (slice(93, 96), 0.1 * (mean - lines.mean(0)))]
+        return F.linear(flat(told), w1, b1), loss, moves
+
+    show("batchnorm", ["conv 3 3x3", "batchnorm", "dense auto"], ("image", 5, 5, 2), parameters, run)
 
 
 batchnorm()
@@ -144,3 +180,13 @@ case("transformer block",
      ["embedding 4 positions", "residual layernorm | attention 2 causal", "residual layernorm | dense 8 gelu | dense 4", "dense auto"],
      ("symbols", 5, 6),
      [(6,), (6, 4), (4,), (4, 8), (8,), (8, 4), (4,), (4,), (4,), (4, 4), (12,), (12, 4), (4,), (4,), (5, 4), (6, 4)], block, 6)
+case("branches", ["concat conv 2 1x1 tanh | conv 3 3x3 pad 1", "dense auto"], ("image", 4, 5, 2),
+     [(3,), (3, 100), (3,), (3, 3, 3, 2), (2,), (2, 1, 1, 2)],
+     lambda x, b1, w1, bb, wb, ba, wa: F.linear(flat(torch.cat([torch.tanh(conv(x, wa, ba)), conv(x, wb, bb, padding=1)], 1)), w1, b1), 3)
+case("upsampling", ["conv 2 3x3", "upsample 2", "tanh", "dense auto"], ("image", 4, 5, 2), [(3,), (3, 48), (2,), (2, 3, 3, 2)],
+     lambda x, b1, w1, b0, w0: F.linear(flat(torch.tanh(F.interpolate(conv(x, w0, b0), scale_factor=2))), w1, b1), 3)
+case("transposition", ["embedding 4", "transpose", "dense 3 tanh", "flatten", "dense auto"], ("symbols", 5, 6),
+     [(6,), (6, 12), (3,), (3, 5), (6, 4)],
+     lambda ids, b1, w1, b0, w0, table: F.linear(torch.tanh(F.linear(table[ids].transpose(1, 2), w0, b0)).flatten(1), w1, b1), 6)
+case("softmax", ["flatten", "dense 5", "softmax", "dense auto"], ("image", 2, 2, 2), [(3,), (3, 5), (5,), (5, 8)],
+     lambda x, b1, w1, b0, w0: F.linear(F.softmax(F.linear(flat(x), w0, b0), 1), w1, b1), 3)

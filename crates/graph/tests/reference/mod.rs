@@ -57,6 +57,16 @@ impl Plain {
                     0.5 * x
                         * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
                 }
+                Activation::GeluErf => {
+                    // The series of the error function, which needs no library.
+                    let scaled = x / 2f64.sqrt();
+                    let term = |sum: (f64, f64), n: i32| {
+                        let power = if n == 0 { scaled } else { -sum.1 * scaled * scaled / f64::from(n) };
+                        (sum.0 + power / f64::from(2 * n + 1), power)
+                    };
+                    let sum = (0..200).fold((0.0, 0.0), term).0;
+                    0.5 * x * (1.0 + 2.0 / std::f64::consts::PI.sqrt() * sum)
+                }
             };
             values = sums.into_iter().map(apply).collect();
         }

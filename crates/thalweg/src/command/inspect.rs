@@ -3,7 +3,7 @@
 use super::{print, print_json};
 use crate::cli::JobArgs;
 use crate::preflight::nothing_started;
-use crate::recipe::JobRecipe;
+use crate::recipe::{JobRecipe, read_onnx};
 use crate::view::wording::{bytes, count};
 use clap::Args;
 use serde_json::{Value, json};
@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use thalweg_cluster::durable::write_atomically;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::{JobSpec, Result};
-use thalweg_graph::Network;
 use thalweg_graph::describe::{Description, LayerLine, OperatorLine};
+use thalweg_graph::{Network, Options};
 use thalweg_train::{Recipe, SavedModel};
 
 /// What `inspect` takes.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// A job file, the folder of a run, or its model.safetensors (default: the built-in job)
+    /// A job file, the folder of a run, its model.safetensors, or an ONNX file (default: the built-in job)
     #[arg(value_name = "MODEL|JOB")]
     pub what: Option<PathBuf>,
     /// Set any value of a job: --set model.zoo=lenet
@@ -56,6 +56,12 @@ fn look(args: &InspectArgs) -> Result<(Network, JobSpec)> {
     {
         let saved = SavedModel::read(path)?;
         return Ok((saved.network()?.0, saved.job()?));
+    }
+    if let Some(path) = &args.what
+        && path.extension().is_some_and(|ending| ending == "onnx")
+    {
+        let job = JobSpec::default();
+        return Ok((read_onnx(path)?.by_itself(Options::of(&job))?, job));
     }
     let job = JobArgs { job: args.what.clone(), set: args.set.clone(), ..JobArgs::default() };
     let job = job.resolve()?.spec;

@@ -133,8 +133,8 @@ impl Exporter<'_> {
             Op::Convolution(convolution) => self.convolution(id, convolution)?,
             Op::Pool(pool) => self.pool(id, pool)?,
             Op::PoolGradient(spread) => self.upsample(id, spread)?,
-            Op::Normalize(_) => self.normalize(id)?,
-            Op::RunningNormalize(_) => self.running_normalize(id)?,
+            Op::Normalize(normal) => self.normalize(id, normal.epsilon)?,
+            Op::RunningNormalize(normal) => self.running_normalize(id, normal.epsilon)?,
             Op::Concatenate(_) => self.concatenate(id)?,
             Op::Columns(columns) => self.columns(id, columns)?,
             Op::Embedding(_) => {
@@ -193,6 +193,9 @@ impl Exporter<'_> {
 
     /// Writes a tensor as it is.
     fn whole(&mut self, id: NodeId) -> Result<String> {
+        if let Op::Constant(constant) = &self.graph.node(id).op {
+            return Ok(self.writer.constant(&constant.sizes, &constant.values));
+        }
         let (name, sizes, values) = self.parameter(id)?;
         let (name, sizes, values) = (name.to_string(), sizes.to_vec(), values.to_vec());
         Ok(self.writer.tensor(&name, &sizes, &values))

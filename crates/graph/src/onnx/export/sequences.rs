@@ -3,18 +3,14 @@
 use super::Exporter;
 use super::writer::{int, ints};
 use crate::graph::NodeId;
+use crate::onnx::gates::{GRU_GATES, LSTM_GATES};
 use crate::op::Op;
 use crate::op::attention::Attention;
 use crate::op::elementwise::Step;
 use thalweg_core::{Error, Result};
 
-/// Where each of ONNX's gates stands among ours: input, output, forget, cell of an LSTM.
-pub const LSTM_GATES: [usize; 4] = [0, 3, 1, 2];
-/// Update, reset, new of a gated recurrent unit.
-pub const GRU_GATES: [usize; 3] = [1, 0, 2];
-
 /// Blocks of a tensor's first size in another order.
-pub fn ordered(values: &[f32], order: &[usize]) -> Vec<f32> {
+fn ordered(values: &[f32], order: &[usize]) -> Vec<f32> {
     let block = values.len() / order.len();
     order.iter().flat_map(|gate| &values[gate * block..(gate + 1) * block]).copied().collect()
 }

@@ -6,7 +6,6 @@ use crate::activation::Activation;
 use crate::graph::NodeId;
 use crate::op::concatenate::Columns;
 use crate::op::elementwise::Step;
-use crate::op::{batch_normalize, normalize};
 use thalweg_core::Result;
 
 impl Exporter<'_> {
@@ -95,6 +94,7 @@ impl Exporter<'_> {
             Activation::LeakyRelu => ("LeakyRelu", vec![float("alpha", 0.01)]),
             Activation::Elu => ("Elu", vec![float("alpha", 1.0)]),
             Activation::Gelu => ("Gelu", vec![string("approximate", "tanh")]),
+            Activation::GeluErf => ("Gelu", vec![string("approximate", "none")]),
         };
         self.writer.node(operator, &[value], attributes)
     }
@@ -121,17 +121,17 @@ impl Exporter<'_> {
     }
 
     /// Normalised lines.
-    pub fn normalize(&mut self, id: NodeId) -> Result<()> {
+    pub fn normalize(&mut self, id: NodeId, epsilon: f32) -> Result<()> {
         let value = self.plain(self.graph.node(id).inputs[0])?;
         let (end, gain, bias) = self.gain_and_bias(id)?;
-        let attributes = vec![int("axis", -1), float("epsilon", normalize::EPSILON)];
+        let attributes = vec![int("axis", -1), float("epsilon", epsilon)];
         let name = self.writer.node("LayerNormalization", &[&value, &gain, &bias], attributes);
         self.put(end, name);
         Ok(())
     }
 
     /// Columns normalised by running statistics. ONNX has them behind the rows.
-    pub fn running_normalize(&mut self, id: NodeId) -> Result<()> {
+    pub fn running_normalize(&mut self, id: NodeId, epsilon: f32) -> Result<()> {
         let [read, mean, variance] = [0, 1, 2].map(|index| self.graph.node(id).inputs[index]);
         let rank = self.graph.shape(id).sizes().len();
         let value = match rank {
@@ -143,7 +143,7 @@ impl Exporter<'_> {
         let (mean, variance) = (self.whole(mean)?, self.whole(variance)?);
         let inputs = [value, gain, bias, mean, variance];
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-        let attributes = vec![float("epsilon", batch_normalize::EPSILON as f32)];
+        let attributes = vec![float("epsilon", epsilon)];
         let name = self.writer.node("BatchNormalization", &inputs, attributes);
         match rank {
             3 => self.put_image(end, name),

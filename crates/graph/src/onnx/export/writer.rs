@@ -7,6 +7,7 @@ use crate::onnx::proto::{ValueInfo, data_type};
 const FLOAT: i32 = 1;
 const INT: i32 = 2;
 const STRING: i32 = 3;
+const TENSOR: i32 = 4;
 const INTS: i32 = 7;
 
 /// Nodes and tensors so far.
@@ -64,23 +65,23 @@ impl Writer {
 
     /// A constant of the graph's own.
     pub fn constant(&mut self, sizes: &[usize], values: &[f32]) -> String {
-        self.results += 1;
-        let name = format!("constant_{}", self.results);
-        self.tensor(&name, sizes, values)
+        let sizes = sizes.iter().map(|size| *size as i64).collect();
+        let raw_data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.constant_node(Tensor { dims: sizes, data_type: data_type::FLOAT, raw_data, ..Tensor::default() })
     }
 
     /// Whole numbers: sizes, places.
     pub fn integers(&mut self, values: &[i64], sizes: &[i64]) -> String {
-        self.results += 1;
-        let name = format!("constant_{}", self.results);
-        self.graph.initializer.push(Tensor {
-            dims: sizes.to_vec(),
-            data_type: data_type::INT64,
-            raw_data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            name: name.clone(),
-            ..Tensor::default()
-        });
-        name
+        let raw_data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let dims = sizes.to_vec();
+        self.constant_node(Tensor { dims, data_type: data_type::INT64, raw_data, ..Tensor::default() })
+    }
+
+    /// Constants are nodes, so that no reader takes them for weights.
+    fn constant_node(&mut self, tensor: Tensor) -> String {
+        let value =
+            Attribute { name: "value".into(), t: Some(tensor), r#type: TENSOR, ..Attribute::default() };
+        self.node("Constant", &[], vec![value])
     }
 
     /// The value under other sizes; 0 keeps the size that is there.

@@ -1,0 +1,267 @@
+//! What is exported comes in again as the same network; what is broken on the way is refused, and nothing panics.
+
+use proptest::prelude::*;
+use prost::Message;
+use std::path::Path;
+use thalweg_core::schema::{Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::{Batch, Features, Layout, Model, Rng, Targets, Task};
+use thalweg_graph::onnx::{Source, export, proto};
+use thalweg_graph::{Input, Network, Options, zoo};
+
+const IMAGE: Input = Input::Image([8, 12, 2]);
+const TEXT: Input = Input::Symbols { window: 6, vocabulary: 9 };
+const OUTPUTS: usize = 9;
+
+fn schema(input: Input, reconstruct: bool) -> Schema {
+    let shape = match input {
+        Input::Flat(columns) => Shape::Sparse { columns, first: 0 },
+        Input::Image(sizes) => Shape::Image { sizes: sizes.to_vec() },
+        Input::Symbols { window, vocabulary } => {
+            Shape::Text { window, alphabet: ('a'..).take(vocabulary).collect() }
+        }
+    };
+    Schema {
+        shape,
+        task: Task::Classification,
+        label: None,
+        classes: (0..OUTPUTS).map(|class| class.to_string()).collect(),
+        scaling: Scaling::default(),
+        target: TargetScaling { shift: 0.0, factor: 1.0 },
+        reconstruct,
+    }
+}
+
+fn batch(input: Input) -> Batch {
+    let mut rng = Rng::keyed(5, "round trip", &[]);
+    let features = match input {
+        Input::Symbols { window, vocabulary } => Features::Tokens {
+            symbols: (0..3 * window).map(|_| rng.below(vocabulary as u64) as u32).collect(),
+            window,
+            vocabulary,
+        },
+        input => Features::Dense((0..3 * input.width()).map(|_| rng.uniform() - 0.5).collect()),
+    };
+    let targets = Targets::Classes(vec![0, 1, 2]);
+    Batch { epoch: 0, rows: vec![0, 1, 2], width: input.width(), features, targets }
+}
+
+/// Names, sizes and roles in order.
+fn told(layout: &Layout) -> Vec<String> {
+    let told = |tensor: &thalweg_core::model::Tensor| {
+        format!("{} {:?} {:?}", tensor.name, tensor.shape, tensor.role)
+    };
+    layout.tensors().iter().map(told).collect()
+}
+
+fn check(name: &str, mut network: Network, input: Input, reconstruct: bool) {
+    let mut parameters = vec![0.0; network.layout().len()];
+    network.initialize(3, &mut parameters);
+    // Statistics and biases that are not all alike.
+    let mut rng = Rng::keyed(9, "noise", &[]);
+    parameters.iter_mut().for_each(|value| *value += 0.1 * rng.uniform());
+    let schema = schema(input, reconstruct);
+    let bytes = export(&network, &parameters, &schema, vec![]).unwrap();
+    let source = Source::read(&bytes).unwrap();
+    let mut again =
+        source.for_schema(&schema, Options::default()).unwrap_or_else(|e| panic!("{name}: {}", e.message));
+    assert_eq!(told(again.layout()), told(network.layout()), "{name}");
+    let mut given = vec![0.0; again.layout().len()];
+    again.initialize(99, &mut given);
+    let answers = |network: &mut Network, parameters: &[f32]| {
+        let mut answers = Vec::new();
+        network.predict(parameters, &batch(input), &mut answers).unwrap();
+        answers
+    };
+    let (before, after) = (answers(&mut network, &parameters), answers(&mut again, &given));
+    let off = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+    assert!(before.len() == after.len() && off < 1e-5, "{name}: off by {off}");
+    // The structure alone, with the weights put back, is the same again.
+    let skeleton = source.skeleton(&schema, Options::default()).unwrap();
+    assert!(skeleton.len() < bytes.len() / 2 + 4096, "{name}: {} of {}", skeleton.len(), bytes.len());
+    let mut from_skeleton =
+        Source::read_skeleton(&skeleton).unwrap().for_schema(&schema, Options::default()).unwrap();
+    assert_eq!(from_skeleton.layout(), again.layout());
+    assert_eq!(answers(&mut from_skeleton, &given), after, "{name}");
+}
+
+#[test]
+fn every_network_of_the_zoo_comes_in_again() {
+    for (name, input) in [
+        ("mlp", IMAGE),
+        ("resnet-small", IMAGE),
+        ("autoencoder", IMAGE),
+        ("autoencoder-conv", IMAGE),
+        ("lenet", Input::Image([28, 28, 1])),
+        ("char-lstm", TEXT),
+        ("gpt-mini", TEXT),
+        ("mlp", TEXT),
+    ] {
+        let network = zoo::network(name, input, OUTPUTS, Task::Classification, Options::default()).unwrap();
+        check(name, network, input, name.starts_with("auto"));
+    }
+}
+
+#[test]
+fn every_layer_comes_in_again() {
+    let lists: [(Input, &[&str]); 8] = [
+        (IMAGE, &["conv 6 3x2 stride 2 pad 1 dilation 2 elu", "pool max 3 stride 2 pad 1", "dense auto"]),
+        (IMAGE, &["conv 4 3 groups 2 leaky-relu", "pool mean 2", "batchnorm", "gelu", "dense auto"]),
+        (
+            IMAGE,
+            &[
+                "concat conv 3 1x1 | conv 2 3x3 pad 1 & tanh",
+                "residual conv 7 3x3 pad 1 stride 2",
+                "pool global",
+                "dense auto",
+            ],
+        ),
+        (
+            IMAGE,
+            &["upsample 2", "conv 3 5x5 sigmoid", "flatten", "dense 8 gelu-erf", "batchnorm", "dense auto"],
+        ),
+        (TEXT, &["embedding 8", "gru 10", "last", "dense auto"]),
+        (
+            TEXT,
+            &[
+                "embedding 8 positions",
+                "rnn 6",
+                "batchnorm",
+                "transpose",
+                "softmax",
+                "transpose",
+                "dense auto",
+            ],
+        ),
+        (TEXT, &["embedding 8", "residual layernorm | attention 2", "concat dense 3 | gelu", "dense auto"]),
+        (TEXT, &["lstm 7", "flatten", "dense auto"]),
+    ];
+    for (input, layers) in lists {
+        let layers: Vec<String> = layers.iter().map(|layer| layer.to_string()).collect();
+        let network = Network::build_for(&layers, input, OUTPUTS, Task::Classification).unwrap();
+        check(&layers.join(", "), network, input, false);
+    }
+}
+
+fn file(name: &str) -> Vec<u8> {
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx").join(name)).unwrap()
+}
+
+fn refusal(bytes: &[u8], input: Input) -> String {
+    let read = |source: Source| source.network(input, 3, Task::Classification, Options::default());
+    Source::read(bytes).and_then(read).unwrap_err().message
+}
+
+#[test]
+fn unsupported_operators_are_listed_all_at_once() {
+    let text = refusal(&file("foreign.onnx"), Input::Flat(4));
+    assert!(text.starts_with("model.onnx: 3 nodes of operators that are not supported:"), "{text}");
+    for expected in ["Cos (/Cos)", "Clip (/Clip)", "CumSum (/CumSum)"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
+fn a_mismatch_names_layer_expected_and_got() {
+    let text = refusal(&file("mlp-ts.onnx"), Input::Flat(9));
+    assert_eq!(text, "model.onnx: input `input`: the file expects rows x 7, the data has rows of 9 numbers");
+    let text = refusal(&file("convolutions-ts.onnx"), Input::Image([28, 28, 1]));
+    assert!(text.contains("rows x 1 x 8 x 8") && text.contains("images of 1 x 28 x 28"), "{text}");
+    let text = refusal(&file("lstm-ts.onnx"), Input::Symbols { window: 5, vocabulary: 40 });
+    assert!(text.contains("`table.weight` has vectors for 11 symbols, but the data has 40"), "{text}");
+    let text = refusal(&file("convolutions-ts.onnx"), Input::Image([8, 8, 1]));
+    assert!(text.contains("the model answers with 10 numbers, but the data has 3 classes"), "{text}");
+}
+
+/// A file with something changed.
+fn changed(name: &str, change: impl Fn(&mut proto::Graph)) -> Vec<u8> {
+    let mut model = proto::Model::decode(file(name).as_slice()).unwrap();
+    change(model.graph.as_mut().unwrap());
+    model.encode_to_vec()
+}
+
+#[test]
+fn what_a_file_cannot_mean_is_refused() {
+    let told = |change: &dyn Fn(&mut proto::Graph)| refusal(&changed("mlp-ts.onnx", change), Input::Flat(7));
+    let text = told(&|graph| graph.initializer[0].dims = vec![1 << 40, 1 << 40]);
+    assert!(text.contains("more than a machine can hold"), "{text}");
+    let text = told(&|graph| graph.initializer[0].dims = vec![5, 8]);
+    assert!(text.contains("ask for 40 numbers, but it holds 35"), "{text}");
+    let text = told(&|graph| graph.initializer[0].dims = vec![-1, 35]);
+    assert!(text.contains("a size of -1 makes no sense"), "{text}");
+    let text = told(&|graph| graph.initializer[0].data_location = 1);
+    assert!(text.contains("in another file"), "{text}");
+    let text = told(&|graph| graph.node[0].input[0] = "nobody".into());
+    assert!(text.contains("reads `nobody`, which nothing gives"), "{text}");
+    let text = told(&|graph| graph.initializer[0].dims = vec![7, 5]);
+    assert!(text.contains("`0.weight`: expected rows of 5 numbers, got 7"), "{text}");
+    assert!(refusal(&[], Input::Flat(7)).contains("it has no graph"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, rng_seed: proptest::test_runner::RngSeed::Fixed(1), ..Default::default() })]
+
+    /// A file cut short, with bytes flipped, or both: an error or a network, never a panic.
+    #[test]
+    fn damaged_files_do_no_harm(
+        which in 0usize..6,
+        cut in 0.0f64..1.3,
+        flips in proptest::collection::vec((0.0f64..1.0, any::<u8>()), 0..6),
+    ) {
+        let (name, input) = [
+            ("convolutions-ts.onnx", Input::Image([8, 8, 1])),
+            ("branches-dyn.onnx", Input::Image([8, 6, 2])),
+            ("activations-ts.onnx", Input::Flat(6)),
+            ("transformer-dyn.onnx", Input::Symbols { window: 5, vocabulary: 11 }),
+            ("gru-ts.onnx", Input::Symbols { window: 5, vocabulary: 11 }),
+            ("encoder-ts.onnx", Input::Symbols { window: 5, vocabulary: 11 }),
+        ][which];
+        let mut bytes = file(name);
+        for (place, byte) in flips {
+            let place = (place * bytes.len() as f64) as usize;
+            bytes[place] = byte;
+        }
+        bytes.truncate(((bytes.len() as f64 * cut) as usize).min(bytes.len()));
+        for source in [Source::read(&bytes), Source::read_skeleton(&bytes)].into_iter().flatten() {
+            let _ = source.network(input, 11, Task::Classification, Options::default());
+            let _ = source.by_itself(Options::default());
+        }
+    }
+
+    /// Numbers of the file changed where they stay decodable: sizes, axes, settings.
+    #[test]
+    fn hostile_numbers_do_no_harm(
+        which in 0usize..4,
+        node in any::<prop::sample::Index>(),
+        number in prop::sample::select(vec![-1i64, 0, 1, 2, 3, 7, 1 << 20, 1 << 40, i64::MAX, i64::MIN]),
+        place in any::<prop::sample::Index>(),
+    ) {
+        let (name, input) = [
+            ("branches-ts.onnx", Input::Image([8, 6, 2])),
+            ("transformer-ts.onnx", Input::Symbols { window: 5, vocabulary: 11 }),
+            ("encoder-dyn.onnx", Input::Symbols { window: 5, vocabulary: 11 }),
+            ("stacked-dyn.onnx", Input::Flat(12)),
+        ][which];
+        let bytes = changed(name, |graph| {
+            let count = graph.node.len();
+            let node = &mut graph.node[node.index(count)];
+            for attribute in &mut node.attribute {
+                attribute.i = number;
+                if !attribute.ints.is_empty() {
+                    let count = attribute.ints.len();
+                    attribute.ints[place.index(count)] = number;
+                }
+                if let Some(tensor) = &mut attribute.t && tensor.raw_data.len() >= 8 {
+                    tensor.raw_data[..8].copy_from_slice(&number.to_le_bytes());
+                }
+            }
+            let count = graph.initializer.len();
+            let tensor = &mut graph.initializer[place.index(count)];
+            if tensor.data_type == proto::data_type::INT64 && tensor.raw_data.len() >= 8 {
+                tensor.raw_data[..8].copy_from_slice(&number.to_le_bytes());
+            }
+        });
+        if let Ok(source) = Source::read(&bytes) {
+            let _ = source.network(input, 11, Task::Classification, Options::default());
+        }
+    }
+}
