@@ -23,16 +23,18 @@ impl Patience {
 
     /// For a rank that shares this host with so many, itself included.
     pub fn among(ranks: usize) -> Patience {
-        // Counts the affinity of the process and the quota of its group.
-        let cores = available_parallelism().map_or(1, usize::from);
-        if ranks <= cores { Patience { looks: 2000, offers: 0 } } else { Patience { looks: 0, offers: 8 } }
+        if is_crowded(ranks) { Patience { looks: 0, offers: 8 } } else { Patience { looks: 2000, offers: 0 } }
     }
 
     /// The same for one that waits for others' writes to memory: a look costs no system call, and what is awaited is
-    /// often only a switch of threads away, so that it is worth offering the core for longer.
+    /// often only a switch of threads away, so that it is worth looking for longer. Soon the core is offered in any case:
+    /// strangers may be busy on the others, and then the rank that is waited for stands behind this very one.
     pub fn in_memory(ranks: usize) -> Patience {
-        let Patience { looks, offers } = Patience::among(ranks);
-        Patience { looks: looks * 4, offers: offers * 32 }
+        if is_crowded(ranks) {
+            Patience { looks: 0, offers: 250 }
+        } else {
+            Patience { looks: 50, offers: 2000 }
+        }
     }
 
     /// Passes the time after the `idle`th look in vain; false when it is time to sleep.
@@ -46,6 +48,11 @@ impl Patience {
         }
         true
     }
+}
+
+/// Whether so many ranks are more than this process has cores; its affinity and the quota of its group count.
+pub(crate) fn is_crowded(ranks: usize) -> bool {
+    ranks > available_parallelism().map_or(1, usize::from)
 }
 
 #[cfg(test)]

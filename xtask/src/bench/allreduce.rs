@@ -1,4 +1,7 @@
-//! `cargo xtask bench allreduce`: `thalweg bench allreduce` beside Open MPI over TCP and Gloo, in turns.
+//! `cargo xtask bench allreduce`: `thalweg bench allreduce` beside Open MPI and Gloo, in turns, on one transport.
+//!
+//! On `tcp`, Open MPI is held to TCP, too. On `shm` it takes its own shared memory, and two of ours stand beside it:
+//! tensors that live in the arena, and private ones that pass through it.
 //!
 //! The peers are timed by their own programs, in a folder beside the workspace or one that is named: a C program for
 //! MPI and a Python script for Gloo, which print the same keys as ours. Those that this machine cannot run are left out
@@ -17,6 +20,9 @@ pub struct Arguments {
     /// Numbers of ranks
     #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
     ranks: Vec<usize>,
+    /// What connects the ranks: shm or tcp
+    #[arg(long, default_value = "shm")]
+    transport: String,
     /// How long to measure each size in each round
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
@@ -38,7 +44,8 @@ pub struct Arguments {
 }
 
 const OURS: &str = "thalweg";
-const MPI: &str = "openmpi-tcp";
+const COPYING: &str = "arena-copying";
+const MPI: &str = "openmpi";
 const GLOO: &str = "gloo";
 
 /// Microseconds by (ranks, bytes), then by peer, one per round.
@@ -59,11 +66,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
         for &ranks in &arguments.ranks {
             let seconds = arguments.seconds.to_string();
             let mut ours = Command::new(&binary);
-            ours.args(["bench", "allreduce", "--json", "--seconds", &seconds, "--ranks", &ranks.to_string()]);
+            ours.args(["bench", "allreduce", "--json", "--transport", &arguments.transport]);
+            ours.args(["--seconds", &seconds, "--ranks", &ranks.to_string()]);
             note(&mut figures, &mut ours)?;
             if let Some(program) = &mpi_program {
                 let mut mpi = Command::new(&arguments.mpirun);
-                mpi.args(["--oversubscribe", "--mca", "btl", "tcp,self", "-n", &ranks.to_string()]);
+                mpi.args(["--oversubscribe", "-n", &ranks.to_string()]);
+                if arguments.transport == "tcp" {
+                    mpi.args(["--mca", "btl", "tcp,self"]);
+                }
                 mpi.arg(program).args([MPI, &seconds]);
                 mpi.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
                 note(&mut figures, &mut mpi)?;
@@ -111,6 +122,7 @@ fn note(figures: &mut Figures, command: &mut Command) -> Outcome {
         if let (Some(peer), Some(ranks), Some(bytes), Some(time)) =
             (value(line, "peer"), number("n"), number("bytes"), number("us"))
         {
+            let peer = if value(line, "algorithm") == Some(COPYING) { COPYING } else { peer };
             let peers = figures.entry((ranks as usize, bytes as usize)).or_default();
             peers.entry(peer.into()).or_default().push(time);
         }
@@ -126,22 +138,25 @@ fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
 }
 
 fn table(figures: &Figures) -> String {
-    let mut table =
-        String::from("ranks      bytes    thalweg us    openmpi us       gloo us  openmpi/ours  gloo/ours\n");
+    let mut table = String::from(
+        "ranks      bytes    thalweg us    copying us    openmpi us       gloo us  openmpi/ours  openmpi/copying  gloo/ours\n",
+    );
     for ((ranks, bytes), peers) in figures {
-        let times = [OURS, MPI, GLOO].map(|peer| peers.get(peer).map(|times| median(times)));
+        let times = [OURS, COPYING, MPI, GLOO].map(|peer| peers.get(peer).map(|times| median(times)));
         let shown = times.map(|time| time.map_or("-".into(), |time| format!("{time:.1}")));
-        let ratio = |peer: Option<f64>| match (peer, times[0]) {
+        let ratio = |peer: Option<f64>, ours: Option<f64>| match (peer, ours) {
             (Some(peer), Some(ours)) => format!("{:.2}x", peer / ours),
             _ => "-".into(),
         };
         table += &format!(
-            "{ranks:>5} {bytes:>10} {:>13} {:>13} {:>13} {:>13} {:>10}\n",
+            "{ranks:>5} {bytes:>10} {:>13} {:>13} {:>13} {:>13} {:>13} {:>16} {:>10}\n",
             shown[0],
             shown[1],
             shown[2],
-            ratio(times[1]),
-            ratio(times[2])
+            shown[3],
+            ratio(times[2], times[0]),
+            ratio(times[2], times[1]),
+            ratio(times[3], times[0])
         );
     }
     table

@@ -6,6 +6,7 @@ use crate::collective::gather::all_gather;
 use crate::host::{Neighbours, Segment, Writers};
 use crate::protocol::{Counter, Phases};
 use crate::transport::{Cause, Fault, Interest, Tag, Traffic, Transport, Vigil};
+use crate::wait::is_crowded;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,8 +20,10 @@ const COUNT: usize = 16;
 /// Where the elements begin.
 const ELEMENTS: usize = 4096;
 
-/// Looks at the others before time is counted: most meetings are over by then.
-const GLANCES: usize = 30;
+/// Glances at the others between two looks at deadlines, deaths and orders to stop: most meetings are over before the
+/// first. Where ranks are more than cores, each glance costs a switch to another one.
+const GLANCES: usize = 24;
+const CROWDED_GLANCES: usize = 4;
 
 /// Elements of private memory that pass through the arenas at a time: little enough to stay in the caches.
 const PASSAGE: usize = 256 << 10;
@@ -37,6 +40,8 @@ pub struct Commons {
     arenas: Vec<Segment>,
     shared: Segment,
     wanted: Vec<Interest>,
+    /// Whether there are more ranks than cores.
+    crowded: bool,
     traffic: Traffic,
 }
 
@@ -78,8 +83,17 @@ impl Commons {
         let Ok((arenas, shared)) = attached else {
             return Ok(Err("shared memory was lost".into()));
         };
-        let wanted = vec![Interest::default(); world];
-        Ok(Ok(Commons { rank, length, columns, arenas, shared, wanted, traffic: Traffic::default() }))
+        let (wanted, crowded) = (vec![Interest::default(); world], is_crowded(world));
+        Ok(Ok(Commons {
+            rank,
+            length,
+            columns,
+            arenas,
+            shared,
+            wanted,
+            crowded,
+            traffic: Traffic::default(),
+        }))
     }
 
     /// Elements of an arena and of each column.
@@ -218,22 +232,19 @@ impl Commons {
             }
             missing == arenas.len()
         };
-        for _ in 0..GLANCES {
-            if all_here(&self.arenas) {
-                return Ok(());
-            }
-            std::hint::spin_loop();
-        }
-        let mut vigil = Vigil::new(transport.now(), deadline);
+        let mut vigil = None;
         loop {
+            for _ in 0..if self.crowded { CROWDED_GLANCES } else { GLANCES } {
+                if all_here(&self.arenas) {
+                    return Ok(());
+                }
+                if self.crowded { std::thread::yield_now() } else { std::hint::spin_loop() }
+            }
             for (arena, wanted) in self.arenas.iter().zip(&mut self.wanted) {
                 wanted.read = !Phases::has_ended(arena.word(PHASES), phase);
             }
-            let done = all_here(&self.arenas);
-            transport.attend(&mut vigil, &self.wanted, done)?;
-            if done {
-                return Ok(());
-            }
+            let vigil = vigil.get_or_insert_with(|| Vigil::new(transport.now(), deadline));
+            transport.attend(vigil, &self.wanted, false)?;
         }
     }
 

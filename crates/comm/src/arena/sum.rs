@@ -1,7 +1,7 @@
 //! Adding up what several ranks hold, in the order of ranks: the same bits on every repeat.
 
 /// Elements that are summed at a time: what is held of them fits a core's first cache.
-const BLOCK: usize = 2048;
+const BLOCK: usize = 1024;
 
 /// Elements from which on a result would only push other things out of the caches.
 const LARGE: usize = 2 << 20;
@@ -67,23 +67,32 @@ fn add_onto(out: &mut [f32], term: &[f32]) {
 
 /// Writes straight to memory what nobody reads soon: the line is not fetched first, and nothing leaves the caches for
 /// it.
-#[cfg(target_arch = "x86_64")]
 fn store_past_caches(out: &mut [f32], values: &[f32]) {
-    use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
-    // SAFETY: every pattern of bits is a number; the middle is aligned as streaming stores need it.
-    let (head, middle, _) = unsafe { out.align_to_mut::<std::arch::x86_64::__m128>() };
-    let (before, between) = (head.len(), head.len() + 4 * middle.len());
-    head.copy_from_slice(&values[..before]);
-    for (target, value) in middle.iter_mut().zip(values[before..between].as_chunks::<4>().0) {
-        // SAFETY: all 64-bit processors of this kind have SSE; four values are read, an aligned four are written.
-        unsafe { _mm_stream_ps(std::ptr::from_mut(target).cast(), _mm_loadu_ps(value.as_ptr())) };
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx") {
+        // SAFETY: the processor has AVX.
+        return unsafe { stream(out, values) };
     }
-    out[between..].copy_from_slice(&values[between..]);
+    out.copy_from_slice(values);
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn store_past_caches(out: &mut [f32], values: &[f32]) {
-    out.copy_from_slice(values);
+/// The same, 32 bytes at a time.
+///
+/// # Safety
+/// The processor must have AVX.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn stream(out: &mut [f32], values: &[f32]) {
+    use std::arch::x86_64::{__m256, _mm256_loadu_ps, _mm256_stream_ps};
+    // SAFETY: every pattern of bits is a number; the middle is aligned as streaming stores need it.
+    let (head, middle, _) = unsafe { out.align_to_mut::<__m256>() };
+    let (before, between) = (head.len(), head.len() + 8 * middle.len());
+    head.copy_from_slice(&values[..before]);
+    for (target, value) in middle.iter_mut().zip(values[before..between].as_chunks::<8>().0) {
+        // SAFETY: eight values are read, an aligned eight are written.
+        unsafe { _mm256_stream_ps(std::ptr::from_mut(target).cast(), _mm256_loadu_ps(value.as_ptr())) };
+    }
+    out[between..].copy_from_slice(&values[between..]);
 }
 
 /// Stores past the caches are in no order with others until this.

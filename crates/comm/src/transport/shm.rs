@@ -159,6 +159,8 @@ impl Wires for Ways {
     }
 
     fn nudge(&mut self, peer: usize) {
+        // Who has something to tell is awake.
+        self.awake();
         if let Some(Way::Ring(ring)) = &self.ways[peer] {
             ring.nudge();
         }

@@ -1,7 +1,8 @@
 //! `thalweg bench allreduce`: how long an all-reduce takes between ranks of this machine.
 //!
 //! The ranks are processes that the local launcher starts from this very command (threads for `mem`), and what is
-//! measured is `Rank::all_reduce`, the call training makes. A measurement is the time of the slowest rank from a
+//! measured are the calls training makes: schedules of messages, and on `shm`, unless an algorithm is named, sums in
+//! place of tensors that live in shared memory (`arena`) and of private ones that pass through it (`arena-copying`). A measurement is the time of the slowest rank from a
 //! barrier on; the median counts. Every rank fills its buffer before each call and checks every element after it.
 
 use crate::launch::fresh_token;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use thalweg_cluster::engine::environment::{self, Place};
 use thalweg_cluster::engine::local::{self, Ended, Plan};
 use thalweg_cluster::session::{self, Surroundings, Terms};
-use thalweg_cluster::{Algorithm, Rank, rank};
+use thalweg_cluster::{Algorithm, Commons, Rank, rank};
 use thalweg_core::spec::nearest;
 use thalweg_core::spec::setting::{Bytes, Setting};
 use thalweg_core::spec::strategy::Carrier;
@@ -30,9 +31,9 @@ pub struct AllreduceArgs {
     #[arg(default_value = "4KiB,64KiB,1MiB,16MiB,100MiB")]
     sizes: Vec<usize>,
     /// What connects the ranks
-    #[arg(long, value_enum, default_value_t = Connection::Tcp)]
+    #[arg(long, value_enum, default_value_t = Connection::Shm)]
     transport: Connection,
-    /// The algorithm: as strategy.exchange.algorithm
+    /// The algorithm: as strategy.exchange.algorithm; auto on shm: in arenas
     #[arg(long, default_value = "auto", value_parser = algorithm)]
     algorithm: Choice,
     /// How long to measure each size
@@ -46,6 +47,8 @@ pub struct AllreduceArgs {
 /// What connects the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Connection {
+    /// Processes, connected by shared memory
+    Shm,
     /// Processes, connected by sockets
     Tcp,
     /// Threads, connected by memory
@@ -87,7 +90,28 @@ struct Line {
     n: usize,
     bytes: usize,
     us: f64,
+    us_min: f64,
     bus_gbps: f64,
+}
+
+/// How an all-reduce is carried out.
+enum Means<'a> {
+    /// By messages.
+    Messages(Algorithm),
+    /// In place, in shared memory.
+    Arena(&'a mut Commons),
+    /// By way of shared memory.
+    Copying(&'a mut Commons),
+}
+
+impl Means<'_> {
+    fn name(&self) -> &'static str {
+        match self {
+            Means::Messages(algorithm) => algorithm.name(),
+            Means::Arena(_) => "arena",
+            Means::Copying(_) => "arena-copying",
+        }
+    }
 }
 
 /// Measures every number of ranks; in a worker, does its part.
@@ -99,11 +123,11 @@ pub fn run(args: &AllreduceArgs) -> Result<()> {
         return Err(Error::job("--ranks: there is no all-reduce among 0 ranks"));
     }
     if !args.json {
-        println!("transport  algorithm             ranks       bytes  microseconds  bus GB/s");
+        println!("transport  algorithm             ranks       bytes  microseconds       fastest  bus GB/s");
     }
     for &world in &args.ranks {
         match args.transport {
-            Connection::Tcp => launch(world)?,
+            Connection::Shm | Connection::Tcp => launch(world)?,
             Connection::Mem => in_threads(args, world)?,
         }
     }
@@ -169,25 +193,42 @@ fn in_threads(args: &AllreduceArgs, world: usize) -> Result<()> {
 fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
     rank.begin_preparation("measuring");
     for &bytes in &args.sizes {
-        let world = rank.world();
-        let algorithm = args.algorithm.0.unwrap_or_else(|| Algorithm::choose(bytes, world));
-        rank.exchange_by(algorithm);
-        let median = measure(rank, bytes / size_of::<f32>(), args.seconds)?;
-        let carried = 2.0 * (world as f64 - 1.0) / world as f64 * bytes as f64;
-        let line = Line {
-            peer: "thalweg",
-            transport: if args.transport == Connection::Tcp { "tcp" } else { "mem" },
-            algorithm: algorithm.name(),
-            n: world,
-            bytes,
-            us: (median * 1e8).round() / 1e2,
-            bus_gbps: (carried / median.max(1e-9) / 1e6).round() / 1e3,
-        };
-        if rank.index() == 0 {
-            print(&line, args.json)?;
+        let length = bytes / size_of::<f32>();
+        if args.transport == Connection::Shm && args.algorithm.0.is_none() && rank.world() > 1 {
+            let opened = rank.open_commons("buffers", length, 1)?;
+            let mut commons = opened.map_err(|words| Error::job(format!("--sizes: {words}")))?;
+            report(args, rank, Means::Arena(&mut commons), length)?;
+            report(args, rank, Means::Copying(&mut commons), length)?;
+        } else {
+            let algorithm = args.algorithm.0.unwrap_or_else(|| Algorithm::choose(bytes, rank.world()));
+            rank.exchange_by(algorithm);
+            report(args, rank, Means::Messages(algorithm), length)?;
         }
     }
     Ok(())
+}
+
+/// Measures one size by one means; rank 0 prints.
+fn report(args: &AllreduceArgs, rank: &mut Rank, mut means: Means<'_>, length: usize) -> Result<()> {
+    let (median, fastest) = measure(rank, &mut means, length, args.seconds)?;
+    let (world, bytes) = (rank.world(), length * size_of::<f32>());
+    let carried = 2.0 * (world as f64 - 1.0) / world as f64 * bytes as f64;
+    let microseconds = |seconds: f64| (seconds * 1e8).round() / 1e2;
+    let line = Line {
+        peer: "thalweg",
+        transport: match args.transport {
+            Connection::Shm => "shm",
+            Connection::Tcp => "tcp",
+            Connection::Mem => "mem",
+        },
+        algorithm: means.name(),
+        n: world,
+        bytes,
+        us: microseconds(median),
+        us_min: microseconds(fastest),
+        bus_gbps: (carried / median.max(1e-9) / 1e6).round() / 1e3,
+    };
+    if rank.index() == 0 { print(&line, args.json) } else { Ok(()) }
 }
 
 fn print(line: &Line, json: bool) -> Result<()> {
@@ -195,24 +236,56 @@ fn print(line: &Line, json: bool) -> Result<()> {
         let text = serde_json::to_string(line).map_err(|error| Error::internal(error.to_string()))?;
         println!("{text}");
     } else {
-        let Line { transport, algorithm, n, bytes, us, bus_gbps, .. } = line;
-        println!("{transport:<10} {algorithm:<20} {n:>6} {bytes:>11} {us:>13.2} {bus_gbps:>9.3}");
+        let Line { transport, algorithm, n, bytes, us, us_min, bus_gbps, .. } = line;
+        println!(
+            "{transport:<10} {algorithm:<20} {n:>6} {bytes:>11} {us:>13.2} {us_min:>13.2} {bus_gbps:>9.3}"
+        );
     }
     Ok(())
 }
 
-/// The median, over repeats, of the seconds the slowest rank takes.
-fn measure(rank: &mut Rank, length: usize, seconds: f64) -> Result<f64> {
-    let mut buffer = vec![0.0; length];
+/// Once, from a barrier on: the seconds it takes this rank. The result is checked.
+fn once(rank: &mut Rank, means: &mut Means<'_>, buffer: &mut [f32]) -> Result<f64> {
+    let (index, world) = (rank.index(), rank.world());
+    match means {
+        Means::Messages(_) => {
+            fill(buffer, index);
+            rank.barrier("start")?;
+            let begun = Instant::now();
+            rank.all_reduce("buffer", buffer)?;
+            let took = begun.elapsed();
+            check(buffer, world)?;
+            Ok(took.as_secs_f64())
+        }
+        Means::Arena(commons) => {
+            let length = commons.length();
+            fill(commons.arena(), index);
+            rank.meet("start", commons)?;
+            let begun = Instant::now();
+            rank.sum_and("buffer", commons, length, |_, _| ())?;
+            let took = begun.elapsed();
+            check(commons.column(0), world)?;
+            Ok(took.as_secs_f64())
+        }
+        Means::Copying(commons) => {
+            fill(buffer, index);
+            rank.meet("start", commons)?;
+            let begun = Instant::now();
+            rank.all_reduce_copying("buffer", commons, buffer)?;
+            let took = begun.elapsed();
+            check(buffer, world)?;
+            Ok(took.as_secs_f64())
+        }
+    }
+}
+
+/// Median and least, over repeats, of the seconds the slowest rank takes.
+fn measure(rank: &mut Rank, means: &mut Means<'_>, length: usize, seconds: f64) -> Result<(f64, f64)> {
+    let mut buffer = if matches!(means, Means::Arena(_)) { Vec::new() } else { vec![0.0; length] };
     let mut times = Vec::new();
     let start = Instant::now();
     for call in 0..MOST {
-        fill(&mut buffer, rank.index());
-        rank.barrier("start")?;
-        let begun = Instant::now();
-        rank.all_reduce("buffer", &mut buffer)?;
-        let mine = begun.elapsed().as_secs_f64();
-        check(&buffer, rank.world())?;
+        let mine = once(rank, means, &mut buffer)?;
         // Rank 0's clock decides for all when it is enough.
         let enough = call >= LEAST && start.elapsed().as_secs_f64() > seconds;
         let news = [mine, if enough { 1.0 } else { 0.0 }].map(f64::to_le_bytes).concat();
@@ -226,7 +299,8 @@ fn measure(rank: &mut Rank, length: usize, seconds: f64) -> Result<f64> {
         }
     }
     times.sort_by(f64::total_cmp);
-    Ok(times.get(times.len() / 2).copied().unwrap_or(0.0))
+    let at = |index: usize| times.get(index).copied().unwrap_or(0.0);
+    Ok((at(times.len() / 2), at(0)))
 }
 
 fn number(news: &[u8], index: usize) -> f64 {

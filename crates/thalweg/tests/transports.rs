@@ -1,0 +1,101 @@
+//! What carries the bytes of real processes: chosen by where they run, recorded, and the same in what comes of it.
+
+mod harness;
+
+use harness::{LIMIT, Process, Site, free_port};
+use serde_json::Value;
+
+const STEPS: [&str; 2] = ["--set", "train.max_steps=100"];
+
+/// What carried the bytes of every rank.
+fn carriers(report: &Value) -> Vec<String> {
+    let ranks = report["ranks"].as_array().unwrap();
+    ranks.iter().map(|rank| rank["transport"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn workers_of_one_host_share_memory_and_can_be_told_not_to() {
+    let site = Site::new();
+    let model = |run: &str, setting: &str| {
+        site.succeed(&[&["train", "--workers", "2", "--out", run, "--set", setting][..], &STEPS].concat());
+        std::fs::read(site.path(run).join("model.safetensors")).unwrap()
+    };
+    let models =
+        ["auto", "shm", "tcp"].map(|name| model(name, &format!("strategy.exchange.transport={name}")));
+    let report = site.report("auto");
+    assert_eq!((carriers(&report), &report["algorithm"]), (vec!["shm".to_owned(); 2], &"arena".into()));
+    let report = site.report("tcp");
+    assert_eq!(carriers(&report), ["tcp", "tcp"]);
+    assert_ne!(report["algorithm"], "arena");
+    // Each file holds its own job; of the parameters behind it every bit is the same.
+    let tail = |model: &[u8]| model[model.len() - 4096..].to_vec();
+    assert!(models.iter().all(|model| tail(model) == tail(&models[0])), "two numbers have one sum");
+    // A named algorithm sends messages, through shared memory.
+    model("ring", "strategy.exchange.algorithm=ring");
+    let report = site.report("ring");
+    assert_eq!((carriers(&report), &report["algorithm"]), (vec!["shm".to_owned(); 2], &"ring".into()));
+    site.assert_empty();
+}
+
+#[test]
+fn bytes_through_memory_are_those_of_theory() {
+    let site = Site::new();
+    site.succeed(&[&["train", "--workers", "4", "--out", "run"][..], &STEPS].concat());
+    let report = site.report("run");
+    let parameters = 64 * 128 + 128 + 128 * 10 + 10;
+    for rank in report["ranks"].as_array().unwrap() {
+        let per_step = rank["bytes_sent"].as_f64().unwrap() / 100.0;
+        let theory = 2.0 * 3.0 / 4.0 * 4.0 * f64::from(parameters);
+        // What is exchanged at the ends of epochs comes on top.
+        assert!(per_step > 0.97 * theory && per_step < 1.1 * theory, "{per_step} of {theory}");
+    }
+}
+
+#[test]
+fn a_group_on_two_hosts_mixes_memory_and_network() {
+    let site = Site::new();
+    site.succeed(&[&["train", "--workers", "1", "--out", "one"][..], &STEPS].concat());
+    let port = free_port();
+    let ranks: Vec<Process> = ["a", "a", "b"]
+        .iter()
+        .enumerate()
+        .map(|(rank, host)| {
+            let mut command = site.rank(rank, 3, port, &[&["train", "--out", "run"][..], &STEPS].concat());
+            Process::start({
+                command.env("THALWEG_HOST", host);
+                command
+            })
+        })
+        .collect();
+    for rank in ranks {
+        let ended = rank.end(LIMIT);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    }
+    let report = site.report("run");
+    assert_eq!(carriers(&report), ["shm+tcp", "shm+tcp", "tcp"]);
+    assert_ne!(report["algorithm"], "arena", "memory of two hosts is not one");
+    let (one, three) = (site.report("one")["final"]["loss"].as_f64(), report["final"]["loss"].as_f64());
+    assert!((one.unwrap() - three.unwrap()).abs() < 1e-5, "{one:?} {three:?}");
+    site.assert_empty();
+}
+
+#[test]
+fn sums_in_shared_memory_are_measured_in_place_and_by_way_of_it() {
+    let site = Site::new();
+    let flags = ["--transport", "shm", "--ranks", "3", "--sizes", "4KiB,1MiB", "--seconds", "0.05", "--json"];
+    let ended = site.succeed(&[&["bench", "allreduce"][..], &flags].concat());
+    let lines: Vec<Value> = ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let found: Vec<(&str, u64)> = lines
+        .iter()
+        .map(|line| (line["algorithm"].as_str().unwrap(), line["bytes"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(
+        found,
+        [("arena", 4096), ("arena-copying", 4096), ("arena", 1 << 20), ("arena-copying", 1 << 20)]
+    );
+    for line in &lines {
+        assert_eq!((&line["transport"], &line["n"]), (&"shm".into(), &3.into()));
+        assert!(line["us_min"].as_f64().unwrap() > 0.0 && line["us"].as_f64() >= line["us_min"].as_f64());
+    }
+    site.assert_empty();
+}
