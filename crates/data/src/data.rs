@@ -115,6 +115,16 @@ impl Data {
         Ok(Data { schema, training, validation, fitting, preparation })
     }
 
+    /// A checksum of each file the rows come from, or of a user's own rows; those of validation rows from elsewhere
+    /// follow. Another value in a row gives another.
+    pub fn checksums(&self) -> Vec<u32> {
+        let mut checksums = self.training.checksums().to_vec();
+        if !self.training.shares_source(&self.validation) {
+            checksums.extend(self.validation.checksums());
+        }
+        checksums
+    }
+
     /// Whether [`Data::fit`] has to be called before rows can be loaded.
     pub fn needs_statistics(&self) -> bool {
         self.fitting.needs_statistics() && self.preparation.get().is_none()

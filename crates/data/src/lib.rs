@@ -11,6 +11,7 @@
 
 mod block;
 mod cache;
+mod checksum;
 mod data;
 mod extent;
 mod folder;

@@ -4,6 +4,7 @@
 //! position must stay as it was when it was opened: the index says where rows stand, and a job that resumes must find
 //! the same ones. So each read looks whether size and time of change are still the same.
 
+use crate::checksum::Checksum;
 use crate::folder::Folder;
 use crate::spool::{self, Identity};
 use flate2::read::MultiGzDecoder;
@@ -13,7 +14,7 @@ use std::io::{self, Read};
 use std::ops::{Deref, Range};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use thalweg_core::{Error, Kind, Result};
 
@@ -52,12 +53,37 @@ struct Streamed {
     file: File,
     len: u64,
     modified: SystemTime,
+    /// Of what has been read so far; the pass over the rows, which reads everything, brings it to the end.
+    checksum: Mutex<Checksum>,
 }
 
 impl Streamed {
     fn new(file: File) -> io::Result<Streamed> {
         let metadata = file.metadata()?;
-        Ok(Streamed { len: metadata.len(), modified: metadata.modified()?, file })
+        Ok(Streamed { len: metadata.len(), modified: metadata.modified()?, file, checksum: Mutex::default() })
+    }
+
+    /// Fills a buffer from a place on.
+    fn read(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
+        self.file.read_exact_at(buffer, position)?;
+        self.checksum.lock().unwrap_or_else(PoisonError::into_inner).follow(position, buffer);
+        Ok(())
+    }
+
+    /// The checksum of all bytes; what nobody has read yet is read now.
+    fn checksum(&self) -> io::Result<u32> {
+        let mut buffer = Vec::new();
+        loop {
+            let (seen, value) = {
+                let checksum = self.checksum.lock().unwrap_or_else(PoisonError::into_inner);
+                (checksum.length(), checksum.value())
+            };
+            if seen >= self.len {
+                return Ok(value);
+            }
+            buffer.resize((self.len - seen).min(CHUNK as u64) as usize, 0);
+            self.read(&mut buffer, seen)?;
+        }
     }
 
     /// Whether it is no longer what it was.
@@ -89,6 +115,13 @@ impl Raw {
             budget.bytes = budget.bytes.saturating_sub(bytes.len() as u64);
         }
         Ok(Raw { name, identity: Some(identity), bytes })
+    }
+
+    /// An open file whose rows somebody else reads, by position: unpacked, if it was packed.
+    pub(crate) fn by_position(name: &str, identity: Identity, file: File) -> Result<Raw> {
+        let streamed =
+            Streamed::new(file).map_err(|error| Error::io(format!("cannot read {name}"), &error))?;
+        Ok(Raw { name: name.into(), identity: Some(identity), bytes: Bytes::File(streamed) })
     }
 
     /// Packed bytes that came with the program.
@@ -130,12 +163,19 @@ impl Raw {
             }
             Bytes::File(streamed) => {
                 let mut bytes = vec![0; (range.end - range.start) as usize];
-                let read = streamed.file.read_exact_at(&mut bytes, range.start);
-                read.map_err(|error| self.failed(&error))?;
+                streamed.read(&mut bytes, range.start).map_err(|error| self.failed(&error))?;
                 self.check_unchanged()?;
                 let range = 0..bytes.len();
                 Ok(Slice { buffer: Arc::new(bytes), range, shared: false })
             }
+        }
+    }
+
+    /// The checksum of all bytes: the same in memory and by position, packed and not.
+    pub(crate) fn checksum(&self) -> Result<u32> {
+        match &self.bytes {
+            Bytes::Memory(bytes) => Ok(Checksum::of(bytes)),
+            Bytes::File(streamed) => streamed.checksum().map_err(|error| self.failed(&error)),
         }
     }
 
@@ -243,7 +283,7 @@ impl Read for RawReader<'_> {
                 buffer[..left].copy_from_slice(&bytes[start..start + left]);
             }
             Bytes::File(streamed) => {
-                streamed.file.read_exact_at(&mut buffer[..left], self.position)?;
+                streamed.read(&mut buffer[..left], self.position)?;
             }
         }
         self.position += left as u64;
@@ -305,6 +345,7 @@ pub(crate) mod tests {
             let raw = Raw::open(&path, &mut budget(limit)).unwrap();
             assert_eq!(raw.streams(), limit == 0);
             assert_eq!(&*raw.slice(3..7).unwrap(), b"3456");
+            assert_eq!(raw.checksum().unwrap(), Checksum::of(b"0123456789"));
             let mut rest = String::new();
             raw.reader(8).read_to_string(&mut rest).unwrap();
             assert_eq!(rest, "89");

@@ -132,6 +132,10 @@ impl Rows {
         self.selection.blocks().rows()
     }
 
+    pub(crate) fn checksums(&self) -> &[u32] {
+        self.store.source.checksums()
+    }
+
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }

@@ -78,6 +78,27 @@ fn a_bad_row_of_one_rank_is_told_by_all() {
 }
 
 #[test]
+fn a_rank_with_other_values_in_its_data_is_refused_by_name() {
+    let site = Site::new();
+    let rows: String = (0..200).map(|row| format!("{},{},{}\n", row % 89, row % 7, row % 2)).collect();
+    site.write("rows.csv", "a,b,label\n".to_string() + &rows);
+    std::fs::create_dir(site.path("elsewhere")).unwrap();
+    site.write("elsewhere/rows.csv", "a,b,label\n".to_string() + &rows.replacen("\n5,5,1\n", "\n5,6,1\n", 1));
+    let port = free_port();
+    let ranks = (0..WORLD).map(|rank| {
+        let mut command =
+            site.rank(rank, WORLD, port, &["train", "--out", "run", "--set", "data.source=rows.csv"]);
+        if rank == 1 {
+            command.current_dir(site.path("elsewhere"));
+        }
+        Process::start(command)
+    });
+    for rank in ranks.collect::<Vec<_>>() {
+        rank.end(PATIENCE).assert_error(4, &["rank 1 has another data set than rank 0"]);
+    }
+}
+
+#[test]
 fn two_shells_give_the_same_model_as_two_workers() {
     let site = Site::new();
     let short = ["train", "--quiet", "--set", "train.max_steps=60"];

@@ -171,6 +171,24 @@ fn what_decides_the_rows_cannot_change_in_the_middle() {
 }
 
 #[test]
+fn a_run_does_not_go_on_with_other_values() {
+    let site = Site::new();
+    let rows: String = (0..200).map(|row| format!("{},{},{}\n", row % 89, row % 7, row % 2)).collect();
+    site.write("rows.csv", &rows);
+    let job = ["train", "--quiet", "--out", "run", "--set", "data.source=rows.csv"];
+    site.succeed(&[&job[..], &["--set", "train.max_steps=10"]].concat());
+    site.write("rows.csv", rows.replacen("\n5,5,1\n", "\n5,6,1\n", 1));
+    let ended = site.run(&["resume", "run", "--set", "train.max_steps=20"]);
+    ended.assert_error(
+        2,
+        &["the data has changed since run/checkpoints/step-000000010.safetensors was written"],
+    );
+    ended.assert_advice("put the old data back");
+    site.write("rows.csv", &rows);
+    site.succeed(&["resume", "run", "--quiet", "--set", "train.max_steps=20"]);
+}
+
+#[test]
 fn ranks_of_another_launcher_resume_too() {
     let site = Site::new();
     let job = ["train", "--quiet", "--resume", "--out", "run"];

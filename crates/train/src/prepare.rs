@@ -72,12 +72,13 @@ fn fingerprint(model: &dyn Model, onnx: Option<&[u8]>) -> Vec<u8> {
     digest.finalize().to_vec()
 }
 
-/// A digest of what the rows are: every rank must read the same, and so must a run that goes on from another.
+/// A digest of what the rows are and what they hold: every rank must read the same, and so must a run that goes on from another.
 pub fn digest(data: &Data) -> Result<String> {
     let schema = serde_json::to_vec(&data.schema).map_err(|error| Error::internal(error.to_string()))?;
     let counts = [data.training.len(), data.validation.len(), data.training.source_len()];
     let mut digest = Sha256::new_with_prefix(schema);
     counts.iter().for_each(|count| digest.update(count.to_le_bytes()));
+    data.checksums().iter().for_each(|checksum| digest.update(checksum.to_le_bytes()));
     Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

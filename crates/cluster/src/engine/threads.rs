@@ -71,8 +71,11 @@ impl Clock for Virtual {
     }
 }
 
+/// What a thread's rank is made of.
+type Seat = (Box<dyn Transport>, Arc<dyn Clock>, Neighbours);
+
 fn each<T: Send>(
-    ranks: Vec<(Box<dyn Transport>, Arc<dyn Clock>, Neighbours)>,
+    ranks: Vec<Seat>,
     seed: u64,
     step_deadline: Duration,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,

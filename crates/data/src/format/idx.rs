@@ -1,7 +1,8 @@
 //! Folders in the layout of MNIST: images and labels as IDX files, plain or gz, with a t10k part that validates.
 
-use super::{Opened, Source, budget, mismatch, shape_name};
+use super::{Opened, Source, budget, indexed, mismatch, shape_name};
 use crate::block::{BLOCK_BYTES, BLOCK_ROWS, Block, BlockFeatures, Blocks};
+use crate::checksum::Checksum;
 use crate::raw::{Budget, Raw};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ const UNSIGNED_BYTE: u8 = 8;
 /// Images and labels of one part of the folder.
 struct Idx {
     images: Raw,
+    checksums: Vec<u32>,
     /// Where the pixels begin.
     begin: u64,
     pixels: u64,
@@ -33,10 +35,10 @@ pub(crate) fn open(folder: &Path, spec: &DataSpec, known: Option<&Schema>) -> Re
         None => training.schema(spec.task)?,
     };
     let held = match (spec.validation.is_none(), Part::open(folder, "t10k", &mut budget)?) {
-        (true, Some(part)) => Some(part.source(&schema)?),
+        (true, Some(part)) => Some(part.source(&schema, spec)?),
         _ => None,
     };
-    Ok(Opened { source: training.source(&schema)?, schema, held })
+    Ok(Opened { source: training.source(&schema, spec)?, schema, held })
 }
 
 /// A pair of files, checked.
@@ -107,7 +109,7 @@ impl Part {
         })
     }
 
-    fn source(self, schema: &Schema) -> Result<Arc<dyn Source>> {
+    fn source(self, schema: &Schema, spec: &DataSpec) -> Result<Arc<dyn Source>> {
         let sizes = match &schema.shape {
             Shape::Image { sizes } => sizes,
             other => return Err(mismatch(self.images.name(), "images", shape_name(other))),
@@ -124,7 +126,11 @@ impl Part {
         let blocks =
             Blocks::even(self.labels.len() as u64, (BLOCK_BYTES / pixels.max(1)).clamp(1, BLOCK_ROWS));
         let Part { images, begin, labels, .. } = self;
-        Ok(Arc::new(Idx { images, begin, pixels, labels, classes, blocks: Arc::new(blocks) }))
+        // There is nothing to find in a pass over pixels but their checksum.
+        let ((), mut checksums) = indexed("pixels", std::slice::from_ref(&images), spec, None, || Ok(()))?;
+        checksums.push(Checksum::of(&labels));
+        let blocks = Arc::new(blocks);
+        Ok(Arc::new(Idx { images, checksums, begin, pixels, labels, classes, blocks }))
     }
 
     /// The class of each label value; a label without a class is an error.
@@ -155,6 +161,10 @@ impl Source for Idx {
 
     fn row_bytes(&self) -> u64 {
         self.pixels + 8
+    }
+
+    fn checksums(&self) -> &[u32] {
+        &self.checksums
     }
 
     fn decode(&self, block: usize) -> Result<Arc<Block>> {

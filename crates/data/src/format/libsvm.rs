@@ -28,6 +28,7 @@ const LABEL: &str = "label";
 
 struct Libsvm {
     files: Vec<Raw>,
+    checksums: Vec<u32>,
     extents: Vec<Extent>,
     blocks: Arc<Blocks>,
     labels: Labels,
@@ -49,7 +50,7 @@ struct Index {
 
 /// Indexes sparse files.
 pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
-    let index = indexed("libsvm", &files, spec, known, || pass(&files, spec, known))?;
+    let (index, checksums) = indexed("libsvm", &files, spec, known, || pass(&files, spec, known))?;
     let (columns, first) = match known.map(|schema| &schema.shape) {
         Some(Shape::Sparse { columns, first }) => (*columns as u64, *first as u64),
         Some(other) => return Err(mismatch(files[0].name(), "sparse rows", shape_name(other))),
@@ -76,6 +77,7 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
         blocks: Arc::new(blocks),
         extents: index.extents,
         files,
+        checksums,
     };
     Ok(Opened { source: Arc::new(source), schema, held: None })
 }
@@ -116,6 +118,10 @@ impl Source for Libsvm {
 
     fn row_bytes(&self) -> u64 {
         self.row_bytes
+    }
+
+    fn checksums(&self) -> &[u32] {
+        &self.checksums
     }
 
     fn decode(&self, block: usize) -> Result<Arc<Block>> {

@@ -2,15 +2,20 @@
 
 use super::{Opened, Source};
 use crate::block::{BLOCK_ROWS, Block, BlockFeatures, Blocks};
+use crate::checksum::Checksum;
 use crate::table::columns::numbered_names;
 use std::sync::Arc;
 use thalweg_core::schema::{Column, Encoding, Scaling, Schema, Shape, TargetScaling};
 use thalweg_core::{Error, Result, Targets, Task};
 
+/// Numbers whose bytes are put beside each other at a time.
+const PIECE: usize = 1 << 14;
+
 struct Memory {
     blocks: Arc<Blocks>,
     decoded: Vec<Arc<Block>>,
     row_bytes: u64,
+    checksum: u32,
 }
 
 impl Source for Memory {
@@ -20,6 +25,10 @@ impl Source for Memory {
 
     fn row_bytes(&self) -> u64 {
         self.row_bytes
+    }
+
+    fn checksums(&self) -> &[u32] {
+        std::slice::from_ref(&self.checksum)
     }
 
     fn decode(&self, block: usize) -> Result<Arc<Block>> {
@@ -42,8 +51,27 @@ pub(crate) fn open(width: usize, features: &[f32], targets: &Targets) -> Result<
         Arc::new(Block { features, targets })
     });
     let decoded = decoded.collect();
-    let source = Memory { blocks, decoded, row_bytes: width as u64 * 4 + 8 };
+    let checksum = checksum(features, targets);
+    let source = Memory { blocks, decoded, row_bytes: width as u64 * 4 + 8, checksum };
     Ok(Opened { source: Arc::new(source), schema: schema(width, targets), held: None })
+}
+
+/// Of features and targets, the same on every kind of machine.
+fn checksum(features: &[f32], targets: &Targets) -> u32 {
+    let mut checksum = Checksum::default();
+    let mut take = |numbers: &mut dyn Iterator<Item = [u8; 4]>| loop {
+        let piece: Vec<u8> = numbers.take(PIECE).flatten().collect();
+        if piece.is_empty() {
+            break;
+        }
+        checksum.take(&piece);
+    };
+    take(&mut features.iter().map(|value| value.to_le_bytes()));
+    match targets {
+        Targets::Classes(classes) => take(&mut classes.iter().map(|class| class.to_le_bytes())),
+        Targets::Values(values) => take(&mut values.iter().map(|value| value.to_le_bytes())),
+    }
+    checksum.value()
 }
 
 fn check(width: usize, features: &[f32], targets: &Targets) -> Result<()> {

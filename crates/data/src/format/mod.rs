@@ -33,6 +33,9 @@ pub(crate) trait Source: Send + Sync {
     /// Decodes a block. A value that cannot be used is an error that names file and row.
     fn decode(&self, block: usize) -> Result<Arc<Block>>;
 
+    /// A checksum of what each file holds: the same rows have the same, wherever they are read.
+    fn checksums(&self) -> &[u32];
+
     /// Rows that overlap the row after them, so that a split has to leave them out; 0 if rows stand alone.
     fn overlap(&self) -> u64 {
         0
@@ -93,14 +96,20 @@ pub(crate) fn budget(spec: &DataSpec) -> Budget {
     Budget { bytes: spec.memory.0 / 2, cache: Folder::choose(spec.cache.as_deref()) }
 }
 
-/// What a pass over the files finds, kept in the cache folder if the files are too large for memory.
+/// What a pass over the files finds, and their checksums: kept in the cache folder if the files are too large for
+/// memory.
 pub(crate) fn indexed<T: Serialize + DeserializeOwned>(
     kind: &str,
     files: &[Raw],
     spec: &DataSpec,
     known: Option<&Schema>,
     pass: impl FnOnce() -> Result<T>,
-) -> Result<T> {
+) -> Result<(T, Vec<u32>)> {
+    // The pass first: a large file is then read only once.
+    let pass = || {
+        let found = pass()?;
+        Ok((found, files.iter().map(Raw::checksum).collect::<Result<_>>()?))
+    };
     if !files.iter().any(Raw::streams) {
         return pass();
     }

@@ -24,6 +24,7 @@ const CHUNK: u64 = 1 << 20;
 
 struct Text {
     files: Vec<Raw>,
+    checksums: Vec<u32>,
     stretches: Vec<Stretch>,
     blocks: Arc<Blocks>,
     window: usize,
@@ -58,7 +59,8 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
         Some(other) => return Err(mismatch(files[0].name(), "a text", shape_name(other))),
         None => spec.window,
     };
-    let index = indexed("text", &files, &DataSpec { window, ..spec.clone() }, None, || pass(&files, window))?;
+    let (index, checksums) =
+        indexed("text", &files, &DataSpec { window, ..spec.clone() }, None, || pass(&files, window))?;
     let schema = match known {
         Some(schema) => schema.clone(),
         None => schema(window, &index)?,
@@ -80,7 +82,7 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
         ))
         .hint("use a longer text or a smaller window"));
     }
-    let source = Text { files, stretches: index.stretches, blocks, window, numbers };
+    let source = Text { files, checksums, stretches: index.stretches, blocks, window, numbers };
     Ok(Opened { source: Arc::new(source), schema, held: None })
 }
 
@@ -179,6 +181,10 @@ impl Source for Text {
 
     fn overlap(&self) -> u64 {
         self.window as u64
+    }
+
+    fn checksums(&self) -> &[u32] {
+        &self.checksums
     }
 
     fn decode(&self, block: usize) -> Result<Arc<Block>> {

@@ -50,3 +50,23 @@ fn pixels_are_divided_and_the_test_part_validates() {
     fit(&mut streamed).unwrap();
     assert_eq!(all(&streamed.training).unwrap().0, pixels);
 }
+
+#[test]
+fn checksums_tell_one_pixel_or_label_apart_in_both_parts() {
+    let checksums = |pixel: u8, label: u8, unseen: u8, memory: u64| {
+        let folder = folder(&[
+            ("train-images-idx3-ubyte", &idx(&[2, 1, 2], &[1, 2, 3, pixel])),
+            ("train-labels-idx1-ubyte", &idx(&[2], &[label, 1 - label])),
+            ("t10k-images-idx3-ubyte", &idx(&[1, 1, 2], &[unseen, 2])),
+            ("t10k-labels-idx1-ubyte", &idx(&[1], &[0])),
+        ]);
+        let mut spec = spec(folder.path(), "");
+        (spec.validation, spec.memory) = (None, Bytes(memory));
+        Data::open(&spec, 1).unwrap().checksums()
+    };
+    let one = checksums(4, 0, 1, 1 << 20);
+    assert_eq!(one, checksums(4, 0, 1, 0), "streamed or not");
+    for other in [checksums(5, 0, 1, 0), checksums(4, 1, 1, 1 << 20), checksums(4, 0, 2, 0)] {
+        assert_ne!(one, other);
+    }
+}

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
+use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::setting::Bytes;
 use thalweg_data::{Data, Rows};
 
@@ -123,5 +124,38 @@ fn sparse_rows_and_texts_stream_too() {
         for _ in 0..2 {
             assert!(batch(&Data::open(&spec, 1).unwrap().training).unwrap() == expected, "{name}");
         }
+    }
+}
+
+#[test]
+fn checksums_tell_values_apart_and_nothing_else() {
+    let sparse: String = (0..5000).map(|row| format!("{} {}:1.5\n", row % 2, row % 9 + 1)).collect();
+    let text = "the quick brown fox ".repeat(200);
+    let cases = [
+        ("rows.csv", table(), ",7.25", ",8.25"),
+        ("rows.libsvm", sparse, ":1.5", ":2.5"),
+        ("a.txt", text, "quick", "brown"),
+    ];
+    for (name, before, from, to) in cases {
+        let after = before.replacen(from, to, 1);
+        assert_ne!(before, after);
+        let checksums = |text: &str, packed: bool, memory: u64| {
+            let (name, bytes) = match packed {
+                true => (format!("{name}.gz"), gzip(text)),
+                false => (name.to_string(), text.into()),
+            };
+            let folder = folder(&[(&name, &bytes)]);
+            let spec = DataSpec { memory: Bytes(memory), ..spec(folder.path(), &name) };
+            // The second time a large file's is remembered.
+            let found = [(); 2].map(|()| Data::open(&spec, 1).unwrap().checksums());
+            assert_eq!(found[0], found[1]);
+            found[0].clone()
+        };
+        let expected = checksums(&before, false, 1 << 30);
+        for (packed, memory) in [(true, 1 << 30), (false, 0), (true, 0)] {
+            assert_eq!(checksums(&before, packed, memory), expected, "{name} {packed} {memory}");
+            assert_ne!(checksums(&after, packed, memory), expected, "{name} {packed} {memory}");
+        }
+        assert_ne!(checksums(&after, false, 1 << 30), expected, "{name}");
     }
 }

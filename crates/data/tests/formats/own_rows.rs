@@ -33,3 +33,14 @@ fn arrays_that_do_not_fit_are_refused() {
     assert!(message(open(1, &[f32::NAN], Targets::Classes(vec![0]))).contains("row 0, column 0"));
     assert!(message(open(1, &[1.0], Targets::Values(vec![f32::INFINITY]))).contains("row 0: the target"));
 }
+
+#[test]
+fn checksums_tell_one_value_apart() {
+    let checksums =
+        |features: Vec<f32>, targets| Data::in_memory(2, features, targets, 0.0, 1).unwrap().checksums();
+    let classes = || Targets::Classes(vec![0, 1]);
+    let one = checksums(vec![1.0, 2.0, 3.0, 4.0], classes());
+    assert_eq!(one, checksums(vec![1.0, 2.0, 3.0, 4.0], classes()));
+    assert_ne!(one, checksums(vec![1.0, 2.0, 3.0, 5.0], classes()));
+    assert_ne!(one, checksums(vec![1.0, 2.0, 3.0, 4.0], Targets::Classes(vec![1, 0])));
+}

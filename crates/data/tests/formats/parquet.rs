@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use tempfile::TempDir;
 use thalweg_core::spec::data::{DataSpec, Missing};
-use thalweg_core::spec::setting::ColumnRef;
+use thalweg_core::spec::setting::{Bytes, ColumnRef};
 use thalweg_core::{Result, Schema, Targets};
 use thalweg_data::Data;
 
@@ -131,4 +131,19 @@ proptest! {
         }
         let _ = read_file(&bytes, |spec| spec.missing = Missing::Zero);
     }
+}
+
+#[test]
+fn checksums_are_the_same_for_large_and_small_and_tell_files_apart() {
+    let checksums = |bytes: &[u8], memory: u64| {
+        let folder = folder(&[("rows.parquet", bytes)]);
+        let spec = DataSpec { memory: Bytes(memory), ..spec(folder.path(), "rows.parquet") };
+        let found = [(); 2].map(|()| Data::open(&spec, 1).unwrap().checksums());
+        assert_eq!(found[0], found[1]);
+        assert_eq!(folder.path().join("cache").exists(), memory == 0);
+        found[0].clone()
+    };
+    let one = checksums(&file(300), 1 << 30);
+    assert_eq!(one, checksums(&file(300), 0));
+    assert_ne!(one, checksums(&file(301), 0));
 }

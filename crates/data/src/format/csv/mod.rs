@@ -27,6 +27,7 @@ use thalweg_core::{Result, Targets, Task};
 /// Indexed files of a table.
 pub(crate) struct Csv {
     files: Vec<Raw>,
+    checksums: Vec<u32>,
     delimiter: Delimiter,
     /// Where each block stands.
     extents: Vec<Extent>,
@@ -40,7 +41,8 @@ pub(crate) struct Csv {
 /// Indexes the files of a table.
 pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
     let plan = header::plan(&files, spec, known)?;
-    let index = indexed("table", &files, spec, known, || index::pass(&files, &plan, spec, known))?;
+    let (index, checksums) =
+        indexed("table", &files, spec, known, || index::pass(&files, &plan, spec, known))?;
     let columns: Vec<Column> = match known.map(|schema| &schema.shape) {
         Some(Shape::Table { columns }) => columns.clone(),
         _ => index.columns(&plan, spec.missing),
@@ -65,6 +67,7 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
         label: plan.label,
         label_name,
         files,
+        checksums,
     };
     Ok(Opened { source: Arc::new(source), schema, held: None })
 }
@@ -76,6 +79,10 @@ impl Source for Csv {
 
     fn row_bytes(&self) -> u64 {
         self.encoder.width() as u64 * 4 + 8
+    }
+
+    fn checksums(&self) -> &[u32] {
+        &self.checksums
     }
 
     fn decode(&self, block: usize) -> Result<Arc<Block>> {

@@ -1,6 +1,7 @@
 //! One Parquet file and its columns, value by value.
 
-use crate::format::budget;
+use crate::format::{budget, indexed};
+use crate::raw::Raw;
 use crate::spool::{self, Identity};
 use ::parquet::basic::{ConvertedType, LogicalType, Type};
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -67,6 +68,8 @@ pub(super) struct ParquetFile {
     pub(super) groups: Vec<usize>,
     /// The reader moves the file's one position, so only one thread may read.
     reader: Mutex<SerializedFileReader<File>>,
+    /// All its bytes, for their checksum.
+    raw: Raw,
 }
 
 impl ParquetFile {
@@ -75,10 +78,12 @@ impl ParquetFile {
         let name = path.display().to_string();
         let failed = |error: &std::io::Error| Error::io(format!("cannot read {name}"), error);
         let mut file = File::open(path).map_err(|error| failed(&error))?;
+        let identity = Identity::of(path, &file).map_err(|error| failed(&error))?;
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz")) {
-            let identity = Identity::of(path, &file).map_err(|error| failed(&error))?;
             file = spool::unpacked(path, &identity, &budget(spec).cache)?;
         }
+        let same = file.try_clone().map_err(|error| failed(&error))?;
+        let raw = Raw::by_position(&name, identity, same)?;
         let reader = guarded(&name, || SerializedFileReader::new(file))?;
         let metadata = reader.metadata();
         let schema = metadata.file_metadata().schema_descr();
@@ -90,8 +95,18 @@ impl ParquetFile {
             kinds: schema.columns().iter().map(|column| kind(column)).collect(),
             groups,
             reader: Mutex::new(reader),
+            raw,
             name,
         })
+    }
+
+    /// The checksum of all bytes. No pass looks at all columns: for a file too large for memory it is remembered.
+    pub(super) fn checksum(&self, spec: &DataSpec) -> Result<u32> {
+        if self.raw.len() <= budget(spec).bytes {
+            return self.raw.checksum();
+        }
+        let files = std::slice::from_ref(&self.raw);
+        indexed("columns", files, spec, None, || self.raw.checksum()).map(|(checksum, _)| checksum)
     }
 
     /// Visits some rows of a column: number of the row within the range, and value. Fewer rows than asked for are an

@@ -22,6 +22,7 @@ use thalweg_core::{Error, Result, Targets, Task};
 
 struct Parquet {
     files: Vec<ParquetFile>,
+    checksums: Vec<u32>,
     parts: Vec<Part>,
     blocks: Arc<Blocks>,
     columns: Vec<Slot>,
@@ -52,6 +53,7 @@ struct Slot {
 pub(crate) fn open(paths: &[PathBuf], spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
     let files = paths.iter().map(|path| ParquetFile::open(path, spec)).collect::<Result<Vec<_>>>()?;
     same_columns(&files)?;
+    let checksums = files.iter().map(|file| file.checksum(spec)).collect::<Result<_>>()?;
     let roles = match known {
         None => index::choose(&files[0], spec)?,
         Some(schema) => index::Roles::stored(&files[0], schema)?,
@@ -81,6 +83,7 @@ pub(crate) fn open(paths: &[PathBuf], spec: &DataSpec, known: Option<&Schema>) -
         label_name,
         labels: index.labels,
         files,
+        checksums,
     };
     Ok(Opened { source: Arc::new(source), schema, held: None })
 }
@@ -127,6 +130,10 @@ impl Source for Parquet {
 
     fn row_bytes(&self) -> u64 {
         self.width as u64 * 4 + 8
+    }
+
+    fn checksums(&self) -> &[u32] {
+        &self.checksums
     }
 
     fn decode(&self, block: usize) -> Result<Arc<Block>> {
