@@ -10,6 +10,7 @@ use crate::rendezvous::message::Control;
 use crate::rendezvous::neighbourhood::{self, Connected};
 use crate::rendezvous::{Invitation, coordinator, join, mesh};
 use crate::uplink::Uplink;
+use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,12 +94,10 @@ pub fn run<T>(
     }
     session.keep_pulse();
     let mut coordinator = None;
-    let entered = session.enter(place, terms, &mut coordinator);
+    let entered = guarded(|| session.enter(place, terms, &mut coordinator));
     session.state.joined.store(true, Ordering::Relaxed);
     let result = entered.map(|mut rank| {
-        let result = catch_unwind(AssertUnwindSafe(|| program(&mut rank)))
-            .unwrap_or_else(|_| Err(panicked()))
-            .map_err(|error| session.sign(error, place.world));
+        let result = guarded(|| program(&mut rank)).map_err(|error| session.sign(error, place.world));
         // The last word goes out before the data connections close: the others must learn the reason first.
         session.last_word(&result);
         if result.is_ok() {
@@ -345,13 +344,16 @@ fn listening_address(host: &str, port: u16, local: bool, token: &[u8]) -> Result
 /// Where the last panic happened and what it said.
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
-/// Keeps the words and place of a panic in the program for the error that is made of it. Panics of other threads are
-/// printed as ever.
+thread_local! {
+    /// Whether a panic of this thread becomes an error.
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps the words and place of a guarded panic for the error that is made of it. All others are printed as ever.
 fn keep_panics() {
-    let program = std::thread::current().id();
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if std::thread::current().id() != program {
+        if !GUARDED.get() {
             return usual(panic);
         }
         let place =
@@ -359,6 +361,14 @@ fn keep_panics() {
         let words = panic.payload_as_str().unwrap_or("no reason given");
         *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{words}{place}"));
     }));
+}
+
+/// Does something that may panic; then the panic is the error.
+fn guarded<T>(run: impl FnOnce() -> Result<T>) -> Result<T> {
+    GUARDED.set(true);
+    let result = catch_unwind(AssertUnwindSafe(run));
+    GUARDED.set(false);
+    result.unwrap_or_else(|_| Err(panicked()))
 }
 
 fn panicked() -> Error {
@@ -370,5 +380,39 @@ fn wait_for(thread: &JoinHandle<()>, patience: Duration) {
     let end = Instant::now() + patience;
     while !thread.is_finished() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_while_the_ranks_meet_is_an_error_with_words_and_place() {
+        let place = Place {
+            rank: 0,
+            world: 2,
+            meeting: Meeting::At { host: "127.0.0.1".into(), port: 0 },
+            local: true,
+            launcher: "test",
+        };
+        let terms = Terms {
+            job: [0; 32],
+            seed: 0,
+            token: Vec::new(),
+            step_deadline: Duration::from_secs(60),
+            join_deadline: Duration::from_secs(60),
+            carrier: Carrier::Tcp,
+            port: 0,
+        };
+        let on_record = |record: &Record| match record.event {
+            Event::Listening { .. } => panic!("no room for this record"),
+            _ => Ok(()),
+        };
+        let surroundings =
+            Surroundings { signals: None, on_record: Arc::new(on_record), on_leave: Arc::new(|_| {}) };
+        let error = run(&place, &terms, surroundings, |_| Ok(())).unwrap_err();
+        let words = "the program panicked: no room for this record (crates/cluster/src/session.rs:";
+        assert!(error.message.starts_with(&format!("rank 0: {words}")), "{}", error.message);
     }
 }

@@ -1,5 +1,6 @@
 //! From what the user wrote as a source to files on disk.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use thalweg_core::spec::nearest::nearest;
 use thalweg_core::{Error, Kind, Result};
@@ -20,10 +21,14 @@ const KNOWN: &[(&str, FileKind)] = &[
 
 /// What is in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileKind {
+pub enum FileKind {
+    /// Rows of fields, separated.
     Table,
+    /// Sparse rows with their labels.
     Libsvm,
+    /// Columns with their types.
     Parquet,
+    /// Characters.
     Text,
 }
 
@@ -62,6 +67,7 @@ pub(crate) fn locate(source: &str) -> Result<Located> {
         if !file.exists() {
             return Err(missing(file));
         }
+        check_regular(file)?;
         if kind_of(file)? != kind {
             return Err(Error::data(format!(
                 "`{source}` matches files of different kinds: {} and {}",
@@ -92,12 +98,30 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether a file holds data, as far as its name tells.
-pub fn is_data(path: &Path) -> bool {
-    path.is_dir() || known(path).is_some()
+/// Rows are read more than once, by every rank: a pipe or a device gives them to one reader, once or without end.
+pub(crate) fn check_regular(path: &Path) -> Result<()> {
+    let failed = |error| Error::io(format!("cannot read {}", path.display()), &error);
+    let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+    if kind.is_file() {
+        return Ok(());
+    }
+    let what = match () {
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_dir() => "a folder",
+        () => "a device",
+    };
+    Err(Error::data(format!("{} is {what}, not a file", path.display()))
+        .hint("rows are read more than once: write them to a file first and name that"))
 }
 
-fn known(path: &Path) -> Option<FileKind> {
+/// Whether a file holds data, as far as its name tells.
+pub fn is_data(path: &Path) -> bool {
+    path.is_dir() || kind_by_name(path).is_some()
+}
+
+/// What is in a file, as far as its name tells: the endings a job's source may have.
+pub fn kind_by_name(path: &Path) -> Option<FileKind> {
     let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     let extension = name.rsplit_once('.').map(|(_, extension)| extension).unwrap_or_default();
@@ -106,7 +130,7 @@ fn known(path: &Path) -> Option<FileKind> {
 
 /// The kind of a file by the extension of its name.
 pub(crate) fn kind_of(path: &Path) -> Result<FileKind> {
-    if let Some(kind) = known(path) {
+    if let Some(kind) = kind_by_name(path) {
         return Ok(kind);
     }
     if !path.exists() {
@@ -156,6 +180,28 @@ mod tests {
         assert!(hint("iris.csv").ends_with("iris.csv.gz?"));
         assert!(hint("zzzzzzzzzzzzzzzz.csv").contains("looked up from the folder"));
         assert!(hint("nowhere/a.csv").contains("cannot be read either"));
+    }
+
+    #[test]
+    fn pipes_and_devices_are_refused_without_being_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("rows.csv");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = locate(pipe.to_str().unwrap()).unwrap_err();
+        assert!(error.message.ends_with("rows.csv is a pipe, not a file"), "{error}");
+        assert!(error.hint.unwrap().contains("to a file first"));
+        let device = folder.path().join("zeros.csv");
+        std::os::unix::fs::symlink("/dev/zero", &device).unwrap();
+        let error = locate(device.to_str().unwrap()).unwrap_err();
+        assert!(error.message.ends_with("zeros.csv is a device, not a file"), "{error}");
+        std::fs::rename(&pipe, folder.path().join("train-images-idx3-ubyte")).unwrap();
+        std::fs::write(folder.path().join("train-labels-idx1-ubyte"), "").unwrap();
+        let spec = thalweg_core::spec::data::DataSpec {
+            source: folder.path().to_str().unwrap().into(),
+            ..Default::default()
+        };
+        let error = crate::Data::open(&spec, 1).unwrap_err();
+        assert!(error.message.ends_with("train-images-idx3-ubyte is a pipe, not a file"), "{error}");
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl Raw {
     pub(crate) fn open(path: &Path, budget: &mut Budget) -> Result<Raw> {
         let name = path.display().to_string();
         let failed = |error: &io::Error| Error::io(format!("cannot read {name}"), error);
-        let mut file = File::open(path).map_err(|error| failed(&error))?;
+        let file = File::open(path).map_err(|error| failed(&error))?;
         let identity = Identity::of(path, &file).map_err(|error| failed(&error))?;
         let len = file.metadata().map_err(|error| failed(&error))?.len();
         let packed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
@@ -106,7 +106,11 @@ impl Raw {
             open_packed(path, &file, &identity, budget)?
         } else if len <= budget.bytes {
             let mut whole = Vec::with_capacity(len as usize);
-            file.read_to_end(&mut whole).map_err(|error| failed(&error))?;
+            // One byte more than there should be: a file that grows meanwhile must not fill the memory.
+            (&file).take(len + 1).read_to_end(&mut whole).map_err(|error| failed(&error))?;
+            if whole.len() as u64 != len {
+                return Err(Error::data(format!("{name} changed while it was read")).hint(LEAVE_ALONE));
+            }
             Bytes::Memory(Arc::new(whole))
         } else {
             Bytes::File(Streamed::new(file).map_err(|error| failed(&error))?)

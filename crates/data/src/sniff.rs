@@ -128,7 +128,7 @@ impl Table<'_> {
             (0..self.names.len()).map(|column| self.column(column)).collect();
         let label = guess_label(&columns);
         columns[label].ignore = None;
-        let task = self.task(label);
+        let task = self.task(label, self.records.len() as u64 == rows)?;
         let form = Form::Table { columns, label, delimiter: self.delimiter, header: self.header };
         Ok(Sniffed { form, rows, rows_exact, task })
     }
@@ -156,13 +156,18 @@ impl Table<'_> {
         SniffedColumn { name: self.names[column].clone(), numeric, distinct, missing, examples, ignore }
     }
 
-    fn task(&self, label: usize) -> Task {
+    /// What training would take it for; a label it would refuse is refused here, if all rows were seen.
+    fn task(&self, label: usize, all: bool) -> Result<Task> {
         let mut tally = LabelTally::new();
         let labels =
             self.records.iter().filter_map(|record| record.get(label)).filter(|value| !is_missing(value));
         labels.for_each(|value| tally.add(value, ()));
-        let decided = tally.finish(TaskChoice::Auto, "", |()| Ok(String::new()));
-        decided.map_or(Task::Classification, |labels| labels.task())
+        let decided = tally.finish(TaskChoice::Auto, &self.names[label], |()| Ok("the data".into()));
+        match decided {
+            Ok(labels) => Ok(labels.task()),
+            Err(error) if all => Err(error),
+            Err(_) => Ok(Task::Classification),
+        }
     }
 }
 

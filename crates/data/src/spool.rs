@@ -10,7 +10,7 @@ use flate2::read::MultiGzDecoder;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -77,7 +77,7 @@ pub(crate) fn unpacked(path: &Path, identity: &Identity, folder: &Folder) -> Res
     let place = folder.make().map_err(|error| failed(&error))?;
     let lock =
         File::create(place.join(format!("{}.lock", identity.name()))).map_err(|error| failed(&error))?;
-    wait_for(&lock);
+    wait_for(|| lock.try_lock());
     if let Some(file) = existing(identity, folder) {
         return Ok(file);
     }
@@ -89,10 +89,10 @@ pub(crate) fn unpacked(path: &Path, identity: &Identity, folder: &Folder) -> Res
     File::open(&target).map_err(|error| failed(&error))
 }
 
-/// Waits for the lock, but not for ever.
-fn wait_for(lock: &File) {
+/// Waits for whoever holds the lock, but not for ever. Where files cannot be locked there is nobody to wait for.
+fn wait_for(mut try_lock: impl FnMut() -> Result<(), TryLockError>) {
     let start = Instant::now();
-    while lock.try_lock().is_err() && start.elapsed() < PATIENCE {
+    while matches!(try_lock(), Err(TryLockError::WouldBlock)) && start.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -265,6 +265,15 @@ mod tests {
             }
         });
         assert_eq!(files_in(folder.path(), ".unpacked").len(), 1);
+    }
+
+    #[test]
+    fn only_a_lock_that_is_held_is_waited_for() {
+        let mut answers = vec![Err(TryLockError::Error(io::ErrorKind::Unsupported.into()))];
+        wait_for(|| answers.pop().expect("asked once"));
+        let mut answers = vec![Ok(()), Err(TryLockError::WouldBlock), Err(TryLockError::WouldBlock)];
+        wait_for(|| answers.pop().expect("asked until it is free"));
+        assert!(answers.is_empty());
     }
 
     #[test]

@@ -37,10 +37,18 @@ pub fn join(invitation: &Invitation, coordinator: &str, say: &dyn Fn(String)) ->
         data: address,
         identity: thalweg_comm::host::host_identity(),
     };
-    let request = Join { member, world: invitation.world, job: invitation.job };
+    let request = Join { member: member.clone(), world: invitation.world, job: invitation.job };
     send(&mut Timed::new(&control, PATIENCE), &request)
         .map_err(|error| lost(&error, invitation.rank, coordinator))?;
-    let (members, generation) = await_roster(invitation, coordinator, &control, start, say)?;
+    let (mut members, generation) = await_roster(invitation, coordinator, &control, start, say)?;
+    if let Some(wrong) = objection(&members, &member, invitation.world) {
+        let error = io::Error::new(io::ErrorKind::InvalidData, format!("its list of ranks {wrong}"));
+        return Err(lost(&error, invitation.rank, coordinator));
+    }
+    // Rank 0 may know itself by a name that only it can use (127.0.1.1); the way we came is a way.
+    if let (Ok(way), Some(first)) = (control.peer_addr(), members.first_mut()) {
+        first.data.set_ip(way.ip());
+    }
     Ok(Joined { members, generation, control, data })
 }
 
@@ -66,13 +74,7 @@ fn await_roster(
             continue;
         }
         match receive::<Answer>(&mut Timed::new(control, PATIENCE)).map_err(lost)? {
-            Answer::Roster { mut members, generation } => {
-                // Rank 0 may know itself by a name that only it can use (127.0.1.1); the way we came is a way.
-                if let (Ok(way), Some(first)) = (control.peer_addr(), members.first_mut()) {
-                    first.data.set_ip(way.ip());
-                }
-                return Ok((members, generation));
-            }
+            Answer::Roster { members, generation } => return Ok((members, generation)),
             Answer::Refused(error) => return Err(error),
             Answer::Waiting { missing, seconds } => {
                 reminder = start.elapsed() + REMINDER;
@@ -86,6 +88,17 @@ fn await_roster(
             }
         }
     }
+}
+
+/// What is wrong with a list of ranks: each must stand at its number, and this one as it said.
+fn objection(members: &[Member], own: &Member, world: usize) -> Option<String> {
+    if members.len() != world {
+        return Some(format!("holds {} of {world}", members.len()));
+    }
+    if let Some(place) = members.iter().enumerate().position(|(place, member)| member.rank != place) {
+        return Some(format!("holds rank {} in the place of rank {place}", members[place].rank));
+    }
+    (members.get(own.rank) != Some(own)).then(|| format!("does not hold rank {} as it joined", own.rank))
 }
 
 /// Rank 0 was there and is no more. Whoever can see its process knows better why: this only points to it.
@@ -294,6 +307,44 @@ mod tests {
             (culprit.rank, culprit.cause.as_str()),
             (0, "vanished: its connection closed without a goodbye")
         );
+    }
+
+    /// Joins a coordinator that answers with this list of ranks.
+    fn join_fake(roster: impl FnOnce(Member) -> Vec<Member> + Send) -> Error {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        listener.set_nonblocking(true).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut reception: Reception<Join> = Reception::new(Purpose::Control, b"secret");
+                loop {
+                    reception.admit(&listener);
+                    if let Some((join, mut stream)) = reception.next(Duration::from_millis(1)) {
+                        let answer = Answer::Roster { members: roster(join.member), generation: 1 };
+                        return send(&mut stream, &answer).unwrap();
+                    }
+                }
+            });
+            join(&invitation(1, Duration::from_secs(60)), &address, &|_| {}).err().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_list_of_ranks_that_makes_no_sense_is_refused() {
+        let message = |roster: fn(Member) -> Vec<Member>| {
+            let error = join_fake(roster);
+            assert_eq!(error.kind, Kind::RankFailed);
+            assert!(error.message.contains("broke the protocol"), "{}", error.message);
+            error.message
+        };
+        assert!(message(|_| Vec::new()).ends_with("its list of ranks holds 0 of 2"));
+        assert!(message(|own| vec![own]).ends_with("holds 1 of 2"));
+        assert!(message(|own| vec![own; 9]).ends_with("holds 9 of 2"));
+        assert!(message(|own| vec![own; 2]).ends_with("holds rank 1 in the place of rank 0"));
+        let foreign = message(|own| {
+            vec![Member { rank: 0, ..own.clone() }, Member { process: own.process + 1, ..own }]
+        });
+        assert!(foreign.ends_with("does not hold rank 1 as it joined"), "{foreign}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::{Opened, Source, budget, indexed, mismatch, shape_name};
 use crate::block::{BLOCK_BYTES, BLOCK_ROWS, Block, BlockFeatures, Blocks};
 use crate::checksum::Checksum;
+use crate::locate::check_regular;
 use crate::raw::{Budget, Raw};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,6 +61,8 @@ impl Part {
             (Some(images), None) => return Err(alone(&images, part, "labels")),
             (None, Some(labels)) => return Err(alone(&labels, part, "images")),
         };
+        check_regular(&images)?;
+        check_regular(&labels)?;
         let images = Raw::open(&images, budget)?;
         let labels = Raw::open(&labels, budget)?;
         let (begin, shape) = header(&images)?;

@@ -5,12 +5,14 @@
 //! JSON a line is an object with the names of columns, an array in their order, or `{"features": [...]}`. Pixels are
 //! called `p0`, `p1`, ..., sparse columns by their number, and a text comes as `{"text": "..."}` or as a line.
 
+mod bounded;
 mod fields;
 mod form;
 mod json;
 
 use crate::format::csv::dialect;
-use crate::format::csv::fields::FieldReader;
+use crate::format::csv::fields::{FieldReader, Record};
+use bounded::Bounded;
 use fields::Order;
 use form::Form;
 use std::io::BufRead;
@@ -30,8 +32,8 @@ pub struct Records<R> {
 }
 
 enum Input<R> {
-    Csv { reader: FieldReader<R>, order: Option<Order> },
-    Json { reader: R, line: String },
+    Csv { reader: FieldReader<Bounded<R>>, order: Option<Order> },
+    Json { reader: Bounded<R>, line: Vec<u8> },
 }
 
 impl<R: BufRead> Records<R> {
@@ -48,13 +50,13 @@ impl<R: BufRead> Records<R> {
             let beginning = reader.fill_buf().map_err(|error| unreadable(&error))?;
             dialect::choose(asked, beginning)
         };
-        let input = Input::Csv { reader: FieldReader::new(reader, delimiter), order: None };
+        let input = Input::Csv { reader: FieldReader::new(Bounded::new(reader), delimiter), order: None };
         Ok(Records { input, form, empty: empty(schema), row: 0 })
     }
 
     /// Rows as JSON, one per line.
     pub fn json(reader: R, schema: &Schema) -> Records<R> {
-        let input = Input::Json { reader, line: String::new() };
+        let input = Input::Json { reader: Bounded::new(reader), line: Vec::new() };
         Records { input, form: Form::of(schema), empty: empty(schema), row: 0 }
     }
 
@@ -82,16 +84,17 @@ impl<R: BufRead> Records<R> {
         let number = self.row + 1;
         match &mut self.input {
             Input::Json { reader, line } => loop {
-                line.clear();
-                if reader.read_line(line).map_err(|error| unreadable(&error))? == 0 {
+                reader.begin_row();
+                if !reader.line(line).map_err(|error| reader.explain(number, unreadable(&error)))? {
                     return Ok(false);
                 }
+                let line = std::str::from_utf8(line).map_err(|_| not_utf8())?;
                 if !line.trim().is_empty() {
                     return json::push(&self.form, line, number, batch).map(|()| true);
                 }
             },
             Input::Csv { reader, order } => {
-                let Some(record) = reader.next("the input")? else { return Ok(false) };
+                let Some(record) = next_record(reader, number)? else { return Ok(false) };
                 let known = match order {
                     Some(order) => order,
                     None => {
@@ -100,7 +103,7 @@ impl<R: BufRead> Records<R> {
                         let found = order.insert(found);
                         if header {
                             // The names are no row: go on with the next record.
-                            let Some(record) = reader.next("the input")? else { return Ok(false) };
+                            let Some(record) = next_record(reader, number)? else { return Ok(false) };
                             return found.push(&record, &self.form, number, batch).map(|()| true);
                         }
                         found
@@ -116,10 +119,18 @@ fn empty(schema: &Schema) -> Batch {
     Batch::empty(schema.width(), schema.empty_features(), schema.empty_targets())
 }
 
-fn unreadable(error: &std::io::Error) -> Error {
-    if error.kind() == std::io::ErrorKind::InvalidData {
-        return Error::data("the input is not UTF-8")
-            .hint("convert it, for instance with iconv -f latin1 -t utf8");
+fn next_record<R: BufRead>(reader: &mut FieldReader<Bounded<R>>, row: u64) -> Result<Option<Record<'_>>> {
+    reader.source().begin_row();
+    if let Err(error) = reader.advance("the input") {
+        return Err(reader.source().explain(row, error));
     }
+    Ok(reader.record())
+}
+
+fn not_utf8() -> Error {
+    Error::data("the input is not UTF-8").hint("convert it, for instance with iconv -f latin1 -t utf8")
+}
+
+fn unreadable(error: &std::io::Error) -> Error {
     Error::io("cannot read the input", error)
 }

@@ -1,6 +1,7 @@
 //! Rows to be predicted.
 
 use crate::support::{folder, read, spec};
+use std::io::{BufReader, Read};
 use thalweg_core::schema::{Scaling, Shape, TargetScaling};
 use thalweg_core::spec::data::{DataSpec, Missing, Scale};
 use thalweg_core::{Batch, Features, Result, Schema, Task};
@@ -174,4 +175,23 @@ fn only_the_end_of_a_text_counts() {
     assert_eq!(from_csv("aa,b ").unwrap(), expected(&[1, 3, 0]));
     assert!(from_csv("ab\n").unwrap_err().message.contains("has 2 characters; the model reads 3"));
     assert!(from_csv("abz\n").unwrap_err().message.contains("'z'"));
+}
+
+#[test]
+fn a_row_without_end_is_refused_by_its_number() {
+    let schema = people();
+    let endless = |start: &'static [u8]| BufReader::new(start.chain(std::io::repeat(b'1').take(1 << 30)));
+    let mut batch = Records::json(&b""[..], &schema).empty_batch();
+    let mut refused = |mut records: Records<_>| loop {
+        match records.next_batch(1, &mut batch) {
+            Ok(more) => assert!(more, "the row was taken"),
+            Err(error) => break error.message,
+        }
+    };
+    let json = refused(Records::json(endless(b"[30, \"oslo\"]\n["), &schema));
+    assert_eq!(json, "input row 2 is longer than 64 MiB");
+    let csv = refused(Records::csv(endless(b"30,oslo\n31,oslo\n\""), &schema, ",").unwrap());
+    assert_eq!(csv, "input row 3 is longer than 64 MiB");
+    let spaced = refused(Records::csv(endless(b"30 oslo\n"), &schema, "space").unwrap());
+    assert_eq!(spaced, "input row 2 is longer than 64 MiB");
 }

@@ -1,7 +1,8 @@
 //! A first look at a source.
 
-use crate::support::folder;
+use crate::support::{folder, spec};
 use thalweg_core::Task;
+use thalweg_data::Data;
 use thalweg_data::sniff::{Form, Sniffed, sniff};
 
 fn look(name: &str, text: &str) -> Sniffed {
@@ -74,4 +75,13 @@ fn other_forms_show_their_schema() {
     let sniffed = look("rows.libsvm", "1 1:2 3:4\n0 2:1\n");
     assert_eq!((sniffed.rows, sniffed.width(), sniffed.task), (2, 3, Task::Classification));
     assert!(matches!(sniff("builtin:digits").unwrap().form, Form::Other(_)));
+}
+
+#[test]
+fn one_class_is_refused_as_in_training() {
+    let folder = folder(&[("one.csv", b"a,label\n1,yes\n2,yes\n3,yes\n")]);
+    let source = folder.path().join("one.csv").to_str().unwrap().to_string();
+    let error = sniff(&source).unwrap_err();
+    assert_eq!(error.message, "every row has the same label `yes` in column `label`");
+    assert_eq!(error.hint, Data::open(&spec(folder.path(), "one.csv"), 1).unwrap_err().hint);
 }

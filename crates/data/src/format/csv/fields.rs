@@ -11,6 +11,8 @@ const BUFFER: usize = 1 << 17;
 pub(crate) struct FieldReader<R> {
     lines: Lines<R>,
     record: ByteRecord,
+    /// Whether there was another record.
+    found: bool,
 }
 
 enum Lines<R> {
@@ -70,13 +72,19 @@ impl<R: Read> FieldReader<R> {
                 Lines::Spaced { reader, line: Vec::new(), position: 0 }
             }
         };
-        FieldReader { lines, record: ByteRecord::new() }
+        FieldReader { lines, record: ByteRecord::new(), found: false }
     }
 
     /// The next record, or nothing at the end. `name` is the file's, for messages.
     pub(crate) fn next(&mut self, name: &str) -> Result<Option<Record<'_>>> {
+        self.advance(name)?;
+        Ok(self.record())
+    }
+
+    /// Goes on to the next record.
+    pub(crate) fn advance(&mut self, name: &str) -> Result<()> {
         loop {
-            let found = match &mut self.lines {
+            self.found = match &mut self.lines {
                 Lines::Quoted(reader) => {
                     reader.read_byte_record(&mut self.record).map_err(|error| unreadable(name, error))?
                 }
@@ -85,14 +93,24 @@ impl<R: Read> FieldReader<R> {
                         .map_err(|error| Error::io(format!("cannot read {name}"), &error))?
                 }
             };
-            if !found {
-                return Ok(None);
-            }
             let blank =
                 self.record.len() <= 1 && self.record.iter().all(|field| field.trim_ascii().is_empty());
-            if !blank {
-                return Ok(Some(Record { record: &self.record }));
+            if !self.found || !blank {
+                return Ok(());
             }
+        }
+    }
+
+    /// The record it stands at; nothing at the end.
+    pub(crate) fn record(&self) -> Option<Record<'_>> {
+        self.found.then_some(Record { record: &self.record })
+    }
+
+    /// Where the bytes come from.
+    pub(crate) fn source(&mut self) -> &mut R {
+        match &mut self.lines {
+            Lines::Quoted(reader) => reader.get_mut(),
+            Lines::Spaced { reader, .. } => reader.get_mut(),
         }
     }
 
