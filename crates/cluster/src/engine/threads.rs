@@ -71,8 +71,11 @@ impl Clock for Virtual {
     }
 }
 
+/// What connects a rank, its time, and those it shares memory with.
+type Place = (Box<dyn Transport>, Arc<dyn Clock>, Neighbours);
+
 fn each<T: Send>(
-    ranks: Vec<(Box<dyn Transport>, Arc<dyn Clock>, Neighbours)>,
+    ranks: Vec<Place>,
     seed: u64,
     step_deadline: Duration,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
