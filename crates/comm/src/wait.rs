@@ -33,7 +33,7 @@ impl Patience {
         if is_crowded(ranks) {
             Patience { looks: 0, offers: 250 }
         } else {
-            Patience { looks: 50, offers: 2000 }
+            Patience { looks: 5, offers: 2000 }
         }
     }
 

@@ -71,11 +71,11 @@ impl Clock for Virtual {
     }
 }
 
-/// What a thread's rank is made of.
-type Seat = (Box<dyn Transport>, Arc<dyn Clock>, Neighbours);
+/// What connects a rank, its time, and those it shares memory with.
+type Place = (Box<dyn Transport>, Arc<dyn Clock>, Neighbours);
 
 fn each<T: Send>(
-    ranks: Vec<Seat>,
+    ranks: Vec<Place>,
     seed: u64,
     step_deadline: Duration,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,

@@ -1,15 +1,15 @@
 //! What the ranks of one host hold in common, and how they work on it together.
 
+use super::opening::{Sizes, attach, offer};
 use super::share;
 use super::sum::sum_into;
 use crate::collective::gather::all_gather;
-use crate::host::{Neighbours, Segment, Writers};
+use crate::host::{Neighbours, Segment};
 use crate::protocol::{Counter, Phases};
 use crate::transport::{Cause, Fault, Interest, Tag, Traffic, Transport, Vigil};
 use crate::wait::is_crowded;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// What a rank says of itself at the head of its arena, all in one line of a cache: phases it has ended, and the
@@ -17,8 +17,6 @@ use std::time::Duration;
 const PHASES: usize = 0;
 const OPERATION: usize = 8;
 const COUNT: usize = 16;
-/// Where the elements begin.
-const ELEMENTS: usize = 4096;
 
 /// Glances at the others between two looks at deadlines, deaths and orders to stop: most meetings are over before the
 /// first. Where ranks are more than cores, each glance costs a switch to another one.
@@ -27,9 +25,6 @@ const CROWDED_GLANCES: usize = 4;
 
 /// Elements of private memory that pass through the arenas at a time: little enough to stay in the caches.
 const PASSAGE: usize = 256 << 10;
-
-/// How long open files may take to arrive that were handed over before.
-const PASSING: Duration = Duration::from_secs(5);
 
 /// The arenas of all ranks of a group on one host, and the columns that they share.
 pub struct Commons {
@@ -267,77 +262,6 @@ impl Commons {
 /// One number for what an operation is about.
 fn operation(tag: Tag) -> u64 {
     tag.operation << 8 | u64::from(tag.tensor & 0xff)
-}
-
-/// Elements of an arena and of all columns together.
-#[derive(Clone, Copy)]
-struct Sizes {
-    arena: usize,
-    shared: usize,
-}
-
-impl Sizes {
-    fn bytes(elements: usize) -> usize {
-        ELEMENTS + 4 * elements
-    }
-}
-
-type Made = (Segment, Option<Segment>);
-
-/// Makes this rank's arena, and on the first rank the columns, and hands them to all the others.
-fn offer(neighbours: &Neighbours, rank: usize, world: usize, sizes: Sizes) -> io::Result<Made> {
-    let (arena, arena_file) = Segment::create(Sizes::bytes(sizes.arena), Writers::Owner)?;
-    let mut files: Vec<OwnedFd> = vec![arena_file];
-    let mut shared = None;
-    if rank == 0 {
-        let (segment, file) = Segment::create(Sizes::bytes(sizes.shared), Writers::All)?;
-        shared = Some(segment);
-        files.push(file);
-    }
-    let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-    let to = |peer: usize| {
-        neighbours.get(peer).and_then(Option::as_ref).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotConnected, format!("rank {peer} is on another host"))
-        })
-    };
-    let others = || (0..world).filter(|&peer| peer != rank);
-    others().try_for_each(|peer| to(peer).map(drop))?;
-    others().try_for_each(|peer| to(peer)?.hand(&files))?;
-    Ok((arena, shared))
-}
-
-/// Takes what all who could make theirs have handed over, also if it will not be used: nothing must be left on the way.
-fn attach(
-    neighbours: &Neighbours,
-    offered: io::Result<Made>,
-    made: &[Vec<u8>],
-    rank: usize,
-    sizes: Sizes,
-) -> io::Result<(Vec<Segment>, Segment)> {
-    let mut taken = Vec::new();
-    for (peer, words) in made.iter().enumerate() {
-        if let (Some(Some(neighbour)), true) = (neighbours.get(peer), words.is_empty()) {
-            taken.push((peer, neighbour.take(if peer == 0 { 2 } else { 1 }, PASSING)?));
-        }
-    }
-    let (arena, mut shared) = offered?;
-    let mut mine = Some(arena);
-    let mut arenas = Vec::new();
-    let mut taken = taken.into_iter().peekable();
-    for peer in 0..made.len() {
-        if peer == rank {
-            arenas.extend(mine.take());
-            continue;
-        }
-        let Some((_, files)) = taken.next_if(|(from, _)| *from == peer) else {
-            return Err(io::Error::other(format!("rank {peer} has none")));
-        };
-        arenas.push(Segment::attach(&files[0], Sizes::bytes(sizes.arena), Writers::Owner)?);
-        if let Some(columns) = files.get(1) {
-            shared = Some(Segment::attach(columns, Sizes::bytes(sizes.shared), Writers::All)?);
-        }
-    }
-    Ok((arenas, shared.ok_or_else(|| io::Error::other("rank 0 has none"))?))
 }
 
 /// Elements of a segment.

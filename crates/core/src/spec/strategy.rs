@@ -41,7 +41,8 @@ choice! {
 choice! {
     /// Which schedule carries out an all-reduce.
     Algorithm {
-        /// Chosen from a fixed table by size and number of workers, and recorded.
+        /// On one host in shared memory, without messages; else chosen from a fixed table by size and number of workers.
+        /// The report records it.
         Auto = "auto",
         /// Around a ring in 2 (n - 1) steps; each worker sends 2 (n - 1) / n of the bytes.
         Ring = "ring",
