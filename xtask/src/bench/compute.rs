@@ -163,7 +163,7 @@ impl Comparison {
     fn held(&self) -> bool {
         let (ratio, [ours, theirs]) = self.outcome();
         let wanted = target(&self.work, self.threads);
-        wanted.is_none_or(|wanted| ratio >= wanted && ours <= MEMORY * theirs)
+        wanted.is_none_or(|wanted| ratio >= wanted) && ours <= MEMORY * theirs
     }
 
     fn line(&self) -> String {

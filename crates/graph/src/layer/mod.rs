@@ -3,7 +3,7 @@
 //! ```text
 //! dense UNITS [ACTIVATION]          every result from every number; the last layer's UNITS may be `auto`
 //! conv FILTERS SIZE [stride N] [pad N] [dilation N] [groups N] [ACTIVATION]
-//! pool max|mean SIZE [stride N] [pad N]      pool global      upsample FACTOR      flatten
+//! pool max|mean SIZE [stride N] [pad N]      pool global      upsample FACTOR      flatten      reshape SIZES
 //! batchnorm [synchronized|local]    layernorm          dropout SHARE
 //! embedding WIDTH [positions]       lstm|gru|rnn UNITS         attention HEADS [causal]      last
 //! residual LAYER | LAYER | ...      the layers' answer plus what they read
@@ -23,6 +23,7 @@ mod normalization;
 mod plain;
 mod pool;
 mod recurrent;
+mod reshape;
 mod residual;
 mod words;
 
@@ -38,6 +39,7 @@ pub use normalization::{BatchNormalization, LayerNormalization};
 pub use plain::Plain;
 pub use pool::Pool;
 pub use recurrent::{Cell, Recurrent};
+pub use reshape::Reshape;
 pub use residual::Residual;
 use std::fmt;
 use thalweg_core::spec::nearest::unknown;
@@ -63,6 +65,8 @@ pub enum Layer {
     Recurrent(Recurrent),
     /// Positions that gather from each other.
     Attention(Attention),
+    /// The same numbers in another shape.
+    Reshape(Reshape),
     /// Layers with a way around them.
     Residual(Residual),
     /// Branches side by side.
@@ -72,8 +76,18 @@ pub enum Layer {
 }
 
 /// The kinds a layer list may use, besides the layers that are one word.
-const KINDS: [&str; 9] =
-    ["dense", "conv", "pool", "batchnorm", "layernorm", "embedding", "attention", "residual", "concat"];
+const KINDS: [&str; 10] = [
+    "dense",
+    "conv",
+    "pool",
+    "batchnorm",
+    "layernorm",
+    "embedding",
+    "attention",
+    "reshape",
+    "residual",
+    "concat",
+];
 
 impl Layer {
     /// Reads one layer; the error says what is wrong with it.
@@ -94,6 +108,7 @@ impl Layer {
             }
             "embedding" => Embedding::parse(words(embedding::USAGE)).map(Layer::Embedding),
             "attention" => Attention::parse(words(attention::USAGE)).map(Layer::Attention),
+            "reshape" => Reshape::parse(words(reshape::USAGE)).map(Layer::Reshape),
             "residual" => Residual::parse(rest).map(Layer::Residual),
             "concat" => Concatenation::parse(rest).map(Layer::Concatenation),
             kind => match (Plain::parse(kind, rest), Recurrent::parse(kind, rest)) {
@@ -127,6 +142,7 @@ impl Layer {
             Layer::Embedding(layer) => layer.append(assembly, input),
             Layer::Recurrent(layer) => layer.append(assembly, input),
             Layer::Attention(layer) => layer.append(assembly, input),
+            Layer::Reshape(layer) => layer.append(assembly, input),
             Layer::Residual(layer) => layer.append(assembly, input),
             Layer::Concatenation(layer) => layer.append(assembly, input),
             Layer::Plain(layer) => layer.append(assembly, input),
@@ -145,6 +161,7 @@ impl fmt::Display for Layer {
             Layer::Embedding(layer) => layer.fmt(f),
             Layer::Recurrent(layer) => layer.fmt(f),
             Layer::Attention(layer) => layer.fmt(f),
+            Layer::Reshape(layer) => layer.fmt(f),
             Layer::Residual(layer) => layer.fmt(f),
             Layer::Concatenation(layer) => layer.fmt(f),
             Layer::Plain(layer) => layer.fmt(f),
@@ -209,6 +226,8 @@ mod tests {
             "concat conv 4 1x1 | conv 4 3x3 pad 1 & relu",
             "transpose",
             "flatten",
+            "reshape 7x7x16",
+            "reshape 784",
             "last",
             "softmax",
             "gelu",
@@ -239,6 +258,7 @@ mod tests {
         assert!(complaint(&["batchnorm local synchronized"]).contains("exclude each other"));
         assert!(complaint(&["pool min 2"]).contains("unknown pooling `min`"));
         assert!(complaint(&["dropout 1.5"]).contains("below 1, is `1.5`"));
+        assert!(complaint(&["reshape 7x0"]).contains("`7x0` are no sizes; expected \"reshape HEIGHT"));
         assert!(complaint(&["conv 3 3 stride"]).contains("behind `stride` is missing"));
         assert!(complaint(&["residual dense 3 | dens 4"]).contains("did you mean `dense`?"));
         for text in ["dense 0", "dense 999999999999", "lstm 0", "conv 8 0x3"] {

@@ -188,5 +188,9 @@ case("upsampling", ["conv 2 3x3", "upsample 2", "tanh", "dense auto"], ("image",
 case("transposition", ["embedding 4", "transpose", "dense 3 tanh", "flatten", "dense auto"], ("symbols", 5, 6),
      [(6,), (6, 12), (3,), (3, 5), (6, 4)],
      lambda ids, b1, w1, b0, w0, table: F.linear(torch.tanh(F.linear(table[ids].transpose(1, 2), w0, b0)).flatten(1), w1, b1), 6)
+case("another shape", ["dense 12", "reshape 2x3x2", "conv 2 2x2 tanh", "dense auto"], ("image", 2, 2, 2),
+     [(3,), (3, 4), (2,), (2, 2, 2, 2), (12,), (12, 8)],
+     lambda x, b2, w2, b1, w1, b0, w0: F.linear(flat(torch.tanh(conv(
+         F.linear(flat(x), w0, b0).reshape(ROWS, 2, 3, 2).permute(0, 3, 1, 2), w1, b1))), w2, b2), 3)
 case("softmax", ["flatten", "dense 5", "softmax", "dense auto"], ("image", 2, 2, 2), [(3,), (3, 5), (5,), (5, 8)],
      lambda x, b1, w1, b0, w0: F.linear(F.softmax(F.linear(flat(x), w0, b0), 1), w1, b1), 3)
