@@ -1,7 +1,7 @@
 //! The life of a rank: from its place in the environment to its goodbye.
 
 use crate::beacon::Beacon;
-use crate::control::{self, Line, PULSE};
+use crate::control::{self, Line, PULSE, Patience};
 use crate::engine::environment::{Meeting, Place};
 use crate::inquest::sign;
 use crate::linux;
@@ -37,6 +37,8 @@ pub struct Terms {
     pub step_deadline: Duration,
     /// The longest to wait until all are there.
     pub join_deadline: Duration,
+    /// The longest the others wait for a rank that reads data or files.
+    pub prepare_deadline: Duration,
     /// What is to carry the data between ranks.
     pub carrier: Carrier,
     /// The port rank 0 listens on if a launcher passes it on; 0: any.
@@ -269,13 +271,14 @@ impl Session {
             token: terms.token.clone(),
             deadline: terms.join_deadline,
         };
-        let (beacon, emit, deadline) = (Arc::clone(&self.beacon), Arc::clone(emit), terms.step_deadline);
+        let (beacon, emit) = (Arc::clone(&self.beacon), Arc::clone(emit));
+        let patience = Patience { step: terms.step_deadline, prepare: terms.prepare_deadline };
         let thread = std::thread::spawn(move || {
             let say = |message| emit(Event::Notice { level: Level::Warning, message });
             // On failure every rank that arrived, rank 0 among them, has been told why.
             if let Ok(arrived) = coordinator::gather(&listener, &expected, &say) {
                 drop(listener);
-                control::preside(arrived, deadline, &beacon);
+                control::preside(arrived, patience, &beacon, &say);
             }
         });
         Ok((meeting.unwrap_or_else(|| bound.to_string()), thread))
@@ -300,6 +303,7 @@ impl Session {
             carrier,
             generation,
             step_deadline: terms.step_deadline,
+            prepare_deadline: terms.prepare_deadline,
             seed: terms.seed,
         })
     }
@@ -402,6 +406,7 @@ mod tests {
             token: Vec::new(),
             step_deadline: Duration::from_secs(60),
             join_deadline: Duration::from_secs(60),
+            prepare_deadline: Duration::from_secs(60),
             carrier: Carrier::Tcp,
             port: 0,
         };

@@ -3,7 +3,7 @@
 //! Programs cannot tell: they see the same [`Rank`]. Tests run strategies on it, and simulations any number of ranks.
 
 use crate::beacon::Beacon;
-use crate::rank::{Parts, Rank};
+use crate::rank::{PREPARATION, Parts, Rank};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_comm::host::{self, Neighbours};
@@ -91,6 +91,7 @@ fn each<T: Send>(
             carrier: "mem",
             generation: 1,
             step_deadline,
+            prepare_deadline: PREPARATION,
             seed,
         });
         let result = program(&mut rank);
