@@ -5,17 +5,16 @@ use crate::control::{self, Line, PULSE, Patience};
 use crate::engine::environment::{Meeting, Place};
 use crate::inquest::sign;
 use crate::linux;
+use crate::panics::{guarded, keep_panics};
 use crate::rank::{Emit, Parts, Rank};
 use crate::rendezvous::message::Control;
 use crate::rendezvous::neighbourhood::{self, Connected};
 use crate::rendezvous::{Invitation, coordinator, join, mesh};
 use crate::uplink::Uplink;
-use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thalweg_comm::transport::mem;
@@ -343,41 +342,6 @@ fn listening_address(host: &str, port: u16, local: bool, token: &[u8]) -> Result
         if address.is_ipv6() { std::net::Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() },
         port,
     ))
-}
-
-/// Where the last panic happened and what it said.
-static PANIC: Mutex<Option<String>> = Mutex::new(None);
-
-thread_local! {
-    /// Whether a panic of this thread becomes an error.
-    static GUARDED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Keeps the words and place of a guarded panic for the error that is made of it. All others are printed as ever.
-fn keep_panics() {
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !GUARDED.get() {
-            return usual(panic);
-        }
-        let place =
-            panic.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
-        let words = panic.payload_as_str().unwrap_or("no reason given");
-        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{words}{place}"));
-    }));
-}
-
-/// Does something that may panic; then the panic is the error.
-fn guarded<T>(run: impl FnOnce() -> Result<T>) -> Result<T> {
-    GUARDED.set(true);
-    let result = catch_unwind(AssertUnwindSafe(run));
-    GUARDED.set(false);
-    result.unwrap_or_else(|_| Err(panicked()))
-}
-
-fn panicked() -> Error {
-    let words = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Error::internal(format!("the program panicked: {}", words.unwrap_or_default()))
 }
 
 fn wait_for(thread: &JoinHandle<()>, patience: Duration) {

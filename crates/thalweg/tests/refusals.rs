@@ -68,7 +68,7 @@ fn a_source_that_may_not_be_read() {
     }
     let site = Site::new();
     site.write("secret.csv", GOOD);
-    std::fs::set_permissions(site.path("secret.csv"), std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(site.path("secret.csv"), std::fs::Permissions::from_mode(0o000)).unwrap();
     assert_source_refused(&site, "secret.csv", &[], &["cannot read", "secret.csv", "ermission denied"]);
 }
 

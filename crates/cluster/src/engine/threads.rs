@@ -71,8 +71,11 @@ impl Clock for Virtual {
     }
 }
 
+/// What a rank needs to take part: its connections, its time, and whom it shares memory with.
+type Seat = (Box<dyn Transport>, Arc<dyn Clock>, Neighbours);
+
 fn each<T: Send>(
-    ranks: Vec<(Box<dyn Transport>, Arc<dyn Clock>, Neighbours)>,
+    ranks: Vec<Seat>,
     seed: u64,
     step_deadline: Duration,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
