@@ -5,6 +5,7 @@
 
 use crate::beacon::Beacon;
 use crate::inquest::{Evidence, Inquest, PATIENCE};
+use crate::rendezvous::REMINDER;
 use crate::rendezvous::coordinator::Arrived;
 use crate::rendezvous::message::{Control, receive, send};
 use crate::watch::Watch;
@@ -114,13 +115,25 @@ enum Heard {
     Closed(usize),
 }
 
-/// The coordinator's side. Returns when all ranks have left.
-pub fn preside(arrived: Vec<Arrived>, deadline: Duration, beacon: &Beacon) {
+/// The waits between ranks after which something is said or done.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// The longest a rank may hold up a step.
+    pub step: Duration,
+    /// The longest the others wait for a rank that reads data or files.
+    pub prepare: Duration,
+}
+
+/// Seconds between two reminders of a rank that prepares; the first comes earlier.
+const NEXT_REMINDER: f64 = 30.0;
+
+/// The coordinator's side. Returns when all ranks have left. `say` hears whom the others wait for.
+pub fn preside(arrived: Vec<Arrived>, patience: Patience, beacon: &Beacon, say: &dyn Fn(String)) {
     let world = arrived.len();
     let mut inquest = Inquest::new(world, PATIENCE);
     let (sender, receiver) = channel();
     let mut streams = Vec::new();
-    let mut watch = Watch::new(world, deadline, deadline);
+    let mut watch = Watch::new(world, patience.step, patience.step, patience.prepare);
     for here in arrived {
         let rank = here.member.rank;
         watch.expect(rank, Duration::ZERO, Phase::Preparing);
@@ -133,8 +146,8 @@ pub fn preside(arrived: Vec<Arrived>, deadline: Duration, beacon: &Beacon) {
         streams.push(here.stream);
     }
     drop(sender);
-    Chair { watch, inquest, streams, present: vec![true; world], start: Instant::now(), verdict: None }
-        .run(&receiver, beacon);
+    let (present, start, reminder) = (vec![true; world], Instant::now(), REMINDER.as_secs_f64());
+    Chair { watch, inquest, streams, present, start, verdict: None, reminder }.run(&receiver, beacon, say);
 }
 
 fn read(mut reader: TcpStream, rank: usize, sender: &Sender<Heard>) {
@@ -154,10 +167,12 @@ struct Chair {
     present: Vec<bool>,
     start: Instant,
     verdict: Option<Instant>,
+    /// Seconds of waiting for a rank that prepares after which it is told next.
+    reminder: f64,
 }
 
 impl Chair {
-    fn run(mut self, receiver: &Receiver<Heard>, beacon: &Beacon) {
+    fn run(mut self, receiver: &Receiver<Heard>, beacon: &Beacon, say: &dyn Fn(String)) {
         let mut last_pulse = Instant::now();
         let mut last_tick = Instant::now();
         loop {
@@ -176,6 +191,7 @@ impl Chair {
                 last_pulse = Instant::now();
                 self.broadcast(&Control::Pulse(beacon.pulse()));
             }
+            self.remind(say);
             if let Some(when) = self.verdict {
                 if when.elapsed() > Duration::from_secs(2) {
                     return;
@@ -194,6 +210,23 @@ impl Chair {
             if !self.present.contains(&true) {
                 return;
             }
+        }
+    }
+
+    /// Says whom the others wait for, once it takes long.
+    fn remind(&mut self, say: &dyn Fn(String)) {
+        match self.watch.awaited() {
+            Some((rank, pulse, waited)) if waited >= self.reminder => {
+                self.reminder = waited + NEXT_REMINDER;
+                say(format!(
+                    "waiting for {}: {} for {:.0} s",
+                    self.inquest.who(rank),
+                    pulse.name,
+                    pulse.since
+                ));
+            }
+            Some(_) => {}
+            None => self.reminder = REMINDER.as_secs_f64(),
         }
     }
 
@@ -233,5 +266,59 @@ impl Chair {
             // Whoever cannot hear it has gone, and is noticed by its reader.
             let _ = send(stream, message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rendezvous::message::Member;
+    use std::net::TcpListener;
+
+    /// A rank's end of a connection, and the coordinator's.
+    fn connected(rank: usize) -> (TcpStream, Arrived) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let data = listener.local_addr().unwrap();
+        let near = TcpStream::connect(data).unwrap();
+        let member = Member { rank, host: "box".into(), process: 17, data, identity: None };
+        (near, Arrived { member, stream: listener.accept().unwrap().0 })
+    }
+
+    #[test]
+    fn a_rank_that_does_not_get_done_with_its_data_is_told_and_then_named() {
+        let ((mut waiting, first), (mut reading, second)) = (connected(0), connected(1));
+        let said = Mutex::new(Vec::new());
+        let patience = Patience { step: Duration::from_secs(60), prepare: Duration::from_millis(50) };
+        let verdict = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                preside(vec![first, second], patience, &Beacon::default(), &|text| {
+                    said.lock().unwrap().push(text)
+                })
+            });
+            let pulse = |phase, name: &str, since| {
+                Control::Pulse(Pulse { phase, name: name.into(), since, ..Pulse::default() })
+            };
+            send(&mut reading, &pulse(Phase::Preparing, "reading the data", 12.0)).unwrap();
+            send(&mut waiting, &pulse(Phase::Exchanging, "all-gather of data set", 11.0)).unwrap();
+            let verdict = loop {
+                if let Control::Abort(error) = receive::<Control>(&mut waiting).unwrap() {
+                    break error;
+                }
+            };
+            send(&mut waiting, &Control::Goodbye).unwrap();
+            send(&mut reading, &Control::Goodbye).unwrap();
+            verdict
+        });
+        assert_eq!(
+            said.into_inner().unwrap(),
+            ["waiting for rank 1 on box (pid 17): reading the data for 12 s"]
+        );
+        assert_eq!(
+            verdict.message,
+            "rank 1 on box (pid 17) has been busy with reading the data for 12.0 s while the others waited; \
+             rank 0 waited for it in all-gather of data set"
+        );
+        assert_eq!(verdict.culprit.unwrap().rank, 1);
+        assert!(verdict.hint.unwrap().contains("fault.prepare_deadline"));
     }
 }

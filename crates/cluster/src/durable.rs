@@ -1,29 +1,39 @@
 //! Files that are there whole or not at all, even if the power fails.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use thalweg_core::{Error, Result};
 
 /// Writes a file beside its place and moves it there once it is safely on disk.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_whole(path, |file| file.write_all(bytes).map_err(|error| unwritable(path, &error)))
+}
+
+/// The same for what is too large for memory, or not yet known: nothing is left if `write` fails.
+pub fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> Result<()>) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let beside = path.with_file_name(name);
-    let written = File::create(&beside).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
+    let failed = |error: std::io::Error| unwritable(path, &error);
+    let written = File::create(&beside).map_err(failed).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        write(&mut file)?;
+        file.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all()).map_err(failed)
     });
-    let moved = written.and_then(|()| fs::rename(&beside, path)).and_then(|()| {
+    let moved = written.and_then(|()| fs::rename(&beside, path).map_err(failed)).and_then(|()| {
         // The new name must be on disk too, before anything older is taken away.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
     });
-    moved.map_err(|error| {
+    moved.inspect_err(|_| {
         // Best effort: the half-written file is worth nothing to anybody.
         let _ = fs::remove_file(&beside);
-        Error::io(format!("cannot write {}", path.display()), &error)
     })
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+    Error::io(format!("cannot write {}", path.display()), error)
 }
 
 #[cfg(test)]
@@ -34,5 +44,21 @@ mod tests {
     fn a_folder_that_cannot_be_written_says_which() {
         let error = write_atomically(Path::new("/nowhere/at/all"), b"x").unwrap_err();
         assert!(error.message.contains("/nowhere/at/all"), "{error}");
+    }
+
+    #[test]
+    fn a_file_whose_writer_gives_up_stays_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("answers.csv");
+        write_atomically(&path, b"old").unwrap();
+        let error = write_whole(&path, |file| {
+            file.write_all(b"half").unwrap();
+            Err(Error::data("row 3 makes no sense"))
+        });
+        assert_eq!(error.unwrap_err().message, "row 3 makes no sense");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+        write_whole(&path, |file| file.write_all(b"new").map_err(|error| unwritable(&path, &error))).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
     }
 }

@@ -69,6 +69,9 @@ pub const PATIENCE: Duration = Duration::from_millis(300);
 /// rank saw.
 pub const PATIENCE_FOR_A_VERDICT: Duration = Duration::from_secs(1);
 
+/// What to do about a rank that does not get done with its data.
+const PREPARING: &str = "look at the disk or network file system it reads from; fault.prepare_deadline sets how long the others wait";
+
 /// Collects evidence and comes to a verdict.
 pub struct Inquest {
     /// Host and process of each rank, as far as known: `box (pid 17)`.
@@ -92,6 +95,16 @@ impl Inquest {
         if let Some(slot) = self.names.get_mut(rank) {
             *slot = Some(name);
         }
+    }
+
+    /// `rank 3 on box (pid 17)`.
+    pub fn who(&self, rank: usize) -> String {
+        let on = self
+            .names
+            .get(rank)
+            .and_then(Option::as_ref)
+            .map_or(String::new(), |place| format!(" on {place}"));
+        format!("rank {rank}{on}")
     }
 
     /// What a rank is doing.
@@ -181,29 +194,31 @@ impl Inquest {
             }
         };
         let place = self.names.get(rank).cloned().flatten();
-        let on = place.as_ref().map_or(String::new(), |place| format!(" on {place}"));
         let waited = self.waited_for(rank);
         // The culprit's last pulse may be a moment old; those who waited know in which step they did.
         let step = waited.as_ref().map_or(0, |(_, wait)| wait.step).max(pulse.step);
+        let preparing = matches!(best, Evidence::Stuck { .. }) && pulse.phase == Phase::Preparing;
         let at = match (pulse.phase, step) {
+            (_, 0) if preparing => String::new(),
             (Phase::Starting | Phase::Preparing, 0) => " while it was starting".to_string(),
             _ => format!(" at step {step}"),
         };
-        let mut message = format!("rank {rank}{on} {cause}{at}");
+        let mut message = format!("{} {cause}{at}", self.who(rank));
         if let Some((ranks, wait)) = &waited {
             message += &format!("; {} waited for it in {}", crate::rendezvous::ranks(ranks), wait.name);
         }
         // A rank that is silent before the ranks have met did not arrive.
         let arriving = matches!(best, Evidence::Silent { .. }) && pulse.phase == Phase::Starting;
         let kind = if arriving { Kind::Rendezvous } else { Kind::RankFailed };
-        Error::new(kind, message).blame(Culprit {
+        let error = Error::new(kind, message).blame(Culprit {
             rank,
             host: place.map(|place| place.split(' ').next().unwrap_or("").to_string()),
             step: Some(step),
             operation: Some(waited.map_or(pulse, |(_, wait)| wait).name.clone()),
             cause,
             detect_s: None,
-        })
+        });
+        if preparing { error.hint(PREPARING) } else { error }
     }
 
     /// The ranks that waited for the culprit, and in which operation: as they say themselves, or as last seen. What one

@@ -12,6 +12,7 @@ mod correspondence;
 pub mod durable;
 pub mod engine;
 pub mod inquest;
+mod panics;
 pub mod rank;
 pub mod rendezvous;
 pub mod session;

@@ -19,8 +19,8 @@ use thalweg_core::{Culprit, Error, Kind, Result, Rng};
 /// Where a rank's events go.
 pub type Emit = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// The longest anybody may be busy with data or files. Who is silent is noticed much earlier, by its pulse.
-const PREPARATION: Duration = Duration::from_secs(3600);
+/// How long ranks that are threads of one process wait for one that reads data or files.
+pub(crate) const PREPARATION: Duration = Duration::from_secs(3600);
 
 /// How long a rank that lost a neighbour waits to hear why.
 const REASON: Duration = Duration::from_millis(800);
@@ -45,6 +45,8 @@ pub struct Parts {
     pub generation: u32,
     /// The longest a rank may hold up a step.
     pub step_deadline: Duration,
+    /// The longest the others wait for a rank that reads data or files.
+    pub prepare_deadline: Duration,
     /// Seed of the job.
     pub seed: u64,
 }
@@ -101,6 +103,12 @@ impl Rank {
     /// Machine of each rank.
     pub fn hosts(&self) -> &[String] {
         &self.parts.hosts
+    }
+
+    /// How many ranks share this one's machine, itself included.
+    pub fn local_world(&self) -> usize {
+        let hosts = &self.parts.hosts;
+        hosts.iter().filter(|host| Some(*host) == hosts.get(self.index())).count().max(1)
     }
 
     /// Time since some fixed moment.
@@ -313,7 +321,7 @@ impl Rank {
         let start = self.now();
         let tag = Tag { generation: self.parts.generation, operation: self.operation, tensor: 0 };
         // The watch decides at the deadline whom to blame; this is the net below it.
-        let patience = if self.training { self.parts.step_deadline } else { PREPARATION };
+        let patience = if self.training { self.parts.step_deadline } else { self.parts.prepare_deadline };
         let result = run(self, tag, patience + patience / 4 + Duration::from_secs(1));
         let took = self.now() - start;
         if self.training {
@@ -373,6 +381,7 @@ pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
             carrier: "mem",
             generation: 1,
             step_deadline,
+            prepare_deadline: PREPARATION,
             seed: 0,
         })
     };
@@ -384,4 +393,20 @@ fn host_numbers(parts: &Parts) -> Vec<usize> {
     let hosts = &parts.hosts;
     let first = |host: Option<&String>| hosts.iter().position(|other| Some(other) == host).unwrap_or(0);
     (0..parts.transport.world()).map(|rank| first(hosts.get(rank))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ranks_of_the_same_machine_share_it() {
+        let mut ranks = in_memory(3, Duration::from_secs(1));
+        assert_eq!(ranks[0].local_world(), 3);
+        for rank in &mut ranks {
+            rank.parts.hosts = ["one", "other", "one"].map(String::from).to_vec();
+        }
+        let shared: Vec<usize> = ranks.iter().map(Rank::local_world).collect();
+        assert_eq!(shared, [2, 1, 2]);
+    }
 }

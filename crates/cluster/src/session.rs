@@ -1,21 +1,20 @@
 //! The life of a rank: from its place in the environment to its goodbye.
 
 use crate::beacon::Beacon;
-use crate::control::{self, Line, PULSE};
+use crate::control::{self, Line, PULSE, Patience};
 use crate::engine::environment::{Meeting, Place};
 use crate::inquest::sign;
 use crate::linux;
+use crate::panics::{guarded, keep_panics};
 use crate::rank::{Emit, Parts, Rank};
 use crate::rendezvous::message::Control;
 use crate::rendezvous::neighbourhood::{self, Connected};
 use crate::rendezvous::{Invitation, coordinator, join, mesh};
 use crate::uplink::Uplink;
-use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thalweg_comm::transport::mem;
@@ -37,6 +36,8 @@ pub struct Terms {
     pub step_deadline: Duration,
     /// The longest to wait until all are there.
     pub join_deadline: Duration,
+    /// The longest the others wait for a rank that reads data or files.
+    pub prepare_deadline: Duration,
     /// What is to carry the data between ranks.
     pub carrier: Carrier,
     /// The port rank 0 listens on if a launcher passes it on; 0: any.
@@ -269,13 +270,14 @@ impl Session {
             token: terms.token.clone(),
             deadline: terms.join_deadline,
         };
-        let (beacon, emit, deadline) = (Arc::clone(&self.beacon), Arc::clone(emit), terms.step_deadline);
+        let (beacon, emit) = (Arc::clone(&self.beacon), Arc::clone(emit));
+        let patience = Patience { step: terms.step_deadline, prepare: terms.prepare_deadline };
         let thread = std::thread::spawn(move || {
             let say = |message| emit(Event::Notice { level: Level::Warning, message });
             // On failure every rank that arrived, rank 0 among them, has been told why.
             if let Ok(arrived) = coordinator::gather(&listener, &expected, &say) {
                 drop(listener);
-                control::preside(arrived, deadline, &beacon);
+                control::preside(arrived, patience, &beacon, &say);
             }
         });
         Ok((meeting.unwrap_or_else(|| bound.to_string()), thread))
@@ -300,6 +302,7 @@ impl Session {
             carrier,
             generation,
             step_deadline: terms.step_deadline,
+            prepare_deadline: terms.prepare_deadline,
             seed: terms.seed,
         })
     }
@@ -341,41 +344,6 @@ fn listening_address(host: &str, port: u16, local: bool, token: &[u8]) -> Result
     ))
 }
 
-/// Where the last panic happened and what it said.
-static PANIC: Mutex<Option<String>> = Mutex::new(None);
-
-thread_local! {
-    /// Whether a panic of this thread becomes an error.
-    static GUARDED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Keeps the words and place of a guarded panic for the error that is made of it. All others are printed as ever.
-fn keep_panics() {
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !GUARDED.get() {
-            return usual(panic);
-        }
-        let place =
-            panic.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
-        let words = panic.payload_as_str().unwrap_or("no reason given");
-        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{words}{place}"));
-    }));
-}
-
-/// Does something that may panic; then the panic is the error.
-fn guarded<T>(run: impl FnOnce() -> Result<T>) -> Result<T> {
-    GUARDED.set(true);
-    let result = catch_unwind(AssertUnwindSafe(run));
-    GUARDED.set(false);
-    result.unwrap_or_else(|_| Err(panicked()))
-}
-
-fn panicked() -> Error {
-    let words = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Error::internal(format!("the program panicked: {}", words.unwrap_or_default()))
-}
-
 fn wait_for(thread: &JoinHandle<()>, patience: Duration) {
     let end = Instant::now() + patience;
     while !thread.is_finished() && Instant::now() < end {
@@ -402,6 +370,7 @@ mod tests {
             token: Vec::new(),
             step_deadline: Duration::from_secs(60),
             join_deadline: Duration::from_secs(60),
+            prepare_deadline: Duration::from_secs(60),
             carrier: Carrier::Tcp,
             port: 0,
         };

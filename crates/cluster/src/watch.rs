@@ -1,7 +1,8 @@
 //! Who holds up the job: a pure decision over the ranks' pulses.
 //!
 //! A rank that gives no sign of life for the deadline is silent, whatever the others do. A rank that lives but
-//! computes for longer than the deadline while others wait for it holds them up. Those who wait are never blamed.
+//! computes for longer than the deadline while others wait for it holds them up; reading data or files it has longer,
+//! and meanwhile the others can be told whom they wait for. Those who wait are never blamed.
 
 use crate::inquest::Evidence;
 use std::time::Duration;
@@ -12,6 +13,8 @@ pub struct Watch {
     deadline: Duration,
     /// How long a rank may be silent while the ranks still look for each other.
     start_deadline: Duration,
+    /// How long the others wait for a rank that reads data or files.
+    prepare_deadline: Duration,
     ranks: Vec<Heard>,
     /// When this watcher last woke from a sleep of its own.
     awake_since: Duration,
@@ -27,12 +30,18 @@ struct Heard {
 
 impl Watch {
     /// Watches so many ranks.
-    pub fn new(world: usize, deadline: Duration, start_deadline: Duration) -> Watch {
+    pub fn new(
+        world: usize,
+        deadline: Duration,
+        start_deadline: Duration,
+        prepare_deadline: Duration,
+    ) -> Watch {
         // A little before the deadline, so that the job has ended by then.
         let deadline = deadline - deadline.min(Duration::from_secs(2)) / 10;
         Watch {
             deadline,
             start_deadline,
+            prepare_deadline,
             ranks: vec![Heard::default(); world],
             awake_since: Duration::ZERO,
             met: false,
@@ -86,12 +95,27 @@ impl Watch {
         self.ranks.get(rank)?.last.as_ref().map(|(_, pulse)| pulse)
     }
 
+    /// The rank that has read data or files for the longest while others wait, what it does, and for how many seconds
+    /// they have waited.
+    pub fn awaited(&self) -> Option<(usize, &Pulse, f64)> {
+        let pulses = || self.heard_of().map(|(rank, (_, pulse))| (rank, pulse));
+        let waiting = pulses().filter(|(_, pulse)| pulse.phase == Phase::Exchanging);
+        let waited = waiting.map(|(_, pulse)| pulse.since).max_by(f64::total_cmp)?;
+        let (rank, pulse) = pulses()
+            .filter(|(_, pulse)| pulse.phase == Phase::Preparing)
+            .max_by(|(_, one), (_, other)| one.since.total_cmp(&other.since))?;
+        Some((rank, pulse, waited.min(pulse.since)))
+    }
+
+    fn heard_of(&self) -> impl Iterator<Item = (usize, &(Duration, Pulse))> {
+        self.ranks.iter().enumerate().filter_map(|(rank, heard)| heard.last.as_ref().map(|last| (rank, last)))
+    }
+
     /// Whoever holds up the job at this moment.
     pub fn verdict(&self, now: Duration) -> Option<Evidence> {
-        let heard =
-            || self.ranks.iter().enumerate().filter_map(|(rank, h)| h.last.as_ref().map(|last| (rank, last)));
         let silence = |when: &Duration| now.saturating_sub(*when);
-        let silent = heard()
+        let silent = self
+            .heard_of()
             .filter(|(_, (when, pulse))| {
                 let starting = pulse.phase == Phase::Starting;
                 silence(when) >= if starting { self.start_deadline } else { self.deadline }
@@ -104,17 +128,22 @@ impl Watch {
                 pulse: pulse.clone(),
             });
         }
+        self.stuck(now, Phase::Computing, self.deadline)
+            .or_else(|| self.stuck(now, Phase::Preparing, self.prepare_deadline))
+    }
+
+    /// Whoever has been in a phase for too long while others waited for as long.
+    fn stuck(&self, now: Duration, phase: Phase, deadline: Duration) -> Option<Evidence> {
         // How long a rank has waited may contain a sleep of the whole machine: only what was seen awake counts.
-        if now.saturating_sub(self.awake_since) < self.deadline {
+        if now.saturating_sub(self.awake_since) < deadline {
             return None;
         }
-        let deadline = self.deadline.as_secs_f64();
-        let waiting = |pulse: &Pulse| pulse.phase == Phase::Exchanging && pulse.since >= deadline;
-        if !heard().any(|(_, (_, pulse))| waiting(pulse)) {
+        let long = |pulse: &Pulse, phase| pulse.phase == phase && pulse.since >= deadline.as_secs_f64();
+        if !self.heard_of().any(|(_, (_, pulse))| long(pulse, Phase::Exchanging)) {
             return None;
         }
-        heard()
-            .filter(|(_, (_, pulse))| pulse.phase == Phase::Computing && pulse.since >= deadline)
+        self.heard_of()
+            .filter(|(_, (_, pulse))| long(pulse, phase))
             .min_by_key(|(rank, (_, pulse))| (pulse.operation, *rank))
             .map(|(rank, (_, pulse))| Evidence::Stuck { rank, pulse: pulse.clone() })
     }
@@ -133,7 +162,7 @@ mod tests {
     }
 
     fn watch() -> Watch {
-        Watch::new(4, at(2.2), at(30.0))
+        Watch::new(4, at(2.2), at(30.0), at(600.0))
     }
 
     #[test]
@@ -195,11 +224,23 @@ mod tests {
     }
 
     #[test]
-    fn long_preparation_is_nobodys_fault() {
+    fn long_preparation_is_told_and_has_a_deadline_of_its_own() {
         let mut watch = watch();
+        assert_eq!(watch.awaited(), None);
         watch.heard(1, at(9.0), pulse(Phase::Preparing, 0, 9.0));
+        watch.heard(2, at(9.0), pulse(Phase::Preparing, 0, 8.5));
+        assert_eq!(watch.awaited(), None, "nobody waits");
         watch.heard(0, at(9.0), pulse(Phase::Exchanging, 1, 8.0));
         assert_eq!(watch.verdict(at(9.1)), None);
+        assert!(matches!(watch.awaited(), Some((1, _, 8.0))));
+        let later = |watch: &mut Watch, waited: f64| {
+            watch.heard(2, at(610.0), pulse(Phase::Exchanging, 1, 1.0));
+            watch.heard(1, at(610.0), pulse(Phase::Preparing, 0, 610.0));
+            watch.heard(0, at(610.0), pulse(Phase::Exchanging, 1, waited));
+            watch.verdict(at(610.1))
+        };
+        assert_eq!(later(&mut watch, 599.0), None);
+        assert!(matches!(later(&mut watch, 600.0), Some(Evidence::Stuck { rank: 1, .. })));
     }
 
     #[test]

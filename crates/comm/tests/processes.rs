@@ -84,7 +84,7 @@ fn work(transport: &mut Shm, neighbours: &Neighbours) {
     let fault = commons.all_reduce(LENGTH, terms(transport, LAST)).expect_err("one was killed");
     assert_eq!(fault.peer, Some(2), "{fault}");
     assert!(matches!(fault.cause, Cause::Closed | Cause::Reported { .. }), "{fault}");
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() < PLENTY, "{:?}", start.elapsed());
 }
 
 /// The part of a rank that is started by the test below; without its environment there is nothing to do.

@@ -13,7 +13,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -74,14 +74,15 @@ impl Team {
     /// A team of that many threads, the caller's included; those of one process who ask for the same get the same.
     /// `ranks` is how many processes like this one share the machine.
     pub fn of(threads: usize, ranks: usize) -> Arc<Team> {
-        static TEAMS: Mutex<Vec<(usize, Weak<Team>)>> = Mutex::new(Vec::new());
+        static TEAMS: Mutex<Vec<([usize; 2], Weak<Team>)>> = Mutex::new(Vec::new());
         let threads = threads.clamp(1, MOST_SHARES);
+        let wanted = [threads, ranks];
         let mut teams = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
         teams.retain(|(_, team)| team.strong_count() > 0);
-        let known = teams.iter().find(|(size, _)| *size == threads).and_then(|(_, team)| team.upgrade());
+        let known = teams.iter().find(|(asked, _)| *asked == wanted).and_then(|(_, team)| team.upgrade());
         known.unwrap_or_else(|| {
             let team = Arc::new(Team::new(threads, ranks, false));
-            teams.push((threads, Arc::downgrade(&team)));
+            teams.push((wanted, Arc::downgrade(&team)));
             team
         })
     }
@@ -143,8 +144,13 @@ impl Team {
 
     /// Calls the task once for every share; returns when all are done.
     pub fn run(&self, shares: usize, task: &Task<'_>) {
-        let busy = self.busy.try_lock();
-        let (Some(board), Ok(_busy), 2..=MOST_SHARES) = (&self.board, &busy, shares) else {
+        let busy = match self.busy.try_lock() {
+            Ok(busy) => Some(busy),
+            // A task panicked, and all its shares were done before the panic went on: the board is free.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let (Some(board), Some(_busy), 2..=MOST_SHARES) = (&self.board, &busy, shares) else {
             return (0..shares).for_each(task);
         };
         board.put_up(shares, task);
@@ -345,7 +351,19 @@ mod tests {
         let caught =
             catch_unwind(AssertUnwindSafe(|| team.each(&mut items, |share, _| assert_ne!(share, 5))));
         assert!(caught.is_err());
+        let put_up = || team.board.as_ref().map(|board| board.state.load(Ordering::SeqCst) >> 32);
+        let before = put_up();
         team.each(&mut items, |_, item| *item = 1);
         assert_eq!(items, [1; 8]);
+        assert_eq!(put_up(), before.map(|number| number + 1), "the helpers were asked again");
+    }
+
+    #[test]
+    fn teams_are_shared_by_those_who_ask_for_the_same() {
+        let team = Team::of(3, 1);
+        assert!(Arc::ptr_eq(&team, &Team::of(3, 1)));
+        let crowded = Team::of(3, 1_000_000);
+        assert!(!Arc::ptr_eq(&team, &crowded));
+        assert!(!crowded.board.as_ref().is_some_and(|board| board.spins), "no core for every thread");
     }
 }

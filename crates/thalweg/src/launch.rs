@@ -192,8 +192,8 @@ fn plan(trainer: &Trainer, job: &Job, folder: &Path, resumes: bool) -> Result<Pl
             std::iter::once(program.into_os_string()).chain(std::env::args_os().skip(1)).collect()
         }
     };
-    let Terms { step_deadline, join_deadline, .. } = terms(job, trainer.nodes.is_none());
-    Ok(Plan { command, variables, ranks, world, master, step_deadline, join_deadline })
+    let Terms { step_deadline, join_deadline, prepare_deadline, .. } = terms(job, trainer.nodes.is_none());
+    Ok(Plan { command, variables, ranks, world, master, step_deadline, join_deadline, prepare_deadline })
 }
 
 /// A secret for the workers of one launcher.
@@ -211,6 +211,7 @@ fn terms(job: &Job, local: bool) -> Terms {
         token: std::env::var_os("THALWEG_TOKEN").unwrap_or_default().into_encoded_bytes(),
         step_deadline: job.spec.fault.step_deadline,
         join_deadline: job.spec.fault.join_deadline.or(deadline),
+        prepare_deadline: job.spec.fault.prepare_deadline,
         carrier: job.spec.exchange.transport,
         port: u16::try_from(job.spec.engine.port).unwrap_or(PORT),
     }

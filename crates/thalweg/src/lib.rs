@@ -32,6 +32,6 @@ pub use thalweg_core::{
     report::Report,
 };
 pub use thalweg_data::Data;
-pub use thalweg_graph::{Activation, Network};
+pub use thalweg_graph::{Activation, Network, Team};
 pub use thalweg_train::Recipe;
 pub use trainer::Trainer;

@@ -1,6 +1,7 @@
 //! What can go wrong is found out before anything starts, if possible.
 
 use std::path::Path;
+use std::sync::Arc;
 use thalweg_cluster::checkpoint::{self, Checkpoint};
 use thalweg_core::spec::{Job, Layers};
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
@@ -23,7 +24,7 @@ pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Resul
         return Err(Error::job(format!("train.target.accuracy: {what} has no accuracy"))
             .hint("use train.target.loss"));
     }
-    let model = recipe.model(&data.schema)?;
+    let model = recipe.model(&data.schema, &Arc::default())?;
     check_parts(job, model.as_ref())?;
     if let Some(folder) = resume {
         check_checkpoint(job, &digest(&data)?, model.layout(), folder)?;

@@ -3,6 +3,7 @@
 use crate::preflight::nothing_started;
 use std::cell::RefCell;
 use std::path::Path;
+use std::sync::Arc;
 use thalweg_core::spec::model::ModelSpec;
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::Data;
@@ -14,15 +15,12 @@ use thalweg_train::Recipe;
 pub struct JobRecipe {
     model: ModelSpec,
     options: Options,
-    /// Threads of each worker, and workers.
-    threads: [usize; 2],
 }
 
 impl JobRecipe {
     /// For a job.
     pub fn new(job: &JobSpec) -> JobRecipe {
-        let threads = [job.engine.threads, job.engine.workers];
-        JobRecipe { model: job.model.clone(), options: Options::of(job), threads }
+        JobRecipe { model: job.model.clone(), options: Options::of(job) }
     }
 
     /// The network for a data set.
@@ -65,9 +63,8 @@ impl Recipe for JobRecipe {
         data.schema.reconstruct = self.model.reconstructs();
         Ok(data)
     }
-    fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
-        let [threads, ranks] = self.threads;
-        Ok(Box::new(self.network(schema)?.with_team(Team::of(threads, ranks))))
+    fn model(&self, schema: &Schema, team: &Arc<Team>) -> Result<Box<dyn Model>> {
+        Ok(Box::new(self.network(schema)?.with_team(Arc::clone(team))))
     }
     fn layers(&self, schema: &Schema) -> Result<Vec<String>> {
         match (self.model.zoo, &self.model.onnx) {
@@ -99,8 +96,8 @@ impl Recipe for Opened<'_> {
         let opened = self.data.borrow_mut().take();
         opened.map_or_else(|| self.recipe.data(job), Ok)
     }
-    fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
-        self.recipe.model(schema)
+    fn model(&self, schema: &Schema, team: &Arc<Team>) -> Result<Box<dyn Model>> {
+        self.recipe.model(schema, team)
     }
     fn layers(&self, schema: &Schema) -> Result<Vec<String>> {
         self.recipe.layers(schema)
@@ -134,10 +131,10 @@ impl Recipe for OwnRecipe {
             None => self.job_recipe()?.data(job),
         }
     }
-    fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
+    fn model(&self, schema: &Schema, team: &Arc<Team>) -> Result<Box<dyn Model>> {
         match &self.model {
             Some(build) => build(schema),
-            None => self.job_recipe()?.model(schema),
+            None => self.job_recipe()?.model(schema, team),
         }
     }
     fn layers(&self, schema: &Schema) -> Result<Vec<String>> {

@@ -214,6 +214,31 @@ fn a_job_is_written_for_what_can_be_learned() {
     let ended = site.run(&["init", "text.csv"]);
     ended.assert_error(2, &["no column to learn from besides `c0`; `c1` is left out: different in almost"]);
     assert!(!site.path("text.toml").exists());
+    site.write("one.csv", "a,label\n1,yes\n2,yes\n3,yes\n");
+    let ended = site.run(&["init", "one.csv"]);
+    ended.assert_error(2, &["every row has the same label `yes` in column `label`"]);
+    ended.assert_advice("at least two classes");
+    assert!(!site.path("one.toml").exists());
+}
+
+#[test]
+fn answers_go_to_a_file_whole_or_not_at_all() {
+    let site = Site::new();
+    let rows: String = (0..600).map(|n| format!("{} {}:1.5 7:{}\n", n % 2, n % 5 + 1, n % 2)).collect();
+    site.write("rows.svmlight", &rows);
+    let short = ["--set", "data.source=rows.svmlight", "--set", "train.max_steps=5"];
+    site.succeed(&[&["train", "--quiet", "--out", "run"], &short[..]].concat());
+    site.succeed(&["predict", "run", "rows.svmlight", "--out", "answers.csv"]);
+    let answers = std::fs::read_to_string(site.path("answers.csv")).unwrap();
+    assert_eq!((answers.lines().count(), answers.lines().next()), (601, Some("prediction,probability")));
+    // More than is answered at once, then one that makes no sense.
+    let rows = "{\"1\": 1.5}\n".repeat(600) + "{\"1\": \"abc\"}\n";
+    site.write("rows.jsonl", rows);
+    let ended = site.run(&["predict", "run", "rows.jsonl", "--out", "answers.csv"]);
+    ended.assert_error(2, &["row 601"]);
+    assert_eq!(std::fs::read_to_string(site.path("answers.csv")).unwrap(), answers, "the old ones stay");
+    let left = std::fs::read_dir(site.path(".")).unwrap().flatten().map(|entry| entry.file_name());
+    assert!(!left.into_iter().any(|name| name.to_string_lossy().ends_with(".tmp")));
 }
 
 #[test]

@@ -1,9 +1,14 @@
-//! The example of a user's own network and data: it works, and it is as short as promised.
+//! A program with a network and data of its own: the example works and is as short as promised, and data that one rank
+//! never gets is that rank's fault.
 
 mod harness;
 
 use harness::{PATIENCE, Process, Site, skip};
 use std::path::Path;
+use thalweg::{Data, Targets, Trainer};
+
+/// Set for the program whose rank 1 never has its data: how long the others wait.
+const HANGS: &str = "TEST_HANGS";
 
 #[test]
 fn the_example_trains_its_own_model_on_two_workers() {
@@ -31,4 +36,38 @@ fn the_example_is_short() {
         return skip(format_args!("{} is not part of this copy", path.display()));
     };
     assert!(text.lines().count() < 40, "{} lines", text.lines().count());
+}
+
+/// The program that the test below starts; without its variable there is nothing to do.
+#[test]
+fn a_program_whose_rank_1_never_has_its_data() {
+    let Ok(deadline) = std::env::var(HANGS) else { return };
+    let deadline = format!("fault.prepare_deadline={deadline}");
+    let trainer = Trainer::new("stuck").quiet(true).set("engine.workers=3").set(&deadline).data(|job| {
+        while std::env::var("RANK").is_ok_and(|rank| rank == "1") {
+            std::thread::park();
+        }
+        let rows = (0..100).map(|row| row as f32).collect();
+        Data::in_memory(1, rows, Targets::Values(vec![1.0; 100]), 0.2, job.train.seed)
+    });
+    println!("told: {}", trainer.run().unwrap_err());
+}
+
+#[test]
+fn a_rank_that_never_has_its_data_is_named() {
+    let site = Site::new();
+    let program = std::env::current_exe().unwrap();
+    let mut command =
+        site.program(program, &["--exact", "a_program_whose_rank_1_never_has_its_data", "--nocapture"]);
+    command.env(HANGS, "1s");
+    let ended = Process::start(command).end(PATIENCE);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let told = ended.stdout.lines().find(|line| line.contains("told: ")).unwrap_or_default();
+    for part in
+        ["told: rank 1 on ", " has been busy with reading the data for ", "waited for it in all-gather"]
+    {
+        assert!(told.contains(part), "{part:?} is missing in {told:?}");
+    }
+    assert_eq!(site.report("runs/stuck-1")["failures"][0]["rank"], 1);
+    site.assert_empty();
 }

@@ -3,7 +3,8 @@
 
 mod harness;
 
-use harness::{Ended, LIMIT, Process, Site};
+use harness::{Ended, LIMIT, Process, Site, skip};
+use std::os::unix::fs::PermissionsExt;
 
 const GOOD: &str = "a,b,label\n1,2,yes\n2,3,no\n3,4,yes\n4,4,no\n5,1,yes\n";
 
@@ -58,6 +59,24 @@ fn sources_without_usable_rows() {
     assert_source_refused(&site, "rows.dat", &[], &["rows.dat", ".csv"]);
     std::fs::create_dir(site.path("folder.csv")).unwrap();
     assert_source_refused(&site, "folder.csv", &[], &["folder.csv"]);
+}
+
+#[test]
+fn a_source_that_may_not_be_read() {
+    if nix::unistd::Uid::effective().is_root() {
+        return skip("the administrator may read every file");
+    }
+    let site = Site::new();
+    site.write("secret.csv", GOOD);
+    std::fs::set_permissions(site.path("secret.csv"), std::fs::Permissions::from_mode(0o000)).unwrap();
+    assert_source_refused(&site, "secret.csv", &[], &["cannot read", "secret.csv", "ermission denied"]);
+}
+
+#[test]
+fn sources_that_are_no_files() {
+    let site = Site::new();
+    nix::unistd::mkfifo(&site.path("rows.csv"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_source_refused(&site, "rows.csv", &[], &["rows.csv is a pipe, not a file"]);
 }
 
 #[test]
@@ -145,6 +164,9 @@ fn output_folders_that_cannot_be_had() {
     let is_file = assert_refused(&site, &["train", "--out", "file"], &["file is a file, not a folder"]);
     is_file.assert_advice("--out");
     assert_eq!(std::fs::read(site.path("file")).unwrap(), b"kept");
+    // Nobody can write there, the administrator neither.
+    let unwritable = assert_refused(&site, &["train", "--out", "/proc/run"], &["/proc/run"]);
+    unwritable.assert_advice("--out");
 }
 
 #[test]

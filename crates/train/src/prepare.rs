@@ -5,6 +5,7 @@ use crate::strategy;
 use crate::worker::{Start, Worker};
 use sha2::{Digest, Sha256};
 use std::path::Path;
+use std::sync::Arc;
 use thalweg_cluster::Rank;
 use thalweg_cluster::checkpoint::{self, Checkpoint};
 use thalweg_core::event::{Event, Outcome};
@@ -17,8 +18,8 @@ use thalweg_graph::{Optimizer, Team};
 pub trait Recipe {
     /// Opens the data.
     fn data(&self, job: &JobSpec) -> Result<Data>;
-    /// Builds the model for it.
-    fn model(&self, schema: &Schema) -> Result<Box<dyn Model>>;
+    /// Builds the model for it; this team computes with it, if it can make use of one.
+    fn model(&self, schema: &Schema, team: &Arc<Team>) -> Result<Box<dyn Model>>;
     /// The layers as a job writes them, if that is where the model comes from.
     fn layers(&self, _schema: &Schema) -> Result<Vec<String>> {
         Ok(Vec::new())
@@ -50,12 +51,12 @@ pub fn run(rank: &mut Rank, assignment: &Assignment<'_>) -> Result<Outcome> {
     let data_digest = digest(&data)?;
     rank.agree("data set", data_digest.as_bytes())?;
     fit(rank, &mut data)?;
-    let model = assignment.recipe.model(&data.schema)?;
+    let team = Team::of(job.engine.threads, rank.local_world());
+    let model = assignment.recipe.model(&data.schema, &team)?;
     check_parts(job, model.as_ref())?;
     let onnx = assignment.recipe.onnx(&data.schema)?;
     rank.agree("model", &fingerprint(model.as_ref(), onnx.as_deref()))?;
     let mut parameters = vec![0.0; model.layout().len()];
-    let team = Team::of(job.engine.threads, job.engine.workers);
     let mut optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout()).with_team(team);
     let start = start(rank, assignment, data_digest, model.as_ref(), &mut parameters, &mut optimizer)?;
     let layers = assignment.recipe.layers(&data.schema)?;

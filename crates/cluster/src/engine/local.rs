@@ -34,6 +34,8 @@ pub struct Plan {
     pub step_deadline: Duration,
     /// The longest to wait until all are there.
     pub join_deadline: Duration,
+    /// The longest the others wait for a rank that reads data or files.
+    pub prepare_deadline: Duration,
 }
 
 /// How the workers ended, if not with an error.
@@ -87,7 +89,7 @@ pub fn launch(
     let (sender, receiver) = channel();
     let mut crew = Crew {
         workers: Vec::new(),
-        watch: Watch::new(plan.world, plan.step_deadline, plan.join_deadline + NET),
+        watch: Watch::new(plan.world, plan.step_deadline, plan.join_deadline + NET, plan.prepare_deadline),
         inquest: Inquest::new(plan.world, PATIENCE_FOR_A_VERDICT),
         start: Instant::now(),
         started: false,

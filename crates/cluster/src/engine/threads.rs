@@ -3,7 +3,7 @@
 //! Programs cannot tell: they see the same [`Rank`]. Tests run strategies on it, and simulations any number of ranks.
 
 use crate::beacon::Beacon;
-use crate::rank::{Parts, Rank};
+use crate::rank::{PREPARATION, Parts, Rank};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_comm::host::{self, Neighbours};
@@ -71,11 +71,11 @@ impl Clock for Virtual {
     }
 }
 
-/// What connects a rank, its time, and those it shares memory with.
-type Place = (Box<dyn Transport>, Arc<dyn Clock>, Neighbours);
+/// What a rank needs to take part: its connections, its time, and whom it shares memory with.
+type Seat = (Box<dyn Transport>, Arc<dyn Clock>, Neighbours);
 
 fn each<T: Send>(
-    ranks: Vec<Place>,
+    ranks: Vec<Seat>,
     seed: u64,
     step_deadline: Duration,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
@@ -94,6 +94,7 @@ fn each<T: Send>(
             carrier: "mem",
             generation: 1,
             step_deadline,
+            prepare_deadline: PREPARATION,
             seed,
         });
         let result = program(&mut rank);

@@ -11,6 +11,8 @@ section! {
         step_deadline: Duration = Duration::from_secs(30);
         /// The longest to wait until all ranks have arrived; auto: 30 s on one machine, 10 m on several.
         join_deadline: Auto<Duration> = Auto::Auto;
+        /// The longest the others wait for a rank that is still reading its data or a file.
+        prepare_deadline: Duration = Duration::from_secs(600);
         /// Steps between checkpoints; 0: only at the end and when interrupted.
         checkpoint_every: u64 = 100;
         /// How many checkpoints are kept.

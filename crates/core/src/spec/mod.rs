@@ -265,8 +265,12 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
             format!("`none` is for one worker, but there are {workers}; use `allreduce` or --workers 1"),
         );
     }
-    if spec.fault.step_deadline.is_zero() {
-        complain("fault.step_deadline", "must be above 0".into());
+    let deadlines =
+        [("step_deadline", spec.fault.step_deadline), ("prepare_deadline", spec.fault.prepare_deadline)];
+    for (key, deadline) in deadlines {
+        if deadline.is_zero() {
+            complain(&format!("fault.{key}"), "must be above 0".into());
+        }
     }
     if let Auto::Is(deadline) = spec.fault.join_deadline
         && deadline.is_zero()

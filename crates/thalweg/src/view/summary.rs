@@ -179,7 +179,11 @@ fn next(report: &Report, left: Left<'_>) -> Vec<(String, &'static str)> {
         Some(job) => format!("{job} "),
         None => format!("{folder}/job.toml "),
     };
-    lines.push((format!("thalweg train {job}--workers {others}"), "other workers, the same result"));
+    // Where each worker keeps a state of its own, their number is part of the result.
+    let alike =
+        said(report, "strategy.optimization") == "centralized" && said(report, "model.batchnorm") != "local";
+    let what = if alike { "other workers, the same result" } else { "other workers" };
+    lines.push((format!("thalweg train {job}--workers {others}"), what));
     lines.push(("thalweg strategies".into(), "other ways to share the work"));
     if said(report, "data.source") == "builtin:digits" {
         lines.push(("thalweg init data.csv".into(), "a job for your own data"));
@@ -287,6 +291,22 @@ files     runs/a/ report.json, events.jsonl
         assert_eq!(column("use it"), column("curves"), "{text}");
         let text = summary(&report, left(folder, true, None));
         assert!(text.contains(&format!("thalweg train {folder}/job.toml --workers 4")), "{text}");
+    }
+
+    #[test]
+    fn the_same_result_is_promised_only_where_it_holds() {
+        let promise = |changes: &[(&str, &str)]| {
+            let mut report = report(Outcome::Completed);
+            for (key, value) in changes {
+                report.job.insert(key.to_string(), (*value).into());
+            }
+            let text = summary(&report, left("runs/a", true, Some("")));
+            assert!(text.contains("--workers 4") && text.contains("other workers"), "{text}");
+            text.contains("the same result")
+        };
+        assert!(promise(&[]));
+        assert!(!promise(&[("strategy.optimization", "decentralized")]));
+        assert!(!promise(&[("model.batchnorm", "local")]));
     }
 
     #[test]

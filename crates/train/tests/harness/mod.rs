@@ -4,13 +4,14 @@
 #![allow(dead_code)]
 
 use std::path::Path;
+use std::sync::Arc;
 use thalweg_cluster::engine::threads::{self, Ended};
 use thalweg_comm::transport::sim::{Mishap, Network as Simulated, Trace};
 use thalweg_core::event::Outcome;
 use thalweg_core::spec::Layers;
 use thalweg_core::{Job, JobSpec, Model, Result, Schema};
 use thalweg_data::Data;
-use thalweg_graph::{Network, Options};
+use thalweg_graph::{Network, Options, Team};
 use thalweg_train::{Assignment, Recipe, SavedModel};
 
 struct FromJob(Vec<String>, Options);
@@ -21,8 +22,8 @@ impl Recipe for FromJob {
         data.schema.reconstruct = job.model.reconstructs();
         Ok(data)
     }
-    fn model(&self, schema: &Schema) -> Result<Box<dyn Model>> {
-        Ok(Box::new(Network::for_schema(&self.0, schema, self.1)?))
+    fn model(&self, schema: &Schema, team: &Arc<Team>) -> Result<Box<dyn Model>> {
+        Ok(Box::new(Network::for_schema(&self.0, schema, self.1)?.with_team(Arc::clone(team))))
     }
     fn layers(&self, _: &Schema) -> Result<Vec<String>> {
         Ok(self.0.clone())

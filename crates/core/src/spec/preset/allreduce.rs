@@ -46,7 +46,6 @@ pub(super) const PRESETS: &[Preset] = &[
         when: "You come from Horovod and want its exchange step for step.",
         missing: &[
             "tensor fusion with overlap of back-propagation",
-            "hierarchical all-reduce",
             "Adasum",
             "elastic membership",
             "fp16 compression",
@@ -60,7 +59,6 @@ pub(super) const PRESETS: &[Preset] = &[
         when: "You come from torchrun and DistributedDataParallel.",
         missing: &[
             "buckets that leave during back-propagation",
-            "no_sync gradient accumulation",
             "communication hooks",
             "join for uneven inputs (not needed here: a rank may have no row)",
         ],

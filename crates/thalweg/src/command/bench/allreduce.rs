@@ -153,6 +153,7 @@ fn launch(world: usize) -> Result<()> {
         master: None,
         step_deadline: DEADLINE,
         join_deadline: DEADLINE,
+        prepare_deadline: DEADLINE,
     };
     let signals = Signals::watch()?;
     match local::launch(&plan, &signals.pass_on(), &mut |_| Ok(()))? {
@@ -168,6 +169,7 @@ fn as_worker(args: &AllreduceArgs, place: &Place) -> Result<()> {
         token: std::env::var_os("THALWEG_TOKEN").unwrap_or_default().into_encoded_bytes(),
         step_deadline: DEADLINE,
         join_deadline: DEADLINE,
+        prepare_deadline: DEADLINE,
         carrier: if args.transport == Connection::Tcp { Carrier::Tcp } else { Carrier::Shm },
         port: 0,
     };

@@ -8,11 +8,11 @@ use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use thalweg_cluster::durable::write_atomically;
+use thalweg_cluster::durable::write_whole;
 use thalweg_core::schema::Shape;
 use thalweg_core::spec::{Job, Layers, Origin};
 use thalweg_core::{Batch, Error, Kind, Model, Result, Schema, Task};
-use thalweg_data::{Data, Records};
+use thalweg_data::{Data, FileKind, Records, kind_by_name};
 use thalweg_graph::Network;
 use thalweg_train::SavedModel;
 
@@ -69,9 +69,7 @@ pub fn run(args: &PredictArgs) -> Result<()> {
         };
     };
     // All of it or none: no half of an answer is ever taken for the whole.
-    let mut output = Vec::new();
-    answer(args, &saved, &mut output)?;
-    write_atomically(path, &output)
+    write_whole(path, |output| answer(args, &saved, output))
 }
 
 /// A text goes on, rows are answered one by one.
@@ -122,8 +120,9 @@ struct Answers<'a> {
 
 impl Answers<'_> {
     fn write(&mut self, saved: &SavedModel, input: &str, output: &mut impl Write) -> Result<()> {
-        let source = Path::new(input).is_dir() || matches!(ending(input), "libsvm" | "svm" | "parquet");
-        if source {
+        let path = Path::new(input);
+        let labelled = matches!(kind_by_name(path), Some(FileKind::Libsvm | FileKind::Parquet));
+        if path.is_dir() || labelled {
             return self.answer_source(saved, input, output);
         }
         let reader = open(input)?;
