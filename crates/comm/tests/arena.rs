@@ -1,5 +1,6 @@
 //! Arenas between threads: sums, shares, faults, and what happens where there is no memory.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use thalweg_comm::arena::{Commons, Terms, share};
 use thalweg_comm::host::{Neighbours, threads};
@@ -146,7 +147,11 @@ fn a_death_ends_a_meeting_and_is_named_by_everybody() {
             drop(std::mem::replace(transport, alone));
             return None;
         }
-        Some(commons.all_reduce(100, terms(transport, 2)).expect_err("one is missing"))
+        let fault = commons.all_reduce(100, terms(transport, 2)).expect_err("one is missing");
+        // Somebody may still read this rank's share: nobody gets at it any more.
+        let touched = catch_unwind(AssertUnwindSafe(|| commons.arena()[0] = 1.0));
+        assert!(touched.is_err(), "memory in the middle of an operation");
+        Some(fault)
     });
     for fault in faults.into_iter().flatten() {
         assert_eq!(fault.peer, Some(2), "{fault}");

@@ -38,6 +38,8 @@ pub struct Commons {
     /// Whether there are more ranks than cores.
     crowded: bool,
     traffic: Traffic,
+    /// Whether no operation is under way, here or, after a failure, elsewhere.
+    quiet: bool,
 }
 
 /// What one operation is given by its caller.
@@ -88,6 +90,7 @@ impl Commons {
             wanted,
             crowded,
             traffic: Traffic::default(),
+            quiet: true,
         }))
     }
 
@@ -98,12 +101,14 @@ impl Commons {
 
     /// This rank's arena, to be written.
     pub fn arena(&mut self) -> &mut [f32] {
+        self.expect_quiet();
         // SAFETY: in quiet nobody else touches it; the borrow of `self` keeps this rank in quiet.
         unsafe { elements_mut(&self.arenas[self.rank], 0..self.length) }
     }
 
     /// This rank's arena, to be written, and what is in a column beside it.
     pub fn arena_beside(&mut self, column: usize) -> (&mut [f32], &[f32]) {
+        self.expect_quiet();
         let commons = &*self;
         // SAFETY: as in `arena`; arena and columns are apart from each other.
         let arena = unsafe { elements_mut(&commons.arenas[commons.rank], 0..commons.length) };
@@ -112,6 +117,7 @@ impl Commons {
 
     /// What is in a column. The sums of the last operation are in the first.
     pub fn column(&self, column: usize) -> &[f32] {
+        self.expect_quiet();
         assert!(column < self.columns, "column {column} of {}", self.columns);
         // SAFETY: in quiet nobody writes to columns; the borrow of `self` keeps this rank in quiet, and the others
         // cannot leave it without this one.
@@ -190,6 +196,8 @@ impl Commons {
         work: impl FnOnce(&Commons, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
         assert!(count <= self.length, "{count} of {} elements", self.length);
+        self.expect_quiet();
+        self.quiet = false;
         let Terms { transport, tag, deadline } = terms;
         let mine = &self.arenas[self.rank];
         mine.word(OPERATION).release(operation(tag));
@@ -207,11 +215,17 @@ impl Commons {
         let result = work(self, &mut columns);
         drop(columns);
         self.meet(transport, deadline)?;
+        self.quiet = true;
         let (others, share) = (self.arenas.len() - 1, share.len());
         let bytes = 4 * (others * share + count - share) as u64;
         self.traffic.payload_sent += bytes;
         self.traffic.payload_received += bytes;
         Ok(result)
+    }
+
+    /// After an operation that failed half-way others may still be at work on this memory: nobody gets at it any more.
+    fn expect_quiet(&self) {
+        assert!(self.quiet, "an operation failed half-way: its memory is void");
     }
 
     /// Ends a phase, and waits until all have.
