@@ -55,19 +55,21 @@ impl Flight {
         operator: &dyn Operator<T>,
     ) -> Result<Progress, Fault> {
         let mut summary = Progress::Done;
+        let mut finished = false;
         for (operation, (piece, done)) in self.operations.iter_mut().zip(&mut self.pieces) {
             if *done {
                 continue;
             }
             let part = &mut buffer[piece.clone()];
             match operation.progress(transport, part, operator, Company::Several)? {
-                Progress::Done => *done = true,
+                Progress::Done => (*done, finished) = (true, true),
                 Progress::Moved => summary = Progress::Moved,
                 Progress::Idle if summary == Progress::Done => summary = Progress::Idle,
                 Progress::Idle => {}
             }
         }
-        Ok(summary)
+        // What one has taken from a stream may have stood before another's.
+        Ok(if finished && summary == Progress::Idle { Progress::Moved } else { summary })
     }
 
     /// Waits until all is done, at most until the deadline; then nothing is in progress any more.

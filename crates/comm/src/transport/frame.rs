@@ -95,6 +95,14 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
+    /// Whether a frame has arrived that nobody has asked for yet: with several operations under way, one of them may
+    /// first have to hear from somebody else. What the peer sent after it waits behind it.
+    pub fn holds_a_frame(&self) -> bool {
+        self.filled >= HEADER
+            && self.accepted.is_none()
+            && Header::decode(&self.header).is_ok_and(|header| header.departure().is_none())
+    }
+
     /// Reads what the stream has in one go.
     pub fn pull(
         &mut self,
@@ -129,12 +137,16 @@ impl Inbox {
             self.filled += count;
             traffic.total_received += count as u64;
         }
-        let moved = if self.filled > before { Moved::Part } else { Moved::Nothing };
+        let mut moved = if self.filled > before { Moved::Part } else { Moved::Nothing };
         if self.filled < HEADER {
             return Ok(moved);
         }
-        if self.accepted.is_none() && !self.accept(tag, frame.chunk, payload.len(), company)? {
-            return Ok(moved);
+        if self.accepted.is_none() {
+            if !self.accept(tag, frame.chunk, payload.len(), company)? {
+                return Ok(moved);
+            }
+            // Its payload can be read from now on, even if the header came by another's hand.
+            moved = Moved::Part;
         }
         let fresh = &payload[before.saturating_sub(HEADER)..self.filled - HEADER];
         self.running = crc32c::crc32c_append(self.running, fresh);
@@ -237,6 +249,23 @@ mod tests {
 
     fn frame(payload: &[u8]) -> Vec<u8> {
         [&Header::data(3, 5, 7, 9, payload).encode()[..], payload].concat()
+    }
+
+    #[test]
+    fn a_frame_whose_header_another_operation_has_read_moves_when_it_is_asked_for() {
+        let (mut inbox, mut traffic) = (Inbox::default(), Traffic::default());
+        let bytes = frame(b"payload");
+        let mut link = Trickle { rest: &bytes, at_a_time: usize::MAX };
+        let mut pull = |operation| {
+            let (mut memory, tag) = (*b".......", Tag { operation, ..TAG });
+            let frame = Incoming { from: 0, chunk: 9, bytes: &mut memory };
+            let moved = inbox.pull(&mut link, tag, frame, Company::Several, &mut traffic).ok();
+            (moved, inbox.holds_a_frame())
+        };
+        assert_eq!(pull(4), (Some(Moved::Part), true), "the header is another's");
+        assert_eq!(pull(4), (Some(Moved::Nothing), true));
+        assert_eq!(pull(5), (Some(Moved::Part), false), "no byte, but the way is free");
+        assert_eq!(pull(5), (Some(Moved::Whole), false));
     }
 
     const COMPANIES: [Company; 2] = [Company::Alone, Company::Several];

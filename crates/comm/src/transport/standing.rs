@@ -32,8 +32,14 @@ impl Standing {
 
 /// Whom to blame, if anybody, by a rank that has waited for `owed` and cannot go on without them.
 ///
-/// What was seen goes before what was told; of several that were seen to die, one that another rank lost too.
-pub(crate) fn verdict(standings: &[Standing], owed: &[usize], waited: Duration) -> Option<Fault> {
+/// What was seen goes before what was told; of several that were seen to die, one that another rank lost too. A rank
+/// that was done has left nothing out as long as something of it is `unread`.
+pub(crate) fn verdict(
+    standings: &[Standing],
+    owed: &[usize],
+    unread: impl Fn(usize) -> bool,
+    waited: Duration,
+) -> Option<Fault> {
     let mut lost = Vec::new();
     let mut accused = Vec::new();
     let (mut missing, mut stopped, mut gave_up) = (None, false, false);
@@ -44,7 +50,9 @@ pub(crate) fn verdict(standings: &[Standing], owed: &[usize], waited: Duration) 
             Standing::Left(Departure::Lost(culprit)) => accused.push((*culprit, peer)),
             Standing::Left(Departure::Aborted) => stopped = true,
             Standing::Left(Departure::GaveUp) => gave_up = true,
-            Standing::Left(Departure::Done) if owed.contains(&peer) => missing = missing.or(Some(peer)),
+            Standing::Left(Departure::Done) if owed.contains(&peer) && !unread(peer) => {
+                missing = missing.or(Some(peer))
+            }
             Standing::Left(Departure::Done) => {}
         }
     }
@@ -73,7 +81,7 @@ mod tests {
     const WAITED: Duration = Duration::from_millis(7);
 
     fn blamed(standings: &[Standing]) -> Option<Fault> {
-        verdict(standings, &[1], WAITED)
+        verdict(standings, &[1], |_| false, WAITED)
     }
 
     #[test]
@@ -87,7 +95,9 @@ mod tests {
     #[test]
     fn nobody_is_blamed_for_leaving_when_done() {
         assert_eq!(blamed(&[Present, Present, Left(Departure::Done)]), None);
-        assert_eq!(blamed(&[Present, Left(Departure::Done)]), Some(Fault::of(1, Cause::Left)));
+        let left = [Present, Left(Departure::Done)];
+        assert_eq!(blamed(&left), Some(Fault::of(1, Cause::Left)));
+        assert_eq!(verdict(&left, &[1], |peer| peer == 1, WAITED), None, "it sent what is owed before");
     }
 
     #[test]

@@ -171,7 +171,8 @@ impl<W: Wires> Streamed<W> {
         let news = std::mem::take(&mut self.news);
         if !moved && !news && self.is_anyone_gone() {
             // Only now, when all that arrived before a hang-up has been read.
-            if let Some(fault) = verdict(&self.standing, &owed(wanted), vigil.waited()) {
+            let unread = |peer: usize| self.inboxes[peer].holds_a_frame();
+            if let Some(fault) = verdict(&self.standing, &owed(wanted), unread, vigil.waited()) {
                 return Err(fault);
             }
         }
