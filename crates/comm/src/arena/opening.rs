@@ -1,12 +1,13 @@
 //! How the memory of the commons is made, handed round and taken.
 
 use crate::host::{Neighbours, Segment, Writers};
+use crate::linux::WORDS;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// Where the elements of a segment begin; before them is what a rank says of itself.
-const ELEMENTS: usize = 4096;
+const ELEMENTS: usize = WORDS;
 
 /// How long open files may take to arrive that were handed over before.
 const PASSING: Duration = Duration::from_secs(5);

@@ -124,14 +124,17 @@ impl Segment {
         self.writable
     }
 
-    /// The counter that begins at this byte. Only who may write to the segment may store to it.
-    pub fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset + 8 <= self.length, "a word within the segment");
-        // SAFETY: aligned and inside the mapping, which lives as long as the borrow; every process reaches this place
-        // through an atomic only.
+    /// The counter that begins at this byte, one of the first [`WORDS`]. Only who may write to the segment may store to it.
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= WORDS.min(self.length), "a counter of the segment");
+        // SAFETY: aligned and inside the mapping, which lives as long as the borrow; what is not a counter begins behind
+        // `WORDS`, so that every process reaches this place through an atomic only.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 }
+
+/// Bytes at the beginning of a segment that hold counters and nothing else.
+pub(crate) const WORDS: usize = 4096;
 
 impl Drop for Segment {
     fn drop(&mut self) {
@@ -167,8 +170,8 @@ mod tests {
     fn what_the_owner_writes_others_read_and_cannot_change() {
         let (mine, descriptor) = Segment::create(8192, Writers::Owner).unwrap();
         let theirs = Segment::attach(&descriptor, 8192, Writers::Owner).unwrap();
-        mine.word(4096).store(7, Ordering::Release);
-        assert_eq!(theirs.word(4096).load(Ordering::Acquire), 7);
+        mine.word(WORDS - 8).store(7, Ordering::Release);
+        assert_eq!(theirs.word(WORDS - 8).load(Ordering::Acquire), 7);
         assert!(mine.is_writable() && !theirs.is_writable());
         assert!(Segment::map(&descriptor, 8192, true).is_err(), "sealed against writers");
         assert!(File::from(descriptor).write_all(&[1]).is_err(), "sealed against writers");

@@ -6,6 +6,7 @@
 
 use super::stream::Link;
 use crate::host::{Bell, Neighbour, Segment, Writers};
+use crate::linux::WORDS;
 use crate::protocol::{self, Gauge, Impossible};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
@@ -19,7 +20,7 @@ const WRITTEN: usize = 0;
 const TAKEN: usize = 128;
 const ASLEEP: usize = 256;
 /// Where the bytes begin.
-const BYTES: usize = 4096;
+const BYTES: usize = WORDS;
 
 /// The bytes under way to one neighbour: those that fit a core's cache, less if there are many neighbours.
 fn capacity(group: usize) -> usize {
