@@ -42,8 +42,10 @@ def start_ranks(hosts, jobs, job, out, *settings, tokens=None):
 
 
 def reference(jobs, job, workers):
+    """On one host, with messages: shared memory adds in another order."""
     out = jobs.folder / "reference"
-    harness.succeed(jobs.run("train", job, "--workers", workers, "--out", out))
+    transport = "strategy.exchange.transport=tcp"
+    harness.succeed(jobs.run("train", job, "--workers", workers, "--set", transport, "--out", out))
     return out
 
 
@@ -105,7 +107,7 @@ def test_a_rank_lost_on_the_other_host_is_named(hosts, jobs, how, cause):
         os.kill(process_of(hosts, 1, "3"), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
     first, second = [launcher.wait(20 * STEP_DEADLINE) for launcher in launchers]
     assert (first.code, second.code) == (3, 3), f"{first}{second}"
-    waited = r"ranks 0, 1, [23] waited for it in all-(reduce of gradients|gather of validation)"
+    waited = r"ranks 0, 1(, [23])? waited for it in all-(reduce|gather) of [a-z ]+"
     assert re.search(f"^error: {cause}.* at step \\d+; {waited}$", first.stderr, re.MULTILINE), str(first)
     assert harness.report(out)["failures"][0]["rank"] in ((2, 3) if how == "cut" else (3,))
     assert "stopped on request" not in first.stderr + second.stderr, f"{first}{second}"

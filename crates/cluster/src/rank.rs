@@ -62,6 +62,8 @@ pub struct Rank {
     operation: u64,
     step: u64,
     training: bool,
+    /// Whether a step was ever begun.
+    has_begun: bool,
     account: RankReport,
     /// What passed through shared memory without messages.
     pub(crate) shared: Traffic,
@@ -83,6 +85,7 @@ impl Rank {
             operation: 0,
             step: 0,
             training: false,
+            has_begun: false,
             account,
             shared: Traffic::default(),
         };
@@ -152,6 +155,11 @@ impl Rank {
     pub fn begin_step(&mut self, step: u64) {
         self.step = step;
         self.training = true;
+        // From here on there is something to save; the next regular pulse may be many steps away.
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.enter(Phase::Computing, "step");
+            self.emit(Event::Pulse(self.parts.beacon.pulse()));
+        }
     }
 
     /// Something that may take long begins outside of any step: reading data, writing files.

@@ -91,6 +91,7 @@ fn every_network_of_the_zoo_comes_in_again() {
         ("resnet-small", IMAGE),
         ("autoencoder", IMAGE),
         ("autoencoder-conv", IMAGE),
+        ("autoencoder-conv", Input::Image([8, 8, 1])),
         ("lenet", Input::Image([28, 28, 1])),
         ("char-lstm", TEXT),
         ("gpt-mini", TEXT),

@@ -173,9 +173,12 @@ fn plan(trainer: &Trainer, job: &Job, folder: &Path, resumes: bool) -> Result<Pl
         Some(nodes) => (share(world, nodes.index, nodes.count), Some((nodes.host.clone(), nodes.port))),
         None => (0..world, None),
     };
-    if ranks.is_empty() {
-        return Err(Error::job(format!("no worker is left for this host: {world} workers in all"))
-            .hint("raise --workers: it counts all hosts"));
+    let hosts = trainer.nodes.as_ref().map_or(1, |nodes| nodes.count);
+    if world < hosts {
+        return Err(Error::job(format!(
+            "no worker is left for some hosts: {world} in all, on {hosts} hosts"
+        ))
+        .hint("raise --workers: it counts all hosts"));
     }
     let mut variables = vec![(FOLDER.to_string(), folder.as_os_str().to_owned())];
     if resumes {

@@ -175,6 +175,21 @@ fn a_second_job_on_the_port_is_told_so_and_the_first_goes_on() {
 }
 
 #[test]
+fn rank_0_tells_whom_it_turned_away_and_why() {
+    let site = Site::new();
+    let port = free_port();
+    let arguments = [&SHORT[..], &["--set", "fault.join_deadline=3s"]].concat();
+    let first = start(&site, 0, 2, port, "right", &arguments);
+    site.await_event("run", "listening");
+    let other = [&arguments[..], &["--set", "train.seed=9"]].concat();
+    start(&site, 1, 2, port, "right", &other).end(LIMIT).assert_error(4, &["another job than rank 0"]);
+    let ended = first.end(LIMIT);
+    let reason = "rank 1 has another job than rank 0";
+    ended.assert_error(4, &["rank 1 did not arrive within 3 s: turned away", reason]);
+    assert!(ended.stderr.contains("turned away a caller from"), "{}", ended.stderr);
+}
+
+#[test]
 fn a_rank_of_another_job_is_refused_by_name_and_the_right_one_still_gets_in() {
     let site = Site::new();
     let port = free_port();

@@ -4,6 +4,7 @@ use super::handshake::Purpose;
 use super::message::{Answer, Join, Member, send};
 use super::reception::Reception;
 use super::{REMINDER, check_token, describe, ranks};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -47,13 +48,18 @@ pub fn listen(address: SocketAddr, token: &[u8]) -> Result<TcpListener> {
 pub fn gather(listener: &TcpListener, expected: &Expected, say: &dyn Fn(String)) -> Result<Vec<Arrived>> {
     let start = Instant::now();
     let mut arrived: Vec<Option<Arrived>> = (0..expected.world).map(|_| None).collect();
-    let mut reception = Reception::new(Purpose::Control, &expected.token);
+    let mut reception: Reception<Join> = Reception::new(Purpose::Control, &expected.token);
     listener.set_nonblocking(true).map_err(|error| Error::io("cannot listen", &error))?;
     let mut reminder = REMINDER;
+    let mut turned_away = BTreeMap::new();
     loop {
         reception.admit(listener);
         if let Some((join, stream)) = reception.next(Duration::from_millis(5)) {
-            welcome(join, stream, expected, &mut arrived);
+            let (rank, host) = (join.member.rank, join.member.host.clone());
+            if let Some(reason) = welcome(join, stream, expected, &mut arrived) {
+                say(format!("turned away a caller from {host}: {reason}"));
+                turned_away.insert(rank, reason);
+            }
         }
         let missing: Vec<usize> = (0..expected.world).filter(|&rank| arrived[rank].is_none()).collect();
         if missing.is_empty() {
@@ -61,7 +67,7 @@ pub fn gather(listener: &TcpListener, expected: &Expected, say: &dyn Fn(String))
         }
         let waited = start.elapsed();
         if waited >= expected.deadline {
-            let error = gave_up(listener, &missing, expected);
+            let error = gave_up(listener, &missing, &turned_away, expected);
             for here in arrived.iter_mut().flatten() {
                 let _ = send(&mut here.stream, &Answer::Refused(error.clone()));
             }
@@ -75,7 +81,12 @@ pub fn gather(listener: &TcpListener, expected: &Expected, say: &dyn Fn(String))
 }
 
 /// Gives a proven rank its place, or refuses it with the reason.
-fn welcome(join: Join, mut stream: TcpStream, expected: &Expected, arrived: &mut [Option<Arrived>]) {
+fn welcome(
+    join: Join,
+    mut stream: TcpStream,
+    expected: &Expected,
+    arrived: &mut [Option<Arrived>],
+) -> Option<String> {
     let rank = join.member.rank;
     // A rank that lost its connection while waiting may come again.
     if let Some(slot) = arrived.get_mut(rank)
@@ -83,12 +94,14 @@ fn welcome(join: Join, mut stream: TcpStream, expected: &Expected, arrived: &mut
     {
         *slot = None;
     }
-    match object(&join, expected, arrived) {
+    let objection = object(&join, expected, arrived);
+    match &objection {
         Some(reason) => {
-            let _ = send(&mut stream, &Answer::Refused(Error::new(Kind::Rendezvous, reason)));
+            let _ = send(&mut stream, &Answer::Refused(Error::new(Kind::Rendezvous, reason.as_str())));
         }
         None => arrived[rank] = Some(Arrived { member: join.member, stream }),
     }
+    objection
 }
 
 /// Why a rank cannot join.
@@ -153,7 +166,18 @@ fn remind(
     }
 }
 
-fn gave_up(listener: &TcpListener, missing: &[usize], expected: &Expected) -> Error {
+fn gave_up(
+    listener: &TcpListener,
+    missing: &[usize],
+    turned_away: &BTreeMap<usize, String>,
+    expected: &Expected,
+) -> Error {
+    // Who came and could not stay is the reason, not who could not be reached.
+    if let Some(reason) = missing.iter().find_map(|rank| turned_away.get(rank)) {
+        let seconds = expected.deadline.as_secs_f64();
+        let message = format!("{} did not arrive within {seconds} s: turned away, {reason}", ranks(missing));
+        return Error::new(Kind::Rendezvous, message).hint("start them with the same job, flags and world");
+    }
     let address = listener.local_addr().ok();
     let at = address.map_or_else(|| "?".into(), describe);
     let only_here = address.is_some_and(|address| address.ip().is_loopback());

@@ -75,10 +75,13 @@ fn workers(report: &Report) -> u64 {
     report.world.last().map(|world| world.workers as u64).or_else(wanted).unwrap_or(1)
 }
 
-/// `"dense 128 relu", "dense auto"`, or the name of a network of the zoo.
+/// `"dense 128 relu", "dense auto"`, or the name of a network of the zoo or of an ONNX file.
 fn model(report: &Report) -> String {
     if let Some(zoo) = report.job.get("model.zoo").and_then(|value| value.as_str()) {
         return zoo.into();
+    }
+    if let Some(file) = report.job.get("model.onnx").and_then(|value| value.as_str()) {
+        return file.into();
     }
     let layers = report.job.get("model.layers").and_then(|value| value.as_array());
     let layers: Vec<&str> = layers.into_iter().flatten().filter_map(|layer| layer.as_str()).collect();

@@ -10,7 +10,7 @@
 //!
 //! As all add the same numbers in the same order, all hold the same `w` without ever sending it. The step is the one a
 //! single worker would take, up to rounding. On one host the last two lines are one: each worker sums its share of `g`
-//! and updates its share of a `w` that all of them read (see [`crate::shared`]).
+//! and updates its share of a `w` that all of them read (see `crate::shared`).
 
 use crate::worker::Worker;
 use thalweg_core::Result;

@@ -74,9 +74,12 @@ impl Importer<'_> {
         let rank = view.axes.len();
         let lead = rank.checked_sub(sizes.len()).ok_or("an operand has more axes than the value")?;
         let mut axes = Vec::new();
+        // A single number belongs to the first axis that has one place, such as the only channel of an image.
+        let mut single = operand.len() == 1;
         for (place, size) in sizes.iter().enumerate() {
             let axis = lead + place;
-            let one = operand.len() == 1 && place + 1 == sizes.len() && view.axis(axis) == (false, 1);
+            let one = std::mem::take(&mut single) && view.axis(axis) == (false, 1);
+            single = operand.len() == 1 && axes.is_empty() && !one;
             if *size == 1 && !one {
                 continue;
             }
