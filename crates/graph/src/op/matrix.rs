@@ -1,4 +1,4 @@
-//! The matrix product: factors cut into blocks and packed for the [`panel`] kernel; threads share the rows of the result.
+//! The matrix product: factors cut into blocks and packed for the `panel` kernel; threads share the rows of the result.
 
 use crate::kernel::panel::{self, DEPTH, Left, Right, Target, tile_up, turn};
 use crate::shares;
