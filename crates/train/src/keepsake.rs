@@ -25,7 +25,7 @@ impl Worker<'_> {
 
     fn write_checkpoint(&mut self) -> Result<()> {
         let Parts { parameters, optimizer, model, .. } = &self.parts;
-        finite::check_model(0, self.next, 0.0, parameters, model.layout())?;
+        finite::check_model(self.rank.number(), self.next, 0.0, parameters, model.layout())?;
         let checkpoint = Checkpoint {
             step: self.next,
             job: self.job.to_toml(),
@@ -46,8 +46,11 @@ impl Worker<'_> {
     }
 
     /// After the last step: what is left behind.
-    pub(crate) fn conclude(mut self) -> Result<Outcome> {
-        let train = self.rank.now().saturating_sub(self.begun + self.aside);
+    pub(crate) fn conclude(&mut self) -> Result<Outcome> {
+        if self.has_left {
+            return Ok(Outcome::Completed);
+        }
+        let train = self.trained_before + self.rank.now().saturating_sub(self.begun + self.aside);
         self.rank.begin_preparation("the end");
         let interrupted = self.ended == Some(Outcome::Interrupted);
         if !interrupted && self.validated_at != Some(self.next) {
@@ -72,7 +75,7 @@ impl Worker<'_> {
             let (steps, rows) = (self.next, self.rows);
             self.rank.emit(Event::Done {
                 outcome,
-                last: self.last,
+                last: self.last.clone(),
                 steps,
                 rows,
                 train_s: train.as_secs_f64(),

@@ -1,0 +1,535 @@
+//! The coordinator: a role of one rank, not a machine apart.
+//!
+//! It lets ranks in, tells them who the group is, hears their pulses, and when one is lost ends the generation and forms the
+//! next one of those who are left ([`Membership`] decides, this carries it out). What ends the job ends it for all, with
+//! the same words. If the process that holds the role dies, another rank takes it: the ranks come to it and say where they
+//! stand, so that it needs to know nothing that is lost.
+
+use crate::beacon::Beacon;
+use crate::inquest::{Evidence, Inquest, PATIENCE, blames_other};
+use crate::line::PULSE;
+use crate::membership::{Formed, Limits, Membership, Order};
+use crate::rendezvous::message::{Answer, Arrival, Call, Control, Join, Member, Roster, receive, send};
+use crate::rendezvous::reception::Reception;
+use crate::rendezvous::{REMINDER, handshake::Purpose, welcome};
+use crate::watch::Watch;
+use std::collections::BTreeMap;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+use thalweg_core::event::Phase;
+use thalweg_core::{Culprit, Error, Kind};
+
+/// What the role is given.
+pub struct Charge {
+    /// The rank that has the role.
+    pub own: usize,
+    /// The ranks to expect.
+    pub expected: Vec<usize>,
+    /// The last generation there was; 0 at the beginning.
+    pub after: u32,
+    /// Ranks the job began with.
+    pub world: usize,
+    /// Digest of the job.
+    pub job: [u8; 32],
+    /// The job itself, for those who want to join.
+    pub text: String,
+    /// The shared secret.
+    pub token: Vec<u8>,
+    /// Whether the others go on when one is lost.
+    pub elastic: bool,
+    /// How many there must and may be, and how long to wait for them.
+    pub limits: Limits,
+    /// The longest a rank may hold up a step.
+    pub step_deadline: Duration,
+    /// The longest the others wait for a rank that reads data or files.
+    pub prepare_deadline: Duration,
+}
+
+/// How the coordinator speaks to its surroundings.
+pub struct Voice {
+    /// What its own rank does, and where it is asked to pause.
+    pub beacon: Arc<Beacon>,
+    /// Hears whom the others wait for.
+    pub say: Box<dyn Fn(String) + Send>,
+    /// Ranks whose process has ended, as the launcher says.
+    pub gone: Receiver<usize>,
+}
+
+/// Seconds between two reminders of a rank that prepares; the first comes earlier.
+const NEXT_REMINDER: f64 = 30.0;
+
+/// Times in a row that a rank's connections may break without a step in between before it is given up.
+const STRIKES: u32 = 3;
+
+/// How long the ranks may take to leave after the verdict.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+enum Heard {
+    Said(u64, usize, Control),
+    /// When that was seen.
+    Closed(u64, usize, Instant),
+}
+
+/// A rank that is here.
+struct Guest {
+    member: Member,
+    stream: TcpStream,
+    /// Tells this connection from an earlier one of the same rank.
+    serial: u64,
+    /// It has its first roster: from then on it listens to [`Control`].
+    settled: bool,
+}
+
+/// Holds the role until all ranks have left, or the job is over.
+pub fn preside(listener: TcpListener, charge: Charge, voice: Voice) {
+    let (sender, receiver) = channel();
+    let now = Duration::ZERO;
+    let chair = Chair {
+        membership: Membership::new(charge.expected.iter().copied(), charge.after, charge.limits, now),
+        watch: Watch::new(charge.world, charge.step_deadline, charge.step_deadline, charge.prepare_deadline),
+        inquest: Inquest::new(charge.world, PATIENCE),
+        guests: BTreeMap::new(),
+        turned_away: BTreeMap::new(),
+        lost: Vec::new(),
+        strikes: BTreeMap::new(),
+        sender,
+        start: Instant::now(),
+        serial: 0,
+        verdict: None,
+        reminder: REMINDER.as_secs_f64(),
+        roll_call: REMINDER,
+        listener: Some(listener),
+        charge,
+        voice,
+    };
+    chair.run(&receiver);
+}
+
+struct Chair {
+    charge: Charge,
+    voice: Voice,
+    listener: Option<TcpListener>,
+    membership: Membership,
+    watch: Watch,
+    inquest: Inquest,
+    guests: BTreeMap<usize, Guest>,
+    /// Who came and could not stay, and why.
+    turned_away: BTreeMap<usize, String>,
+    /// Who was lost since the last group, and how.
+    lost: Vec<Culprit>,
+    /// How often a rank's connections broke at a step.
+    strikes: BTreeMap<usize, (u64, u32)>,
+    sender: Sender<Heard>,
+    start: Instant,
+    serial: u64,
+    verdict: Option<Instant>,
+    /// Seconds of waiting for a rank that prepares after which it is told next.
+    reminder: f64,
+    /// Time of forming after which it is told who is missing.
+    roll_call: Duration,
+}
+
+impl Chair {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn run(mut self, receiver: &Receiver<Heard>) {
+        let mut reception: Reception<Call> = Reception::new(Purpose::Control, &self.charge.token);
+        if let Some(listener) = &self.listener {
+            let _ = listener.set_nonblocking(true);
+        }
+        let (mut last_pulse, mut last_tick) = (Instant::now(), Instant::now());
+        loop {
+            if let Some(listener) = &self.listener {
+                reception.admit(listener);
+                while let Some((call, stream)) = reception.next(Duration::ZERO) {
+                    self.welcome(call, stream);
+                }
+            }
+            let tick = Duration::from_millis(if self.membership.is_working() { 20 } else { 2 });
+            match receiver.recv_timeout(tick) {
+                Ok(Heard::Said(serial, number, said)) if self.is_current(serial, number) => {
+                    self.hear(number, said)
+                }
+                Ok(Heard::Closed(serial, number, when)) if self.is_current(serial, number) => {
+                    self.close(number, when)
+                }
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            while let Ok(number) = self.voice.gone.try_recv() {
+                self.miss(number);
+            }
+            if last_tick.elapsed() > Duration::from_secs(1) {
+                // This process itself was stopped, or the machine slept.
+                self.watch.forgive(self.now());
+            }
+            last_tick = Instant::now();
+            if last_pulse.elapsed() >= PULSE {
+                last_pulse = Instant::now();
+                self.broadcast(&Control::Pulse(self.voice.beacon.pulse()));
+            }
+            if let Some(when) = self.verdict {
+                if when.elapsed() > FAREWELL || self.guests.is_empty() {
+                    return;
+                }
+                continue;
+            }
+            self.look_after();
+            if self.membership.generation() > 0 && self.guests.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// What is due without anybody saying anything.
+    fn look_after(&mut self) {
+        let now = self.now();
+        self.remind();
+        self.call_roll(now);
+        if !self.inquest.is_settled()
+            && let Some(evidence) = self.watch.verdict(now)
+        {
+            self.judge(evidence, Instant::now());
+        }
+        if self.verdict.is_none()
+            && let Some(error) = self.inquest.conclude(now)
+        {
+            self.conclude(error);
+        }
+        let orders = self.membership.settle(now);
+        self.carry_out(orders);
+    }
+
+    fn is_current(&self, serial: u64, number: usize) -> bool {
+        self.guests.get(&number).is_some_and(|guest| guest.serial == serial)
+    }
+
+    /// Somebody proven has come.
+    fn welcome(&mut self, call: Call, mut stream: TcpStream) {
+        let join = match call {
+            Call::Ask => {
+                let (text, number) =
+                    (self.charge.text.clone(), self.membership.free_number(self.charge.world));
+                let _ = send(&mut stream, &Answer::Job { text, number });
+                return;
+            }
+            Call::Join(join) => *join,
+        };
+        let number = join.member.rank;
+        // A rank that lost its connection may come again.
+        if self.guests.get(&number).is_some_and(|guest| welcome::is_gone(&guest.stream))
+            && !self.membership.is_working()
+        {
+            self.guests.remove(&number);
+        }
+        match self.object(&join) {
+            Some(reason) => {
+                let refusal = Error::new(Kind::Rendezvous, reason.as_str());
+                let _ = send(&mut stream, &Answer::Refused(refusal));
+                (self.voice.say)(format!("turned away a caller from {}: {reason}", join.member.host));
+                self.turned_away.insert(number, reason);
+            }
+            None => self.admit(join, stream),
+        }
+    }
+
+    /// Why a rank cannot join.
+    fn object(&self, join: &Join) -> Option<String> {
+        let rank = join.member.rank;
+        if let Some(reason) = welcome::object(join, self.charge.job, self.charge.world) {
+            return Some(reason);
+        }
+        if let Some(here) = self.guests.get(&rank) {
+            let Member { host, process, .. } = &here.member;
+            return Some(format!("rank {rank} is here already, from {host} (pid {process})"));
+        }
+        match join.arrival {
+            Arrival::New if !self.charge.elastic => {
+                Some("the job takes nobody in: fault.elastic = false".into())
+            }
+            Arrival::New if !self.membership.has_room() => {
+                Some(format!("there are {} workers already: fault.max_workers", self.charge.limits.most))
+            }
+            Arrival::New if self.membership.has(rank) => Some(format!("the number {rank} is taken")),
+            Arrival::First | Arrival::Again { .. } if !self.membership.has(rank) => {
+                Some(format!("there is no rank {rank} among {} ranks", self.charge.expected.len()))
+            }
+            _ => None,
+        }
+    }
+
+    fn admit(&mut self, join: Join, stream: TcpStream) {
+        let Join { member, arrival, .. } = join;
+        let (number, now) = (member.rank, self.now());
+        self.serial += 1;
+        let serial = self.serial;
+        let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
+        if let Ok(reader) = stream.try_clone() {
+            let sender = self.sender.clone();
+            std::thread::spawn(move || read(reader, serial, number, &sender));
+        }
+        self.inquest.name(number, format!("{} (pid {})", member.host, member.process));
+        self.guests.insert(number, Guest { member, stream, serial, settled: false });
+        let orders = match arrival {
+            Arrival::First => self.membership.report(number, 0, Default::default(), now),
+            Arrival::Again { after, standing } => self.membership.report(number, after, standing, now),
+            Arrival::New => self.membership.come(number, now),
+        };
+        self.carry_out(orders);
+    }
+
+    fn hear(&mut self, number: usize, said: Control) {
+        let now = self.now();
+        match said {
+            Control::Pulse(pulse) => {
+                self.inquest.see(number, pulse.clone());
+                if self.membership.has(number) {
+                    self.watch.heard(number, now, pulse);
+                }
+            }
+            Control::Witness(error, pulse) => {
+                self.inquest.hear(now, Evidence::Lost { rank: number, error: *error, pulse });
+            }
+            Control::Report(after, standing) => {
+                let orders = self.membership.report(number, after, standing, now);
+                self.carry_out(orders);
+            }
+            Control::Failed(error, pulse) => {
+                self.dismiss(number);
+                if self.charge.elastic && blames_other(number, &error) {
+                    // It could not wait for the next group: for the others it is lost.
+                    self.judge(Evidence::Vanished { rank: number, pulse }, Instant::now());
+                } else {
+                    self.inquest.hear(now, Evidence::Failed { rank: number, error: *error, pulse });
+                }
+            }
+            Control::Leave | Control::Goodbye => {
+                self.dismiss(number);
+                let orders = self.membership.leave(number, said == Control::Goodbye, now);
+                self.carry_out(orders);
+            }
+            Control::Interrupt(..) | Control::Roster(_) | Control::Abort(_) => {}
+        }
+    }
+
+    fn dismiss(&mut self, number: usize) {
+        self.watch.dismiss(number);
+        self.guests.remove(&number);
+    }
+
+    fn close(&mut self, number: usize, when: Instant) {
+        let pulse = self.watch.last(number).cloned().unwrap_or_default();
+        self.dismiss(number);
+        if self.membership.generation() == 0 {
+            // It may come again: the rendezvous has its own deadline, and the launcher knows whether it died.
+            self.membership.expect(number);
+        } else if self.membership.has(number) {
+            self.judge(Evidence::Vanished { rank: number, pulse }, when);
+        } else {
+            let _ = self.membership.lose(number, self.now());
+        }
+    }
+
+    /// The launcher says that a rank's process has ended. Of one that is here the end of its connection tells, too.
+    fn miss(&mut self, number: usize) {
+        if !self.charge.elastic || self.guests.contains_key(&number) || !self.membership.has(number) {
+            return;
+        }
+        self.lose(number, Culprit { rank: number, cause: "its process ended".into(), ..Culprit::default() });
+    }
+
+    /// Evidence that a rank is lost: the others go on without it at once, or it joins the rest of the evidence.
+    fn judge(&mut self, evidence: Evidence, seen: Instant) {
+        let now = self.now();
+        let (Evidence::Vanished { rank, .. } | Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. }) =
+            &evidence
+        else {
+            return self.inquest.hear(now, evidence);
+        };
+        let rank = *rank;
+        if !self.charge.elastic {
+            return self.inquest.hear(now, evidence);
+        }
+        let mut culprit =
+            self.inquest.explain(&evidence).culprit.map_or_else(Culprit::default, |culprit| *culprit);
+        culprit.detect_s = Some(match &evidence {
+            Evidence::Silent { seconds, .. } => *seconds,
+            Evidence::Stuck { pulse, .. } => pulse.since,
+            _ => seen.elapsed().as_secs_f64(),
+        });
+        self.lose(rank, culprit);
+    }
+
+    fn lose(&mut self, number: usize, culprit: Culprit) {
+        self.dismiss(number);
+        self.lost.push(culprit);
+        let orders = self.membership.lose(number, self.now());
+        self.carry_out(orders);
+    }
+
+    /// All the evidence, weighed: the job is over, or only what connected its ranks is broken.
+    fn conclude(&mut self, error: Error) {
+        let accused = error.culprit.as_ref().map(|culprit| culprit.rank);
+        let own_words = self.inquest.has_own_words();
+        match accused {
+            Some(number) if self.charge.elastic && !own_words => {
+                self.inquest.forget();
+                if !self.membership.has(number) || !self.membership.is_working() {
+                    // It was lost meanwhile: there is nothing more to do about it.
+                    return;
+                }
+                let step = error.culprit.as_ref().and_then(|culprit| culprit.step).unwrap_or(0);
+                let strikes = self.strikes.entry(number).or_insert((step, 0));
+                *strikes = if strikes.0 == step { (step, strikes.1 + 1) } else { (step, 1) };
+                let culprit = error.culprit.map_or_else(Culprit::default, |culprit| *culprit);
+                if strikes.1 > STRIKES {
+                    return self.lose(number, culprit);
+                }
+                self.lost.push(culprit);
+                let orders = self.membership.break_up(self.now());
+                self.carry_out(orders);
+            }
+            _ => self.abort(error),
+        }
+    }
+
+    fn abort(&mut self, error: Error) {
+        self.verdict = Some(Instant::now());
+        let culprit = error.culprit.as_ref().map(|culprit| culprit.rank);
+        for guest in self.guests.values_mut() {
+            let _ = if guest.settled {
+                send(&mut guest.stream, &Control::Abort(Box::new(error.clone())))
+            } else {
+                send(&mut guest.stream, &Answer::Refused(error.clone()))
+            };
+        }
+        // Nobody waits for the one that cannot leave.
+        if let Some(culprit) = culprit {
+            self.guests.remove(&culprit);
+        }
+    }
+
+    fn carry_out(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            match order {
+                Order::Interrupt(generation) => {
+                    self.inquest.forget();
+                    let error = welcome::interruption(self.lost.last());
+                    self.broadcast(&Control::Interrupt(generation, Box::new(error)));
+                }
+                Order::Pause => self.voice.beacon.request_pause(true),
+                Order::Form(formed) => self.form(formed),
+                Order::GiveUp { present } => {
+                    let error = welcome::too_few(present, self.charge.limits, &self.lost);
+                    self.abort(error);
+                }
+            }
+        }
+    }
+
+    /// Tells all members who the group is.
+    fn form(&mut self, formed: Formed) {
+        self.voice.beacon.request_pause(false);
+        let now = self.now();
+        let Formed { generation, members, joined, left, .. } = formed;
+        let here = |number: &usize| self.guests.get(number).map(|guest| guest.member.clone());
+        let roster = Roster {
+            generation,
+            leader: self.charge.own,
+            members: members.keys().filter_map(here).collect(),
+            standings: members.values().copied().collect(),
+            lost: std::mem::take(&mut self.lost),
+            joined,
+            left,
+        };
+        for number in members.keys() {
+            self.watch.expect(*number, now, Phase::Preparing);
+            let Some(guest) = self.guests.get_mut(number) else { continue };
+            // One that has left meanwhile is noticed by its reader.
+            let _ = if std::mem::replace(&mut guest.settled, true) {
+                send(&mut guest.stream, &Control::Roster(Box::new(roster.clone())))
+            } else {
+                send(&mut guest.stream, &Answer::Roster(roster.clone()))
+            };
+        }
+        if !self.charge.elastic {
+            // Nobody else may come: the port is free for the next job.
+            self.listener = None;
+        }
+        self.roll_call = REMINDER;
+    }
+
+    fn broadcast(&mut self, message: &Control) {
+        for guest in self.guests.values_mut().filter(|guest| guest.settled) {
+            // Whoever cannot hear it has gone, and is noticed by its reader.
+            let _ = send(&mut guest.stream, message);
+        }
+    }
+
+    /// Says whom the others wait for, once it takes long.
+    fn remind(&mut self) {
+        match self.watch.awaited() {
+            Some((rank, pulse, waited)) if waited >= self.reminder => {
+                self.reminder = waited + NEXT_REMINDER;
+                let who = self.inquest.who(rank);
+                (self.voice.say)(format!("waiting for {who}: {} for {:.0} s", pulse.name, pulse.since));
+            }
+            Some(_) => {}
+            None => self.reminder = REMINDER.as_secs_f64(),
+        }
+    }
+
+    /// While a group is being formed: who is missing is told now and then, and at last given up.
+    fn call_roll(&mut self, now: Duration) {
+        let Some(since) = self.membership.forming_since() else { return };
+        let waited = now.saturating_sub(since);
+        let missing = self.membership.missing();
+        let again = self.membership.generation() > 0;
+        let absent: Vec<usize> =
+            missing.iter().copied().filter(|number| !self.guests.contains_key(number)).collect();
+        let deadline =
+            if again { self.charge.step_deadline.max(FAREWELL) } else { self.charge.limits.patience };
+        if waited >= deadline && !absent.is_empty() {
+            if again {
+                for number in absent {
+                    let cause = format!("did not come back within {:.1} s", waited.as_secs_f64());
+                    self.lose(number, Culprit { rank: number, cause, ..Culprit::default() });
+                }
+                return;
+            }
+            let error = welcome::gave_up(self.listener.as_ref(), &absent, &self.turned_away, deadline);
+            return self.abort(error);
+        }
+        if waited >= self.roll_call {
+            self.roll_call += REMINDER;
+            self.tell_missing(&missing, waited.as_secs());
+        }
+    }
+
+    fn tell_missing(&mut self, missing: &[usize], seconds: u64) {
+        let here = self.guests.len();
+        let at = welcome::place(self.listener.as_ref());
+        (self.voice.say)(if missing.is_empty() {
+            welcome::wanting(self.membership.wanted(), seconds, &at)
+        } else {
+            welcome::waiting(missing, seconds, here, self.charge.expected.len(), &at)
+        });
+        for guest in self.guests.values_mut().filter(|guest| !guest.settled) {
+            let _ = send(&mut guest.stream, &Answer::Waiting { missing: missing.to_vec(), seconds });
+        }
+    }
+}
+
+fn read(mut reader: TcpStream, serial: u64, number: usize, sender: &Sender<Heard>) {
+    let _ = reader.set_read_timeout(None);
+    while let Ok(said) = receive::<Control>(&mut reader) {
+        if sender.send(Heard::Said(serial, number, said)).is_err() {
+            return;
+        }
+    }
+    let _ = sender.send(Heard::Closed(serial, number, Instant::now()));
+}
