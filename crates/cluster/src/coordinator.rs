@@ -18,7 +18,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use thalweg_core::event::Phase;
+use thalweg_core::event::{Phase, Pulse};
 use thalweg_core::{Culprit, Error, Kind};
 
 /// What the role is given.
@@ -179,7 +179,8 @@ impl Chair {
                 continue;
             }
             self.look_after();
-            if self.membership.generation() > 0 && self.guests.is_empty() {
+            let all_left = self.serial > 0 && self.guests.is_empty() && self.membership.generation() > 0;
+            if all_left || self.membership.is_empty() {
                 return;
             }
         }
@@ -294,7 +295,8 @@ impl Chair {
             Control::Witness(error, pulse) => {
                 self.inquest.hear(now, Evidence::Lost { rank: number, error: *error, pulse });
             }
-            Control::Report(after, standing) => {
+            Control::Report(after, standing, pulse) => {
+                self.see_waiting(&pulse);
                 let orders = self.membership.report(number, after, standing, now);
                 self.carry_out(orders);
             }
@@ -313,6 +315,18 @@ impl Chair {
                 self.carry_out(orders);
             }
             Control::Interrupt(..) | Control::Roster(_) | Control::Abort(_) => {}
+        }
+    }
+
+    /// What a rank was in when it had to leave it is where the others waited for those who were lost.
+    fn see_waiting(&mut self, pulse: &Pulse) {
+        if pulse.phase != Phase::Exchanging {
+            return;
+        }
+        for culprit in &mut self.lost {
+            if culprit.step.is_none_or(|step| step <= pulse.step) {
+                (culprit.step, culprit.operation) = (Some(pulse.step), Some(pulse.name.clone()));
+            }
         }
     }
 

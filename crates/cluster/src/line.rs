@@ -73,10 +73,13 @@ impl Line {
                 }
                 Ok(None) if quiet < patience => quiet += 1,
                 Ok(None) => {
+                    let silent = listener.deadline - margin;
                     break listener
-                        .lost(&format!("has been silent for {:.1} s", listener.deadline.as_secs_f64()));
+                        .lost(&format!("has been silent for {:.1} s", silent.as_secs_f64()), silent);
                 }
-                Err(_) => break listener.lost("vanished: its connection closed without a goodbye"),
+                Err(_) => {
+                    break listener.lost("vanished: its connection closed without a goodbye", Duration::ZERO);
+                }
             }
         };
         if self.left.load(Ordering::Relaxed) {
@@ -139,7 +142,7 @@ impl Listener {
         None
     }
 
-    fn lost(&self, cause: &str) -> Error {
+    fn lost(&self, cause: &str, detect: Duration) -> Error {
         let Pulse { step, name, .. } = self.beacon.pulse();
         let Member { rank, host, process, .. } = &self.coordinator;
         let message = format!(
@@ -151,7 +154,7 @@ impl Listener {
             step: Some(step),
             operation: Some(name),
             cause: cause.into(),
-            detect_s: None,
+            detect_s: Some(detect.as_secs_f64()),
         })
     }
 }

@@ -343,6 +343,8 @@ impl Rank {
     /// stands and goes on in the next generation of the group. Everything made for the last one is void. `orderly`: at a
     /// boundary, where the others may still be busy with what this rank has sent them.
     pub fn regroup(&mut self, standing: Standing, orderly: bool) -> Result<()> {
+        let doing = self.parts.beacon.pulse();
+        self.training = false;
         if orderly {
             self.parts.transport.close();
         }
@@ -354,7 +356,7 @@ impl Rank {
         self.parts.transport = Connected::alone().transport;
         let delegate =
             self.parts.delegate.as_mut().ok_or_else(|| Error::internal("a group that cannot change"))?;
-        let next = delegate.next(after, standing, &neighbours)?;
+        let next = delegate.next(after, standing, &doing, &neighbours)?;
         let Generation { number, transport, neighbours, carrier, numbers, hosts, change } = next;
         let parts = &mut self.parts;
         (parts.generation, parts.transport, parts.neighbours, parts.carrier) =

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::transport::Transport;
-use thalweg_core::event::Pulse;
+use thalweg_core::event::{Phase, Pulse};
 use thalweg_core::{Culprit, Error, Kind, Result};
 
 /// A generation of the group, as one of its members sees it.
@@ -67,9 +67,16 @@ impl Change {
 
 /// Leads a rank from one generation of its group to the next.
 pub trait Regroup: Send {
-    /// The generation after that one, for a rank that stands there. The neighbours of the last one are given along, so
+    /// The generation after that one, for a rank that stands there and was `doing` something when it had to leave. The
+    /// neighbours of the last one are given along, so
     /// that those who were lost can be ended for good before anything they could write to is read.
-    fn next(&mut self, after: u32, standing: Standing, neighbours: &Neighbours) -> Result<Generation>;
+    fn next(
+        &mut self,
+        after: u32,
+        standing: Standing,
+        doing: &Pulse,
+        neighbours: &Neighbours,
+    ) -> Result<Generation>;
 
     /// This rank, and no other, leaves the group.
     fn leave(&mut self);
@@ -121,7 +128,7 @@ impl Delegate {
         let after = roster.generation;
         match self.connect(&roster) {
             Err(error) if self.elastic && error.kind == Kind::Regroup => {
-                self.next(after, Standing::default(), &Neighbours::new())
+                self.next(after, Standing::default(), &Pulse::default(), &Neighbours::new())
             }
             connected => connected.map(|connected| generation(roster, connected)),
         }
@@ -213,7 +220,13 @@ impl Delegate {
 }
 
 impl Regroup for Delegate {
-    fn next(&mut self, mut after: u32, standing: Standing, neighbours: &Neighbours) -> Result<Generation> {
+    fn next(
+        &mut self,
+        mut after: u32,
+        standing: Standing,
+        doing: &Pulse,
+        neighbours: &Neighbours,
+    ) -> Result<Generation> {
         // By place in the generation that those neighbours are of.
         let before: Vec<usize> = lock(&self.members).iter().map(|member| member.rank).collect();
         let mut lost: Vec<Culprit> = Vec::new();
@@ -221,11 +234,14 @@ impl Regroup for Delegate {
         loop {
             let mut roster = if connected_to_coordinator {
                 if let Some(line) = &*lock(&self.line) {
-                    line.say(&Control::Report(after, standing));
+                    line.say(&Control::Report(after, standing, doing.clone()));
                 }
                 match self.await_mail()? {
                     Mail::Roster(roster) => *roster,
-                    Mail::Lost(error) => {
+                    Mail::Lost(mut error) => {
+                        if let (Some(culprit), Phase::Exchanging) = (&mut error.culprit, doing.phase) {
+                            (culprit.step, culprit.operation) = (Some(doing.step), Some(doing.name.clone()));
+                        }
                         lost.extend(error.culprit.clone().map(|culprit| *culprit));
                         *lock(&self.line) = None;
                         self.find_coordinator(error)?;

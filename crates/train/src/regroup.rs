@@ -49,7 +49,6 @@ impl Worker<'_> {
     /// ranks do the same.
     pub(crate) fn regroup(&mut self, orderly: bool) -> Result<()> {
         let start = self.rank.now();
-        self.rank.begin_preparation("forming of the group");
         if orderly && self.rank.leave_requested() {
             (self.has_left, self.regroups) = (true, false);
             self.rank.depart();

@@ -292,7 +292,10 @@ impl Crew<'_> {
                 self.reap()?;
                 std::thread::sleep(Duration::from_millis(1));
             }
-            if let Some(cause) = self.causes.get(&culprit.rank) {
+            // One that was given up was ended by the others, which says nothing.
+            if let Some(cause) = self.causes.get(&culprit.rank)
+                && !culprit.cause.starts_with("has been ")
+            {
                 culprit.cause.clone_from(cause);
             }
         }

@@ -113,8 +113,8 @@ pub enum Control {
     Pulse(Pulse),
     /// This happened to me in an operation with others; I wait for the verdict.
     Witness(Box<Error>, Pulse),
-    /// I have left my operations after that generation and stand here.
-    Report(u32, Standing),
+    /// I have left my operations after that generation and stand here; this is what I was in.
+    Report(u32, Standing, Pulse),
     /// I give up.
     Failed(Box<Error>, Pulse),
     /// I was asked to leave and go; the job does not end with me.
