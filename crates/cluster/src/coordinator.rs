@@ -27,6 +27,8 @@ pub struct Charge {
     pub own: usize,
     /// The ranks to expect.
     pub expected: Vec<usize>,
+    /// Those of the last generation whose processes have ended.
+    pub lost: Vec<usize>,
     /// The last generation there was; 0 at the beginning.
     pub after: u32,
     /// Ranks the job began with.
@@ -92,7 +94,7 @@ pub fn preside(listener: TcpListener, charge: Charge, voice: Voice) {
         inquest: Inquest::new(charge.world, PATIENCE),
         guests: BTreeMap::new(),
         turned_away: BTreeMap::new(),
-        lost: Vec::new(),
+        lost: charge.lost.iter().map(|rank| welcome::ended(*rank)).collect(),
         strikes: BTreeMap::new(),
         sender,
         start: Instant::now(),
@@ -264,7 +266,7 @@ impl Chair {
     }
 
     fn admit(&mut self, join: Join, stream: TcpStream) {
-        let Join { member, arrival, .. } = join;
+        let Join { member, arrival, doing, .. } = join;
         let (number, now) = (member.rank, self.now());
         self.serial += 1;
         let serial = self.serial;
@@ -277,7 +279,10 @@ impl Chair {
         self.guests.insert(number, Guest { member, stream, serial, settled: false });
         let orders = match arrival {
             Arrival::First => self.membership.report(number, 0, Default::default(), now),
-            Arrival::Again { after, standing } => self.membership.report(number, after, standing, now),
+            Arrival::Again { after, standing } => {
+                self.see_waiting(&doing);
+                self.membership.report(number, after, standing, now)
+            }
             Arrival::New => self.membership.come(number, now),
         };
         self.carry_out(orders);
@@ -353,7 +358,7 @@ impl Chair {
         if !self.charge.elastic || self.guests.contains_key(&number) || !self.membership.has(number) {
             return;
         }
-        self.lose(number, Culprit { rank: number, cause: "its process ended".into(), ..Culprit::default() });
+        self.lose(number, welcome::ended(number));
     }
 
     /// Evidence that a rank is lost: the others go on without it at once, or it joins the rest of the evidence.

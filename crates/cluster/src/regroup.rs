@@ -124,7 +124,7 @@ pub(crate) struct Delegate {
 impl Delegate {
     /// The first generation this rank is in.
     pub(crate) fn first(&mut self) -> Result<Generation> {
-        let roster = self.arrive(self.arrival)?;
+        let roster = self.arrive(self.arrival, &Pulse::default())?;
         let after = roster.generation;
         match self.connect(&roster) {
             Err(error) if self.elastic && error.kind == Kind::Regroup => {
@@ -135,11 +135,14 @@ impl Delegate {
     }
 
     /// Comes to the coordinator, and to the next one if that is lost.
-    fn arrive(&mut self, arrival: Arrival) -> Result<Roster> {
+    fn arrive(&mut self, arrival: Arrival, doing: &Pulse) -> Result<Roster> {
         loop {
             self.beacon.verdict().map_or(Ok(()), Err)?;
             let say = Arc::clone(&self.say);
-            let joined = join::join(&self.invitation, arrival, &self.meeting, &mut self.data, &*say);
+            let (uplink, meeting) = (self.uplink.clone(), self.meeting.clone());
+            let moved = || uplink.as_ref().is_some_and(|uplink| uplink.has_moved(&meeting));
+            let has_moved: &dyn Fn() -> bool = if self.fixed || !self.elastic { &|| false } else { &moved };
+            let joined = join::join(&self.invitation, (arrival, doing), &meeting, &mut self.data, has_moved, &*say);
             let error = match joined {
                 Ok(joined) => return self.open_line(joined),
                 Err(error) => error,
@@ -251,12 +254,16 @@ impl Regroup for Delegate {
                 }
             } else {
                 connected_to_coordinator = true;
-                self.arrive(Arrival::Again { after, standing })?
+                self.arrive(Arrival::Again { after, standing }, doing)?
             };
             after = roster.generation;
             // A new coordinator does not know how the last one ended; its ranks do.
-            lost.retain(|culprit| roster.lost.iter().all(|known| known.rank != culprit.rank));
-            roster.lost.append(&mut lost);
+            for culprit in std::mem::take(&mut lost) {
+                match roster.lost.iter_mut().find(|known| known.rank == culprit.rank) {
+                    Some(known) => (known.cause, known.detect_s) = (culprit.cause, culprit.detect_s),
+                    None => roster.lost.push(culprit),
+                }
+            }
             end_lost(&before, &roster, neighbours)?;
             match self.connect(&roster) {
                 Ok(connected) if self.beacon.interruption(after).is_none() => {

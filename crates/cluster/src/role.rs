@@ -55,7 +55,7 @@ impl Role {
                 match wish {
                     Wish::Gone(number) => role.miss(number),
                     Wish::Convene(lost) => {
-                        role.miss(lost);
+                        role.lock().gone = lost.into_iter().collect();
                         if let Err(error) = role.take() {
                             role.beacon.condemn(error);
                         }
@@ -96,12 +96,13 @@ impl Role {
             .collect();
         let (expected, after) =
             if known.is_empty() { ((0..self.place.world).collect(), 0) } else { (known, 1) };
-        let expected: Vec<usize> =
-            expected.into_iter().filter(|number| !held.gone.contains(number)).collect();
+        let (lost, expected): (Vec<usize>, Vec<usize>) =
+            expected.into_iter().partition(|number| held.gone.contains(number));
         let terms = &self.terms;
         let charge = Charge {
             own: self.place.rank,
             expected,
+            lost,
             after,
             world: self.place.world,
             job: terms.job,

@@ -100,7 +100,8 @@ pub fn run<T>(
     let (line, state, members) = (LineSlot::default(), Arc::new(State::default()), Arc::default());
     let session = Session { rank: place.rank, beacon, uplink, line, state, members, on_record, on_leave };
     if let Some(signals) = signals {
-        session.heed(signals, terms.elastic);
+        // Without a launcher, rank 0 writes the results: if it is asked to end, so is the job.
+        session.heed(signals, terms.elastic && (session.uplink.is_some() || place.rank != 0));
     }
     session.keep_pulse();
     let role = session.role(place, terms);
@@ -153,7 +154,7 @@ struct Session {
 
 impl Session {
     /// Passes signals on to the program. Before the ranks have met there is nothing to save: the process ends.
-    fn heed(&self, signals: Receiver<i32>, elastic: bool) {
+    fn heed(&self, signals: Receiver<i32>, drains: bool) {
         let (beacon, state, on_leave) =
             (Arc::clone(&self.beacon), Arc::clone(&self.state), Arc::clone(&self.on_leave));
         std::thread::spawn(move || {
@@ -164,7 +165,7 @@ impl Session {
                     std::process::exit(128 + signal);
                 }
                 // Asked to end, this process leaves the others to go on; asked to interrupt, the job stops.
-                if elastic && signal == SIGTERM { beacon.request_leave() } else { beacon.request_stop() }
+                if drains && signal == SIGTERM { beacon.request_leave() } else { beacon.request_stop() }
             }
         });
     }

@@ -27,8 +27,8 @@ pub const JOINS: &str = "THALWEG_JOINS";
 pub enum Wish {
     /// The coordinator listens here.
     Coordinator(String),
-    /// Take the coordinator's role; the process of this rank had it and has ended.
-    Convene(usize),
+    /// Take the coordinator's role; the processes of these ranks have ended, one of which had it.
+    Convene(Vec<usize>),
     /// The process of this rank has ended.
     Gone(usize),
     /// Stop after this step and write a checkpoint.
@@ -102,6 +102,12 @@ impl Uplink {
     /// What the launcher asks of the coordinator, or of whoever is to become it. They are somebody's from then on.
     pub fn wishes(&self) -> Option<Receiver<Wish>> {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether the coordinator listens elsewhere by now.
+    pub fn has_moved(&self, from: &str) -> bool {
+        let known = self.coordinator.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_deref().is_some_and(|address| address != from)
     }
 
     /// Where the coordinator listens, as the launcher says; if it listened elsewhere before, the next place.

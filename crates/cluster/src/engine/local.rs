@@ -7,7 +7,7 @@ use crate::inquest::{Evidence, Inquest, PATIENCE, PATIENCE_FOR_A_VERDICT};
 use crate::linux;
 use crate::uplink::{JOINS, VARIABLE, Wish};
 use crate::watch::Watch;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -340,7 +340,11 @@ impl Crew<'_> {
             let next = next.or_else(|| alive().min_by_key(|(_, worker)| worker.rank)).map(|(index, _)| index);
             self.coordinator = next;
             if let Some(next) = next {
-                self.workers[next].wish(&Wish::Convene(rank));
+                let living: BTreeSet<usize> = alive().map(|(_, worker)| worker.rank).collect();
+                let dead =
+                    self.workers.iter().map(|worker| worker.rank).filter(|rank| !living.contains(rank));
+                let wish = Wish::Convene(dead.collect());
+                self.workers[next].wish(&wish);
             }
         } else if let Some(coordinator) = self.coordinator {
             self.workers[coordinator].wish(&Wish::Gone(rank));

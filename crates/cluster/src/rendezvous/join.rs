@@ -8,6 +8,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 use thalweg_core::error::plain_words;
+use thalweg_core::event::Pulse;
 use thalweg_core::{Culprit, Error, Kind, Result};
 
 /// What a rank has after the rendezvous.
@@ -19,16 +20,17 @@ pub struct Joined {
 }
 
 /// Joins the group whose coordinator listens at `HOST:PORT`. `data` is where this rank listens for the others; it is opened
-/// on the way that leads to the coordinator if it is not there yet.
+/// on the way that leads to the coordinator if it is not there yet. `has_moved`: somebody else has taken the role, elsewhere.
 pub fn join(
     invitation: &Invitation,
-    arrival: Arrival,
+    (arrival, doing): (Arrival, &Pulse),
     coordinator: &str,
     data: &mut Option<TcpListener>,
+    has_moved: &dyn Fn() -> bool,
     say: &dyn Fn(String),
 ) -> Result<Joined> {
     let start = Instant::now();
-    let control = reach(invitation, coordinator, start, say)?;
+    let control = reach(invitation, coordinator, start, has_moved, say)?;
     let here = control.local_addr().map_err(|error| Error::io("no local address", &error))?;
     let listener = match data {
         Some(listener) => listener,
@@ -43,7 +45,7 @@ pub fn join(
         data: address,
         identity: thalweg_comm::host::host_identity(),
     };
-    let request = Join { member: member.clone(), world: invitation.world, job: invitation.job, arrival };
+    let request = Join { member: member.clone(), world: invitation.world, job: invitation.job, arrival, doing: doing.clone() };
     send(&mut Timed::new(&control, PATIENCE), &Call::Join(Box::new(request)))
         .map_err(|error| lost(&error, invitation.rank, coordinator))?;
     let mut roster = await_roster(invitation, coordinator, &control, start, say)?;
@@ -56,7 +58,7 @@ pub fn join(
 
 /// Asks a coordinator what its job is: as a job file, with a number that is free.
 pub fn ask(invitation: &Invitation, coordinator: &str, say: &dyn Fn(String)) -> Result<(String, usize)> {
-    let control = reach(invitation, coordinator, Instant::now(), say)?;
+    let control = reach(invitation, coordinator, Instant::now(), &|| false, say)?;
     let failed = |error: io::Error| {
         Error::new(
             Kind::Rendezvous,
@@ -152,9 +154,6 @@ fn lost(error: &io::Error, rank: usize, coordinator: &str) -> Error {
         io::ErrorKind::InvalidData => ("broke the protocol", plain_words(error)),
         _ => ("was lost", plain_words(error)),
     };
-    if rank == 0 {
-        return Error::internal(format!("rank 0 lost its own coordinator at {coordinator}: {why}"));
-    }
     Error::new(
         Kind::RankFailed,
         format!("rank 0 at {coordinator} {how} while rank {rank} waited for the others: {why}"),
@@ -190,6 +189,7 @@ fn reach(
     invitation: &Invitation,
     coordinator: &str,
     start: Instant,
+    has_moved: &dyn Fn() -> bool,
     say: &dyn Fn(String),
 ) -> Result<TcpStream> {
     let mut reminder = REMINDER;
@@ -203,6 +203,10 @@ fn reach(
             Err(Attempt::Again(story)) => format!("cannot reach rank 0 at {story}"),
         };
         let waited = start.elapsed();
+        if has_moved() {
+            let gone = io::Error::new(io::ErrorKind::ConnectionAborted, "another rank has its role");
+            return Err(lost(&gone, invitation.rank, coordinator));
+        }
         if waited >= invitation.deadline {
             return Err(Error::new(
                 Kind::Rendezvous,
@@ -320,7 +324,7 @@ mod tests {
     }
 
     fn first(invitation: &Invitation, coordinator: &str) -> Error {
-        join(invitation, Arrival::First, coordinator, &mut None, &|_| {}).err().unwrap()
+        join(invitation, (Arrival::First, &Pulse::default()), coordinator, &mut None, &|| false, &|_| {}).err().unwrap()
     }
 
     #[test]

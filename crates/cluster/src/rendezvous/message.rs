@@ -46,6 +46,8 @@ pub struct Join {
     pub job: [u8; 32],
     /// Why it comes.
     pub arrival: Arrival,
+    /// What it was in before.
+    pub doing: Pulse,
 }
 
 /// Why a rank comes.

@@ -47,6 +47,11 @@ pub fn is_gone(stream: &TcpStream) -> bool {
     gone
 }
 
+/// A rank whose process has ended, as its launcher says.
+pub fn ended(rank: usize) -> Culprit {
+    Culprit { rank, cause: "its process ended".into(), detect_s: Some(0.0), ..Culprit::default() }
+}
+
 /// Why the members leave their operations.
 pub fn interruption(lost: Option<&Culprit>) -> Error {
     match lost {
