@@ -86,8 +86,9 @@ impl Rank {
             if self.now().saturating_sub(start) > patience {
                 let message =
                     format!("rank {}: {} takes longer than {patience:?}", self.index(), errand.name);
-                return Err(Error::new(Kind::Io, message)
-                    .hint("is the disk stuck? choose another folder with --out, or raise fault.prepare_deadline"));
+                return Err(Error::new(Kind::Io, message).hint(
+                    "is the disk stuck? choose another folder with --out, or raise fault.prepare_deadline",
+                ));
             }
         }
     }
@@ -113,9 +114,13 @@ mod tests {
         let mut rank = in_memory(1, Duration::from_secs(1)).remove(0);
         rank.parts.prepare_deadline = Duration::from_millis(30);
         let (_open, gate) = sync_channel::<()>(0);
-        let stuck = rank.run_errand("writing the checkpoint of step 3", move |_| gate.recv().is_ok()).unwrap();
+        let stuck =
+            rank.run_errand("writing the checkpoint of step 3", move |_| gate.recv().is_ok()).unwrap();
         let error = rank.await_errand(&stuck).unwrap_err();
-        assert!(error.message.starts_with("rank 0: writing the checkpoint of step 3 takes longer"), "{error}");
+        assert!(
+            error.message.starts_with("rank 0: writing the checkpoint of step 3 takes longer"),
+            "{error}"
+        );
         let lost = rank.run_errand("a test", |_| std::panic::resume_unwind(Box::new(()))).unwrap();
         let error = rank.await_errand::<()>(&lost).unwrap_err();
         assert!(error.message.contains("a test ended without an answer"), "{error}");

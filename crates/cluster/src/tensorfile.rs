@@ -60,7 +60,8 @@ impl<'a> TensorFile<'a> {
 
     /// Writes it: first beside its place, then moved there in one go.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let header = self.header().map_err(|error| Error::internal(format!("{}: {error}", path.display())))?;
+        let header =
+            self.header().map_err(|error| Error::internal(format!("{}: {error}", path.display())))?;
         write_whole(path, |file| {
             let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(|error| unwritable(path, &error));
             put(&(header.len() as u64).to_le_bytes())?;

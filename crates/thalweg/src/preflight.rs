@@ -45,7 +45,8 @@ const FIXED: [&str; 3] = ["train.seed", "train.global_batch", "data."];
 
 fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -> Result<()> {
     // Rank 0 will say which newer ones are damaged.
-    let Some(Found { checkpoint, path, .. }) = checkpoint::newest(&folder.join("checkpoints"), layout)? else {
+    let Some(Found { checkpoint, path, .. }) = checkpoint::newest(&folder.join("checkpoints"), layout)?
+    else {
         return Ok(());
     };
     check_optimizer(&Optimizer::for_layout(job.optimizer.rule(), layout), &checkpoint, &path)?;

@@ -12,9 +12,9 @@ use crate::finite;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use thalweg_cluster::Rank;
 use thalweg_cluster::checkpoint::Checkpoint;
 use thalweg_cluster::errand::{Aside, Errand};
-use thalweg_cluster::Rank;
 use thalweg_core::event::{Event, Level};
 use thalweg_core::{Layout, Result};
 
@@ -121,5 +121,59 @@ impl Shelf {
             write_s: aside.now().saturating_sub(start).as_secs_f64(),
         });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_cluster::checkpoint;
+    use thalweg_cluster::rank::in_memory;
+    use thalweg_core::model::{Density, Role};
+
+    fn layout() -> Layout {
+        let mut layout = Layout::default();
+        layout.push("w", &[2, 3], Role::Trainable, Density::Dense);
+        layout
+    }
+
+    fn fill(scribe: &mut Scribe, step: u64) {
+        let page = scribe.page();
+        (page.step, page.parameters) = (step, vec![step as f32; 6]);
+        page.job = "format = 1\n".into();
+    }
+
+    #[test]
+    fn one_after_the_other_and_the_memory_is_used_again() {
+        let (folder, mut rank) = (tempfile::tempdir().unwrap(), in_memory(1, LONG).remove(0));
+        let mut scribe = Scribe::new(folder.path(), &layout(), 2);
+        for step in [1, 2, 3] {
+            scribe.take_turn(&mut rank, 1).unwrap();
+            assert_eq!(scribe.page().step, step - 1, "the page came back");
+            fill(&mut scribe, step);
+            scribe.write(&rank, Duration::ZERO).unwrap();
+        }
+        scribe.finish(&mut rank).unwrap();
+        let found = checkpoint::newest(folder.path(), &layout()).unwrap().unwrap();
+        assert_eq!((found.checkpoint.step, found.checkpoint.parameters), (3, vec![3.0; 6]));
+        assert_eq!(checkpoint::list(folder.path()).len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_to_whoever_waits_or_looks() {
+        let mut rank = in_memory(1, LONG).remove(0);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, b"").unwrap();
+        let mut scribe = Scribe::new(&file, &layout(), 2);
+        fill(&mut scribe, 1);
+        let told = scribe.write(&rank, Duration::ZERO).and_then(|()| scribe.finish(&mut rank));
+        assert!(told.unwrap_err().message.contains("cannot make"));
+        let mut scribe = Scribe::new(folder.path(), &layout(), 2);
+        fill(&mut scribe, 1);
+        scribe.page().parameters[4] = f32::NAN;
+        let told = scribe.write(&rank, Duration::ZERO).and_then(|()| scribe.finish(&mut rank));
+        assert!(told.unwrap_err().message.contains("the parameter `w` is NaN"));
+        assert!(checkpoint::list(folder.path()).is_empty());
     }
 }

@@ -133,10 +133,15 @@ impl Worker<'_> {
             let mut whole = slot;
             if let Some(shared) = self.shared.as_mut().filter(|shared| shared.updates) {
                 let length = shared.commons.length();
-                self.rank.write_shares("optimizer state", &mut shared.commons, length, |range, columns| {
-                    let range = within(&range, slot.len());
-                    columns[SUMS][..range.len()].copy_from_slice(&slot[range]);
-                })?;
+                self.rank.write_shares(
+                    "optimizer state",
+                    &mut shared.commons,
+                    length,
+                    |range, columns| {
+                        let range = within(&range, slot.len());
+                        columns[SUMS][..range.len()].copy_from_slice(&slot[range]);
+                    },
+                )?;
                 whole = &shared.commons.column(SUMS)[..slot.len()];
             }
             if let Some(page) = &mut page {
