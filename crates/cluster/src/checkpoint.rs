@@ -173,10 +173,8 @@ pub fn newest(folder: &Path, layout: &Layout) -> Result<Option<Found>> {
     }
     match damaged.first() {
         None => Ok(None),
-        Some((_, error)) => {
-            Err(Error::data(format!("no checkpoint can be loaded, the newest first: {}", error.message))
-                .hint("put back a whole copy, or start fresh with --overwrite"))
-        }
+        Some((_, error)) => Err(Error::data(format!("no checkpoint can be loaded; {}", error.message))
+            .hint("put back a whole copy, or start fresh with --overwrite")),
     }
 }
 
