@@ -142,7 +142,8 @@ impl Delegate {
             let (uplink, meeting) = (self.uplink.clone(), self.meeting.clone());
             let moved = || uplink.as_ref().is_some_and(|uplink| uplink.has_moved(&meeting));
             let has_moved: &dyn Fn() -> bool = if self.fixed || !self.elastic { &|| false } else { &moved };
-            let joined = join::join(&self.invitation, (arrival, doing), &meeting, &mut self.data, has_moved, &*say);
+            let joined =
+                join::join(&self.invitation, (arrival, doing), &meeting, &mut self.data, has_moved, &*say);
             let error = match joined {
                 Ok(joined) => return self.open_line(joined),
                 Err(error) => error,

@@ -59,7 +59,9 @@ fn assert_failure(report: &Value, rank: usize, cause: &str) {
 fn kill(ranks: &[usize], more: &[&str]) -> Value {
     let site = Site::new();
     let job = start(&site, 3, more);
-    ranks.iter().for_each(|rank| drop(site.signal_worker(*rank, Signal::SIGKILL)));
+    for rank in ranks {
+        site.signal_worker(*rank, Signal::SIGKILL);
+    }
     let report = assert_complete(&site, job);
     ranks.iter().for_each(|rank| assert_failure(&report, *rank, "was killed by signal 9 (SIGKILL)"));
     report

@@ -18,6 +18,7 @@ mod progress;
 mod push_pull;
 mod regroup;
 pub mod rider;
+mod scribe;
 mod shared;
 pub mod strategy;
 pub mod validate;

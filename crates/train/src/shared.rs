@@ -104,6 +104,14 @@ impl Shared {
         }
     }
 
+    /// A slot of the optimizer that counts: a shared one, or the worker's own.
+    pub(crate) fn slot<'a>(&'a self, index: usize, own: &'a [f32]) -> &'a [f32] {
+        match self.kept {
+            Some(kept) => &self.commons.column(2 + index + self.current * kept)[..own.len()],
+            None => own,
+        }
+    }
+
     /// Adds up all gradients.
     pub(crate) fn sum(&mut self, rank: &mut Rank) -> Result<std::time::Duration> {
         let length = self.commons.length();
@@ -170,11 +178,21 @@ impl Worker<'_> {
         self.take_riders(took)
     }
 
-    /// What this worker has of its own becomes what is shared.
-    pub(crate) fn collect_shares(&mut self) -> Result<()> {
-        match &self.shared {
-            Some(shared) => shared.bring_home(self.next, &mut self.parts),
-            None => Ok(()),
+    /// Parameters and optimizer state, wherever they are, come onto the scribe's page, if this worker has one.
+    pub(crate) fn show_state(&mut self) {
+        let Some(scribe) = &mut self.scribe else { return };
+        let Parts { parameters, optimizer, .. } = &self.parts;
+        let page = scribe.page();
+        page.slots.resize_with(optimizer.slots().len(), Default::default);
+        // The next update waits for this worker too: nobody writes meanwhile.
+        let shared = self.shared.as_ref();
+        shared
+            .map_or(&parameters[..], |shared| shared.parameters(parameters))
+            .clone_into(&mut page.parameters);
+        for (index, (name, slot)) in optimizer.slots().into_iter().enumerate() {
+            let (title, values) = &mut page.slots[index];
+            name.clone_into(title);
+            shared.map_or(slot, |shared| shared.slot(index, slot)).clone_into(values);
         }
     }
 }

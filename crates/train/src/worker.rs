@@ -6,6 +6,7 @@ use crate::finite;
 use crate::hooks::{PassHooks, WORK};
 use crate::progress::Progress;
 use crate::rider::{self, Rider, Rows, Word};
+use crate::scribe::Scribe;
 use crate::shared::{Shared, move_statistics};
 use crate::strategy;
 use std::path::Path;
@@ -90,6 +91,8 @@ pub struct Worker<'a> {
     pub(crate) epoch_loss: (f64, u64),
     /// What the rows are, for the checkpoints.
     pub(crate) data_digest: String,
+    /// Writes them, if this rank does.
+    pub(crate) scribe: Option<Scribe>,
     pub(crate) recent: Progress,
     pub(crate) rows: u64,
     pub(crate) begun: Duration,
@@ -153,6 +156,7 @@ impl<'a> Worker<'a> {
             begun_step: false,
             regroups: false,
             has_left: false,
+            scribe: None,
             recent: Progress::since(now),
             rows: 0,
             begun: now,
@@ -175,6 +179,15 @@ impl<'a> Worker<'a> {
         self.place = self.rank.index().checked_sub(job.servers());
         self.workers = world - job.servers().min(world);
         let length = self.parts.parameters.len() + rider::len(world);
+        let writes = self.rank.index() == 0;
+        self.scribe = match self.scribe.take() {
+            scribe if scribe.is_some() == writes => scribe,
+            None => {
+                let (layout, keep) = (self.parts.model.layout(), job.fault.checkpoint_keep);
+                Some(Scribe::new(&self.folder.join("checkpoints"), layout, keep))
+            }
+            Some(_) => None,
+        };
         self.shared = Shared::open(self.rank, job, &self.parts, &self.correction, length, self.next)?;
         self.buffer.clear();
         self.buffer.resize(if self.shared.is_some() { 0 } else { length }, 0.0);
@@ -341,6 +354,9 @@ impl<'a> Worker<'a> {
         }
         self.heed_wishes();
         self.close_due_epoch()?;
+        if let Some(scribe) = &mut self.scribe {
+            scribe.look()?;
+        }
         let every = self.job.fault.checkpoint_every;
         if every > 0 && self.next.is_multiple_of(every) && self.ended.is_none() {
             self.checkpoint()?;

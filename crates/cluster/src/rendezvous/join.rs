@@ -45,7 +45,13 @@ pub fn join(
         data: address,
         identity: thalweg_comm::host::host_identity(),
     };
-    let request = Join { member: member.clone(), world: invitation.world, job: invitation.job, arrival, doing: doing.clone() };
+    let request = Join {
+        member: member.clone(),
+        world: invitation.world,
+        job: invitation.job,
+        arrival,
+        doing: doing.clone(),
+    };
     send(&mut Timed::new(&control, PATIENCE), &Call::Join(Box::new(request)))
         .map_err(|error| lost(&error, invitation.rank, coordinator))?;
     let mut roster = await_roster(invitation, coordinator, &control, start, say)?;
@@ -324,7 +330,9 @@ mod tests {
     }
 
     fn first(invitation: &Invitation, coordinator: &str) -> Error {
-        join(invitation, (Arrival::First, &Pulse::default()), coordinator, &mut None, &|| false, &|_| {}).err().unwrap()
+        join(invitation, (Arrival::First, &Pulse::default()), coordinator, &mut None, &|| false, &|_| {})
+            .err()
+            .unwrap()
     }
 
     #[test]
