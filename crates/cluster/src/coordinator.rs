@@ -456,6 +456,14 @@ impl Chair {
         let now = self.now();
         let Formed { generation, members, joined, left, .. } = formed;
         let here = |number: &usize| self.guests.get(number).map(|guest| guest.member.clone());
+        // One that was lost while the others had left their operations already was waited for in none but this.
+        let step =
+            members.values().filter_map(|standing| standing.position).map(|position| position.step).max();
+        let told = self.lost.iter().find_map(|culprit| culprit.operation.clone());
+        for culprit in self.lost.iter_mut().filter(|culprit| culprit.operation.is_none()) {
+            culprit.operation = told.clone().or_else(|| Some("forming of the group".into()));
+            culprit.step = culprit.step.or(step).or(Some(0));
+        }
         let roster = Roster {
             generation,
             leader: self.charge.own,
