@@ -21,6 +21,7 @@ pub mod regroup;
 pub mod rendezvous;
 mod role;
 pub mod session;
+mod succession;
 pub mod tensorfile;
 pub mod uplink;
 pub mod watch;

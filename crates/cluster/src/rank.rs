@@ -4,9 +4,7 @@
 //! processes and on a simulated network, and everything that waits has a deadline, a name and an owner.
 
 use crate::beacon::Beacon;
-use crate::membership::Standing;
-use crate::regroup::{Change, Generation, Regroup};
-use crate::rendezvous::neighbourhood::Connected;
+use crate::regroup::{Change, Regroup};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
@@ -68,12 +66,12 @@ pub struct Rank {
     /// How an all-reduce is carried out.
     schedule: Schedule,
     executor: Executor,
-    operation: u64,
+    pub(crate) operation: u64,
     step: u64,
-    training: bool,
+    pub(crate) training: bool,
     /// Whether a step was ever begun.
     has_begun: bool,
-    account: RankReport,
+    pub(crate) account: RankReport,
     /// What passed through shared memory without messages, and in earlier generations.
     pub(crate) shared: Traffic,
 }
@@ -314,76 +312,6 @@ impl Rank {
         }
     }
 
-    /// Whether the group survives the loss of a member.
-    pub fn is_elastic(&self) -> bool {
-        self.parts.delegate.is_some()
-    }
-
-    /// What happened before this generation of the group.
-    pub fn change(&self) -> &Change {
-        &self.parts.change
-    }
-
-    /// Generation of the group.
-    pub fn generation(&self) -> u32 {
-        self.parts.generation
-    }
-
-    /// Whether this rank, and no other, is asked to leave after this step.
-    pub fn leave_requested(&self) -> bool {
-        self.is_elastic() && self.parts.beacon.leave_requested()
-    }
-
-    /// Whether somebody waits to be let in after this step.
-    pub fn pause_requested(&self) -> bool {
-        self.is_elastic() && self.parts.beacon.pause_requested()
-    }
-
-    /// This rank has left its operations, because one of them failed or at a boundary where all do: it says where it
-    /// stands and goes on in the next generation of the group. Everything made for the last one is void. `orderly`: at a
-    /// boundary, where the others may still be busy with what this rank has sent them.
-    pub fn regroup(&mut self, standing: Standing, orderly: bool) -> Result<()> {
-        let doing = self.parts.beacon.pulse();
-        self.training = false;
-        if orderly {
-            self.parts.transport.close();
-        }
-        self.operation += 1;
-        self.enter(Phase::Exchanging, "forming of the group");
-        self.keep_traffic();
-        let (after, neighbours) = (self.parts.generation, std::mem::take(&mut self.parts.neighbours));
-        // The others must not take this rank's connections for alive.
-        self.parts.transport = Connected::alone().transport;
-        let delegate =
-            self.parts.delegate.as_mut().ok_or_else(|| Error::internal("a group that cannot change"))?;
-        let next = delegate.next(after, standing, &doing, &neighbours)?;
-        let Generation { number, transport, neighbours, carrier, numbers, hosts, change } = next;
-        let parts = &mut self.parts;
-        (parts.generation, parts.transport, parts.neighbours, parts.carrier) =
-            (number, transport, neighbours, carrier);
-        (parts.numbers, parts.hosts, parts.change) = (numbers, hosts, change);
-        parts.beacon.attach(parts.transport.abort_handle(), number);
-        self.account.transport = parts.carrier.into();
-        (self.operation, self.post) = (first_operation(number), None);
-        self.exchange_by(Algorithm::Ring);
-        Ok(())
-    }
-
-    /// Leaves the group for good, alone: the others go on.
-    pub fn depart(&mut self) {
-        self.enter(Phase::Leaving, "leaving");
-        if let Some(delegate) = &mut self.parts.delegate {
-            delegate.leave();
-        }
-        self.parts.transport.close();
-    }
-
-    fn keep_traffic(&mut self) {
-        let traffic = self.parts.transport.traffic();
-        self.shared.payload_sent += traffic.total_sent;
-        self.shared.payload_received += traffic.total_received;
-    }
-
     /// Whose account this is, with the traffic so far.
     pub fn account(&self) -> RankReport {
         let traffic = self.parts.transport.traffic();
@@ -472,7 +400,7 @@ impl Rank {
         self.parts.beacon.ending(self.parts.generation).map_or(Ok(()), Err)
     }
 
-    fn enter(&self, phase: Phase, name: &str) {
+    pub(crate) fn enter(&self, phase: Phase, name: &str) {
         self.parts.beacon.enter(self.step, phase, self.operation, name);
     }
 }
@@ -501,7 +429,7 @@ pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
 }
 
 /// Operations are numbered on from generation to generation, the same on all ranks.
-fn first_operation(generation: u32) -> u64 {
+pub(crate) fn first_operation(generation: u32) -> u64 {
     u64::from(generation.saturating_sub(1)) << 32
 }
 

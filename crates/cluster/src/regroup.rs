@@ -1,7 +1,7 @@
 //! How a rank gets into the next generation of its group.
 //!
 //! The rank's program has left its operations and says where it stands; whoever leads the group answers with the next one,
-//! and the rank connects to its members. Real processes do this over their line to the coordinator ([`Delegate`]), simulated
+//! and the rank connects to its members. Real processes do this over their line to the coordinator (`Delegate`), simulated
 //! ranks in virtual time.
 
 use crate::beacon::Beacon;
@@ -88,6 +88,9 @@ const CONFIRM: Duration = Duration::from_secs(10);
 /// Where the line of a process is found by its other threads.
 pub type LineSlot = Arc<Mutex<Option<Arc<Line>>>>;
 
+/// Hears what a rank saw of another's end.
+pub(crate) type Tell = Arc<dyn Fn(&Error, &Pulse) + Send + Sync>;
+
 /// A real process's way into the next generation.
 pub(crate) struct Delegate {
     /// What it was invited with.
@@ -109,7 +112,7 @@ pub(crate) struct Delegate {
     /// Hears what is worth saying.
     pub(crate) say: Arc<dyn Fn(String) + Send + Sync>,
     /// What a witness tells beside the coordinator.
-    pub(crate) tell: Arc<dyn Fn(&Error, &Pulse) + Send + Sync>,
+    pub(crate) tell: Tell,
     /// Whether the group survives the loss of a member.
     pub(crate) elastic: bool,
     /// Where this rank listens for the others.

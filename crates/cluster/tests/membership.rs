@@ -126,7 +126,8 @@ fn ten_thousand_histories_keep_their_promises() {
             let number = *present.iter().nth(who % present.len().max(1)).unwrap_or(&0);
             let orders = match what {
                 0 if present.len() > 1 => {
-                    (present.remove(&number), reported.remove(&number));
+                    present.remove(&number);
+                    reported.remove(&number);
                     group.lose(number, T0)
                 }
                 1 if group.is_working() => {
@@ -136,7 +137,8 @@ fn ten_thousand_histories_keep_their_promises() {
                 }
                 2 => group.break_up(T0),
                 3 if present.len() > 1 => {
-                    (present.remove(&number), reported.remove(&number));
+                    present.remove(&number);
+                    reported.remove(&number);
                     group.leave(number, false, T0)
                 }
                 _ => {

@@ -54,9 +54,9 @@ impl Rows {
         let mut sums = [0; LANES];
         for &row in rows {
             let (mut one, mut other) = (mix(row), mix(!row));
-            for lane in 0..LANES {
+            for (lane, sum) in sums.iter_mut().enumerate() {
                 let source = if lane < LANES / 2 { &mut one } else { &mut other };
-                sums[lane] = (sums[lane] + *source) % VALUES;
+                *sum = (*sum + *source % VALUES) % VALUES;
                 *source /= VALUES;
             }
         }
