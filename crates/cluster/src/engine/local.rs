@@ -17,6 +17,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use thalweg_core::event::{Event, Phase, Pulse, Record};
+use thalweg_core::spec::inject::Fault;
 use thalweg_core::{Error, Result};
 
 /// What to start.
@@ -50,6 +51,23 @@ pub enum Ended {
     Done,
     /// The user stopped them with this signal.
     Interrupted(i32),
+}
+
+/// Somebody who follows the job and interferes with it.
+pub trait Director {
+    /// What to do about what happened.
+    fn follow(&mut self, record: &Record) -> Vec<Act>;
+}
+
+/// What a director can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Let this happen to a worker.
+    Inject(Fault),
+    /// Start one more worker, under the lowest number that is free.
+    Hire,
+    /// Let the job be done with the epoch it is in.
+    Finish,
 }
 
 /// How often the launcher looks around.
@@ -103,14 +121,16 @@ impl Worker {
 }
 
 /// Starts the workers and stays with them until the end. `signals` yields the signals that reach this process.
-pub fn launch(
-    plan: &Plan,
+pub fn launch<'a>(
+    plan: &'a Plan,
     signals: &Receiver<i32>,
+    director: Option<&'a mut (dyn Director + 'a)>,
     on_record: &mut dyn FnMut(&Record) -> Result<()>,
 ) -> Result<Ended> {
     let (sender, receiver) = channel();
     let mut crew = Crew {
         plan,
+        director,
         workers: Vec::new(),
         sender,
         watch: Watch::new(plan.world, plan.step_deadline, plan.join_deadline + NET, plan.prepare_deadline),
@@ -167,6 +187,7 @@ fn start(plan: &Plan, rank: usize, index: usize, joins: bool, sender: &Sender<He
 
 struct Crew<'a> {
     plan: &'a Plan,
+    director: Option<&'a mut (dyn Director + 'a)>,
     workers: Vec<Worker>,
     sender: Sender<Heard>,
     watch: Watch,
@@ -194,7 +215,7 @@ impl Crew<'_> {
         let mut last_tick = Instant::now();
         loop {
             match receiver.recv_timeout(TICK) {
-                Ok(Heard::Said(index, record)) => self.hear(index, &record, on_record)?,
+                Ok(Heard::Said(index, record)) => self.hear(index, &record, &mut *on_record)?,
                 Ok(Heard::Garbled(index, why)) => {
                     let rank = self.workers[index].rank;
                     return Err(Error::internal(format!("what rank {rank} says cannot be read: {why}")));
@@ -225,6 +246,7 @@ impl Crew<'_> {
     /// Starts a worker.
     fn hire(&mut self, rank: usize, joins: bool) -> Result<()> {
         let mut worker = start(self.plan, rank, self.workers.len(), joins, &self.sender)?;
+        self.causes.remove(&rank);
         self.watch.expect(rank, self.start.elapsed(), Phase::Starting);
         self.inquest.name(rank, format!("{} (pid {})", linux::host_name(), worker.child.id()));
         if let (true, Some(address)) = (joins, &self.meeting) {
@@ -269,18 +291,47 @@ impl Crew<'_> {
             }
             Event::Regrouped { lost, .. } if !lost.is_empty() => {
                 let explained = self.with_causes(record.clone())?;
+                self.direct(&explained)?;
                 return on_record(&explained);
             }
             _ => {}
         }
+        self.direct(record)?;
         on_record(record)
+    }
+
+    fn direct(&mut self, record: &Record) -> Result<()> {
+        let acts = self.director.as_mut().map_or_else(Vec::new, |director| director.follow(record));
+        for act in acts {
+            match act {
+                Act::Inject(fault) => {
+                    let told = |worker: &&mut Worker| worker.is_alive() && worker.rank == fault.rank;
+                    if let Some(worker) = self.workers.iter_mut().find(told) {
+                        worker.wish(&Wish::Inject(fault.clone()));
+                    }
+                }
+                Act::Hire => {
+                    let taken: BTreeSet<usize> = self
+                        .workers
+                        .iter()
+                        .filter(|worker| worker.is_alive())
+                        .map(|worker| worker.rank)
+                        .collect();
+                    let free = (0..).find(|rank| !taken.contains(rank)).unwrap_or(self.plan.world);
+                    self.hire(free, true)?;
+                }
+                Act::Finish => self.pass_on(&Wish::Finish),
+            }
+        }
+        Ok(())
     }
 
     /// What the kernel says about the end of those who were lost is more than what the others saw.
     fn with_causes(&mut self, mut record: Record) -> Result<Record> {
         let end = Instant::now() + PATIENCE;
-        let Event::Regrouped { lost, .. } = &mut record.event else { return Ok(record) };
-        for culprit in lost {
+        let Event::Regrouped { lost, members, .. } = &mut record.event else { return Ok(record) };
+        // Of one that is still there only the connections broke.
+        for culprit in lost.iter_mut().filter(|culprit| !members.contains(&culprit.rank)) {
             let unknown = |crew: &Crew<'_>| {
                 !crew.causes.contains_key(&culprit.rank)
                     && crew
