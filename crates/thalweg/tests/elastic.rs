@@ -183,7 +183,7 @@ fn faults_that_the_job_asks_for_happen_and_are_survived() {
     assert_eq!(struck.len(), 3, "{struck:?}");
     let full = r#"fault.inject=[{step=20,rank=0,kind="disk-full"}]"#;
     let ended = site.run(&["train", "--out", "full", "--set", full]);
-    ended.assert_error(1, &["cannot write the checkpoint", "no space left"]);
+    ended.assert_error(1, &["cannot write the checkpoint", "no storage space"]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::inquest::{Evidence, Inquest, PATIENCE, PATIENCE_FOR_A_VERDICT};
 use crate::linux;
 use crate::uplink::{JOINS, VARIABLE, Wish};
 use crate::watch::Watch;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -104,6 +104,8 @@ struct Worker {
     explained: bool,
     /// It was lost, and the others went on.
     lost: bool,
+    /// How it ended, or why it was ended.
+    cause: Option<String>,
 }
 
 impl Worker {
@@ -140,7 +142,6 @@ pub fn launch<'a>(
         interrupted: None,
         coordinator: plan.ranks.contains(&0).then_some(0),
         meeting: None,
-        causes: BTreeMap::new(),
     };
     let started = plan.ranks.clone().try_for_each(|rank| crew.hire(rank, false));
     let ended = started.and_then(|()| crew.run(&receiver, signals, on_record));
@@ -182,7 +183,17 @@ fn start(plan: &Plan, rank: usize, index: usize, joins: bool, sender: &Sender<He
         let _ = sender.send(Heard::Closed(index));
     });
     let last = Pulse::default();
-    Ok(Worker { rank, child, line, closed: false, status: None, last, explained: false, lost: false })
+    Ok(Worker {
+        rank,
+        child,
+        line,
+        closed: false,
+        status: None,
+        last,
+        explained: false,
+        lost: false,
+        cause: None,
+    })
 }
 
 struct Crew<'a> {
@@ -201,8 +212,6 @@ struct Crew<'a> {
     coordinator: Option<usize>,
     /// Where it listens.
     meeting: Option<String>,
-    /// How ranks that were lost ended.
-    causes: BTreeMap<usize, String>,
 }
 
 impl Crew<'_> {
@@ -246,7 +255,6 @@ impl Crew<'_> {
     /// Starts a worker.
     fn hire(&mut self, rank: usize, joins: bool) -> Result<()> {
         let mut worker = start(self.plan, rank, self.workers.len(), joins, &self.sender)?;
-        self.causes.remove(&rank);
         self.watch.expect(rank, self.start.elapsed(), Phase::Starting);
         self.inquest.name(rank, format!("{} (pid {})", linux::host_name(), worker.child.id()));
         if let (true, Some(address)) = (joins, &self.meeting) {
@@ -332,19 +340,14 @@ impl Crew<'_> {
         let Event::Regrouped { lost, members, .. } = &mut record.event else { return Ok(record) };
         // Of one that is still there only the connections broke.
         for culprit in lost.iter_mut().filter(|culprit| !members.contains(&culprit.rank)) {
-            let unknown = |crew: &Crew<'_>| {
-                !crew.causes.contains_key(&culprit.rank)
-                    && crew
-                        .workers
-                        .iter()
-                        .any(|worker| worker.rank == culprit.rank && worker.is_alive() && worker.closed)
-            };
-            while unknown(self) && Instant::now() < end {
+            let unknown = |worker: &Worker| worker.rank == culprit.rank && worker.is_alive() && worker.closed;
+            while self.workers.iter().any(unknown) && Instant::now() < end {
                 self.reap()?;
                 std::thread::sleep(Duration::from_millis(1));
             }
+            let ended = self.workers.iter().rev().find(|worker| worker.rank == culprit.rank && worker.lost);
             // One that was given up was ended by the others, which says nothing.
-            if let Some(cause) = self.causes.get(&culprit.rank)
+            if let Some(cause) = ended.and_then(|worker| worker.cause.as_ref())
                 && !culprit.cause.starts_with("has been ")
             {
                 culprit.cause.clone_from(cause);
@@ -369,10 +372,10 @@ impl Crew<'_> {
             }
             let (rank, how, pulse) = (worker.rank, describe(status), worker.last.clone());
             if self.plan.elastic && self.workers.iter().any(Worker::is_alive) {
-                self.causes.entry(rank).or_insert(how);
+                self.workers[index].cause.get_or_insert(how);
                 self.lose(index)?;
             } else {
-                let how = self.causes.remove(&rank).unwrap_or(how);
+                let how = self.workers[index].cause.take().unwrap_or(how);
                 self.inquest.hear(now, Evidence::Exited { rank, how, pulse });
             }
         }
@@ -454,12 +457,12 @@ impl Crew<'_> {
             return self.inquest.hear(now, evidence);
         };
         let others = self.workers.iter().any(|worker| worker.is_alive() && worker.rank != *rank);
-        let culprit = self.workers.iter().find(|worker| worker.is_alive() && worker.rank == *rank);
+        let culprit = self.workers.iter_mut().find(|worker| worker.is_alive() && worker.rank == *rank);
         match culprit {
             Some(worker) if self.plan.elastic && others => {
                 let cause =
                     self.inquest.explain(&evidence).culprit.map_or_else(String::new, |culprit| culprit.cause);
-                self.causes.insert(*rank, cause);
+                worker.cause = Some(cause);
                 self.watch.dismiss(*rank);
                 linux::kill_group(worker.child.id());
             }
