@@ -3,6 +3,7 @@
 mod allreduce;
 mod compute;
 mod measurement;
+mod mnist;
 mod session;
 mod trust;
 
