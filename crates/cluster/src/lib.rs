@@ -7,20 +7,27 @@
 pub mod beacon;
 pub mod checkpoint;
 mod commons;
-pub mod control;
+pub mod coordinator;
 mod correspondence;
 pub mod durable;
 pub mod engine;
+pub mod errand;
 pub mod inquest;
+pub mod line;
+pub mod membership;
 mod panics;
 pub mod rank;
+pub mod regroup;
 pub mod rendezvous;
+mod role;
 pub mod session;
+mod succession;
 pub mod tensorfile;
 pub mod uplink;
 pub mod watch;
 
 pub use beacon::Beacon;
+pub use errand::Errand;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, share};

@@ -16,12 +16,14 @@ pub mod modelfile;
 pub mod prepare;
 mod progress;
 mod push_pull;
+mod regroup;
 pub mod rider;
+mod scribe;
 mod shared;
 pub mod strategy;
 pub mod validate;
 pub mod worker;
 
 pub use modelfile::SavedModel;
-pub use prepare::{Assignment, Recipe, run};
+pub use prepare::{Assignment, Prepared, Recipe, run};
 pub use worker::Worker;
