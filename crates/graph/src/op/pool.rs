@@ -83,10 +83,10 @@ impl Operator for Pool {
                 pool::gather(output, images, window, image, rows, share(window));
             }
             (Pooling::Largest, None) => {
-                pool::largest(output, images, window, image, rows);
+                pool::largest(output, images, window, image);
             }
             (Pooling::Largest, Some(chosen)) => {
-                pool::largest_chosen(output, chosen, images, window, image, rows);
+                pool::largest_chosen(output, chosen, images, window, image);
             }
         }
         Ok(())
