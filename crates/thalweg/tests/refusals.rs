@@ -67,9 +67,9 @@ fn labels_of_the_validation_that_training_never_saw() {
     site.write("rows.csv", GOOD);
     site.write("held.csv", "a,b,label\n1,2,yes\n2,3,maybe\n");
     let parts = ["held.csv line 3", "`maybe` is not known to the model"];
-    // Rows are read by the ranks: the one that meets it says so.
+    // Rows are read by the ranks: the one that meets it says so, and the job has failed.
     let sets = ["--set", "data.source=rows.csv", "--set", "data.validation=held.csv", "--workers", "1"];
-    site.run(&[&["train"], &sets[..]].concat()).assert_error(2, &parts);
+    site.run(&[&["train"], &sets[..]].concat()).assert_error(3, &parts);
     std::fs::create_dir(site.path("images")).unwrap();
     let images = |count: u32| [[0, 0, 8, 3], count.to_be_bytes(), [0, 0, 0, 2], [0, 0, 0, 2]].concat();
     let labels = |labels: &[u8]| [&[0, 0, 8, 1], &(labels.len() as u32).to_be_bytes()[..], labels].concat();
