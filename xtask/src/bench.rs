@@ -4,6 +4,7 @@ mod allreduce;
 mod checkpoint;
 mod compute;
 mod measurement;
+mod mnist;
 mod session;
 mod trust;
 

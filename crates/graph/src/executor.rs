@@ -1,5 +1,5 @@
 //! Runs a plan for a batch. Slots and scratch memory are kept from step to step: once the largest batch was seen,
-//! nothing is allocated again (but for what a matrix product packs for itself).
+//! nothing is allocated again.
 //!
 //! A step takes its output's memory out of the slots, reads the others, and puts it back: the borrow checker sees that
 //! no kernel writes what it reads.
