@@ -7,7 +7,9 @@ use crate::beacon::Beacon;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
-use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
+use thalweg_comm::collective::{
+    Algorithm, Brackets, Executor, Schedule, Slots, Sum, bracketed, doubling, gather,
+};
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
@@ -210,6 +212,22 @@ impl Rank {
         }
         self.operate("all-reduce", name, |rank, tag, deadline| {
             rank.executor.run(&rank.schedule, rank.parts.transport.as_mut(), tag, buffer, &Sum, deadline)
+        })
+    }
+
+    /// Adds up the terms in all ranks' slots as the brackets say; the sum is in everybody's first slot.
+    pub fn all_reduce_brackets(
+        &mut self,
+        name: &str,
+        brackets: &Brackets,
+        slots: Slots,
+        memory: &mut [f32],
+    ) -> Result<Duration> {
+        if self.world() == 1 {
+            return Ok(Duration::ZERO);
+        }
+        self.operate("all-reduce", name, |rank, tag, deadline| {
+            bracketed::all_reduce(rank.parts.transport.as_mut(), tag, brackets, slots, memory, deadline)
         })
     }
 

@@ -9,7 +9,8 @@
 use crate::finite;
 use crate::worker::{Parts, Worker};
 use std::ops::Range;
-use thalweg_cluster::{Commons, Rank};
+use std::time::Duration;
+use thalweg_cluster::{Brackets, Commons, Rank, Slots};
 use thalweg_core::event::{Event, Level};
 use thalweg_core::model::Role;
 use thalweg_core::spec::strategy::{Algorithm, Carrier, Exchange};
@@ -28,14 +29,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Takes the memory, if the job may be done in it and all ranks have it: gradients of `length` elements, what rides
-    /// along included.
+    /// Takes the memory, if the job may be done in it and all ranks have it: slots for gradients and what rides along.
     pub(crate) fn open(
         rank: &mut Rank,
         job: &JobSpec,
         parts: &Parts,
         correction: &Correction,
-        length: usize,
+        slots: Slots,
     ) -> Result<Option<Shared>> {
         let exchange = &job.exchange;
         let suits = exchange.kind == Exchange::Allreduce && exchange.algorithm == Algorithm::Auto;
@@ -43,7 +43,7 @@ impl Shared {
             return Ok(None);
         }
         let updates = parts.optimizer.is_elementwise(correction);
-        let mut commons = match rank.open_commons("arenas", length, if updates { 2 } else { 1 })? {
+        let mut commons = match rank.open_slots("arenas", slots, if updates { 2 } else { 1 })? {
             Ok(commons) => commons,
             Err(words) if exchange.transport == Carrier::Shm => {
                 return Err(Error::new(
@@ -63,7 +63,7 @@ impl Shared {
         };
         if updates {
             let values = &parts.parameters;
-            rank.write_shares("parameters", &mut commons, length, |range, columns| {
+            rank.write_shares("parameters", &mut commons, slots.length, |range, columns| {
                 let range = within(&range, values.len());
                 columns[PARAMETERS][..range.len()].copy_from_slice(&values[range]);
             })?;
@@ -71,7 +71,7 @@ impl Shared {
         Ok(Some(Shared { commons, updates }))
     }
 
-    /// Where this worker writes its gradient, and the parameters it reads: shared ones, or its own.
+    /// Where this worker writes its gradients, and the parameters it reads: shared ones, or its own.
     pub(crate) fn at_work<'a>(&'a mut self, own: &'a [f32]) -> (&'a mut [f32], &'a [f32]) {
         let updates = self.updates;
         let (arena, shared) = self.commons.arena_beside(if updates { PARAMETERS } else { SUMS });
@@ -88,10 +88,18 @@ impl Shared {
         if self.updates { &self.commons.column(PARAMETERS)[..own.len()] } else { own }
     }
 
-    /// Adds up all gradients.
-    pub(crate) fn sum(&mut self, rank: &mut Rank) -> Result<std::time::Duration> {
+    /// Adds up all gradients, in the order of ranks or as the brackets say, and does `work` on this rank's share.
+    pub(crate) fn sum_and<T>(
+        &mut self,
+        rank: &mut Rank,
+        brackets: Option<&Brackets>,
+        work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
+    ) -> Result<(T, Duration)> {
         let length = self.commons.length();
-        Ok(rank.sum_and("gradients", &mut self.commons, length, |_, _| ())?.1)
+        match brackets {
+            Some(brackets) => rank.sum_brackets_and("gradients", &mut self.commons, brackets, work),
+            None => rank.sum_and("gradients", &mut self.commons, length, work),
+        }
     }
 }
 
@@ -105,17 +113,15 @@ impl Worker<'_> {
         let (index, step) = (self.rank.index(), self.next);
         let Parts { parameters, optimizer, model, .. } = &mut self.parts;
         let (rate, correction, layout) = (self.schedule.rate(step), &self.correction, model.layout());
-        let length = shared.commons.length();
-        let (updated, took) =
-            self.rank.sum_and("gradients", &mut shared.commons, length, |range, columns| {
-                let range = within(&range, parameters.len());
-                let [sums, values] = columns else { return Err(Error::internal("there are two columns")) };
-                let (gradient, values) = (&sums[..range.len()], &mut values[..range.len()]);
-                finite::check_share(index, step, gradient, range.start, layout)?;
-                optimizer.update_share(rate, correction, range.clone(), values, gradient);
-                move_statistics(layout, &range, values, gradient);
-                Ok(())
-            })?;
+        let (updated, took) = shared.sum_and(self.rank, self.split.brackets(), |range, columns| {
+            let range = within(&range, parameters.len());
+            let [sums, values] = columns else { return Err(Error::internal("there are two columns")) };
+            let (gradient, values) = (&sums[..range.len()], &mut values[..range.len()]);
+            finite::check_share(index, step, gradient, range.start, layout)?;
+            optimizer.update_share(rate, correction, range.clone(), values, gradient);
+            move_statistics(layout, &range, values, gradient);
+            Ok(())
+        })?;
         updated?;
         self.take_riders(took)
     }

@@ -208,7 +208,9 @@ impl Commons {
         let mine = share.start.min(head)..share.end.min(head);
         let held = brackets.terms().iter().filter(|term| term.rank == self.rank).count();
         let (terms, others) = (brackets.terms().len(), self.arenas.len() - 1);
-        let change = |terms: usize, ranks: usize, elements: usize| (4 * elements) as i64 * (terms as i64 - ranks as i64);
+        let change = |terms: usize, ranks: usize, elements: usize| {
+            (4 * elements) as i64 * (terms as i64 - ranks as i64)
+        };
         let received = change(terms - held, others, mine.len());
         let sent = change(held, 1, head - mine.len());
         self.traffic.payload_received = self.traffic.payload_received.saturating_add_signed(received);

@@ -164,7 +164,8 @@ impl Stack<'_> {
     fn add(&mut self) {
         let (height, length) = (self.height, self.bottom.len());
         let (below, top) = self.above.split_at_mut((height - 2) * BLOCK);
-        let below = if height == 2 { &mut *self.bottom } else { &mut below[(height - 3) * BLOCK..][..length] };
+        let below =
+            if height == 2 { &mut *self.bottom } else { &mut below[(height - 3) * BLOCK..][..length] };
         Sum.combine(below, &top[..length]);
         self.height -= 1;
     }
