@@ -16,6 +16,7 @@ use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
 use thalweg_core::report::RankReport;
+use thalweg_core::times::Times;
 use thalweg_core::{Culprit, Error, Kind, Result, Rng};
 
 /// Where a rank's events go.
@@ -67,6 +68,7 @@ pub struct Rank {
     /// Whether a step was ever begun.
     has_begun: bool,
     account: RankReport,
+    times: Times,
     /// What passed through shared memory without messages.
     pub(crate) shared: Traffic,
 }
@@ -89,6 +91,7 @@ impl Rank {
             training: false,
             has_begun: false,
             account,
+            times: Times::default(),
             shared: Traffic::default(),
         };
         rank.enter(Phase::Preparing, "preparation");
@@ -310,8 +313,15 @@ impl Rank {
         RankReport {
             bytes_sent: traffic.total_sent + self.shared.payload_sent,
             bytes_received: traffic.total_received + self.shared.payload_received,
+            step_ms: self.times.spread(),
             ..self.account.clone()
         }
+    }
+
+    /// Books a step: its rows on this rank, and how long they took to compute.
+    pub fn book_step(&mut self, rows: usize, took: Duration) {
+        self.account.rows += rows as u64;
+        self.times.add(took.as_secs_f32() * 1e3);
     }
 
     /// Books a share of the last operation as waiting for a slower rank.

@@ -249,6 +249,7 @@ impl<'a> Worker<'a> {
             let gradient = &slots.of(buffer, slot)[..parameters.len()];
             finite::check_gradient(rank, step.number, tally.loss, gradient, model.layout())?;
         }
+        self.rank.book_step(mine.len(), took);
         let tail = &mut slots.of_mut(buffer, 0)[parameters.len()..];
         // The loss of leaves is summed with them, and is there already.
         let loss = if split.leaves().is_some() { f64::from(tail[0]) } else { tally.loss };

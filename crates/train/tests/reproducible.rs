@@ -101,7 +101,7 @@ fn fewer_rows_than_workers_and_shares_by_speed_change_nothing() {
 #[test]
 fn convolutions_dropout_and_sequences_keep_their_bits() {
     let networks = [
-        "model.layers=['conv 4 3 relu', 'pool max 2', 'flatten', 'dropout 0.2', 'dense auto']",
+        "model.layers=['reshape 8x8x1', 'conv 4 3 relu', 'pool max 2', 'flatten', 'dropout 0.2', 'dense auto']",
         "model.layers=['dense 24', 'layernorm', 'tanh', 'dense auto']",
     ];
     for network in networks {
