@@ -243,7 +243,7 @@ impl<'a> Worker<'a> {
             let chance = self.rank.random("jitter", &[step.number, rank as u64]).uniform();
             let rest = pace.rest(mine.len(), took, chance);
             self.rank.compute_together(WORK, 0, |rank| Ok(rank.sleep(rest)))?;
-            took += rest;
+            took = (self.rank.now() - start).saturating_sub(met);
         }
         for slot in 0..split.held(rank) {
             let gradient = &slots.of(buffer, slot)[..parameters.len()];
