@@ -19,6 +19,7 @@ pub mod prepare;
 mod progress;
 mod push_pull;
 pub mod rider;
+mod scribe;
 mod shared;
 mod speed;
 mod split;
