@@ -245,7 +245,8 @@ mod tests {
             cuts.extend([0, filled]);
             cuts.sort_unstable();
             let shares: Vec<_> = cuts.windows(2).map(|cut| cut[0]..cut[1]).collect();
-            prop_assert_eq!(sum(leaves, rows, &shares), sum(leaves, rows, &[0..filled]));
+            let all = 0..filled;
+            prop_assert_eq!(sum(leaves, rows, &shares), sum(leaves, rows, std::slice::from_ref(&all)));
         }
 
         #[test]

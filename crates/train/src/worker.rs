@@ -248,7 +248,10 @@ impl<'a> Worker<'a> {
         if let Some(pace) = &self.pace {
             let chance = self.rank.random("jitter", &[step.number, rank as u64]).uniform();
             let rest = pace.rest(mine.len(), took, chance);
-            self.rank.compute_together(WORK, 0, |rank| Ok(rank.sleep(rest)))?;
+            self.rank.compute_together(WORK, 0, |rank| {
+                rank.sleep(rest);
+                Ok(())
+            })?;
             took = (self.rank.now() - start).saturating_sub(met);
         }
         for slot in 0..split.held(rank) {
