@@ -32,4 +32,5 @@ pub use errand::Errand;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, share};
+pub use thalweg_comm::collective::{Brackets, Slots, Term};
 pub use thalweg_comm::linux;

@@ -8,13 +8,16 @@ use crate::regroup::{Change, Regroup};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
-use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
+use thalweg_comm::collective::{
+    Algorithm, Brackets, Executor, Schedule, Slots, Sum, bracketed, doubling, gather,
+};
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
 use thalweg_core::report::RankReport;
+use thalweg_core::times::Times;
 use thalweg_core::{Culprit, Error, Kind, Result, Rng};
 
 /// Where a rank's events go.
@@ -72,6 +75,7 @@ pub struct Rank {
     /// Whether a step was ever begun.
     has_begun: bool,
     pub(crate) account: RankReport,
+    times: Times,
     /// What passed through shared memory without messages, and in earlier generations.
     pub(crate) shared: Traffic,
 }
@@ -96,6 +100,7 @@ impl Rank {
             training: false,
             has_begun: false,
             account,
+            times: Times::default(),
             shared: Traffic::default(),
         };
         rank.enter(Phase::Preparing, "preparation");
@@ -239,6 +244,22 @@ impl Rank {
         })
     }
 
+    /// Adds up the terms in all ranks' slots as the brackets say; the sum is in everybody's first slot.
+    pub fn all_reduce_brackets(
+        &mut self,
+        name: &str,
+        brackets: &Brackets,
+        slots: Slots,
+        memory: &mut [f32],
+    ) -> Result<Duration> {
+        if self.world() == 1 {
+            return Ok(Duration::ZERO);
+        }
+        self.operate("all-reduce", name, |rank, tag, deadline| {
+            bracketed::all_reduce(rank.parts.transport.as_mut(), tag, brackets, slots, memory, deadline)
+        })
+    }
+
     /// Returns when every rank has come here.
     pub fn barrier(&mut self, name: &str) -> Result<Duration> {
         let schedule = doubling::barrier(self.index(), self.world());
@@ -318,8 +339,15 @@ impl Rank {
         RankReport {
             bytes_sent: traffic.total_sent + self.shared.payload_sent,
             bytes_received: traffic.total_received + self.shared.payload_received,
+            step_ms: self.times.spread(),
             ..self.account.clone()
         }
+    }
+
+    /// Books a step: its rows on this rank, and how long they took to compute.
+    pub fn book_step(&mut self, rows: usize, took: Duration) {
+        self.account.rows += rows as u64;
+        self.times.add(took.as_secs_f32() * 1e3);
     }
 
     /// Books a share of the last operation as waiting for a slower rank.

@@ -160,6 +160,10 @@ pub enum Event {
         slowest: usize,
         /// Milliseconds of computation per step of that rank.
         slowest_ms: f64,
+        /// Of the rank in the middle.
+        median_ms: f64,
+        /// Of the fastest.
+        fastest_ms: f64,
     },
     /// An epoch is done and validated.
     Epoch {

@@ -227,6 +227,11 @@ pub trait Model: Send {
         false
     }
 
+    /// Whether a row's gradient depends on the other rows of its batch (statistics over a batch, whosever rows they are).
+    fn mixes_rows(&self) -> bool {
+        self.synchronizes()
+    }
+
     /// Floating-point operations of one forward and backward pass over one row (what a simulator charges).
     fn flops_per_row(&self) -> u64;
 }

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::event::{Metrics, Outcome};
+use crate::times::Spread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -44,6 +45,12 @@ pub struct RankReport {
     /// one worker.
     #[serde(default)]
     pub transport: String,
+    /// Training rows it computed.
+    #[serde(default)]
+    pub rows: u64,
+    /// Milliseconds that its computation of a step took.
+    #[serde(default)]
+    pub step_ms: Spread,
     /// Bytes sent to other ranks.
     pub bytes_sent: u64,
     /// Bytes received from other ranks.

@@ -356,6 +356,7 @@ fn the_hash_changes_with_every_key() {
         "model.initializer=he-normal",
         "train.global_batch=65",
         "train.accumulate=2",
+        "train.reproducible=true",
         "train.l1=0.1",
         "train.l2=0.1",
         "train.epochs=21",
@@ -375,6 +376,7 @@ fn the_hash_changes_with_every_key() {
         "train.target.accuracy=0.9",
         "train.target.loss=0.9",
         "strategy.preset=horovod",
+        "strategy.split=speed",
         "strategy.parallelism.data=2",
         "strategy.exchange.algorithm=ring",
         "strategy.exchange.transport=tcp",
@@ -387,6 +389,9 @@ fn the_hash_changes_with_every_key() {
         "engine.workers=3",
         "engine.threads=2",
         "engine.port=5",
+        "engine.slow={1=2.0}",
+        "engine.pace=5ms",
+        "engine.jitter=0.1",
     ];
     let mut hashes = HashSet::from([JobSpec::default().hash()]);
     for assignment in changed {
@@ -439,4 +444,50 @@ fn an_auto_encoder_has_no_labels_to_be_judged_by() {
     );
     refused_with("", &["model.loss=hingge"], &["did you mean `hinge`?"]);
     refused_with("", &["train.loss=hinge"], &["did you mean `model.loss`?"]);
+}
+
+#[test]
+fn factors_of_ranks_are_a_table_of_their_own() {
+    let spec = accepted("[engine]\nworkers = 4\nslow = { 2 = 3.0 }\npace = \"20ms\"", &["engine.slow.1=2"]);
+    assert_eq!([0, 1, 2, 3].map(|rank| spec.engine.slow.of(rank)), [1.0, 2.0, 3.0, 1.0]);
+    assert_eq!(accepted(&spec.to_toml(), &[]), spec, "{}", spec.to_toml());
+    assert_eq!(accepted("", &["engine.slow={}"]), JobSpec::default());
+    refused_with("[engine]\nslow = { 2 = 3.0 }", &[], &["job.toml:2", "engine.slow", "no rank 2"]);
+    refused_with("", &["engine.slow={1=0.5}"], &["engine.slow", "rank 1", "between 1 and"]);
+    refused_with("", &["engine.slow={fast=2}"], &["engine.slow", "{ 2 = 3.0 }", "fast = 2"]);
+    refused_with("", &["engine.slow=3"], &["engine.slow", "{ 2 = 3.0 }", "got 3"]);
+    refused_with("", &["engine.pace=0s"], &["engine.pace", "above 0"]);
+    refused_with("", &["engine.jitter=-1"], &["engine.jitter", "between 0 and 10"]);
+}
+
+#[test]
+fn what_cannot_be_reproduced_on_any_world_is_refused_by_name() {
+    let on = "[train]\nreproducible = true";
+    accepted(on, &["strategy.split=speed"]);
+    accepted(on, &["strategy.preset=single"]);
+    for (setting, piece) in [
+        ("strategy.preset=gosgd", "`gossip`"),
+        ("strategy.preset=parameter-server", "`parameter-server`"),
+        ("strategy.preset=horovod", "`ring` brackets sums by ranks"),
+        ("train.accumulate=2", "train.accumulate = 1"),
+        ("engine.threads=2", "engine.threads = 1"),
+    ] {
+        refused_with(on, &[setting], &["job.toml:2: train.reproducible", piece]);
+    }
+    for preset in ["gosgd", "parameter-server"] {
+        let preset = format!("strategy.preset={preset}");
+        refused_with("[strategy]\nsplit = \"speed\"", &[&preset], &["strategy.split", "use `even`"]);
+    }
+}
+
+#[test]
+fn a_reproducible_recipe_does_not_tell_where_it_was_followed() {
+    let recipe = |set: &[&str]| accepted("", set).recipe();
+    let reproducible = "train.reproducible=true";
+    assert_eq!(
+        recipe(&[reproducible, "engine.workers=3"]),
+        recipe(&[reproducible, "fault.checkpoint_every=7"])
+    );
+    assert_ne!(recipe(&[reproducible, "train.seed=8"]), recipe(&[reproducible]));
+    assert_ne!(recipe(&["engine.workers=3"]), recipe(&[]));
 }

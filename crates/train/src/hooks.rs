@@ -34,8 +34,8 @@ impl Hooks for PassHooks<'_> {
     }
 }
 
-/// Refuses steps in parts for a model whose workers meet inside the pass: workers may have different numbers of parts,
-/// and statistics of a part are not those of the step.
+/// Refuses steps in parts or leaves for a model whose rows look at each other: workers may have different numbers of
+/// parts, and statistics of a part are not those of the step.
 pub fn check_parts(job: &JobSpec, model: &dyn Model) -> Result<()> {
     let among_workers = matches!(job.exchange.kind, Exchange::Allreduce | Exchange::None);
     if model.synchronizes() && !among_workers {
@@ -44,6 +44,12 @@ pub fn check_parts(job: &JobSpec, model: &dyn Model) -> Result<()> {
             job.exchange.kind.name()
         ))
         .hint("set model.batchnorm = \"local\" to normalise by each worker's own rows"));
+    }
+    if job.train.reproducible && model.mixes_rows() {
+        return Err(Error::job(
+            "train.reproducible: batch normalisation looks at all rows of a step, or of a worker, while each leaf of it is computed on its own",
+        )
+        .hint("normalise by layernorm, or set train.reproducible = false: synchronized statistics differ by rounding alone"));
     }
     match job.train.accumulate {
         parts if parts > 1 && model.synchronizes() => Err(in_parts(parts)),

@@ -4,21 +4,23 @@ use crate::accumulate::Accumulator;
 use crate::audit::Ledger;
 use crate::finite;
 use crate::hooks::{PassHooks, WORK};
+use crate::pace::Pace;
 use crate::progress::Progress;
 use crate::rider::{self, Rider, Rows, Word};
 use crate::scribe::Scribe;
 use crate::shared::{Shared, move_statistics};
+use crate::split::{Share, Split};
 use crate::strategy;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::regroup::Change;
-use thalweg_cluster::{Algorithm, Rank};
+use thalweg_cluster::{Rank, Slots};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::spec::inject::Mischief;
 use thalweg_core::spec::schedule::Schedule;
 use thalweg_core::spec::strategy::{Exchange, Optimization};
 use thalweg_core::{Batch, Error, JobSpec, Model, Result};
-use thalweg_data::{Data, Sampler, share};
+use thalweg_data::{Data, Sampler};
 use thalweg_graph::Optimizer;
 use thalweg_graph::optimizer::Correction;
 
@@ -79,6 +81,10 @@ pub struct Worker<'a> {
     /// Its number among those who compute gradients, and how many they are; a server has none.
     pub(crate) place: Option<usize>,
     pub(crate) workers: usize,
+    /// Who computes which rows, and how what they compute lies in memory.
+    pub(crate) split: Split,
+    pub(crate) slots: Slots,
+    pace: Option<Pace>,
     /// The rows that batches brought to the model in this step: they count, not what was planned.
     pub(crate) consumed: Vec<u64>,
     accumulator: Accumulator,
@@ -150,6 +156,9 @@ impl<'a> Worker<'a> {
         let worker = Worker {
             place: None,
             workers: 0,
+            split: Split::new(job, 0),
+            slots: Slots::one(0),
+            pace: None,
             schedule: Schedule::new(job, total_steps(job, &sampler)),
             closed: start.step / sampler.steps_per_epoch().max(1),
             sampler,
@@ -198,7 +207,9 @@ impl<'a> Worker<'a> {
         let (world, job) = (self.rank.world(), self.job);
         self.place = self.rank.index().checked_sub(job.servers());
         self.workers = world - job.servers().min(world);
-        let length = self.parts.parameters.len() + rider::len(world);
+        self.split = Split::new(job, self.workers);
+        self.slots = self.split.slots(self.parts.parameters.len(), rider::len(world));
+        self.pace = Pace::of(job, self.rank.number(), self.workers);
         let writes = self.rank.index() == 0;
         self.scribe = match self.scribe.take() {
             scribe if scribe.is_some() == writes => scribe,
@@ -208,15 +219,19 @@ impl<'a> Worker<'a> {
             }
             Some(_) => None,
         };
-        self.shared = Shared::open(self.rank, job, &self.parts, &self.correction, length, self.next)?;
+        self.shared = Shared::open(self.rank, job, &self.parts, &self.correction, self.slots, self.next)?;
         self.buffer.clear();
-        self.buffer.resize(if self.shared.is_some() { 0 } else { length }, 0.0);
-        let algorithm = strategy::algorithm(job, length * size_of::<f32>(), world);
+        self.buffer.resize(if self.shared.is_some() { 0 } else { self.slots.elements() }, 0.0);
+        let algorithm = strategy::algorithm(job, self.slots.length * size_of::<f32>(), world);
         if let Some(algorithm) = algorithm {
             self.rank.exchange_by(algorithm);
         }
-        let name = algorithm.map_or("none", Algorithm::name);
-        Ok(if self.shared.is_some() { "arena" } else { name })
+        Ok(match algorithm {
+            _ if self.shared.is_some() => "arena",
+            Some(_) if self.split.leaves().is_some() => "leaf-tree",
+            Some(algorithm) => algorithm.name(),
+            None => "none",
+        })
     }
 
     /// Training begins.
@@ -271,7 +286,9 @@ impl<'a> Worker<'a> {
         let start = self.rank.now();
         let Parts { data, model, parameters, .. } = &mut self.parts;
         let rows = self.sampler.rows(step.epoch, step.index);
-        let mine = self.place.map_or(&[][..], |place| &rows[share(rows.len(), place, self.workers)]);
+        let Share { rows: mine, leaves } =
+            self.place.map_or(Share::default(), |place| self.split.share(rows.len(), place));
+        let mine = &rows[mine];
         // A worker on its own takes the mean over its own rows.
         let alone = self.job.strategy.optimization == Optimization::Decentralized;
         let divisor = if alone { mine.len().max(1) } else { rows.len() } as f32;
@@ -279,34 +296,53 @@ impl<'a> Worker<'a> {
             Some(shared) => shared.at_work(parameters),
             None => (&mut self.buffer[..], &parameters[..]),
         };
-        let (gradient, tail) = buffer.split_at_mut(parameters.len());
+        let (slots, split) = (self.slots, &self.split);
         let (batch, accumulator, consumed) = (&mut self.batch, &mut self.accumulator, &mut self.consumed);
         consumed.clear();
         let operations = model.flops_per_row() * mine.len() as u64;
         let parts = self.job.train.accumulate;
         let (tally, met) = self.rank.compute_together(WORK, operations, |rank| {
             let mut hooks = PassHooks { rank, parts, met: Duration::ZERO };
-            let tally = accumulator.gradient(mine, gradient, |part, gradient| {
+            let compute = |part: &[u64], gradient: &mut [f32]| {
                 data.training.load(part, step.epoch, batch)?;
                 consumed.extend_from_slice(&batch.rows);
                 model.gradient(parameters, batch, 1.0 / divisor, gradient, &mut hooks)
-            })?;
+            };
+            let tally = match split.leaves() {
+                Some(tree) => tree.gradient(rows, &leaves, slots, buffer, compute)?,
+                None => accumulator.gradient(mine, &mut buffer[..parameters.len()], compute)?,
+            };
             Ok((tally, hooks.met))
         })?;
+        let mut took = (self.rank.now() - start).saturating_sub(met);
         if self.slow_steps > 0 {
             self.slow_steps -= 1;
-            let took = self.rank.now().saturating_sub(start + met);
             self.rank.sleep(took * 2);
+            took = (self.rank.now() - start).saturating_sub(met);
         }
-        finite::check_gradient(rank, step.number, tally.loss, gradient, model.layout())?;
-        let milliseconds = (self.rank.now() - start).saturating_sub(met).as_secs_f32() * 1e3;
+        if let Some(pace) = &self.pace {
+            let chance = self.rank.random("jitter", &[step.number, rank as u64]).uniform();
+            let rest = pace.rest(mine.len(), took, chance);
+            self.rank.compute_together(WORK, 0, |rank| {
+                rank.sleep(rest);
+                Ok(())
+            })?;
+            took = (self.rank.now() - start).saturating_sub(met);
+        }
+        for slot in 0..split.held(place) {
+            let gradient = &slots.of(buffer, slot)[..parameters.len()];
+            finite::check_gradient(rank, step.number, tally.loss, gradient, model.layout())?;
+        }
+        self.rank.book_step(mine.len(), took);
+        let tail = &mut slots.of_mut(buffer, 0)[parameters.len()..];
         let word = Word {
-            loss: tally.loss,
+            // The loss of leaves is summed with them, and is there already.
+            loss: if split.leaves().is_some() { f64::from(tail[0]) } else { tally.loss },
             stop: self.rank.stop_requested(),
             leave: self.rank.leave_requested(),
             pause: self.rank.pause_requested(),
             finish: self.rank.finish_requested(),
-            compute_ms: milliseconds,
+            compute_ms: took.as_secs_f32() * 1e3,
             rows: Rows::of(consumed),
         };
         Rider::write(word, place, tail);
@@ -316,22 +352,27 @@ impl<'a> Worker<'a> {
     /// `g`: the sum of all workers' `g_i`, the same bits everywhere.
     pub fn all_reduce_gradient(&mut self) -> Result<()> {
         let took = match &mut self.shared {
-            Some(shared) => shared.sum(self.rank)?,
-            None => self.rank.all_reduce("gradients", &mut self.buffer)?,
+            Some(shared) => shared.sum_and(self.rank, self.split.brackets(), |_, _| ())?.1,
+            None => match self.split.brackets() {
+                Some(brackets) => {
+                    self.rank.all_reduce_brackets("gradients", brackets, self.slots, &mut self.buffer)?
+                }
+                None => self.rank.all_reduce("gradients", &mut self.buffer)?,
+            },
         };
         self.take_sum(took)
     }
 
     /// The sums of all workers are in the buffer, after an exchange of that length: reads and checks them.
     pub(crate) fn take_sum(&mut self, took: Duration) -> Result<()> {
-        let gradient = &sums(&self.shared, &self.buffer)[..self.parts.parameters.len()];
+        let gradient = &sums(&self.shared, self.slots, &self.buffer)[..self.parts.parameters.len()];
         finite::check_share(self.rank.number(), self.next, gradient, 0, self.parts.model.layout())?;
         self.take_riders(took)
     }
 
     /// The same for what rode along.
     pub(crate) fn take_riders(&mut self, took: Duration) -> Result<()> {
-        self.rider.read(&sums(&self.shared, &self.buffer)[self.parts.parameters.len()..]);
+        self.rider.read(&sums(&self.shared, self.slots, &self.buffer)[self.parts.parameters.len()..]);
         finite::check_loss(self.rank.number(), self.next, self.rider.loss, self.parts.model.layout())?;
         let mine = self.rider.compute_ms[self.rank.index()];
         let waited = f64::from(self.rider.slowest().1 - mine) / 1e3;
@@ -343,7 +384,7 @@ impl<'a> Worker<'a> {
     /// penalties count once and clipping is the same on every rank.
     pub fn update(&mut self) -> Result<()> {
         let Parts { parameters, optimizer, model, .. } = &mut self.parts;
-        let gradient = &sums(&self.shared, &self.buffer)[..parameters.len()];
+        let gradient = &sums(&self.shared, self.slots, &self.buffer)[..parameters.len()];
         let (rate, correction) = (self.schedule.rate(self.next), &self.correction);
         self.rank.compute("update", 10 * parameters.len() as u64, || {
             optimizer.step(rate, correction, parameters, gradient);
@@ -355,8 +396,9 @@ impl<'a> Worker<'a> {
     /// The step counts: audit, progress, and at the end of an epoch validation.
     pub fn finish(&mut self, step: &Step) -> Result<()> {
         if self.rank.world() == 1 {
-            self.rider.read(&self.buffer[self.parts.parameters.len()..]);
+            self.rider.read(&self.slots.of(&self.buffer, 0)[self.parts.parameters.len()..]);
         }
+        self.split.observe(&self.rider.compute_ms);
         let proves = self.proves_rows();
         let planned = self.sampler.rows(step.epoch, step.index);
         let rows = planned.len() as u64;
@@ -422,8 +464,8 @@ impl<'a> Worker<'a> {
 }
 
 /// The sums of the last exchange, wherever they are.
-fn sums<'a>(shared: &'a Option<Shared>, buffer: &'a [f32]) -> &'a [f32] {
-    shared.as_ref().map_or(buffer, Shared::sums)
+fn sums<'a>(shared: &'a Option<Shared>, slots: Slots, buffer: &'a [f32]) -> &'a [f32] {
+    shared.as_ref().map_or_else(|| slots.of(buffer, 0), Shared::sums)
 }
 
 /// Steps of the whole job.

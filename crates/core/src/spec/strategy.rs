@@ -71,6 +71,17 @@ choice! {
     }
 }
 
+choice! {
+    /// How many rows of a step each worker computes.
+    Split {
+        /// As many as the others, give or take one.
+        Even = "even",
+        /// In proportion to how fast it was lately: slow workers get fewer rows, and no gradient weighs more for it. Unless
+        /// train.reproducible is set, the bits then depend on the times measured.
+        Speed = "speed",
+    }
+}
+
 section! {
     /// How the work is distributed.
     "strategy" StrategySpec {
@@ -78,6 +89,8 @@ section! {
         preset: String = "allreduce".into();
         /// Who holds the optimizer's state.
         optimization: Optimization = Optimization::Centralized;
+        /// How many rows of a step each worker computes.
+        split: Split = Split::Even;
     }
 }
 
