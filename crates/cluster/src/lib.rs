@@ -9,6 +9,7 @@ pub mod checkpoint;
 mod commons;
 pub mod control;
 mod correspondence;
+mod departures;
 pub mod durable;
 pub mod engine;
 pub mod inquest;
@@ -21,6 +22,7 @@ pub mod uplink;
 pub mod watch;
 
 pub use beacon::Beacon;
+pub use departures::{Bucket, Departures};
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, share};

@@ -5,20 +5,24 @@
 
 mod accumulate;
 pub mod audit;
+mod buckets;
 pub mod centralized;
 pub mod decentralized;
 mod epoch;
 mod finite;
 mod gossip;
+mod hidden;
 pub mod hooks;
 mod keepsake;
 pub mod modelfile;
+mod overlap;
 pub mod prepare;
 mod progress;
 mod push_pull;
 pub mod rider;
 mod shared;
 pub mod strategy;
+mod tune;
 pub mod validate;
 pub mod worker;
 

@@ -12,6 +12,7 @@ use std::ops::Range;
 use thalweg_cluster::{Commons, Rank};
 use thalweg_core::event::{Event, Level};
 use thalweg_core::model::Role;
+use thalweg_core::spec::bucket::Bucket;
 use thalweg_core::spec::strategy::{Algorithm, Carrier, Exchange};
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
 use thalweg_graph::optimizer::Correction;
@@ -38,7 +39,10 @@ impl Shared {
         length: usize,
     ) -> Result<Option<Shared>> {
         let exchange = &job.exchange;
-        let suits = exchange.kind == Exchange::Allreduce && exchange.algorithm == Algorithm::Auto;
+        // Named algorithms and buckets of a size are about messages.
+        let suits = exchange.kind == Exchange::Allreduce
+            && exchange.algorithm == Algorithm::Auto
+            && matches!(exchange.bucket, Bucket::Auto | Bucket::Whole);
         if !suits || exchange.transport == Carrier::Tcp || !rank.shares_memory() {
             return Ok(None);
         }

@@ -1,19 +1,20 @@
 //! A worker: a rank with rows, a model and an optimizer, and the verbs a strategy's program is written in.
 
-use crate::accumulate::Accumulator;
+use crate::accumulate::{Accumulator, Turn};
 use crate::audit::Ledger;
+use crate::buckets::Plan;
 use crate::finite;
 use crate::hooks::{PassHooks, WORK};
+use crate::overlap::{Leaving, Overlap};
 use crate::progress::Progress;
 use crate::rider::{self, Rider};
 use crate::shared::{Shared, move_statistics};
-use crate::strategy;
 use std::path::Path;
 use std::time::Duration;
-use thalweg_cluster::{Algorithm, Rank};
+use thalweg_cluster::Rank;
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::spec::schedule::Schedule;
-use thalweg_core::spec::strategy::Optimization;
+use thalweg_core::spec::strategy::{Exchange, Optimization};
 use thalweg_core::{Batch, JobSpec, Model, Result};
 use thalweg_data::{Data, Sampler, share};
 use thalweg_graph::Optimizer;
@@ -78,6 +79,10 @@ pub struct Worker<'a> {
     /// The gradient and, behind it, what rides along; empty where they are in memory that all share.
     pub(crate) buffer: Vec<f32>,
     pub(crate) shared: Option<Shared>,
+    /// How gradients travel as messages.
+    pub(crate) plan: Plan,
+    /// The buckets that leave during the pass, if any do.
+    pub(crate) overlap: Option<Overlap>,
     /// What workers pushed to this server, one after the other.
     pub(crate) pushed: Vec<f32>,
     pub(crate) rider: Rider,
@@ -116,7 +121,7 @@ impl<'a> Worker<'a> {
         let correction = Correction::of(job);
         let length = parts.parameters.len() + rider::len(world);
         let shared = Shared::open(rank, job, &parts, &correction, length)?;
-        let worker = Worker {
+        let mut worker = Worker {
             place: rank.index().checked_sub(job.servers()),
             workers: world - job.servers().min(world),
             schedule: Schedule::new(job, total_steps(job, &sampler)),
@@ -127,6 +132,8 @@ impl<'a> Worker<'a> {
             correction,
             buffer: if shared.is_some() { Vec::new() } else { vec![0.0; length] },
             shared,
+            plan: Plan::default(),
+            overlap: None,
             pushed: Vec::new(),
             rider: Rider::default(),
             ledger,
@@ -146,17 +153,34 @@ impl<'a> Worker<'a> {
             folder,
             parts,
         };
-        let algorithm = strategy::algorithm(job, length * size_of::<f32>(), world);
-        if let Some(algorithm) = algorithm {
-            worker.rank.exchange_by(algorithm);
+        if worker.shared.is_none() {
+            let plan = Plan::of(job, worker.parts.model.layout(), worker.workers);
+            worker.travel_by(plan)?;
         }
-        let name = algorithm.map_or("none", Algorithm::name);
-        worker.announce(if worker.shared.is_some() { "arena" } else { name });
+        if job.strategy.tune {
+            worker.tune()?;
+        }
+        worker.announce();
         Ok(worker)
     }
 
-    fn announce(&self, algorithm: &str) {
+    /// From now on gradients travel by rank 0's plan.
+    pub(crate) fn travel_by(&mut self, plan: Plan) -> Result<()> {
+        let layout = self.parts.model.layout();
+        self.plan = plan.agree(self.rank, layout)?;
+        if let Some(algorithm) = self.plan.main_algorithm(layout) {
+            self.rank.exchange_by(algorithm);
+        }
+        self.overlap = match self.job.exchange.kind {
+            Exchange::Allreduce => Overlap::new(self.rank, &self.plan, layout, self.buffer.len()),
+            _ => None,
+        };
+        Ok(())
+    }
+
+    fn announce(&self) {
         if self.rank.index() == 0 {
+            let layout = self.parts.model.layout();
             let data = &self.parts.data;
             self.rank.emit(Event::Started {
                 rows: data.training.len(),
@@ -173,7 +197,8 @@ impl<'a> Worker<'a> {
                 epochs: self.job.train.epochs,
                 steps_per_epoch: self.sampler.steps_per_epoch(),
                 first_step: self.first_step,
-                algorithm: algorithm.into(),
+                algorithm: if self.shared.is_some() { "arena".into() } else { self.plan.algorithms() },
+                buckets: self.plan.reported(layout, self.buffer.len()),
             });
         }
     }
@@ -203,31 +228,60 @@ impl<'a> Worker<'a> {
             Some(shared) => shared.at_work(parameters),
             None => (&mut self.buffer[..], &parameters[..]),
         };
-        let (gradient, tail) = buffer.split_at_mut(parameters.len());
+        let (exchanged, tail) = buffer.split_at_mut(parameters.len());
+        let mut own = self.overlap.as_mut().map(|overlap| overlap.begin(self.rank));
+        let (gradient, mut leaving) = match (&mut own, &mut self.overlap) {
+            (Some(own), Some(overlap)) => (&mut own[..], Some((overlap, exchanged))),
+            _ => (exchanged, None),
+        };
         let (batch, accumulator, consumed) = (&mut self.batch, &mut self.accumulator, &mut self.consumed);
         consumed.clear();
-        let operations = model.flops_per_row() * mine.len() as u64;
+        let per_row = model.flops_per_row();
         let parts = self.job.train.accumulate;
-        let (tally, met) = self.rank.compute_together(WORK, operations, |rank| {
-            let mut hooks = PassHooks { rank, parts, met: Duration::ZERO };
-            let tally = accumulator.gradient(mine, gradient, |part, gradient| {
+        let computed = self.rank.compute_together(WORK, per_row * mine.len() as u64, |rank| {
+            let mut met = Duration::ZERO;
+            let tally = accumulator.gradient(mine, gradient, |part, gradient, turn| {
+                let operations = (per_row * consumed.len() as u64, per_row * part.len() as u64);
                 data.training.load(part, step.epoch, batch)?;
                 consumed.extend_from_slice(&batch.rows);
-                model.gradient(parameters, batch, 1.0 / divisor, gradient, &mut hooks)
+                let leaving = match (&mut leaving, turn) {
+                    (Some((overlap, buffer)), Turn::Last(earlier)) => {
+                        Some(Leaving { overlap, buffer, earlier, step: step.number })
+                    }
+                    _ => None,
+                };
+                let mut hooks = PassHooks { rank, parts, operations, leaving, met: Duration::ZERO };
+                let tally = model.gradient(parameters, batch, 1.0 / divisor, gradient, &mut hooks)?;
+                met += hooks.met;
+                Ok(tally)
             })?;
-            Ok((tally, hooks.met))
-        })?;
-        finite::check_gradient(rank, step.number, tally.loss, gradient, model.layout())?;
-        let milliseconds = (self.rank.now() - start).saturating_sub(met).as_secs_f32() * 1e3;
+            Ok((tally, met))
+        });
+        let checked = computed.and_then(|(tally, met)| {
+            let (number, loss) = (step.number, tally.loss);
+            match &mut leaving {
+                Some((overlap, buffer)) => overlap.complete((rank, number, loss), gradient, buffer)?,
+                None => finite::check_gradient(rank, number, loss, gradient, 0, model.layout())?,
+            }
+            Ok((tally, met))
+        });
+        let mut looking = Duration::ZERO;
+        if let (Some(overlap), Some(own)) = (&mut self.overlap, own) {
+            overlap.give_back(own);
+            looking = overlap.looking();
+        }
+        let (tally, met) = checked?;
+        let milliseconds = (self.rank.now() - start).saturating_sub(met + looking).as_secs_f32() * 1e3;
         Rider::write(tally.loss, self.rank.stop_requested(), rank, milliseconds, tail);
         Ok(())
     }
 
     /// `g`: the sum of all workers' `g_i`, the same bits everywhere.
     pub fn all_reduce_gradient(&mut self) -> Result<()> {
-        let took = match &mut self.shared {
-            Some(shared) => shared.sum(self.rank)?,
-            None => self.rank.all_reduce("gradients", &mut self.buffer)?,
+        let took = match (&mut self.shared, &mut self.overlap) {
+            (Some(shared), _) => shared.sum(self.rank)?,
+            (None, Some(overlap)) => overlap.arrive(self.rank, &mut self.buffer)?,
+            (None, None) => self.rank.all_reduce("gradients", &mut self.buffer)?,
         };
         self.take_sum(took)
     }
@@ -244,8 +298,12 @@ impl<'a> Worker<'a> {
         self.rider.read(&sums(&self.shared, &self.buffer)[self.parts.parameters.len()..]);
         finite::check_loss(self.rank.index(), self.next, self.rider.loss, self.parts.model.layout())?;
         let mine = self.rider.compute_ms[self.rank.index()];
-        let waited = f64::from(self.rider.slowest().1 - mine) / 1e3;
-        self.rank.book_wait(waited.min(took.as_secs_f64()));
+        let took = took.as_secs_f64();
+        let waited = (f64::from(self.rider.slowest().1 - mine) / 1e3).min(took);
+        self.rank.book_wait(waited);
+        if let Some(overlap) = &mut self.overlap {
+            overlap.book(self.rank, took - waited);
+        }
         Ok(())
     }
 
