@@ -2,6 +2,7 @@
 
 mod allreduce;
 mod compute;
+mod hosts;
 mod measurement;
 mod session;
 mod trust;
@@ -24,6 +25,11 @@ enum Subject {
     Trust(trust::Arguments),
     /// How long an all-reduce takes, beside Open MPI over TCP and Gloo
     Allreduce(allreduce::Arguments),
+    /// Several hosts on slow links: an all-reduce beside a plain TCP stream, hidden exchange, a pulled cable
+    Hosts(hosts::Arguments),
+    /// One end of a plain TCP stream between hosts
+    #[command(hide = true)]
+    Stream(hosts::stream::Arguments),
 }
 
 /// Measures it.
@@ -32,5 +38,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Subject::Compute(arguments) => compute::run(arguments),
         Subject::Trust(arguments) => trust::run(arguments),
         Subject::Allreduce(arguments) => allreduce::run(arguments),
+        Subject::Hosts(arguments) => hosts::run(arguments),
+        Subject::Stream(arguments) => hosts::stream::run(arguments),
     }
 }

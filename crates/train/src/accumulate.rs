@@ -63,7 +63,9 @@ mod tests {
             sizes.push(rows.len());
             last = match turn {
                 Turn::Early => None,
-                Turn::Last(earlier) => Some(earlier.first().copied().unwrap_or(0.0) + rows.iter().sum::<u64>() as f32),
+                Turn::Last(earlier) => {
+                    Some(earlier.first().copied().unwrap_or(0.0) + rows.iter().sum::<u64>() as f32)
+                }
             };
             gradient[0] = rows.iter().sum::<u64>() as f32;
             Ok(Tally { rows: rows.len() as u64, ..Tally::default() })

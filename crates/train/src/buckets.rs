@@ -111,8 +111,12 @@ impl Plan {
             let range = elements(layout, &part.tensors);
             let name = match (self.ends(layout, part), count) {
                 (_, 1) => "gradients".into(),
-                ((first, last), _) if first == last => format!("gradients of {first} (bucket {} of {count})", index + 1),
-                ((first, last), _) => format!("gradients of {first} to {last} (bucket {} of {count})", index + 1),
+                ((first, last), _) if first == last => {
+                    format!("gradients of {first} (bucket {} of {count})", index + 1)
+                }
+                ((first, last), _) => {
+                    format!("gradients of {first} to {last} (bucket {} of {count})", index + 1)
+                }
             };
             Bucket {
                 range: range.start..if index + 1 == count { length } else { range.end },
@@ -128,7 +132,12 @@ impl Plan {
         let bucket = |(part, bucket): (&Part, Bucket)| {
             let (first, last) = self.ends(layout, part);
             let bytes = (bucket.range.len() * size_of::<f32>()) as u64;
-            report::Bucket { first: first.into(), last: last.into(), bytes, algorithm: part.algorithm.clone() }
+            report::Bucket {
+                first: first.into(),
+                last: last.into(),
+                bytes,
+                algorithm: part.algorithm.clone(),
+            }
         };
         self.parts.iter().zip(self.buckets(layout, length)).map(bucket).collect()
     }

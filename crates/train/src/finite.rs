@@ -123,7 +123,9 @@ mod tests {
         let mut layout = Layout::default();
         layout.push("a", &[2], Role::Trainable, Density::Dense);
         layout.push("b", &[2], Role::Trainable, Density::Dense);
-        assert!(check_gradient(0, 3, 1.0, &[f32::MAX, -f32::MAX, 0.0, f32::MIN_POSITIVE], 0, &layout).is_ok());
+        assert!(
+            check_gradient(0, 3, 1.0, &[f32::MAX, -f32::MAX, 0.0, f32::MIN_POSITIVE], 0, &layout).is_ok()
+        );
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN] {
             let error = check_gradient(1, 3, 1.0, &[0.0, 0.0, bad], 1, &layout).unwrap_err();
             assert!(error.message.starts_with("rank 1: the gradient of `b` is "), "{error}");

@@ -47,13 +47,9 @@ impl Overlap {
         gradient
     }
 
-    /// The model's memory is back.
-    pub(crate) fn give_back(&mut self, gradient: Vec<f32>) {
+    /// The model's memory is back; says how much time was spent on the exchange during the pass.
+    pub(crate) fn give_back(&mut self, gradient: Vec<f32>) -> Duration {
         self.gradient = gradient;
-    }
-
-    /// Time spent on the exchange during the pass.
-    pub(crate) fn looking(&self) -> Duration {
         self.departures.looking()
     }
 

@@ -238,7 +238,7 @@ impl<'a> Worker<'a> {
         consumed.clear();
         let per_row = model.flops_per_row();
         let parts = self.job.train.accumulate;
-        let computed = self.rank.compute_together(WORK, per_row * mine.len() as u64, |rank| {
+        let (tally, met) = self.rank.compute_together(WORK, per_row * mine.len() as u64, |rank| {
             let mut met = Duration::ZERO;
             let tally = accumulator.gradient(mine, gradient, |part, gradient, turn| {
                 let operations = (per_row * consumed.len() as u64, per_row * part.len() as u64);
@@ -256,22 +256,18 @@ impl<'a> Worker<'a> {
                 Ok(tally)
             })?;
             Ok((tally, met))
-        });
-        let checked = computed.and_then(|(tally, met)| {
-            let (number, loss) = (step.number, tally.loss);
-            match &mut leaving {
-                Some((overlap, buffer)) => overlap.complete((rank, number, loss), gradient, buffer)?,
-                None => finite::check_gradient(rank, number, loss, gradient, 0, model.layout())?,
+        })?;
+        let met = match &mut leaving {
+            Some((overlap, buffer)) => {
+                overlap.complete((rank, step.number, tally.loss), gradient, buffer)?;
+                met + overlap.give_back(own.unwrap_or_default())
             }
-            Ok((tally, met))
-        });
-        let mut looking = Duration::ZERO;
-        if let (Some(overlap), Some(own)) = (&mut self.overlap, own) {
-            overlap.give_back(own);
-            looking = overlap.looking();
-        }
-        let (tally, met) = checked?;
-        let milliseconds = (self.rank.now() - start).saturating_sub(met + looking).as_secs_f32() * 1e3;
+            None => {
+                finite::check_gradient(rank, step.number, tally.loss, gradient, 0, model.layout())?;
+                met
+            }
+        };
+        let milliseconds = (self.rank.now() - start).saturating_sub(met).as_secs_f32() * 1e3;
         Rider::write(tally.loss, self.rank.stop_requested(), rank, milliseconds, tail);
         Ok(())
     }

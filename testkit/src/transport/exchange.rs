@@ -179,7 +179,8 @@ pub fn several_operations_at_once<M: Mesh>() {
                 }
                 if piece == 2 {
                     let mut values = [rank as f32; 7];
-                    let guest = Guest { schedule: &schedule, tag: tag((round * 10 + 9) as u64), values: &mut values };
+                    let guest =
+                        Guest { schedule: &schedule, tag: tag((round * 10 + 9) as u64), values: &mut values };
                     flight.run_beside(&mut transport, &mut buffer, guest, &Sum, PLENTY).expect("a guest");
                     assert_eq!(values, [3.0; 7], "{algorithm:?}");
                 }

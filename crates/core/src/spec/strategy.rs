@@ -152,7 +152,8 @@ pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
     }
     if exchange != Allreduce {
         if spec.exchange.bucket != Bucket::Auto {
-            let reason = format!("only an all-reduce cuts the gradient into buckets, `{}` does not", exchange.name());
+            let reason =
+                format!("only an all-reduce cuts the gradient into buckets, `{}` does not", exchange.name());
             complain("strategy.exchange.bucket", reason);
         }
         if spec.strategy.tune {

@@ -159,7 +159,8 @@ fn shares(ranks: &[RankReport]) -> Option<String> {
         column(1),
         column(2),
         bytes(sent),
-        hidden_share(ranks).map_or(String::new(), |share| format!("; {share:.0}% of the exchange was hidden")),
+        hidden_share(ranks)
+            .map_or(String::new(), |share| format!("; {share:.0}% of the exchange was hidden")),
     ))
 }
 
