@@ -2,7 +2,8 @@
 //!
 //! Hosts are network namespaces of this machine, so their processors are shared: what is measured here are links. At each
 //! rate an all-reduce stands beside its bound, 2 (n - 1) / n times its bytes at the goodput of a plain stream in the same
-//! run; at the fastest rate a job is trained with its gradient in buckets and as a whole; then a cable is pulled.
+//! run; at the first rate a job is trained with its gradient in buckets and as a whole, on as many hosts as there are
+//! cores (each computes while bytes travel) and on all of them; then a cable is pulled.
 
 mod network;
 mod ranks;
@@ -65,10 +66,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
         all_reduce(&network, rate, &binary, arguments)?;
     }
     let Some(rate) = arguments.rates.first() else { return Ok(()) };
-    let network = Network::up(arguments.hosts, rate)?;
-    for bucket in ["whole", "auto"] {
-        train(&network, rate, &binary, bucket)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).clamp(2, arguments.hosts.max(2));
+    if cores < arguments.hosts {
+        let network = Network::up(cores, rate)?;
+        train_both_ways(&network, rate, &binary)?;
     }
+    let network = Network::up(arguments.hosts, rate)?;
+    train_both_ways(&network, rate, &binary)?;
     pulled_cable(&network, &binary)
 }
 
@@ -105,6 +109,10 @@ fn all_reduce(network: &Network, rate: &str, binary: &Path, arguments: &Argument
     Ok(())
 }
 
+fn train_both_ways(network: &Network, rate: &str, binary: &Path) -> Outcome {
+    ["whole", "auto"].into_iter().try_for_each(|bucket| train(network, rate, binary, bucket))
+}
+
 /// Some steps of a job: how fast, and what share of its exchange was hidden.
 fn train(network: &Network, rate: &str, binary: &Path, bucket: &str) -> Outcome {
     let bucket_setting = format!("strategy.exchange.bucket={bucket}");
@@ -116,8 +124,9 @@ fn train(network: &Network, rate: &str, binary: &Path, bucket: &str) -> Outcome 
     let sum = |key: &str| numbers(&report, key).iter().sum::<f64>();
     let (hidden, shown) = (sum("hidden_s"), sum("exchange_s"));
     println!(
-        "{rate:>8}: training, bucket = {bucket}: {:.0} rows/s; exchange {:.2} s, hidden {hidden:.2} s of all ranks: {:.0}% \
-         hidden",
+        "{rate:>8}: training on {} hosts, bucket = {bucket}: {:.0} rows/s; exchange {:.2} s, hidden {hidden:.2} s of all \
+         ranks: {:.0}% hidden",
+        network.len(),
         numbers(&report, "samples_per_s").first().copied().unwrap_or(f64::NAN),
         shown,
         100.0 * hidden / (hidden + shown).max(1e-9),
