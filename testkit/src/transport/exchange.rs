@@ -172,8 +172,8 @@ pub fn several_operations_at_once<M: Mesh>() {
             let schedule = algorithm.all_reduce(rank, &hosts(world));
             let mut buffer: Vec<f32> = (0..bounds[5]).map(|index| element(rank, index)).collect();
             for (piece, pair) in bounds.windows(2).enumerate() {
-                let tag = tag((round * 10 + piece) as u64);
-                flight.start::<f32>(&schedule, &transport, tag, pair[0]..pair[1]).expect("a start");
+                let number = (round * 10 + piece) as u64;
+                flight.start::<f32>(&schedule, &transport, tag(number), pair[0]..pair[1]).expect("a start");
                 for _ in 0..rank * 3 {
                     flight.progress(&mut transport, &mut buffer, &Sum).expect("progress");
                 }
