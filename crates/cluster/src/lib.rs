@@ -12,6 +12,7 @@ mod correspondence;
 mod departures;
 pub mod durable;
 pub mod engine;
+pub mod errand;
 pub mod inquest;
 mod panics;
 pub mod rank;
@@ -23,6 +24,7 @@ pub mod watch;
 
 pub use beacon::Beacon;
 pub use departures::{Bucket, Departures};
+pub use errand::Errand;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, share};

@@ -20,6 +20,7 @@ pub mod prepare;
 mod progress;
 mod push_pull;
 pub mod rider;
+mod scribe;
 mod shared;
 pub mod strategy;
 mod tune;
