@@ -95,7 +95,7 @@ impl Rank {
     }
 
     /// The next bucket leaves: from now on its part of the buffer belongs to the exchange.
-    pub fn depart(&mut self, departures: &mut Departures, buffer: &mut [f32]) -> Result<()> {
+    pub fn send_off(&mut self, departures: &mut Departures, buffer: &mut [f32]) -> Result<()> {
         self.look_after(departures, buffer)?;
         self.start_next(departures).map_err(|fault| self.blame(departures, &fault))?;
         self.look_after(departures, buffer)
@@ -223,10 +223,10 @@ mod tests {
     fn step(rank: &mut Rank, departures: &mut Departures, buffer: &mut [f32]) -> Result<Duration> {
         rank.begin_departures(departures);
         buffer.fill(1.0 + rank.index() as f32);
-        rank.depart(departures, buffer)?;
+        rank.send_off(departures, buffer)?;
         rank.sleep(Duration::from_millis(1 + rank.index() as u64));
         rank.glance(departures, buffer)?;
-        rank.depart(departures, buffer)?;
+        rank.send_off(departures, buffer)?;
         let mut values = [2.0, 3.0];
         rank.all_reduce_beside(departures, buffer, "work", "statistics", &mut values)?;
         let world = rank.world() as f32;

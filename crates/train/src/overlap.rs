@@ -178,8 +178,8 @@ impl Leaving<'_> {
             let tensors = &layout.tensors()[buckets[departures.left()].clone()];
             let first = tensors.first().map_or(0, |tensor| tensor.offset);
             let end = tensors.last().map_or(first, |tensor| tensor.range().end);
-            finite::check_gradient(rank.index(), self.step, 0.0, &self.buffer[first..end], first, layout)?;
-            rank.depart(departures, self.buffer)?;
+            finite::check_gradient(rank.number(), self.step, 0.0, &self.buffer[first..end], first, layout)?;
+            rank.send_off(departures, self.buffer)?;
         }
         Ok(())
     }

@@ -56,7 +56,7 @@ pub fn train_with(world: usize, folder: &Path, settings: &[&str], silence: Silen
             Silence::Of(index) => index == rank.index(),
         };
         let recipe: Box<dyn Recipe> = if silent { Box::new(Silenced(network)) } else { Box::new(network) };
-        thalweg_train::run(rank, &Assignment { job: &job, recipe: &*recipe, folder, resume: true })
+        thalweg_train::run(rank, &Assignment { job: &job, recipe: &*recipe, folder, resume: true }, None)
     })
 }
 
@@ -147,6 +147,6 @@ pub fn simulate(
     let network = Simulated { world: job.ranks(), ..network };
     threads::simulate(network, mishaps, job.fault.step_deadline, |rank| {
         let recipe = FromJob(job.model.layers.clone(), Options::of(&job));
-        thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true })
+        thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true }, None)
     })
 }
