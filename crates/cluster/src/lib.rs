@@ -9,6 +9,7 @@ pub mod checkpoint;
 mod commons;
 pub mod coordinator;
 mod correspondence;
+mod departures;
 pub mod durable;
 pub mod engine;
 pub mod errand;
@@ -28,6 +29,7 @@ pub mod uplink;
 pub mod watch;
 
 pub use beacon::Beacon;
+pub use departures::{Bucket, Departures};
 pub use errand::Errand;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;

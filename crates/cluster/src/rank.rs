@@ -67,15 +67,17 @@ pub struct Rank {
     /// Its letters, if its program writes any.
     pub(crate) post: Option<Post>,
     /// How an all-reduce is carried out.
-    schedule: Schedule,
+    pub(crate) schedule: Schedule,
     executor: Executor,
     pub(crate) operation: u64,
-    step: u64,
+    pub(crate) step: u64,
     pub(crate) training: bool,
     /// Whether a step was ever begun.
     has_begun: bool,
     pub(crate) account: RankReport,
     times: Times,
+    /// Operations of the piece of work at hand that were charged already.
+    charged: u64,
     /// What passed through shared memory without messages, and in earlier generations.
     pub(crate) shared: Traffic,
 }
@@ -101,6 +103,7 @@ impl Rank {
             has_begun: false,
             account,
             times: Times::default(),
+            charged: 0,
             shared: Traffic::default(),
         };
         rank.enter(Phase::Preparing, "preparation");
@@ -220,13 +223,23 @@ impl Rank {
             self.enter(Phase::Computing, name);
         }
         let (start, exchanged) = (self.now(), self.account.exchange_s);
+        self.charged = 0;
         let result = work(self);
-        self.parts.clock.charge(operations);
+        self.parts.clock.charge(operations.saturating_sub(self.charged));
         if self.training {
             let met = self.account.exchange_s - exchanged;
             self.account.compute_s += (self.now() - start).as_secs_f64() - met;
         }
         result
+    }
+
+    /// So much of the piece of work at hand is done: a simulated rank is charged for it now and not at its end.
+    pub fn charge(&mut self, operations: u64) {
+        let fresh = operations.saturating_sub(self.charged);
+        self.charged += fresh;
+        if fresh > 0 {
+            self.parts.clock.charge(fresh);
+        }
     }
 
     /// From now on all-reduces are carried out this way. All ranks must say the same.
@@ -357,6 +370,13 @@ impl Rank {
         self.account.wait_s += seconds;
     }
 
+    /// Books exchange that went on behind computation.
+    pub fn book_hidden(&mut self, seconds: f64) {
+        if self.training {
+            self.account.hidden_s += seconds.max(0.0);
+        }
+    }
+
     /// Books a part of the last operation as computing.
     pub(crate) fn book_work(&mut self, worked: Duration) {
         if self.training {
@@ -382,15 +402,20 @@ impl Rank {
         self.check()?;
         let start = self.now();
         let tag = Tag { generation: self.parts.generation, operation: self.operation, tensor: 0 };
-        // The watch decides at the deadline whom to blame; this is the net below it.
-        let patience = if self.training { self.parts.step_deadline } else { self.parts.prepare_deadline };
-        let result = run(self, tag, patience + patience / 4 + Duration::from_secs(1));
+        let deadline = self.deadline();
+        let result = run(self, tag, deadline);
         let took = self.now() - start;
         if self.training {
             self.account.exchange_s += took.as_secs_f64();
         }
         result.map_err(|fault| self.explain(&fault, kind, name))?;
         Ok(took)
+    }
+
+    /// The watch decides at the step's deadline whom to blame; this is the net below it.
+    pub(crate) fn deadline(&self) -> Duration {
+        let patience = if self.training { self.parts.step_deadline } else { self.parts.prepare_deadline };
+        patience + patience / 4 + Duration::from_secs(1)
     }
 
     /// The reason, if somebody knows it; else what this rank saw.
@@ -463,7 +488,7 @@ pub(crate) fn first_operation(generation: u32) -> u64 {
 }
 
 /// The hosts of all ranks by number: that of the first rank that is there.
-fn host_numbers(parts: &Parts) -> Vec<usize> {
+pub(crate) fn host_numbers(parts: &Parts) -> Vec<usize> {
     let hosts = &parts.hosts;
     let first = |host: Option<&String>| hosts.iter().position(|other| Some(other) == host).unwrap_or(0);
     (0..parts.transport.world()).map(|rank| first(hosts.get(rank))).collect()

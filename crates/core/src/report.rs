@@ -57,6 +57,19 @@ pub struct RankReport {
     pub bytes_received: u64,
 }
 
+/// A piece of the gradient that travels on its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Its first tensor.
+    pub first: String,
+    /// Its last tensor.
+    pub last: String,
+    /// Its bytes; those of the last one include what rides along.
+    pub bytes: u64,
+    /// The schedule by which it is summed.
+    pub algorithm: String,
+}
+
 /// A failure and what became of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
@@ -102,6 +115,9 @@ pub struct Report {
     pub dials: BTreeMap<String, serde_json::Value>,
     /// The schedule the exchange used.
     pub algorithm: String,
+    /// The pieces in which gradients travelled as messages, in the order in which they left; empty if they did not.
+    #[serde(default)]
+    pub buckets: Vec<Bucket>,
     /// The group over time.
     pub world: Vec<World>,
     /// Metrics on the validation rows at the end.

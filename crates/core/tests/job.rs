@@ -33,6 +33,18 @@ fn refused(file: &str, set: &[&str]) -> String {
     }
 }
 
+#[test]
+fn buckets_and_tuning_are_an_all_reduces() {
+    for (preset, set) in
+        [("gosgd", "strategy.exchange.bucket=4MiB"), ("parameter-server", "strategy.tune=true")]
+    {
+        let preset = format!("strategy.preset={preset}");
+        refused_with("", &[&preset, set], &[set.split_once('=').unwrap().0, "only an all-reduce"]);
+    }
+    accepted("", &["strategy.exchange.bucket=tensor", "strategy.tune=true"]);
+    refused_with("", &["strategy.exchange.bucket=tensors"], &["\"tensor\"", "such as \"4MiB\""]);
+}
+
 /// Refused, with each of the pieces in the message.
 fn refused_with(file: &str, set: &[&str], pieces: &[&str]) {
     let message = refused(file, set);
@@ -377,8 +389,10 @@ fn the_hash_changes_with_every_key() {
         "train.target.loss=0.9",
         "strategy.preset=horovod",
         "strategy.split=speed",
+        "strategy.tune=true",
         "strategy.parallelism.data=2",
         "strategy.exchange.algorithm=ring",
+        "strategy.exchange.bucket=4MiB",
         "strategy.exchange.transport=tcp",
         "strategy.exchange.probability=0.2",
         "fault.step_deadline=31s",

@@ -117,8 +117,11 @@ impl Executor {
         };
         let mut pass = Pass { batch, scale, seed, tally: Tally::default(), memory, hooks, team };
         let mut room = Room { slots, parameters, gradient, features, memories };
+        let (mut done, work) = (0.0, plan.steps.iter().map(|step| step.work as f64).sum::<f64>().max(1.0));
         for step in &plan.steps {
             room.run(step, &mut pass)?;
+            done += step.work as f64;
+            pass.hooks.progress(done / work)?;
             if let (Some(tensor), Place::Gradient(range)) = (step.announce, &step.output) {
                 match plan.factors.then(|| room.factors(step, batch)).flatten() {
                     Some((left, right)) => pass.hooks.gradient(Gradient::Factors { tensor, left, right })?,

@@ -5,15 +5,18 @@
 
 mod accumulate;
 pub mod audit;
+mod buckets;
 pub mod centralized;
 pub mod decentralized;
 mod epoch;
 mod finite;
 mod gossip;
+mod hidden;
 pub mod hooks;
 mod keepsake;
 mod leaves;
 pub mod modelfile;
+mod overlap;
 mod pace;
 pub mod prepare;
 mod progress;
@@ -25,6 +28,7 @@ mod shared;
 mod speed;
 mod split;
 pub mod strategy;
+mod tune;
 pub mod validate;
 pub mod worker;
 

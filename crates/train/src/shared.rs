@@ -15,6 +15,7 @@ use std::time::Duration;
 use thalweg_cluster::{Brackets, Commons, Rank, Slots};
 use thalweg_core::event::{Event, Level};
 use thalweg_core::model::Role;
+use thalweg_core::spec::bucket::Bucket;
 use thalweg_core::spec::strategy::{Algorithm, Carrier, Exchange};
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
 use thalweg_graph::optimizer::Correction;
@@ -44,7 +45,10 @@ impl Shared {
         step: u64,
     ) -> Result<Option<Shared>> {
         let exchange = &job.exchange;
-        let suits = exchange.kind == Exchange::Allreduce && exchange.algorithm == Algorithm::Auto;
+        // Named algorithms and buckets of a size are about messages.
+        let suits = exchange.kind == Exchange::Allreduce
+            && exchange.algorithm == Algorithm::Auto
+            && matches!(exchange.bucket, Bucket::Auto | Bucket::Whole);
         if !suits || exchange.transport == Carrier::Tcp || !rank.shares_memory() {
             return Ok(None);
         }

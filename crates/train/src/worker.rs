@@ -1,16 +1,17 @@
 //! A worker: a rank with rows, a model and an optimizer, and the verbs a strategy's program is written in.
 
-use crate::accumulate::Accumulator;
+use crate::accumulate::{Accumulator, Turn};
 use crate::audit::Ledger;
+use crate::buckets::Plan;
 use crate::finite;
 use crate::hooks::{PassHooks, WORK};
 use crate::pace::Pace;
+use crate::overlap::{Leaving, Overlap};
 use crate::progress::Progress;
 use crate::rider::{self, Rider, Rows, Word};
 use crate::scribe::Scribe;
 use crate::shared::{Shared, move_statistics};
 use crate::split::{Share, Split};
-use crate::strategy;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::regroup::Change;
@@ -93,6 +94,10 @@ pub struct Worker<'a> {
     /// The gradient and, behind it, what rides along; empty where they are in memory that all share.
     pub(crate) buffer: Vec<f32>,
     pub(crate) shared: Option<Shared>,
+    /// How gradients travel as messages.
+    pub(crate) plan: Plan,
+    /// The buckets that leave during the pass, if any do.
+    pub(crate) overlap: Option<Overlap>,
     /// What workers pushed to this server, one after the other.
     pub(crate) pushed: Vec<f32>,
     pub(crate) rider: Rider,
@@ -168,6 +173,8 @@ impl<'a> Worker<'a> {
             correction: Correction::of(job),
             buffer: Vec::new(),
             shared: None,
+            plan: Plan::default(),
+            overlap: None,
             pushed: Vec::new(),
             rider: Rider::default(),
             ledger,
@@ -202,8 +209,8 @@ impl<'a> Worker<'a> {
         Ok(worker)
     }
 
-    /// Makes what belongs to one generation of the group: places, memory, the way to exchange. Returns what that is called.
-    pub(crate) fn settle_in(&mut self) -> Result<&'static str> {
+    /// Makes what belongs to one generation of the group: places, memory, the way to exchange.
+    pub(crate) fn settle_in(&mut self) -> Result<()> {
         let (world, job) = (self.rank.world(), self.job);
         self.place = self.rank.index().checked_sub(job.servers());
         self.workers = world - job.servers().min(world);
@@ -222,21 +229,38 @@ impl<'a> Worker<'a> {
         self.shared = Shared::open(self.rank, job, &self.parts, &self.correction, self.slots, self.next)?;
         self.buffer.clear();
         self.buffer.resize(if self.shared.is_some() { 0 } else { self.slots.elements() }, 0.0);
-        let algorithm = strategy::algorithm(job, self.slots.length * size_of::<f32>(), world);
-        if let Some(algorithm) = algorithm {
+        let plan = match self.shared {
+            Some(_) => Plan::default(),
+            // Leaves are summed when the step is computed.
+            None if self.split.leaves().is_some() => Plan::default(),
+            None => Plan::of(job, self.parts.model.layout(), self.workers),
+        };
+        self.travel_by(plan)?;
+        // Who has lost a member wants to go on, not to try things out.
+        if job.strategy.tune && self.rank.generation() == 1 && self.split.leaves().is_none() {
+            self.tune()?;
+        }
+        Ok(())
+    }
+
+    /// From now on gradients travel by the plan of the rank in the first place.
+    pub(crate) fn travel_by(&mut self, plan: Plan) -> Result<()> {
+        let layout = self.parts.model.layout();
+        self.plan = plan.agree(self.rank, layout)?;
+        if let Some(algorithm) = self.plan.main_algorithm(layout) {
             self.rank.exchange_by(algorithm);
         }
-        Ok(match algorithm {
-            _ if self.shared.is_some() => "arena",
-            Some(_) if self.split.leaves().is_some() => "leaf-tree",
-            Some(algorithm) => algorithm.name(),
-            None => "none",
-        })
+        self.overlap = match self.job.exchange.kind {
+            Exchange::Allreduce => Overlap::new(self.rank, &self.plan, layout, self.buffer.len()),
+            _ => None,
+        };
+        Ok(())
     }
 
     /// Training begins.
-    pub(crate) fn announce(&self, algorithm: &str) {
+    pub(crate) fn announce(&self) {
         if self.rank.index() == 0 {
+            let layout = self.parts.model.layout();
             let data = &self.parts.data;
             self.rank.emit(Event::Started {
                 rows: data.training.len(),
@@ -253,7 +277,12 @@ impl<'a> Worker<'a> {
                 epochs: self.job.train.epochs,
                 steps_per_epoch: self.sampler.steps_per_epoch(),
                 first_step: self.first_step,
-                algorithm: algorithm.into(),
+                algorithm: match &self.shared {
+                    Some(_) => "arena".into(),
+                    None if self.split.leaves().is_some() && self.rank.world() > 1 => "leaf-tree".into(),
+                    None => self.plan.algorithms(),
+                },
+                buckets: self.plan.reported(layout, self.buffer.len()),
             });
         }
     }
@@ -297,23 +326,54 @@ impl<'a> Worker<'a> {
             None => (&mut self.buffer[..], &parameters[..]),
         };
         let (slots, split) = (self.slots, &self.split);
+        let mut own = self.overlap.as_mut().map(|overlap| overlap.begin(self.rank));
         let (batch, accumulator, consumed) = (&mut self.batch, &mut self.accumulator, &mut self.consumed);
         consumed.clear();
-        let operations = model.flops_per_row() * mine.len() as u64;
+        let per_row = model.flops_per_row();
         let parts = self.job.train.accumulate;
-        let (tally, met) = self.rank.compute_together(WORK, operations, |rank| {
-            let mut hooks = PassHooks { rank, parts, met: Duration::ZERO };
-            let compute = |part: &[u64], gradient: &mut [f32]| {
+        let (overlap, count) = (&mut self.overlap, parameters.len());
+        let (tally, met) = self.rank.compute_together(WORK, per_row * mine.len() as u64, |rank| {
+            let mut met = Duration::ZERO;
+            let mut compute = |part: &[u64], gradient: &mut [f32], leaving: Option<Leaving<'_>>| {
+                let operations = (per_row * consumed.len() as u64, per_row * part.len() as u64);
                 data.training.load(part, step.epoch, batch)?;
                 consumed.extend_from_slice(&batch.rows);
-                model.gradient(parameters, batch, 1.0 / divisor, gradient, &mut hooks)
+                let mut hooks = PassHooks { rank: &mut *rank, parts, operations, leaving, met: Duration::ZERO };
+                let tally = model.gradient(parameters, batch, 1.0 / divisor, gradient, &mut hooks)?;
+                met += hooks.met;
+                Ok(tally)
             };
-            let tally = match split.leaves() {
-                Some(tree) => tree.gradient(rows, &leaves, slots, buffer, compute)?,
-                None => accumulator.gradient(mine, &mut buffer[..parameters.len()], compute)?,
+            let tally = match (split.leaves(), &mut own, &mut *overlap) {
+                (Some(tree), ..) => {
+                    tree.gradient(rows, &leaves, slots, buffer, |part, gradient| compute(part, gradient, None))?
+                }
+                (None, Some(own), Some(overlap)) => accumulator.gradient(mine, own, |part, gradient, turn| {
+                    let (overlap, buffer) = (&mut *overlap, &mut buffer[..count]);
+                    let leaving = match turn {
+                        Turn::Last(earlier) => Some(Leaving { overlap, buffer, earlier, step: step.number }),
+                        Turn::Early => None,
+                    };
+                    compute(part, gradient, leaving)
+                })?,
+                _ => accumulator.gradient(mine, &mut buffer[..count], |part, gradient, _| {
+                    compute(part, gradient, None)
+                })?,
             };
-            Ok((tally, hooks.met))
+            Ok((tally, met))
         })?;
+        let met = match (&mut self.overlap, own) {
+            (Some(overlap), Some(own)) => {
+                overlap.complete((rank, step.number, tally.loss), &own, &mut buffer[..count])?;
+                met + overlap.give_back(own)
+            }
+            _ => {
+                for slot in 0..split.held(place) {
+                    let gradient = &slots.of(buffer, slot)[..count];
+                    finite::check_gradient(rank, step.number, tally.loss, gradient, 0, model.layout())?;
+                }
+                met
+            }
+        };
         let mut took = (self.rank.now() - start).saturating_sub(met);
         if self.slow_steps > 0 {
             self.slow_steps -= 1;
@@ -329,12 +389,8 @@ impl<'a> Worker<'a> {
             })?;
             took = (self.rank.now() - start).saturating_sub(met);
         }
-        for slot in 0..split.held(place) {
-            let gradient = &slots.of(buffer, slot)[..parameters.len()];
-            finite::check_gradient(rank, step.number, tally.loss, gradient, model.layout())?;
-        }
         self.rank.book_step(mine.len(), took);
-        let tail = &mut slots.of_mut(buffer, 0)[parameters.len()..];
+        let tail = &mut slots.of_mut(buffer, 0)[count..];
         let word = Word {
             // The loss of leaves is summed with them, and is there already.
             loss: if split.leaves().is_some() { f64::from(tail[0]) } else { tally.loss },
@@ -351,14 +407,13 @@ impl<'a> Worker<'a> {
 
     /// `g`: the sum of all workers' `g_i`, the same bits everywhere.
     pub fn all_reduce_gradient(&mut self) -> Result<()> {
-        let took = match &mut self.shared {
-            Some(shared) => shared.sum_and(self.rank, self.split.brackets(), |_, _| ())?.1,
-            None => match self.split.brackets() {
-                Some(brackets) => {
-                    self.rank.all_reduce_brackets("gradients", brackets, self.slots, &mut self.buffer)?
-                }
-                None => self.rank.all_reduce("gradients", &mut self.buffer)?,
-            },
+        let took = match (&mut self.shared, &mut self.overlap, self.split.brackets()) {
+            (Some(shared), _, brackets) => shared.sum_and(self.rank, brackets, |_, _| ())?.1,
+            (None, _, Some(brackets)) => {
+                self.rank.all_reduce_brackets("gradients", brackets, self.slots, &mut self.buffer)?
+            }
+            (None, Some(overlap), None) => overlap.arrive(self.rank, &mut self.buffer)?,
+            (None, None, None) => self.rank.all_reduce("gradients", &mut self.buffer)?,
         };
         self.take_sum(took)
     }
@@ -375,8 +430,12 @@ impl<'a> Worker<'a> {
         self.rider.read(&sums(&self.shared, self.slots, &self.buffer)[self.parts.parameters.len()..]);
         finite::check_loss(self.rank.number(), self.next, self.rider.loss, self.parts.model.layout())?;
         let mine = self.rider.compute_ms[self.rank.index()];
-        let waited = f64::from(self.rider.slowest().1 - mine) / 1e3;
-        self.rank.book_wait(waited.min(took.as_secs_f64()));
+        let took = took.as_secs_f64();
+        let waited = (f64::from(self.rider.slowest().1 - mine) / 1e3).min(took);
+        self.rank.book_wait(waited);
+        if let Some(overlap) = &mut self.overlap {
+            overlap.book(self.rank, took - waited);
+        }
         Ok(())
     }
 

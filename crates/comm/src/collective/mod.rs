@@ -40,7 +40,7 @@ pub mod schedule;
 pub use algorithm::Algorithm;
 pub use brackets::{Brackets, Slots, Term};
 pub use executor::Executor;
-pub use flight::Flight;
+pub use flight::{Flight, Guest};
 pub use gather::{all_gather, barrier, broadcast, broadcast_into};
 pub use operation::{Operation, Progress};
 pub use operator::{Element, Max, Min, Operator, Sum};

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use toml::Value;
 
+pub mod bucket;
 pub mod clip;
 pub mod data;
 pub mod delimiter;

@@ -297,6 +297,7 @@ pub(super) mod tests {
             steps_per_epoch: 10,
             first_step,
             algorithm: "ring".into(),
+            buckets: Vec::new(),
         }
     }
 

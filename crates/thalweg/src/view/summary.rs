@@ -157,11 +157,13 @@ fn shares(ranks: &[RankReport]) -> Option<String> {
     };
     let sent: u64 = ranks.iter().map(|rank| rank.bytes_sent).sum();
     Some(format!(
-        "computing {}, exchanging {}, waiting {}; {} sent",
+        "computing {}, exchanging {}, waiting {}; {} sent{}",
         column(0),
         column(1),
         column(2),
-        bytes(sent)
+        bytes(sent),
+        hidden_share(ranks)
+            .map_or(String::new(), |share| format!("; {share:.0}% of the exchange was hidden")),
     ))
 }
 
@@ -179,6 +181,13 @@ fn step_times(ranks: &[RankReport]) -> Option<String> {
     let each = |rank: &&RankReport| format!("{} on rank {}", milliseconds(&rank.step_ms), rank.rank);
     let told: Vec<String> = told.iter().map(each).collect();
     Some(format!("computing took {} (min/median/max)", told.join(", ")))
+}
+
+/// What share of the exchange went on behind computation, in percent; nothing if none could.
+fn hidden_share(ranks: &[RankReport]) -> Option<f64> {
+    let hidden: f64 = ranks.iter().map(|rank| rank.hidden_s).sum();
+    let shown: f64 = ranks.iter().map(|rank| rank.exchange_s).sum();
+    (hidden > 0.0).then(|| 100.0 * hidden / (hidden + shown))
 }
 
 fn next(report: &Report, left: Left<'_>) -> Vec<(String, &'static str)> {
