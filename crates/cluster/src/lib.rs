@@ -4,6 +4,7 @@
 //! process finds the others through `rendezvous`, gets a [`Rank`] and runs its program on it. While it runs, pulses
 //! say what every rank is doing; when one is lost, the evidence meets in an [`inquest`] that names the culprit.
 
+mod account;
 pub mod beacon;
 pub mod checkpoint;
 mod commons;

@@ -75,7 +75,7 @@ pub struct Rank {
     /// Whether a step was ever begun.
     has_begun: bool,
     pub(crate) account: RankReport,
-    times: Times,
+    pub(crate) times: Times,
     /// Operations of the piece of work at hand that were charged already.
     charged: u64,
     /// What passed through shared memory without messages, and in earlier generations.
@@ -343,45 +343,6 @@ impl Rank {
                 Err(Error::new(Kind::Rendezvous, format!("rank {rank} has another {what} than rank 0"))
                     .hint("every host must have the same job, the same data and the same version of thalweg"))
             }
-        }
-    }
-
-    /// Whose account this is, with the traffic so far.
-    pub fn account(&self) -> RankReport {
-        let traffic = self.parts.transport.traffic();
-        RankReport {
-            bytes_sent: traffic.total_sent + self.shared.payload_sent,
-            bytes_received: traffic.total_received + self.shared.payload_received,
-            step_ms: self.times.spread(),
-            ..self.account.clone()
-        }
-    }
-
-    /// Books a step: its rows on this rank, and how long they took to compute.
-    pub fn book_step(&mut self, rows: usize, took: Duration) {
-        self.account.rows += rows as u64;
-        self.times.add(took.as_secs_f32() * 1e3);
-    }
-
-    /// Books a share of the last operation as waiting for a slower rank.
-    pub fn book_wait(&mut self, seconds: f64) {
-        let seconds = seconds.clamp(0.0, self.account.exchange_s);
-        self.account.exchange_s -= seconds;
-        self.account.wait_s += seconds;
-    }
-
-    /// Books exchange that went on behind computation.
-    pub fn book_hidden(&mut self, seconds: f64) {
-        if self.training {
-            self.account.hidden_s += seconds.max(0.0);
-        }
-    }
-
-    /// Books a part of the last operation as computing.
-    pub(crate) fn book_work(&mut self, worked: Duration) {
-        if self.training {
-            self.account.exchange_s -= worked.as_secs_f64();
-            self.account.compute_s += worked.as_secs_f64();
         }
     }
 

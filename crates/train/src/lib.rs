@@ -18,6 +18,7 @@ mod leaves;
 pub mod modelfile;
 mod overlap;
 mod pace;
+mod pass;
 pub mod prepare;
 mod progress;
 mod push_pull;
