@@ -143,7 +143,11 @@ impl Commons {
     /// Copies what is in a column, whatever became of the group: the only look at memory that a failure left in the middle
     /// of an operation. Which columns are whole then is the caller's to know.
     pub fn rescue(&self, column: usize, into: &mut [f32]) {
-        assert!(column < self.columns && into.len() <= self.slots.length, "column {column} of {}", self.columns);
+        assert!(
+            column < self.columns && into.len() <= self.slots.length,
+            "column {column} of {}",
+            self.columns
+        );
         let end = (column * self.slots.length) + into.len();
         assert!(Sizes::bytes(end) <= self.shared.length(), "inside the segment");
         // SAFETY: inside the mapping, which begins with the counters.
