@@ -35,7 +35,9 @@ impl Share {
             let alone = rate(&String::from_utf8_lossy(&text))?;
             let mut train = Command::new(binary);
             train.args(["train", "--quiet", "--set", &source]).arg("--out").arg(&run.0);
-            JOB.iter().for_each(|key| drop(train.args(["--set", key])));
+            for key in JOB {
+                train.args(["--set", key]);
+            }
             output(&mut train)?;
             let report = run.0.join("report.json");
             let text = std::fs::read_to_string(&report)
