@@ -74,6 +74,26 @@ fn any_worker_may_be_killed() {
     }
 }
 
+/// With `train.reproducible` a run that lost a worker on its way ends with the bits of one that never had others.
+#[test]
+fn a_reproducible_run_ends_with_the_same_file_whoever_was_lost() {
+    let on = ["--set", "train.reproducible=true", "--set", "train.epochs=12"];
+    let file = |site: &Site, run: &str| std::fs::read(site.path(run).join("model.safetensors")).unwrap();
+    let whole = Site::new();
+    let arguments = [&LONG[..1], &["--out", "alone", "--workers", "1"], &LONG[3..], &on[..]].concat();
+    whole.succeed(&arguments);
+    for transport in ["strategy.exchange.transport=auto", "strategy.exchange.transport=tcp"] {
+        let site = Site::new();
+        let job = start(&site, 3, &[&on[..], &["--set", transport]].concat());
+        site.signal_worker(1, Signal::SIGKILL);
+        let ended = job.end(PATIENCE);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert_eq!(worlds(&site.report("run")), [3, 2], "{transport}");
+        assert!(file(&site, "run") == file(&whole, "alone"), "{transport}: another file");
+        assert_eq!(site.report("run")["epochs"], whole.report("alone")["epochs"], "{transport}");
+    }
+}
+
 #[test]
 fn two_may_be_killed_at_once() {
     for ranks in [[0, 1], [1, 2], [0, 2]] {
