@@ -23,5 +23,5 @@ pub mod watch;
 pub use beacon::Beacon;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
-pub use thalweg_comm::arena::{Commons, share};
+pub use thalweg_comm::arena::{Commons, Readers, share};
 pub use thalweg_comm::linux;

@@ -46,8 +46,8 @@ fn bytes_through_memory_are_those_of_theory() {
     for rank in report["ranks"].as_array().unwrap() {
         let per_step = rank["bytes_sent"].as_f64().unwrap() / 100.0;
         let theory = 2.0 * 3.0 / 4.0 * 4.0 * f64::from(parameters);
-        // What is exchanged at the ends of epochs comes on top.
-        assert!(per_step > 0.97 * theory && per_step < 1.1 * theory, "{per_step} of {theory}");
+        // What rides along, what is exchanged at the ends of epochs and for checkpoints comes on top.
+        assert!(per_step > 0.99 * theory && per_step <= 1.02 * theory, "{per_step} of {theory}");
     }
 }
 

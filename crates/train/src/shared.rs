@@ -9,7 +9,7 @@
 use crate::finite;
 use crate::worker::{Parts, Worker};
 use std::ops::Range;
-use thalweg_cluster::{Commons, Rank};
+use thalweg_cluster::{Commons, Rank, Readers};
 use thalweg_core::event::{Event, Level};
 use thalweg_core::model::Role;
 use thalweg_core::spec::strategy::{Algorithm, Carrier, Exchange};
@@ -63,7 +63,7 @@ impl Shared {
         };
         if updates {
             let values = &parts.parameters;
-            rank.write_shares("parameters", &mut commons, length, |range, columns| {
+            rank.write_shares("parameters", &mut commons, length, Readers::All, |range, columns| {
                 let range = within(&range, values.len());
                 columns[PARAMETERS][..range.len()].copy_from_slice(&values[range]);
             })?;
@@ -127,7 +127,8 @@ impl Worker<'_> {
         let Parts { parameters, optimizer, .. } = &mut self.parts;
         let length = shared.commons.length();
         for (_, slot) in optimizer.slots_mut() {
-            self.rank.write_shares("optimizer state", &mut shared.commons, length, |range, columns| {
+            let (commons, reader) = (&mut shared.commons, Readers::One(0));
+            self.rank.write_shares("optimizer state", commons, length, reader, |range, columns| {
                 let range = within(&range, slot.len());
                 columns[SUMS][..range.len()].copy_from_slice(&slot[range]);
             })?;

@@ -42,6 +42,15 @@ pub struct Commons {
     quiet: bool,
 }
 
+/// Who reads what an operation leaves in the columns: for those who do, it would have been a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// Every rank.
+    All,
+    /// This one alone.
+    One(usize),
+}
+
 /// What one operation is given by its caller.
 pub struct Terms<'a> {
     /// How the others are watched meanwhile.
@@ -144,7 +153,8 @@ impl Commons {
         terms: Terms<'_>,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
-        self.work_together(count, terms, |commons, columns| {
+        let others = self.arenas.len() - 1;
+        let summed = self.work_together(count, terms, |commons, columns| {
             let share = commons.share(count);
             let terms: Vec<&[f32]> = commons
                 .arenas
@@ -154,17 +164,24 @@ impl Commons {
                 .collect();
             sum_into(columns[0], &terms, count);
             work(share, columns)
-        })
+        })?;
+        let share = self.share(count).len();
+        self.book(count - share, others * share);
+        self.book_columns(count, Readers::All);
+        Ok(summed)
     }
 
-    /// Each rank writes its share of the first `count` elements of all columns. Returns when all have.
+    /// Each rank writes its share of the first `count` elements of a column, for those `readers`. Returns when all have.
     pub fn write_shares<T>(
         &mut self,
         count: usize,
+        readers: Readers,
         terms: Terms<'_>,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
-        self.work_together(count, terms, |commons, columns| work(commons.share(count), columns))
+        let written = self.work_together(count, terms, |commons, columns| work(commons.share(count), columns))?;
+        self.book_columns(count, readers);
+        Ok(written)
     }
 
     /// Adds up private memory, of any length, by way of the arenas: two copies more than in place.
@@ -216,11 +233,23 @@ impl Commons {
         drop(columns);
         self.meet(transport, deadline)?;
         self.quiet = true;
-        let (others, share) = (self.arenas.len() - 1, share.len());
-        let bytes = 4 * (others * share + count - share) as u64;
-        self.traffic.payload_sent += bytes;
-        self.traffic.payload_received += bytes;
         Ok(result)
+    }
+
+    /// Books that each rank has written its share of a column and `readers` read those of the others.
+    fn book_columns(&mut self, count: usize, readers: Readers) {
+        let (share, others) = (self.share(count).len(), self.arenas.len() - 1);
+        match readers {
+            Readers::All => self.book(others * share, count - share),
+            Readers::One(reader) if reader == self.rank => self.book(0, count - share),
+            Readers::One(_) => self.book(share, 0),
+        }
+    }
+
+    /// Books elements that others read here and this rank read elsewhere.
+    fn book(&mut self, sent: usize, received: usize) {
+        self.traffic.payload_sent += 4 * sent as u64;
+        self.traffic.payload_received += 4 * received as u64;
     }
 
     /// After an operation that failed half-way others may still be at work on this memory: nobody gets at it any more.
