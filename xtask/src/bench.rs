@@ -2,7 +2,9 @@
 
 mod allreduce;
 mod compute;
+mod ddp;
 mod measurement;
+mod peer;
 mod session;
 mod trust;
 
@@ -22,7 +24,9 @@ enum Subject {
     Compute(compute::Arguments),
     /// How long failures take to end a job: a killed, a stopped, a missing worker, Ctrl-C
     Trust(trust::Arguments),
-    /// How long an all-reduce takes, beside Open MPI over TCP and Gloo
+    /// Training on several workers beside PyTorch's DistributedDataParallel
+    Ddp(ddp::Arguments),
+    /// How long an all-reduce takes, in shared memory or over tcp, beside Open MPI and Gloo
     Allreduce(allreduce::Arguments),
 }
 
@@ -30,6 +34,7 @@ enum Subject {
 pub fn run(arguments: &Arguments) -> Outcome {
     match &arguments.subject {
         Subject::Compute(arguments) => compute::run(arguments),
+        Subject::Ddp(arguments) => ddp::run(arguments),
         Subject::Trust(arguments) => trust::run(arguments),
         Subject::Allreduce(arguments) => allreduce::run(arguments),
     }
