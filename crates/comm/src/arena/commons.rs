@@ -179,7 +179,8 @@ impl Commons {
         terms: Terms<'_>,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
-        let written = self.work_together(count, terms, |commons, columns| work(commons.share(count), columns))?;
+        let written =
+            self.work_together(count, terms, |commons, columns| work(commons.share(count), columns))?;
         self.book_columns(count, readers);
         Ok(written)
     }
