@@ -193,7 +193,8 @@ fn table(transport: &str, figures: &Figures) -> (String, bool) {
         let times = [OURS, COPYING, MPI, GLOO].map(|peer| peers.get(peer).map(|times| median(times)));
         let ratios = ratios(transport, *ranks, *bytes, times);
         held &= !ratios.iter().any(Ratio::is_missed);
-        let [ours, copying, mpi, gloo] = times.map(|time| time.map_or("-".into(), |time| format!("{time:.1}")));
+        let [ours, copying, mpi, gloo] =
+            times.map(|time| time.map_or("-".into(), |time| format!("{time:.1}")));
         let [one, two, three] = ratios.map(|ratio| ratio.show());
         table += &format!(
             "{ranks:>5} {bytes:>10} {ours:>12} {copying:>12} {mpi:>12} {gloo:>12} {one:>19} {two:>19} {three:>19}\n"

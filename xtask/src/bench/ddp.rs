@@ -74,8 +74,7 @@ fn compare(arguments: &Arguments, binary: &Path, script: &Script, work: &str) ->
     for _ in 0..arguments.pairs.max(1) {
         let mut ours = Command::new(binary);
         ours.args(["bench", "train", "--json", "--threads", "1", "--work", work, "--workers", &workers]);
-        let [mine, share] =
-            measure(ours.args(["--seconds", &seconds]), ["samples_per_s", "exchange_share"])?;
+        let [mine, share] = measure(ours.args(["--seconds", &seconds]), ["samples_per_s", "exchange_share"])?;
         let mut theirs = script.with(&[work, &workers, &seconds]);
         let [yours] = measure(&mut theirs, ["samples_per_s"])?;
         rates.push(mine, yours);

@@ -25,9 +25,10 @@ impl Peers {
         let path = root().join(&self.folder).join(name);
         match path.is_file() {
             true => Ok(path),
-            false => {
-                Err(format!("{} is not there: --peers names the folder of the peers' scripts", path.display()))
-            }
+            false => Err(format!(
+                "{} is not there: --peers names the folder of the peers' scripts",
+                path.display()
+            )),
         }
     }
 
