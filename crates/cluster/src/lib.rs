@@ -25,3 +25,4 @@ pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, Readers, share};
 pub use thalweg_comm::linux;
+pub use thalweg_comm::transport::sim;

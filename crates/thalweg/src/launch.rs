@@ -160,7 +160,7 @@ fn with_port(place: &Place, job: &Job) -> Place {
 }
 
 /// What a rank met in the data is its failure once the ranks have started; exit code 2 means that nothing started.
-fn after_start(mut error: Error) -> Error {
+pub(crate) fn after_start(mut error: Error) -> Error {
     if error.kind == Kind::Data {
         error.kind = Kind::RankFailed;
     }

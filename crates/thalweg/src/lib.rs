@@ -23,6 +23,7 @@ mod preflight;
 mod recipe;
 mod results;
 mod signals;
+mod simulation;
 pub mod trainer;
 pub mod view;
 

@@ -51,6 +51,35 @@ fn bytes_through_memory_are_those_of_theory() {
     }
 }
 
+/// Strategies that send messages do so over whatever connects their ranks, with the same outcome.
+#[test]
+fn servers_and_gossips_train_over_memory_and_network() {
+    let site = Site::new();
+    site.succeed(&[&["train", "--workers", "1", "--out", "one"][..], &STEPS].concat());
+    let loss = |run: &str| site.report(run)["final"]["loss"].as_f64().unwrap();
+    for carrier in ["shm", "tcp"] {
+        let train = |strategy: &str, rest: &[&str]| {
+            let (run, transport) =
+                (format!("{strategy}-{carrier}"), format!("strategy.exchange.transport={carrier}"));
+            let flags =
+                ["train", "--strategy", strategy, "--workers", "3", "--out", &run, "--set", &transport];
+            site.succeed(&[&flags[..], rest].concat());
+            assert!(carriers(&site.report(&run)).iter().all(|found| found == carrier), "{run}");
+            run
+        };
+        let served = train("parameter-server", &STEPS);
+        assert_eq!(carriers(&site.report(&served)).len(), 4, "three workers and their server");
+        assert!((loss(&served) - loss("one")).abs() < 1e-5, "{served}: {} {}", loss(&served), loss("one"));
+        let gossips = train("gosgd", &["--set", "train.epochs=20"]);
+        let report = site.report(&gossips);
+        assert!(report["final"]["accuracy"].as_f64().unwrap() >= 0.93, "{gossips}: {}", report["final"]);
+        for epoch in report["audit"].as_array().unwrap() {
+            assert_eq!((&epoch["once"], &epoch["repeated"]), (&epoch["expected"], &0.into()), "{gossips}");
+        }
+    }
+    site.assert_empty();
+}
+
 #[test]
 fn a_group_on_two_hosts_mixes_memory_and_network() {
     let site = Site::new();

@@ -1,7 +1,9 @@
 //! `[engine]`: where the ranks run.
 
+use super::JobSpec;
 use super::section::section;
-use super::setting::choice;
+use super::setting::{Bytes, choice};
+use std::time::Duration;
 
 /// Most threads of a worker.
 pub const MOST_THREADS: usize = 64;
@@ -11,6 +13,9 @@ choice! {
     EngineKind {
         /// Processes of this binary on this machine; with torchrun, mpirun or srun variables set, their ranks.
         Local = "local",
+        /// Nobody: the ranks are threads on a simulated network, in virtual time. The same job gives the same bytes and the
+        /// same trace.
+        Sim = "sim",
     }
 }
 
@@ -25,5 +30,36 @@ section! {
         threads: usize = 1;
         /// The port rank 0 listens on; 0: any free one (one machine only).
         port: u64 = 0;
+    }
+}
+
+section! {
+    /// The network of `engine.kind = "sim"`.
+    "engine.network" NetworkSpec {
+        /// What a message needs from one rank to another, however short it is.
+        latency: Duration = Duration::from_micros(50);
+        /// By how much latency varies: 0.2 makes it up to a fifth longer, drawn from the seed.
+        variation: f64 = 0.2;
+        /// Bytes per second that a rank can send, and that it can receive.
+        bandwidth: Bytes = Bytes(1 << 30);
+        /// Floating-point operations per second of a rank.
+        speed: f64 = 1e10;
+    }
+}
+
+/// What a network can be.
+pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
+    let NetworkSpec { variation, bandwidth, speed, .. } = spec.network;
+    if !(0.0..=100.0).contains(&variation) {
+        complain("engine.network.variation", format!("must be between 0 and 100, is {variation}"));
+    }
+    if bandwidth.0 == 0 {
+        complain("engine.network.bandwidth", "must be above 0".into());
+    }
+    if speed <= 0.0 {
+        complain("engine.network.speed", format!("must be above 0, is {speed}"));
+    }
+    if spec.engine.kind == EngineKind::Sim && spec.engine.port != 0 {
+        complain("engine.port", "simulated ranks have no port; drop one of the two".into());
     }
 }

@@ -81,6 +81,7 @@ job! {
     exchange: strategy::ExchangeSpec,
     fault: fault::FaultSpec,
     engine: engine::EngineSpec,
+    network: engine::NetworkSpec,
 }
 
 /// A validated job and where its values came from.
@@ -257,6 +258,7 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
         );
     }
     strategy::check(spec, &mut complain);
+    engine::check(spec, &mut complain);
     // A preset without an exchange says one worker too: that conflict was told already.
     let by_preset = matches!(layers.origin("strategy.exchange.kind"), Origin::Preset(_));
     if spec.exchange.kind == strategy::Exchange::None && workers > 1 && !by_preset {
