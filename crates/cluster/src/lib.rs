@@ -6,6 +6,7 @@
 
 pub mod beacon;
 pub mod checkpoint;
+mod collectives;
 mod commons;
 pub mod control;
 mod correspondence;
@@ -24,5 +25,6 @@ pub use beacon::Beacon;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, Readers, share};
+pub use thalweg_comm::collective::{self, Goal};
 pub use thalweg_comm::linux;
 pub use thalweg_comm::transport::sim;

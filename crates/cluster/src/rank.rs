@@ -4,10 +4,10 @@
 //! processes and on a simulated network, and everything that waits has a deadline, a name and an owner.
 
 use crate::beacon::Beacon;
+use crate::collectives::Means;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
-use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
@@ -56,12 +56,11 @@ pub struct Rank {
     pub(crate) parts: Parts,
     /// Its letters, if its program writes any.
     pub(crate) post: Option<Post>,
-    /// How an all-reduce is carried out.
-    schedule: Schedule,
-    executor: Executor,
+    /// How collectives are carried out.
+    pub(crate) means: Means,
     operation: u64,
     step: u64,
-    training: bool,
+    pub(crate) training: bool,
     /// Whether a step was ever begun.
     has_begun: bool,
     account: RankReport,
@@ -75,13 +74,12 @@ impl Rank {
         parts.beacon.attach(parts.transport.abort_handle());
         let rank = parts.transport.rank();
         let host = parts.hosts.get(rank).cloned().unwrap_or_default();
-        let schedule = Algorithm::Ring.all_reduce(rank, &host_numbers(&parts));
+        let means = Means::new(rank, host_numbers(&parts));
         let account = RankReport { rank, host, transport: parts.carrier.into(), ..RankReport::default() };
         let rank = Rank {
             parts,
             post: None,
-            schedule,
-            executor: Executor::new(),
+            means,
             operation: 0,
             step: 0,
             training: false,
@@ -198,82 +196,6 @@ impl Rank {
         result
     }
 
-    /// From now on all-reduces are carried out this way. All ranks must say the same.
-    pub fn exchange_by(&mut self, algorithm: Algorithm) {
-        self.schedule = algorithm.all_reduce(self.index(), &host_numbers(&self.parts));
-    }
-
-    /// Adds up a buffer over all ranks, in place; every rank gets the same bits.
-    pub fn all_reduce(&mut self, name: &str, buffer: &mut [f32]) -> Result<Duration> {
-        if self.world() == 1 {
-            return Ok(Duration::ZERO);
-        }
-        self.operate("all-reduce", name, |rank, tag, deadline| {
-            rank.executor.run(&rank.schedule, rank.parts.transport.as_mut(), tag, buffer, &Sum, deadline)
-        })
-    }
-
-    /// Returns when every rank has come here.
-    pub fn barrier(&mut self, name: &str) -> Result<Duration> {
-        let schedule = doubling::barrier(self.index(), self.world());
-        self.operate("barrier", name, |rank, tag, deadline| {
-            let transport = rank.parts.transport.as_mut();
-            rank.executor.run::<f32>(&schedule, transport, tag, &mut [], &Sum, deadline)
-        })
-    }
-
-    /// Adds up a buffer in the middle of a piece of work, and goes on with it.
-    pub fn all_reduce_within(&mut self, work: &str, name: &str, buffer: &mut [f32]) -> Result<Duration> {
-        let took = self.all_reduce(name, buffer)?;
-        if self.training {
-            self.enter(Phase::Computing, work);
-        }
-        Ok(took)
-    }
-
-    /// Collects a few bytes of every rank on every rank, in the order of ranks.
-    pub fn all_gather(&mut self, name: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        if self.world() == 1 {
-            return Ok(vec![mine.to_vec()]);
-        }
-        let mut all = Vec::new();
-        self.operate("all-gather", name, |rank, tag, deadline| {
-            all = gather::all_gather(rank.parts.transport.as_mut(), tag, mine, deadline)?;
-            Ok(())
-        })?;
-        Ok(all)
-    }
-
-    /// Everybody gets rank 0's bytes; the others' own are ignored.
-    pub fn broadcast(&mut self, name: &str, mine: Vec<u8>) -> Result<Vec<u8>> {
-        if self.world() == 1 {
-            return Ok(mine);
-        }
-        let mut theirs = Vec::new();
-        self.operate("broadcast", name, |rank, tag, deadline| {
-            theirs = gather::broadcast(rank.parts.transport.as_mut(), tag, 0, mine, deadline)?;
-            Ok(())
-        })?;
-        Ok(theirs)
-    }
-
-    /// Everybody's numbers become rank 0's.
-    pub fn broadcast_into(&mut self, name: &str, values: &mut [f32]) -> Result<()> {
-        if self.world() == 1 {
-            return Ok(());
-        }
-        self.operate("broadcast", name, |rank, tag, deadline| {
-            gather::broadcast_into(
-                rank.parts.transport.as_mut(),
-                tag,
-                0,
-                bytemuck::cast_slice_mut(values),
-                deadline,
-            )
-        })?;
-        Ok(())
-    }
-
     /// Makes sure that all ranks mean the same; names the first that does not.
     pub fn agree(&mut self, what: &str, digest: &[u8]) -> Result<()> {
         let all = self.all_gather(what, digest)?;
@@ -371,7 +293,7 @@ impl Rank {
         self.parts.beacon.verdict().map_or(Ok(()), Err)
     }
 
-    fn enter(&self, phase: Phase, name: &str) {
+    pub(crate) fn enter(&self, phase: Phase, name: &str) {
         self.parts.beacon.enter(self.step, phase, self.operation, name);
     }
 }

@@ -52,7 +52,6 @@ pub fn run(trainer: &Trainer, job: &Job, place: Option<&Place>) -> Result<Finish
             let recipe = JobRecipe::new(&job.spec);
             thalweg_train::run(rank, &Assignment { job: &job.spec, recipe: &recipe, folder: &folder, resume })
         });
-    drop(watcher);
     let kept = keep(&trace, &folder);
     let code = |outcome| if outcome == Outcome::Interrupted { signals.code() } else { 0 };
     let ended = first(ended).map(code).map_err(after_start);

@@ -24,12 +24,12 @@ pub fn program(job: &JobSpec) -> Program {
 /// The schedule an exchange of so many bytes uses: what the job says, or the choice of a fixed table. It depends on
 /// nothing but the job and the model, which all ranks have agreed on; it is part of the report, so that a run can be
 /// repeated. Nothing if nothing is exchanged.
-pub fn algorithm(job: &JobSpec, bytes: usize, workers: usize) -> Option<Algorithm> {
+pub fn algorithm(job: &JobSpec, bytes: usize, hosts: &[usize]) -> Option<Algorithm> {
     match job.exchange.kind {
         // Gossip, too, adds up when the workers meet.
-        Exchange::Allreduce | Exchange::Gossip if workers > 1 => {
+        Exchange::Allreduce | Exchange::Gossip if hosts.len() > 1 => {
             let asked = Algorithm::named(job.exchange.algorithm.name());
-            Some(asked.unwrap_or_else(|| Algorithm::choose(bytes, workers)))
+            Some(asked.unwrap_or_else(|| Algorithm::choose(bytes, hosts)))
         }
         _ => None,
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use thalweg_cluster::{Algorithm, Rank};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::spec::schedule::Schedule;
-use thalweg_core::spec::strategy::Optimization;
+use thalweg_core::spec::strategy::{Algorithm as NamedAlgorithm, Optimization};
 use thalweg_core::{Batch, JobSpec, Model, Result};
 use thalweg_data::{Data, Sampler, share};
 use thalweg_graph::Optimizer;
@@ -146,9 +146,12 @@ impl<'a> Worker<'a> {
             folder,
             parts,
         };
-        let algorithm = strategy::algorithm(job, length * size_of::<f32>(), world);
+        let bytes = length * size_of::<f32>();
+        let algorithm = strategy::algorithm(job, bytes, worker.rank.host_numbers());
         if let Some(algorithm) = algorithm {
-            worker.rank.exchange_by(algorithm);
+            // What a job names is for all sums; what was chosen, for those of that size.
+            let named = job.exchange.algorithm != NamedAlgorithm::Auto;
+            worker.rank.exchange_by(algorithm, if named { 0 } else { bytes });
         }
         let name = algorithm.map_or("none", Algorithm::name);
         worker.announce(if worker.shared.is_some() { "arena" } else { name });

@@ -52,7 +52,8 @@ pub fn barrier_cost(world: usize) -> Cost {
 
 #[cfg(test)]
 mod tests {
-    use super::super::checker::{Goal, prove, prove_costs};
+    use super::super::checker::{prove, prove_costs};
+    use super::super::goal::Goal;
     use super::*;
 
     #[test]

@@ -15,7 +15,8 @@
 //! | all-to-all     | [`pairwise`]                                                                              |
 //! | barrier        | [`doubling`]                                                                              |
 //!
-//! [`gather`] is apart from it: small byte strings of different lengths, directly between all ranks.
+//! [`Goal`] is such an operation with the schedule that is taken when nobody chooses; [`gather`] uses them for byte strings
+//! whose lengths only their owners know.
 
 pub mod algorithm;
 pub mod binomial;
@@ -25,7 +26,9 @@ pub mod doubling;
 pub mod executor;
 pub mod flight;
 pub mod fold;
+pub mod forecast;
 pub mod gather;
+pub mod goal;
 pub mod halving;
 pub mod hierarchical;
 pub mod operation;
@@ -37,7 +40,8 @@ pub mod schedule;
 pub use algorithm::Algorithm;
 pub use executor::Executor;
 pub use flight::Flight;
-pub use gather::{all_gather, barrier, broadcast, broadcast_into};
+pub use gather::{all_gather, broadcast};
+pub use goal::Goal;
 pub use operation::{Operation, Progress};
 pub use operator::{Element, Max, Min, Operator, Sum};
 pub use schedule::{Action, Chunks, Cost, ReceiveChunks, Schedule, SendChunks, Step, chunk_range};

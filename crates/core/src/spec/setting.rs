@@ -137,7 +137,7 @@ impl Setting for Duration {
     fn show(&self) -> Option<Value> {
         let milliseconds = self.as_millis();
         let text = match milliseconds {
-            _ if self.subsec_micros() % 1000 != 0 => format!("{}us", self.as_micros()),
+            _ if !self.subsec_micros().is_multiple_of(1000) => format!("{}us", self.as_micros()),
             0 => "0s".into(),
             ms if ms % 3_600_000 == 0 => format!("{}h", ms / 3_600_000),
             ms if ms % 60_000 == 0 => format!("{}m", ms / 60_000),
