@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measurements of what the project promises.
 
 mod allreduce;
+mod checkpoint;
 mod compute;
 mod ddp;
 mod measurement;
@@ -26,6 +27,8 @@ enum Subject {
     Trust(trust::Arguments),
     /// Training on several workers beside PyTorch's DistributedDataParallel
     Ddp(ddp::Arguments),
+    /// Jobs killed in the middle of a checkpoint: what they go on from, and how long training stands still for one
+    Checkpoint(checkpoint::Arguments),
     /// How long an all-reduce takes, in shared memory or over tcp, beside Open MPI and Gloo
     Allreduce(allreduce::Arguments),
 }
@@ -36,6 +39,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Subject::Compute(arguments) => compute::run(arguments),
         Subject::Ddp(arguments) => ddp::run(arguments),
         Subject::Trust(arguments) => trust::run(arguments),
+        Subject::Checkpoint(arguments) => checkpoint::run(arguments),
         Subject::Allreduce(arguments) => allreduce::run(arguments),
     }
 }
