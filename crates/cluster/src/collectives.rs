@@ -103,7 +103,7 @@ impl Rank {
 
     /// Returns when every rank has come here.
     pub fn barrier(&mut self, name: &str) -> Result<Duration> {
-        self.collective::<u8>(Goal::Barrier, name, &mut [], &Sum)
+        self.collective(Goal::Barrier, name, &mut [0u8], &Sum)
     }
 
     /// Everybody's numbers become rank 0's.

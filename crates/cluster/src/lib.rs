@@ -30,3 +30,4 @@ pub use thalweg_comm::arena::{Commons, Readers, share};
 pub use thalweg_comm::collective::{self, Goal};
 pub use thalweg_comm::linux;
 pub use thalweg_comm::transport::sim;
+pub use thalweg_comm::wait::declare_threads;

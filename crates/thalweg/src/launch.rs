@@ -9,6 +9,7 @@ use crate::view::{Plain, View};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use thalweg_cluster::declare_threads;
 use thalweg_cluster::engine::environment::{Meeting, PORT, Place};
 use thalweg_cluster::engine::local::{self, Ended, Plan, STOPPED};
 use thalweg_cluster::session::{self, Leaving, Surroundings, Terms, unix_time};
@@ -73,6 +74,7 @@ fn quietly(console: &mut impl View, record: &Record) -> Result<()> {
 
 /// One of the launcher's workers: does its part and ends the process.
 pub fn as_worker(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
+    declare_threads(job.spec.engine.threads);
     let folder = std::env::var_os(FOLDER).map_or_else(|| PathBuf::from("."), PathBuf::from);
     let resume = std::env::var_os(RESUMES).is_some();
     let assignment = Assignment { job: &job.spec, recipe: &trainer.recipe, folder: &folder, resume };
@@ -91,6 +93,7 @@ pub fn as_worker(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> 
 
 /// A rank that another launcher started. Rank 0 has the views and writes the results.
 pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
+    declare_threads(job.spec.engine.threads);
     let signals = Signals::watch()?;
     let terms = terms(job, place.local);
     let place = &with_port(place, job);

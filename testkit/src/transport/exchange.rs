@@ -304,8 +304,7 @@ pub fn barrier_waits_for_all<M: Mesh>() {
         each(M::connect(world), |mut transport| {
             for round in 1..=10 {
                 arrived.fetch_add(1, Ordering::SeqCst);
-                collective::<u8>(&mut transport, tag(round as u64), Goal::Barrier, &mut [])
-                    .expect("a barrier");
+                collective(&mut transport, tag(round as u64), Goal::Barrier, &mut [0u8]).expect("a barrier");
                 assert!(arrived.load(Ordering::SeqCst) >= round * world);
             }
             transport.close();

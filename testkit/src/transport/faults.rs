@@ -284,7 +284,7 @@ pub fn impossible_partners_are_refused<M: Mesh>() {
         let fault = send_byte(&mut ranks[0], partner, 1).expect_err("no such partner");
         assert!(matches!(&fault.cause, Cause::Protocol(_)) && fault.peer == Some(0), "{fault}");
         assert_eq!(
-            collective::<u8>(&mut ranks[0], tag(2), Goal::Barrier, &mut []),
+            collective(&mut ranks[0], tag(2), Goal::Barrier, &mut [0u8]),
             Err(fault),
             "a fault is final"
         );

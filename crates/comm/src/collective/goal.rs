@@ -25,7 +25,8 @@ pub enum Goal {
     AllGather,
     /// Chunk s of rank r is what was chunk r of rank s.
     AllToAll,
-    /// Every rank has heard of every other, how often does not matter.
+    /// Every rank has heard of every other, how often does not matter. It takes a buffer of at least one element: where
+    /// there is none, nothing waits for anything.
     Barrier,
 }
 
