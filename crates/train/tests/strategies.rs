@@ -23,7 +23,7 @@ fn accuracy(events: &[Event]) -> f64 {
 /// Each tensor's values, by name.
 fn tensors(folder: &Path) -> BTreeMap<String, Vec<f32>> {
     let file = TensorFile::read(&folder.join("model.safetensors")).unwrap();
-    file.tensors.into_iter().map(|(name, tensor)| (name, tensor.values)).collect()
+    file.tensors.into_iter().map(|(name, tensor)| (name, tensor.values.into_owned())).collect()
 }
 
 #[test]
