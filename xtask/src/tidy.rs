@@ -20,6 +20,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/comm/src/arena/commons.rs",
     "crates/comm/src/arena/sum.rs",
     "crates/comm/src/linux/descriptor.rs",
+    "crates/comm/src/linux/process.rs",
     "crates/comm/src/linux/segment.rs",
     "crates/comm/src/protocol.rs",
     "crates/comm/src/transport/ring.rs",

@@ -3,7 +3,7 @@
 //! Which schedule carries out a collective is read from a fixed table by its size; the job, or a measurement, can name the
 //! algorithm of the all-reduces that matter to it.
 
-use crate::rank::Rank;
+use crate::rank::{Parts, Rank, host_numbers};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
@@ -26,7 +26,12 @@ pub(crate) struct Means {
 }
 
 impl Means {
-    pub(crate) fn new(rank: usize, hosts: Vec<usize>) -> Means {
+    /// Those of a rank of this group; all-reduces are carried out as the table says.
+    pub(crate) fn of(parts: &Parts) -> Means {
+        Means::new(parts.transport.rank(), host_numbers(parts))
+    }
+
+    fn new(rank: usize, hosts: Vec<usize>) -> Means {
         Means { rank, hosts, executor: Executor::new(), named: None, schedules: Vec::new() }
     }
 

@@ -4,7 +4,7 @@ use crate::rank::Rank;
 use std::ops::Range;
 use std::time::Duration;
 use thalweg_comm::Traffic;
-use thalweg_comm::arena::{Commons, Readers, Terms};
+use thalweg_comm::arena::{Commons, Terms};
 use thalweg_comm::transport::Fault;
 use thalweg_core::Result;
 
@@ -51,18 +51,15 @@ impl Rank {
         Ok((answer, took.saturating_sub(worked)))
     }
 
-    /// Each rank writes its share of a column, for those `readers`.
+    /// Each rank writes its share of all columns.
     pub fn write_shares<T>(
         &mut self,
         name: &str,
         commons: &mut Commons,
         count: usize,
-        readers: Readers,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<(T, Duration)> {
-        self.together("gathering", name, commons, |commons, terms| {
-            commons.write_shares(count, readers, terms, work)
-        })
+        self.together("gathering", name, commons, |commons, terms| commons.write_shares(count, terms, work))
     }
 
     /// Adds up private memory by way of the arenas.

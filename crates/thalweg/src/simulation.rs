@@ -50,7 +50,11 @@ pub fn run(trainer: &Trainer, job: &Job, place: Option<&Place>) -> Result<Finish
     let (ended, trace) =
         threads::simulate_watched(network(&job.spec), job.spec.fault.step_deadline, &watcher, |rank| {
             let recipe = JobRecipe::new(&job.spec);
-            thalweg_train::run(rank, &Assignment { job: &job.spec, recipe: &recipe, folder: &folder, resume })
+            thalweg_train::run(
+                rank,
+                &Assignment { job: &job.spec, recipe: &recipe, folder: &folder, resume },
+                None,
+            )
         });
     let kept = keep(&trace, &folder);
     let code = |outcome| if outcome == Outcome::Interrupted { signals.code() } else { 0 };

@@ -42,15 +42,6 @@ pub struct Commons {
     quiet: bool,
 }
 
-/// Who reads what an operation leaves in the columns: for those who do, it would have been a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readers {
-    /// Every rank.
-    All,
-    /// This one alone.
-    One(usize),
-}
-
 /// What one operation is given by its caller.
 pub struct Terms<'a> {
     /// How the others are watched meanwhile.
@@ -133,6 +124,21 @@ impl Commons {
         unsafe { elements(&self.shared, column * self.length..(column + 1) * self.length) }
     }
 
+    /// Copies what is in a column, whatever became of the group: the only look at memory that a failure left in the middle
+    /// of an operation. Which columns are whole then is the caller's to know.
+    pub fn rescue(&self, column: usize, into: &mut [f32]) {
+        assert!(column < self.columns && into.len() <= self.length, "column {column} of {}", self.columns);
+        let end = (column * self.length) + into.len();
+        assert!(Sizes::bytes(end) <= self.shared.length(), "inside the segment");
+        // SAFETY: inside the mapping, which begins with the counters.
+        let start = unsafe { self.shared.base().add(Sizes::bytes(0)).cast::<f32>() };
+        for (index, value) in into.iter_mut().enumerate() {
+            // SAFETY: within the segment; read as single numbers, without a reference to memory that somebody may still
+            // be writing to.
+            *value = unsafe { start.add(column * self.length + index).read_volatile() };
+        }
+    }
+
     /// The elements of which this rank writes the columns.
     pub fn share(&self, count: usize) -> Range<usize> {
         share(count, self.rank, self.arenas.len())
@@ -167,21 +173,21 @@ impl Commons {
         })?;
         let share = self.share(count).len();
         self.book(count - share, others * share);
-        self.book_columns(count, Readers::All);
+        self.book_column(count);
         Ok(summed)
     }
 
-    /// Each rank writes its share of the first `count` elements of a column, for those `readers`. Returns when all have.
+    /// Each rank writes its share of the first `count` elements of all columns; the bytes of one are booked,
+    /// as if each had told the others its share. Returns when all have.
     pub fn write_shares<T>(
         &mut self,
         count: usize,
-        readers: Readers,
         terms: Terms<'_>,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
         let written =
             self.work_together(count, terms, |commons, columns| work(commons.share(count), columns))?;
-        self.book_columns(count, readers);
+        self.book_column(count);
         Ok(written)
     }
 
@@ -237,14 +243,10 @@ impl Commons {
         Ok(result)
     }
 
-    /// Books that each rank has written its share of a column and `readers` read those of the others.
-    fn book_columns(&mut self, count: usize, readers: Readers) {
+    /// Books that each rank has written its share of a column and all others read it.
+    fn book_column(&mut self, count: usize) {
         let (share, others) = (self.share(count).len(), self.arenas.len() - 1);
-        match readers {
-            Readers::All => self.book(others * share, count - share),
-            Readers::One(reader) if reader == self.rank => self.book(0, count - share),
-            Readers::One(_) => self.book(share, 0),
-        }
+        self.book(others * share, count - share);
     }
 
     /// Books elements that others read here and this rank read elsewhere.

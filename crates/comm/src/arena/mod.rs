@@ -27,5 +27,5 @@ mod opening;
 mod share;
 mod sum;
 
-pub use commons::{Commons, Readers, Terms};
+pub use commons::{Commons, Terms};
 pub use share::share;

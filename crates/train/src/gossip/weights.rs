@@ -99,7 +99,7 @@ fn gossip(network: Simulated, folder: &Path) {
     let job = Job::resolve(layers).expect("a job").spec;
     let recipe = Digits(job.clone());
     let (ended, _) = threads::simulate(network, &[], Duration::from_secs(30), |rank| {
-        crate::run(rank, &crate::Assignment { job: &job, recipe: &recipe, folder, resume: false })
+        crate::run(rank, &crate::Assignment { job: &job, recipe: &recipe, folder, resume: false }, None)
     });
     for ended in ended {
         assert_eq!(ended.result, Ok(Outcome::Completed));
