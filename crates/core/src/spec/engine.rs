@@ -1,6 +1,7 @@
 //! `[engine]`: where the ranks run.
 
 use super::JobSpec;
+use super::inject::Faults;
 use super::section::section;
 use super::setting::{Bytes, choice};
 use std::time::Duration;
@@ -58,6 +59,9 @@ pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
     }
     if speed <= 0.0 {
         complain("engine.network.speed", format!("must be above 0, is {speed}"));
+    }
+    if spec.engine.kind == EngineKind::Sim && spec.fault.inject != Faults::default() {
+        complain("fault.inject", "faults are done to processes, and simulated ranks are none".into());
     }
     if spec.engine.kind == EngineKind::Sim && spec.engine.port != 0 {
         complain("engine.port", "simulated ranks have no port; drop one of the two".into());
