@@ -221,7 +221,8 @@ impl Operation {
     /// By peer, what the operation waits for.
     pub fn wanted(&mut self) -> &[Interest] {
         for (peer, interest) in self.wanted.iter_mut().enumerate() {
-            interest.read = self.receiving[peer].is_some();
+            // What has arrived and only waits for its turn is owed by nobody: its sender may have left since.
+            interest.read = self.receiving[peer].is_some_and(|index| !self.transfers[index].staged);
             interest.write = self.sending[peer].is_some_and(|index| {
                 let transfer = &self.transfers[index];
                 transfer.begun
