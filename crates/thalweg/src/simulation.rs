@@ -90,6 +90,7 @@ fn network(job: &JobSpec) -> Network {
         jitter: job.network.variation,
         bandwidth: job.network.bandwidth.0 as f64,
         speed: job.network.speed,
+        buffered: true,
         seed: job.train.seed,
     }
 }
