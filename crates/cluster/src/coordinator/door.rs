@@ -51,7 +51,7 @@ impl Chair {
     /// Why a rank cannot join.
     fn object(&self, join: &Join) -> Option<String> {
         let rank = join.member.rank;
-        if let Some(reason) = welcome::object(join, self.charge.job, self.charge.world) {
+        if let Some(reason) = welcome::object(join, self.charge.job, &self.charge.model, self.charge.world) {
             return Some(reason);
         }
         if let Some(here) = self.guests.get(&rank) {

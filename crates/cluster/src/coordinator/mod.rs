@@ -39,6 +39,8 @@ pub struct Charge {
     pub world: usize,
     /// Digest of the job.
     pub job: [u8; 32],
+    /// Digest of what is trained; empty if it is not known.
+    pub model: Vec<u8>,
     /// The job itself, for those who want to join.
     pub text: String,
     /// The shared secret.
