@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// Digits in steps that are not too quick to be hit, some thousand of them.
-const LONG: [&str; 7] = [
+const LONG: [&str; 9] = [
     "train",
     "--out",
     "run",
@@ -15,6 +15,8 @@ const LONG: [&str; 7] = [
     r#"model.layers=["dense 512 relu", "dense auto"]"#,
     "--set",
     "train.epochs=60",
+    "--set",
+    "engine.pace=2ms",
 ];
 
 fn start(site: &Site, workers: usize, more: &[&str]) -> Process {
