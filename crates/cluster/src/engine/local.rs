@@ -3,20 +3,17 @@
 //! Every worker leads its own process group, so that Ctrl-C reaches only the launcher, and nothing a worker started
 //! outlives it. Whatever happens, when [`launch`] returns no worker is left.
 
+pub use super::process::STOPPED;
+use super::process::{Heard, Worker, describe, is_fine, start};
 use crate::inquest::{Evidence, Inquest, PATIENCE, PATIENCE_FOR_A_VERDICT};
 use crate::linux;
-use crate::uplink::{JOINS, VARIABLE, Wish};
+use crate::uplink::Wish;
 use crate::watch::Watch;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use thalweg_core::event::{Event, Phase, Pulse, Record};
+use thalweg_core::event::{Event, Phase, Record};
 use thalweg_core::spec::inject::Fault;
 use thalweg_core::{Error, Result};
 
@@ -82,48 +79,8 @@ const HEAD_START: Duration = Duration::from_millis(500);
 /// How long the kernel may take to end a process that was killed (one that waits for a dead disk may take for ever).
 const CONFIRM: Duration = Duration::from_secs(10);
 
-/// The exit code of a worker that was asked to stop and did.
-pub const STOPPED: u8 = 130;
-
 /// What Ctrl-C sends.
 const SIGINT: i32 = 2;
-
-/// By the order in which they were started.
-enum Heard {
-    Said(usize, Box<Record>),
-    Garbled(usize, String),
-    Closed(usize),
-}
-
-struct Worker {
-    rank: usize,
-    child: Child,
-    line: UnixStream,
-    /// Its line is drained: everything it had to say was heard.
-    closed: bool,
-    status: Option<ExitStatus>,
-    last: Pulse,
-    /// It gave a reason for its end.
-    explained: bool,
-    /// It was lost, and the others went on.
-    lost: bool,
-    /// How it ended, or why it was ended.
-    cause: Option<String>,
-}
-
-impl Worker {
-    fn is_alive(&self) -> bool {
-        self.status.is_none()
-    }
-
-    fn wish(&mut self, wish: &Wish) {
-        if let Ok(mut line) = serde_json::to_vec(wish) {
-            line.push(b'\n');
-            // One that cannot hear it has ended.
-            let _ = self.line.write_all(&line);
-        }
-    }
-}
 
 /// Starts the workers and stays with them until the end. `signals` yields the signals that reach this process.
 pub fn launch<'a>(
@@ -153,53 +110,6 @@ pub fn launch<'a>(
     let ended = started.and_then(|()| crew.run(&receiver, signals, on_record));
     crew.end_all();
     ended
-}
-
-fn start(plan: &Plan, rank: usize, index: usize, joins: bool, sender: &Sender<Heard>) -> Result<Worker> {
-    let failed = |error: std::io::Error| Error::io(format!("cannot start worker {rank}"), &error);
-    let (line, far_end) = UnixStream::pair().map_err(failed)?;
-    let program = plan.command.first().ok_or_else(|| Error::internal("no command to start"))?;
-    let mut command = Command::new(program);
-    command.args(&plan.command[1..]).envs(plan.variables.iter().cloned());
-    command.env("RANK", rank.to_string()).env("WORLD_SIZE", plan.world.to_string());
-    command.env("LOCAL_RANK", rank.saturating_sub(plan.ranks.start).to_string());
-    if joins {
-        command.env(JOINS, "1");
-    }
-    command.env("LOCAL_WORLD_SIZE", plan.ranks.len().to_string()).env(VARIABLE, "stdin");
-    match &plan.master {
-        Some((host, port)) => command.env("MASTER_ADDR", host).env("MASTER_PORT", port.to_string()),
-        None => command.env_remove("MASTER_ADDR").env_remove("MASTER_PORT"),
-    };
-    command.stdin(Stdio::from(OwnedFd::from(far_end))).process_group(0);
-    let child = command.spawn().map_err(failed)?;
-    let reader = line.try_clone().map_err(failed)?;
-    let sender = sender.clone();
-    std::thread::spawn(move || {
-        for text in BufReader::new(reader).lines() {
-            let Ok(text) = text else { break };
-            let heard = match serde_json::from_str::<Record>(&text) {
-                Ok(record) => Heard::Said(index, Box::new(record)),
-                Err(error) => Heard::Garbled(index, error.to_string()),
-            };
-            if sender.send(heard).is_err() {
-                return;
-            }
-        }
-        let _ = sender.send(Heard::Closed(index));
-    });
-    let last = Pulse::default();
-    Ok(Worker {
-        rank,
-        child,
-        line,
-        closed: false,
-        status: None,
-        last,
-        explained: false,
-        lost: false,
-        cause: None,
-    })
 }
 
 struct Crew<'a> {
@@ -488,19 +398,5 @@ impl Crew<'_> {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-    }
-}
-
-/// Done, or stopped as it was asked to.
-fn is_fine(status: ExitStatus) -> bool {
-    status.success() || status.code() == Some(i32::from(STOPPED))
-}
-
-/// How a process ended: `was killed by signal 9 (SIGKILL)`.
-fn describe(status: ExitStatus) -> String {
-    match (status.signal(), status.code()) {
-        (Some(signal), _) => format!("was killed by signal {signal} ({})", linux::signal_name(signal)),
-        (None, Some(code)) => format!("ended with exit code {code} without saying why"),
-        (None, None) => "ended".into(),
     }
 }

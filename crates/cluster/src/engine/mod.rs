@@ -3,4 +3,5 @@
 
 pub mod environment;
 pub mod local;
+mod process;
 pub mod threads;

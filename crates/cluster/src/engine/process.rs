@@ -1,0 +1,122 @@
+//! One worker process of the local launcher: how it is started, heard, spoken to, and how it ended.
+
+use super::local::Plan;
+use crate::linux;
+use crate::uplink::{JOINS, VARIABLE, Wish};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::Sender;
+use thalweg_core::event::{Pulse, Record};
+use thalweg_core::{Error, Result};
+
+/// The exit code of a worker that was asked to stop and did.
+pub const STOPPED: u8 = 130;
+
+/// By the order in which they were started.
+pub(super) enum Heard {
+    Said(usize, Box<Record>),
+    Garbled(usize, String),
+    Closed(usize),
+}
+
+/// A worker of this machine.
+pub(super) struct Worker {
+    pub(super) rank: usize,
+    pub(super) child: Child,
+    line: UnixStream,
+    /// Its line is drained: everything it had to say was heard.
+    pub(super) closed: bool,
+    pub(super) status: Option<ExitStatus>,
+    pub(super) last: Pulse,
+    /// It gave a reason for its end.
+    pub(super) explained: bool,
+    /// It was lost, and the others went on.
+    pub(super) lost: bool,
+    /// How it ended, or why it was ended.
+    pub(super) cause: Option<String>,
+}
+
+impl Worker {
+    pub(super) fn is_alive(&self) -> bool {
+        self.status.is_none()
+    }
+
+    pub(super) fn wish(&mut self, wish: &Wish) {
+        if let Ok(mut line) = serde_json::to_vec(wish) {
+            line.push(b'\n');
+            // One that cannot hear it has ended.
+            let _ = self.line.write_all(&line);
+        }
+    }
+}
+
+/// Starts a worker, and a thread that listens to it.
+pub(super) fn start(
+    plan: &Plan,
+    rank: usize,
+    index: usize,
+    joins: bool,
+    sender: &Sender<Heard>,
+) -> Result<Worker> {
+    let failed = |error: std::io::Error| Error::io(format!("cannot start worker {rank}"), &error);
+    let (line, far_end) = UnixStream::pair().map_err(failed)?;
+    let program = plan.command.first().ok_or_else(|| Error::internal("no command to start"))?;
+    let mut command = Command::new(program);
+    command.args(&plan.command[1..]).envs(plan.variables.iter().cloned());
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", plan.world.to_string());
+    command.env("LOCAL_RANK", rank.saturating_sub(plan.ranks.start).to_string());
+    if joins {
+        command.env(JOINS, "1");
+    }
+    command.env("LOCAL_WORLD_SIZE", plan.ranks.len().to_string()).env(VARIABLE, "stdin");
+    match &plan.master {
+        Some((host, port)) => command.env("MASTER_ADDR", host).env("MASTER_PORT", port.to_string()),
+        None => command.env_remove("MASTER_ADDR").env_remove("MASTER_PORT"),
+    };
+    command.stdin(Stdio::from(OwnedFd::from(far_end))).process_group(0);
+    let child = command.spawn().map_err(failed)?;
+    let reader = line.try_clone().map_err(failed)?;
+    let sender = sender.clone();
+    std::thread::spawn(move || {
+        for text in BufReader::new(reader).lines() {
+            let Ok(text) = text else { break };
+            let heard = match serde_json::from_str::<Record>(&text) {
+                Ok(record) => Heard::Said(index, Box::new(record)),
+                Err(error) => Heard::Garbled(index, error.to_string()),
+            };
+            if sender.send(heard).is_err() {
+                return;
+            }
+        }
+        let _ = sender.send(Heard::Closed(index));
+    });
+    let last = Pulse::default();
+    Ok(Worker {
+        rank,
+        child,
+        line,
+        closed: false,
+        status: None,
+        last,
+        explained: false,
+        lost: false,
+        cause: None,
+    })
+}
+
+/// Done, or stopped as it was asked to.
+pub(super) fn is_fine(status: ExitStatus) -> bool {
+    status.success() || status.code() == Some(i32::from(STOPPED))
+}
+
+/// How a process ended: `was killed by signal 9 (SIGKILL)`.
+pub(super) fn describe(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("was killed by signal {signal} ({})", linux::signal_name(signal)),
+        (None, Some(code)) => format!("ended with exit code {code} without saying why"),
+        (None, None) => "ended".into(),
+    }
+}
