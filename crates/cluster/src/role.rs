@@ -6,6 +6,7 @@
 use crate::beacon::Beacon;
 use crate::coordinator::{Charge, Voice, preside};
 use crate::engine::environment::{Meeting, Place};
+use crate::judgement::Rules;
 use crate::rank::Emit;
 use crate::rendezvous::message::Member;
 use crate::rendezvous::welcome;
@@ -108,10 +109,12 @@ impl Role {
             job: terms.job,
             text: terms.text.clone(),
             token: terms.token.clone(),
-            elastic: terms.elastic,
-            limits: terms.limits,
-            step_deadline: terms.step_deadline,
-            prepare_deadline: terms.prepare_deadline,
+            rules: Rules {
+                elastic: terms.elastic,
+                limits: terms.limits,
+                step_deadline: terms.step_deadline,
+                prepare_deadline: terms.prepare_deadline,
+            },
         };
         let emit = Arc::clone(&self.emit);
         let (sender, gone) = channel();

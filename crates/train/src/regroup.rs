@@ -13,6 +13,7 @@
 
 use crate::audit::Ledger;
 use crate::progress::Progress;
+use crate::sabotage;
 use crate::worker::{Parts, Worker};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -62,6 +63,8 @@ impl Worker<'_> {
     /// Takes up the job where the group stands.
     pub(crate) fn enter_group(&mut self, start: Duration) -> Result<()> {
         let change = self.rank.change().clone();
+        let earlier = std::mem::replace(&mut self.untold, change.clone());
+        self.untold.follow(earlier);
         let redone = u64::from(change.standings.iter().any(|standing| {
             standing.begun
                 && standing.position.map(|position| position.step) == change.furthest().map(|at| at.step)
@@ -79,6 +82,7 @@ impl Worker<'_> {
             let holds = |standing: &Standing| match (&self.shared, standing.position) {
                 // In shared memory whoever is a step behind finds the state there.
                 (Some(_), Some(_)) => true,
+                (None, Some(_)) if sabotage::skips_agreement() => true,
                 (_, position) => position.is_some_and(|position| position.step == furthest.step),
             };
             let holders: Vec<usize> =
@@ -90,9 +94,12 @@ impl Worker<'_> {
         self.is_told = true;
         let algorithm = self.settle_in()?;
         self.recent = Progress::since(self.rank.now());
-        if self.rank.generation() == 1 {
+        let is_first = self.rank.generation() == 1;
+        if is_first {
             self.announce(algorithm);
-        } else if self.rank.index() == 0 {
+        }
+        if self.rank.index() == 0 && !(is_first && self.untold.lost.is_empty()) {
+            let change = std::mem::take(&mut self.untold);
             self.rank.emit(Event::Regrouped {
                 generation: self.rank.generation(),
                 step: self.next,
@@ -128,13 +135,13 @@ impl Worker<'_> {
         } else {
             // Until all of it is here it is nobody's state.
             self.is_told = false;
+            let lengths: Vec<usize> = columns.iter().map(|values| values.len()).collect();
             let mut receives: Vec<(usize, &mut [f32])> = Vec::new();
             let mut rests: Vec<&mut [f32]> = columns;
             for (number, holder) in holders.iter().enumerate() {
-                for rest in &mut rests {
-                    let whole = std::mem::take(rest);
-                    let length = part_length(whole.len(), number, holders.len());
-                    let (front, back) = whole.split_at_mut(length);
+                for (rest, length) in rests.iter_mut().zip(&lengths) {
+                    let part = share(*length, number, holders.len()).len();
+                    let (front, back) = std::mem::take(rest).split_at_mut(part);
                     *rest = back;
                     receives.push((*holder, front));
                 }
@@ -181,6 +188,9 @@ impl Worker<'_> {
                 ));
             }
         }
+        if sabotage::skips_agreement() && self.is_told {
+            return Ok(());
+        }
         self.parts.optimizer.set_steps(told.optimizer_steps);
         let mut ledger = Ledger::new(self.parts.data.training.source_len());
         ledger.absorb(&told.audit)?;
@@ -194,8 +204,4 @@ impl Worker<'_> {
         self.trained_before = told.trained;
         Ok(())
     }
-}
-
-fn part_length(len: usize, index: usize, count: usize) -> usize {
-    share(len, index, count).len()
 }

@@ -7,7 +7,7 @@
 use super::network::mix;
 use super::{Entry, Happening, Kind, Mishap, Network, Trace};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// The simulated world.
 pub(super) struct World {
     network: Network,
+    /// Ranks that are there at some time: those of the beginning and those who join.
+    size: usize,
     state: Mutex<State>,
     /// One for each rank.
     turns: Vec<Condvar>,
@@ -28,12 +30,39 @@ pub(super) struct World {
 
 struct State {
     now: Duration,
+    /// All ranks and, behind them, whoever watches over them, if anybody does.
     ranks: Vec<Rank>,
-    /// `from * world + to`.
-    streams: Vec<Stream>,
+    /// By generation of the group, `from * size + to`: what was sent in one never arrives in another.
+    meshes: BTreeMap<u32, Vec<Stream>>,
+    /// Pairs of ranks between which nothing gets through, the lower one first.
+    cuts: BTreeSet<(usize, usize)>,
     /// The earliest last.
     mishaps: Vec<Mishap>,
     trace: Vec<Entry>,
+}
+
+/// In which order ranks run, and whether somebody watches over them.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Order {
+    /// As threads happen to come: correct, but a repeat may differ.
+    Loose,
+    /// By virtual time, lower ranks first.
+    Strict,
+    /// The same, with one more behind the ranks that is no member of any group.
+    Watched,
+}
+
+/// What has become of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fate {
+    /// It was killed.
+    pub is_dead: bool,
+    /// Its thread has ended.
+    pub is_gone: bool,
+    /// It stands still.
+    pub is_stopped: bool,
+    /// It was asked to leave.
+    pub is_asked_to_leave: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -59,6 +88,8 @@ struct Rank {
     stopped_until: Duration,
     slowness: f64,
     dead: bool,
+    /// Asked to leave.
+    leaves: bool,
 }
 
 #[derive(Default)]
@@ -69,7 +100,6 @@ struct Stream {
     count: u64,
     last_arrival: Duration,
     closed: Option<Duration>,
-    cut: bool,
 }
 
 /// Bytes that travel together.
@@ -80,35 +110,108 @@ struct Piece {
     forged: bool,
 }
 
+/// One direction between two ranks, in one generation of their group.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    pub generation: u32,
+    pub from: usize,
+    pub to: usize,
+}
+
+impl Way {
+    /// The other direction.
+    pub fn back(self) -> Way {
+        Way { from: self.to, to: self.from, ..self }
+    }
+}
+
 impl World {
-    pub fn new(network: Network, mishaps: &[Mishap], ordered: bool) -> Arc<World> {
-        let turn = if ordered { Turn::Waiting(Duration::ZERO) } else { Turn::Absent };
-        let rank = |_| Rank {
-            turn,
+    pub fn new(network: Network, mishaps: &[Mishap], order: Order) -> Arc<World> {
+        let arrivals: BTreeMap<usize, Duration> = mishaps
+            .iter()
+            .filter_map(|mishap| match mishap.kind {
+                Kind::Join { rank } => Some((rank, mishap.at)),
+                _ => None,
+            })
+            .collect();
+        let size = arrivals.keys().map(|rank| rank + 1).max().unwrap_or(0).max(network.world);
+        let rank = |number: usize| Rank {
+            turn: match (order, arrivals.get(&number)) {
+                (Order::Loose, _) => Turn::Absent,
+                // Whoever joins sleeps until then.
+                (_, Some(at)) if number >= network.world => Turn::Sleeping(*at),
+                (_, None) if number >= network.world && number < size => Turn::Gone,
+                _ => Turn::Waiting(Duration::ZERO),
+            },
             bells: BinaryHeap::new(),
             sending: Duration::ZERO,
             receiving: Duration::ZERO,
             stopped_until: Duration::ZERO,
             slowness: 1.0,
             dead: false,
+            leaves: false,
         };
         let mut mishaps = mishaps.to_vec();
         mishaps.sort_by_key(|mishap| Reverse(mishap.at));
+        let all = size + usize::from(order == Order::Watched);
         let state = State {
             now: Duration::ZERO,
-            ranks: (0..network.world).map(rank).collect(),
-            streams: (0..network.world * network.world).map(|_| Stream::default()).collect(),
+            ranks: (0..all).map(rank).collect(),
+            meshes: BTreeMap::new(),
+            cuts: BTreeSet::new(),
             mishaps,
             trace: Vec::new(),
         };
-        let turns = (0..network.world).map(|_| Condvar::new()).collect();
-        let world = World { network, state: Mutex::new(state), turns };
+        let turns = (0..all).map(|_| Condvar::new()).collect();
+        let world = World { network, size, state: Mutex::new(state), turns };
         world.advance(&mut world.lock());
         Arc::new(world)
     }
 
+    /// Ranks that are there at some time.
     pub fn size(&self) -> usize {
-        self.network.world
+        self.size
+    }
+
+    /// Ranks that are there from the beginning.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// What becomes of a rank, apart from its streams.
+    pub fn fate(&self, rank: usize) -> Fate {
+        let state = self.lock();
+        let subject = &state.ranks[rank];
+        Fate {
+            is_dead: subject.dead,
+            is_gone: subject.turn == Turn::Gone,
+            is_stopped: subject.stopped_until > state.now,
+            is_asked_to_leave: subject.leaves,
+        }
+    }
+
+    /// Whether nothing gets through between two ranks.
+    pub fn is_cut(&self, one: usize, other: usize) -> bool {
+        self.lock().is_cut(one, other)
+    }
+
+    /// Ends the wait of a rank at that moment, or the next one that it begins.
+    pub fn ring(&self, rank: usize, at: Duration) {
+        self.lock().ring(rank, at);
+    }
+
+    /// There are streams between the ranks of a generation from now on; those of the dead and the gone are at their end.
+    pub fn lay(&self, generation: u32) {
+        let mut state = self.lock();
+        let (size, now) = (self.size, state.now);
+        if state.meshes.contains_key(&generation) {
+            return;
+        }
+        let ended = |rank: &Rank| rank.dead || rank.turn == Turn::Gone;
+        let closed: Vec<bool> = state.ranks.iter().map(ended).collect();
+        let stream = |from: usize| Stream { closed: closed[from].then_some(now), ..Stream::default() };
+        let streams = (0..size * size).map(|index| stream(index / size)).collect();
+        state.meshes.insert(generation, streams);
     }
 
     pub fn trace(&self) -> Trace {
@@ -214,63 +317,88 @@ impl World {
     }
 
     fn befall(&self, state: &mut State, kind: Kind) {
-        let world = self.size();
+        let heard = state.now + self.network.latency;
         match &kind {
             Kind::Kill { rank } => {
                 state.ranks[*rank].dead = true;
-                (0..world).for_each(|peer| self.end(state, *rank, peer));
+                self.end_all(state, *rank, None);
                 state.ring(*rank, state.now);
             }
             Kind::Stop { rank, duration } => state.ranks[*rank].stopped_until = state.now + *duration,
             Kind::Slow { rank, factor } => state.ranks[*rank].slowness *= factor.max(0.0),
             Kind::Cut { one, other } => {
-                state.streams[one * world + other].cut = true;
-                state.streams[other * world + one].cut = true;
+                state.cuts.insert((*one.min(other), *one.max(other)));
             }
             Kind::Garbage { from, to } => {
                 let words = (0..8).flat_map(|word| mix(self.network.seed ^ word).to_le_bytes());
-                self.carry(state, *from, *to, words.collect(), true);
+                if let Some((&generation, _)) = state.meshes.last_key_value() {
+                    self.carry(state, Way { generation, from: *from, to: *to }, words.collect(), true);
+                }
             }
+            // It has slept until now.
+            Kind::Join { .. } => {}
+            Kind::Leave { rank } => state.ranks[*rank].leaves = true,
         }
         state.note(Happening::Mishap(kind));
+        // Whoever watches over the ranks sees to it.
+        if state.ranks.len() > self.size {
+            state.ring(self.size, heard);
+        }
     }
 
     /// Puts bytes on their way.
-    fn carry(&self, state: &mut State, from: usize, to: usize, bytes: VecDeque<u8>, forged: bool) {
+    fn carry(&self, state: &mut State, way: Way, bytes: VecDeque<u8>, forged: bool) {
         let transmission = self.network.transmission(bytes.len());
-        let sent = state.ranks[from].sending.max(state.now) + transmission;
-        state.ranks[from].sending = sent;
-        let stream = &mut state.streams[from * self.size() + to];
-        if stream.cut {
+        let sent = state.ranks[way.from].sending.max(state.now) + transmission;
+        state.ranks[way.from].sending = sent;
+        if state.is_cut(way.from, way.to) {
             return;
         }
-        let delay = self.network.delay(from, to, stream.count);
-        let arrival = (sent + delay).max(state.ranks[to].receiving + transmission).max(stream.last_arrival);
+        let received = state.ranks[way.to].receiving + transmission;
+        let stream = self.stream(state, way);
+        let delay = self.network.delay(way.from, way.to, stream.count);
+        let arrival = (sent + delay).max(received).max(stream.last_arrival);
         stream.count += 1;
         stream.held += if forged { 0 } else { bytes.len() };
         stream.last_arrival = arrival;
         stream.pieces.push_back(Piece { arrival, bytes, forged });
-        state.ranks[to].receiving = arrival;
-        state.ring(to, arrival);
+        state.ranks[way.to].receiving = arrival;
+        state.ring(way.to, arrival);
     }
 
     /// Ends a stream: the other side notices when all that was sent before has arrived.
-    fn end(&self, state: &mut State, from: usize, to: usize) {
-        let stream = &mut state.streams[from * self.size() + to];
-        if from == to || stream.closed.is_some() || stream.cut {
+    fn end(&self, state: &mut State, way: Way) {
+        let (now, cut) = (state.now, state.is_cut(way.from, way.to));
+        let stream = self.stream(state, way);
+        if way.from == way.to || stream.closed.is_some() || cut {
             return;
         }
-        let noticed = (state.now + self.network.delay(from, to, stream.count)).max(stream.last_arrival);
+        let noticed = (now + self.network.delay(way.from, way.to, stream.count)).max(stream.last_arrival);
         stream.closed = Some(noticed);
-        state.note(Happening::Closed { from, to });
-        state.ring(to, noticed);
+        state.note(Happening::Closed { from: way.from, to: way.to });
+        state.ring(way.to, noticed);
     }
 
-    pub fn write(&self, from: usize, to: usize, bytes: &[u8]) -> io::Result<usize> {
-        let mut state = self.turn(from);
-        let stream = &state.streams[from * self.size() + to];
-        let deaf = state.streams[to * self.size() + from].closed.is_some_and(|closed| closed <= state.now);
-        if stream.closed.is_some() || deaf || state.ranks[from].dead {
+    /// Ends all streams of a rank, in one generation or in all.
+    fn end_all(&self, state: &mut State, from: usize, generation: Option<u32>) {
+        let all: Vec<u32> = state.meshes.keys().copied().collect();
+        for generation in all.into_iter().filter(|number| generation.is_none_or(|wanted| wanted == *number)) {
+            (0..self.size).for_each(|to| self.end(state, Way { generation, from, to }));
+        }
+    }
+
+    fn stream<'a>(&self, state: &'a mut State, way: Way) -> &'a mut Stream {
+        let size = self.size;
+        let empty = || (0..size * size).map(|_| Stream::default()).collect();
+        &mut state.meshes.entry(way.generation).or_insert_with(empty)[way.from * size + way.to]
+    }
+
+    pub fn write(&self, way: Way, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.turn(way.from);
+        let (now, dead) = (state.now, state.ranks[way.from].dead);
+        let deaf = self.stream(&mut state, way.back()).closed.is_some_and(|closed| closed <= now);
+        let stream = self.stream(&mut state, way);
+        if stream.closed.is_some() || deaf || dead {
             return Err(ErrorKind::BrokenPipe.into());
         }
         let count = bytes.len().min(WINDOW.saturating_sub(stream.held));
@@ -278,17 +406,21 @@ impl World {
             return Err(ErrorKind::WouldBlock.into());
         }
         let checksum = crc32c::crc32c(&bytes[..count]);
-        state.note(Happening::Sent { from, to, bytes: count, checksum });
-        self.carry(&mut state, from, to, bytes[..count].iter().copied().collect(), false);
+        state.note(Happening::Sent { from: way.from, to: way.to, bytes: count, checksum });
+        self.carry(&mut state, way, bytes[..count].iter().copied().collect(), false);
         Ok(count)
     }
 
-    pub fn read(&self, from: usize, to: usize, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut state = self.turn(to);
-        let (now, dead) = (state.now, state.ranks[to].dead);
-        let stream = &mut state.streams[from * self.size() + to];
+    pub fn read(&self, way: Way, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut state = self.turn(way.to);
+        if state.ranks[way.to].dead {
+            // What it has not read by now it never will.
+            return Ok(0);
+        }
+        let now = state.now;
+        let stream = self.stream(&mut state, way);
         let Some(piece) = stream.pieces.front_mut().filter(|piece| piece.arrival <= now) else {
-            let ended = dead || stream.closed.is_some_and(|closed| closed <= now && stream.pieces.is_empty());
+            let ended = stream.closed.is_some_and(|closed| closed <= now && stream.pieces.is_empty());
             return if ended { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
         };
         let count = io::Read::read(&mut piece.bytes, buffer)?;
@@ -297,47 +429,68 @@ impl World {
             stream.pieces.pop_front();
         }
         let room = now + self.network.latency;
-        state.ring(from, room);
+        state.ring(way.from, room);
         Ok(count)
     }
 
     /// All that a stream still holds, arrived or not.
-    pub fn unread(&self, from: usize, to: usize) -> Vec<u8> {
-        let state = self.turn(to);
-        let pieces = state.streams[from * self.size() + to].pieces.iter();
+    pub fn unread(&self, way: Way) -> Vec<u8> {
+        let mut state = self.turn(way.to);
+        if state.ranks[way.to].dead {
+            return Vec::new();
+        }
+        let pieces = self.stream(&mut state, way).pieces.iter();
         pieces.flat_map(|piece| piece.bytes.iter().copied()).collect()
     }
 
-    pub fn is_drained(&self, from: usize, to: usize) -> bool {
-        let state = self.turn(from);
-        state.streams[from * self.size() + to].held == 0
+    pub fn is_drained(&self, way: Way) -> bool {
+        let mut state = self.turn(way.from);
+        self.stream(&mut state, way).held == 0
     }
 
-    pub fn has_hung_up(&self, peer: usize, rank: usize) -> bool {
-        let state = self.turn(rank);
-        let closed = state.streams[peer * self.size() + rank].closed;
-        peer != rank && closed.is_some_and(|closed| closed <= state.now)
+    /// Whether the stream has ended, as the receiver sees it.
+    pub fn has_hung_up(&self, way: Way) -> bool {
+        let mut state = self.turn(way.to);
+        let now = state.now;
+        way.from != way.to && self.stream(&mut state, way).closed.is_some_and(|closed| closed <= now)
     }
 
-    pub fn close(&self, from: usize, to: usize) {
-        let mut state = self.turn(from);
-        self.end(&mut state, from, to);
+    pub fn close(&self, way: Way) {
+        let mut state = self.turn(way.from);
+        self.end(&mut state, way);
     }
 
-    /// A rank's transport is gone, and with it all its streams.
+    /// A rank's transport is gone, and with it its streams in that generation.
+    pub fn disconnect(&self, rank: usize, generation: u32) {
+        let mut state = self.turn(rank);
+        self.end_all(&mut state, rank, Some(generation));
+    }
+
+    /// A rank is gone, and with it all its streams.
     pub fn leave(&self, rank: usize) {
         let mut state = self.turn(rank);
-        (0..self.size()).for_each(|peer| self.end(&mut state, rank, peer));
+        if rank < self.size {
+            self.end_all(&mut state, rank, None);
+        }
         state.ranks[rank].turn = Turn::Gone;
+        if state.ranks.len() > self.size {
+            let heard = state.now + self.network.latency;
+            state.ring(self.size, heard);
+        }
         self.advance(&mut state);
     }
 
     pub fn inject(&self, from: usize, to: usize, bytes: &[u8]) {
-        self.carry(&mut self.lock(), from, to, bytes.iter().copied().collect(), true);
+        let way = Way { generation: 0, from, to };
+        self.carry(&mut self.lock(), way, bytes.iter().copied().collect(), true);
     }
 }
 
 impl State {
+    fn is_cut(&self, one: usize, other: usize) -> bool {
+        self.cuts.contains(&(one.min(other), one.max(other)))
+    }
+
     fn is_anyone_absent(&self) -> bool {
         self.ranks.iter().any(|rank| rank.turn == Turn::Absent)
     }
