@@ -210,8 +210,10 @@ impl Judgement {
             Some(number) if self.rules.elastic && !own_words => {
                 self.inquest.forget();
                 if !self.membership.has(number) || !self.membership.is_working() {
-                    // It was lost meanwhile: there is nothing more to do about it.
-                    return Vec::new();
+                    // It is gone, or others have come to a boundary already where they meet anew: nobody is to blame, but
+                    // whoever still waits must not go on doing so.
+                    let orders = self.membership.break_up(now);
+                    return self.rule(orders, now);
                 }
                 let step = error.culprit.as_ref().and_then(|culprit| culprit.step).unwrap_or(0);
                 let strikes = self.strikes.entry(number).or_insert((step, 0));
@@ -252,6 +254,10 @@ impl Judgement {
         for culprit in self.lost.iter_mut().filter(|culprit| culprit.operation.is_none()) {
             culprit.operation = told.clone().or_else(|| Some("forming of the group".into()));
             culprit.step = culprit.step.or(step).or(Some(0));
+        }
+        // What was seen in the last group says nothing about this one.
+        if !self.inquest.has_own_words() {
+            self.inquest.forget();
         }
         formed.members.keys().for_each(|number| self.watch.expect(*number, now, Phase::Preparing));
         Ruling::Form(formed, std::mem::take(&mut self.lost))

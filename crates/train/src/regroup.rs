@@ -63,8 +63,6 @@ impl Worker<'_> {
     /// Takes up the job where the group stands.
     pub(crate) fn enter_group(&mut self, start: Duration) -> Result<()> {
         let change = self.rank.change().clone();
-        let earlier = std::mem::replace(&mut self.untold, change.clone());
-        self.untold.follow(earlier);
         let redone = u64::from(change.standings.iter().any(|standing| {
             standing.begun
                 && standing.position.map(|position| position.step) == change.furthest().map(|at| at.step)
@@ -98,8 +96,8 @@ impl Worker<'_> {
         if is_first {
             self.announce(algorithm);
         }
-        if self.rank.index() == 0 && !(is_first && self.untold.lost.is_empty()) {
-            let change = std::mem::take(&mut self.untold);
+        if self.rank.index() == 0 && !(is_first && change.lost.is_empty()) {
+            self.rank.forget_change();
             self.rank.emit(Event::Regrouped {
                 generation: self.rank.generation(),
                 step: self.next,

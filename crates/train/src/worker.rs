@@ -11,7 +11,6 @@ use crate::shared::{Shared, move_statistics};
 use crate::strategy;
 use std::path::Path;
 use std::time::Duration;
-use thalweg_cluster::regroup::Change;
 use thalweg_cluster::{Algorithm, Rank};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::spec::schedule::Schedule;
@@ -112,8 +111,6 @@ pub struct Worker<'a> {
     pub(crate) is_told: bool,
     /// Whether the next step was begun.
     pub(crate) begun_step: bool,
-    /// Who was lost, came and left since the last step that counts: whoever was to tell may have been lost, too.
-    pub(crate) untold: Change,
     /// Whether the group is formed anew before the next step.
     pub(crate) regroups: bool,
     /// Whether this rank has left the job, which goes on.
@@ -157,7 +154,6 @@ impl<'a> Worker<'a> {
             model_digest: start.model_digest,
             is_told: start.is_told,
             begun_step: false,
-            untold: Change::default(),
             regroups: false,
             has_left: false,
             scribe: None,
@@ -346,7 +342,7 @@ impl<'a> Worker<'a> {
             self.ledger.enter(&self.consumed);
         }
         (self.next, self.begun_step) = (step.number + 1, false);
-        self.untold = Change::default();
+        self.rank.forget_change();
         self.rows += rows;
         self.epoch_loss.0 += self.rider.loss;
         self.epoch_loss.1 += rows;

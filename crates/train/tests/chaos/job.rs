@@ -60,7 +60,7 @@ static JOB: LazyLock<JobSpec> = LazyLock::new(|| {
     for setting in [
         "model.layers=['dense 6 tanh', 'dense auto']",
         "train.global_batch=12",
-        "train.optimizer={kind='momentum', lr=0.1}",
+        "train.optimizer={kind='momentum', lr=0.3}",
         "engine.threads=1",
         "engine.workers=4",
         "fault.checkpoint_every=0",
@@ -71,12 +71,12 @@ static JOB: LazyLock<JobSpec> = LazyLock::new(|| {
     Job::resolve(layers).unwrap().spec
 });
 
-/// Points, and whether they are inside a ball.
+/// Points, and on which side of a bent surface they are.
 static POINTS: LazyLock<(Vec<f32>, Vec<u32>)> = LazyLock::new(|| {
     let mut random = Rng::keyed(5, "points", &[]);
     let features: Vec<f32> = (0..ROWS * WIDTH).map(|_| random.below(2001) as f32 / 1000.0 - 1.0).collect();
-    let inside = |point: &[f32]| u32::from(point.iter().map(|x| x * x).sum::<f32>() < 1.2);
-    let classes = features.chunks(WIDTH).map(inside).collect();
+    let side = |point: &[f32]| u32::from(point[0] + point[1] * point[1] > 0.3 + point[2] / 2.0);
+    let classes = features.chunks(WIDTH).map(side).collect();
     (features, classes)
 });
 
