@@ -28,6 +28,8 @@ pub struct Rules {
     pub step_deadline: Duration,
     /// The longest the others wait for a rank that reads data or files.
     pub prepare_deadline: Duration,
+    /// The wall-clock time, in seconds, at which the time that is passed in began.
+    pub epoch: f64,
 }
 
 /// What is to be done.
@@ -174,6 +176,7 @@ impl Judgement {
             Evidence::Stuck { pulse, .. } => pulse.since,
             _ => now.saturating_sub(seen).as_secs_f64(),
         });
+        culprit.noticed = Some(self.rules.epoch + now.as_secs_f64());
         self.lose(rank, culprit, now)
     }
 
@@ -218,7 +221,8 @@ impl Judgement {
                 let step = error.culprit.as_ref().and_then(|culprit| culprit.step).unwrap_or(0);
                 let strikes = self.strikes.entry(number).or_insert((step, 0));
                 *strikes = if strikes.0 == step { (step, strikes.1 + 1) } else { (step, 1) };
-                let culprit = error.culprit.map_or_else(Culprit::default, |culprit| *culprit);
+                let mut culprit = error.culprit.map_or_else(Culprit::default, |culprit| *culprit);
+                culprit.noticed = Some(self.rules.epoch + now.as_secs_f64());
                 if strikes.1 > STRIKES {
                     return self.lose(number, culprit, now);
                 }
@@ -255,10 +259,8 @@ impl Judgement {
             culprit.operation = told.clone().or_else(|| Some("forming of the group".into()));
             culprit.step = culprit.step.or(step).or(Some(0));
         }
-        // What was seen in the last group says nothing about this one.
-        if !self.inquest.has_own_words() {
-            self.inquest.forget();
-        }
+        // What was heard so far is about the group that is over: ranks speak before they report.
+        self.inquest.forget();
         formed.members.keys().for_each(|number| self.watch.expect(*number, now, Phase::Preparing));
         Ruling::Form(formed, std::mem::take(&mut self.lost))
     }

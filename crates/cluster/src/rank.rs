@@ -8,13 +8,16 @@ use crate::regroup::{Change, Regroup};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
-use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
+use thalweg_comm::collective::{
+    Algorithm, Brackets, Executor, Schedule, Slots, Sum, bracketed, doubling, gather,
+};
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
 use thalweg_core::report::RankReport;
+use thalweg_core::times::Times;
 use thalweg_core::{Culprit, Error, Kind, Result, Rng};
 
 /// Where a rank's events go.
@@ -64,14 +67,17 @@ pub struct Rank {
     /// Its letters, if its program writes any.
     pub(crate) post: Option<Post>,
     /// How an all-reduce is carried out.
-    schedule: Schedule,
+    pub(crate) schedule: Schedule,
     executor: Executor,
     pub(crate) operation: u64,
-    step: u64,
+    pub(crate) step: u64,
     pub(crate) training: bool,
     /// Whether a step was ever begun.
     has_begun: bool,
     pub(crate) account: RankReport,
+    pub(crate) times: Times,
+    /// Operations of the piece of work at hand that were charged already.
+    charged: u64,
     /// What passed through shared memory without messages, and in earlier generations.
     pub(crate) shared: Traffic,
 }
@@ -96,6 +102,8 @@ impl Rank {
             training: false,
             has_begun: false,
             account,
+            times: Times::default(),
+            charged: 0,
             shared: Traffic::default(),
         };
         rank.enter(Phase::Preparing, "preparation");
@@ -215,13 +223,23 @@ impl Rank {
             self.enter(Phase::Computing, name);
         }
         let (start, exchanged) = (self.now(), self.account.exchange_s);
+        self.charged = 0;
         let result = work(self);
-        self.parts.clock.charge(operations);
+        self.parts.clock.charge(operations.saturating_sub(self.charged));
         if self.training {
             let met = self.account.exchange_s - exchanged;
             self.account.compute_s += (self.now() - start).as_secs_f64() - met;
         }
         result
+    }
+
+    /// So much of the piece of work at hand is done: a simulated rank is charged for it now and not at its end.
+    pub fn charge(&mut self, operations: u64) {
+        let fresh = operations.saturating_sub(self.charged);
+        self.charged += fresh;
+        if fresh > 0 {
+            self.parts.clock.charge(fresh);
+        }
     }
 
     /// From now on all-reduces are carried out this way. All ranks must say the same.
@@ -236,6 +254,22 @@ impl Rank {
         }
         self.operate("all-reduce", name, |rank, tag, deadline| {
             rank.executor.run(&rank.schedule, rank.parts.transport.as_mut(), tag, buffer, &Sum, deadline)
+        })
+    }
+
+    /// Adds up the terms in all ranks' slots as the brackets say; the sum is in everybody's first slot.
+    pub fn all_reduce_brackets(
+        &mut self,
+        name: &str,
+        brackets: &Brackets,
+        slots: Slots,
+        memory: &mut [f32],
+    ) -> Result<Duration> {
+        if self.world() == 1 {
+            return Ok(Duration::ZERO);
+        }
+        self.operate("all-reduce", name, |rank, tag, deadline| {
+            bracketed::all_reduce(rank.parts.transport.as_mut(), tag, brackets, slots, memory, deadline)
         })
     }
 
@@ -312,31 +346,6 @@ impl Rank {
         }
     }
 
-    /// Whose account this is, with the traffic so far.
-    pub fn account(&self) -> RankReport {
-        let traffic = self.parts.transport.traffic();
-        RankReport {
-            bytes_sent: traffic.total_sent + self.shared.payload_sent,
-            bytes_received: traffic.total_received + self.shared.payload_received,
-            ..self.account.clone()
-        }
-    }
-
-    /// Books a share of the last operation as waiting for a slower rank.
-    pub fn book_wait(&mut self, seconds: f64) {
-        let seconds = seconds.clamp(0.0, self.account.exchange_s);
-        self.account.exchange_s -= seconds;
-        self.account.wait_s += seconds;
-    }
-
-    /// Books a part of the last operation as computing.
-    pub(crate) fn book_work(&mut self, worked: Duration) {
-        if self.training {
-            self.account.exchange_s -= worked.as_secs_f64();
-            self.account.compute_s += worked.as_secs_f64();
-        }
-    }
-
     /// Says goodbye to the others: nobody waits for this rank any more.
     pub fn leave(&mut self) {
         self.enter(Phase::Leaving, "leaving");
@@ -354,15 +363,20 @@ impl Rank {
         self.check()?;
         let start = self.now();
         let tag = Tag { generation: self.parts.generation, operation: self.operation, tensor: 0 };
-        // The watch decides at the deadline whom to blame; this is the net below it.
-        let patience = if self.training { self.parts.step_deadline } else { self.parts.prepare_deadline };
-        let result = run(self, tag, patience + patience / 4 + Duration::from_secs(1));
+        let deadline = self.deadline();
+        let result = run(self, tag, deadline);
         let took = self.now() - start;
         if self.training {
             self.account.exchange_s += took.as_secs_f64();
         }
         result.map_err(|fault| self.explain(&fault, kind, name))?;
         Ok(took)
+    }
+
+    /// The watch decides at the step's deadline whom to blame; this is the net below it.
+    pub(crate) fn deadline(&self) -> Duration {
+        let patience = if self.training { self.parts.step_deadline } else { self.parts.prepare_deadline };
+        patience + patience / 4 + Duration::from_secs(1)
     }
 
     /// The reason, if somebody knows it; else what this rank saw.
@@ -382,6 +396,7 @@ impl Rank {
                     operation: Some(operation),
                     cause: fault.to_string(),
                     detect_s: None,
+                    noticed: None,
                 })
             }
             None => Error::new(Kind::RankFailed, format!("{operation} ended at step {}: {fault}", self.step)),
@@ -434,7 +449,7 @@ pub(crate) fn first_operation(generation: u32) -> u64 {
 }
 
 /// The hosts of all ranks by number: that of the first rank that is there.
-fn host_numbers(parts: &Parts) -> Vec<usize> {
+pub(crate) fn host_numbers(parts: &Parts) -> Vec<usize> {
     let hosts = &parts.hosts;
     let first = |host: Option<&String>| hosts.iter().position(|other| Some(other) == host).unwrap_or(0);
     (0..parts.transport.world()).map(|rank| first(hosts.get(rank))).collect()

@@ -51,10 +51,13 @@ impl Chair {
             Arrival::New if !self.charge.rules.elastic => {
                 Some("the job takes nobody in: fault.elastic = false".into())
             }
-            Arrival::New if !self.judgement.membership.has_room() => {
-                Some(format!("there are {} workers already: fault.max_workers", self.charge.rules.limits.most))
+            Arrival::New if !self.judgement.membership.has_room() => Some(format!(
+                "there are {} workers already: fault.max_workers",
+                self.charge.rules.limits.most
+            )),
+            Arrival::New if self.judgement.membership.has(rank) => {
+                Some(format!("the number {rank} is taken"))
             }
-            Arrival::New if self.judgement.membership.has(rank) => Some(format!("the number {rank} is taken")),
             Arrival::First | Arrival::Again { .. } if !self.judgement.membership.has(rank) => {
                 Some(format!("there is no rank {rank} among {} ranks", self.charge.expected.len()))
             }

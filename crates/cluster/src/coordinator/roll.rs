@@ -28,8 +28,11 @@ impl Chair {
         let again = self.judgement.membership.generation() > 0;
         let absent: Vec<usize> =
             missing.iter().copied().filter(|number| !self.guests.contains_key(number)).collect();
-        let deadline =
-            if again { self.charge.rules.step_deadline.max(FAREWELL) } else { self.charge.rules.limits.patience };
+        let deadline = if again {
+            self.charge.rules.step_deadline.max(FAREWELL)
+        } else {
+            self.charge.rules.limits.patience
+        };
         if waited >= deadline && !absent.is_empty() {
             if again {
                 for number in absent {

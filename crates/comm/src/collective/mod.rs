@@ -15,10 +15,13 @@
 //! | all-to-all     | [`pairwise`]                                                                              |
 //! | barrier        | [`doubling`]                                                                              |
 //!
-//! [`gather`] is apart from it: small byte strings of different lengths, directly between all ranks.
+//! [`gather`] is apart from it: small byte strings of different lengths, directly between all ranks. So is [`bracketed`],
+//! an all-reduce of several terms per rank whose order of additions is data itself ([`Brackets`]).
 
 pub mod algorithm;
 pub mod binomial;
+pub mod bracketed;
+pub mod brackets;
 pub mod checker;
 pub mod direct;
 pub mod doubling;
@@ -35,8 +38,9 @@ pub mod ring;
 pub mod schedule;
 
 pub use algorithm::Algorithm;
+pub use brackets::{Brackets, Slots, Term};
 pub use executor::Executor;
-pub use flight::Flight;
+pub use flight::{Flight, Guest};
 pub use gather::{all_gather, barrier, broadcast, broadcast_into};
 pub use operation::{Operation, Progress};
 pub use operator::{Element, Max, Min, Operator, Sum};

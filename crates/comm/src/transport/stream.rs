@@ -318,6 +318,21 @@ impl<W: Wires> Transport for Streamed<W> {
         self.wires.nudge(peer);
     }
 
+    fn sever(&mut self, peer: usize) {
+        if let Some(Some(link)) = self.wires.links().get_mut(peer) {
+            link.finish();
+        }
+        self.wires.nudge(peer);
+    }
+
+    fn scramble(&mut self, peer: usize) {
+        if let Some(Some(link)) = self.wires.links().get_mut(peer) {
+            // If there is no room for it, nothing is spoilt.
+            let _ = link.write(&[0xa5; HEADER]);
+        }
+        self.wires.nudge(peer);
+    }
+
     fn traffic(&self) -> Traffic {
         self.traffic
     }

@@ -64,7 +64,8 @@ fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a F
         }
     }
     let outcomes: BTreeSet<&str> = finished.iter().map(|(_, end)| outcome(end.outcome)).collect();
-    let everybody_left = finished.iter().all(|(rank, _)| schedule.befell(|kind| *kind == What::Leave { rank: *rank }));
+    let everybody_left =
+        finished.iter().all(|(rank, _)| schedule.befell(|kind| *kind == What::Leave { rank: *rank }));
     match outcomes.into_iter().collect::<Vec<_>>()[..] {
         ["completed"] | [] => Ok(finished),
         // The last ones were asked to leave: that is a stop.
@@ -98,7 +99,9 @@ fn check_error(schedule: &Schedule, rank: usize, error: &Error) -> Result<(), St
     };
     let words = &error.message;
     let right = match error.kind {
-        Kind::RankFailed if words.ends_with("was killed") => schedule.befell(|kind| *kind == What::Kill { rank }),
+        Kind::RankFailed if words.ends_with("was killed") => {
+            schedule.befell(|kind| *kind == What::Kill { rank })
+        }
         Kind::RankFailed if words.contains("was given up") => schedule.befell(held_up),
         Kind::Rendezvous => rank >= schedule.world && words.contains("cannot join"),
         _ => false,
@@ -114,7 +117,9 @@ fn check_generations(schedule: &Schedule, run: &Run) -> Result<(u64, u64), Strin
     for ended in &run.ended {
         let mut last = 0;
         for event in &ended.events {
-            let Event::Regrouped { generation, members, lost, left, steps_redone, .. } = event else { continue };
+            let Event::Regrouped { generation, members, lost, left, steps_redone, .. } = event else {
+                continue;
+            };
             if *generation <= last || groups.contains_key(generation) {
                 return Err(format!("generation {generation} came after {last}, or twice"));
             }

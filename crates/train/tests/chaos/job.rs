@@ -54,10 +54,16 @@ impl Run {
     }
 }
 
-static JOB: LazyLock<JobSpec> = LazyLock::new(|| {
+/// Sums differ by rounding from world to world.
+static ORDINARY: LazyLock<JobSpec> = LazyLock::new(|| job("train.reproducible=false"));
+/// They do not.
+static REPRODUCIBLE: LazyLock<JobSpec> = LazyLock::new(|| job("train.reproducible=true"));
+
+fn job(more: &str) -> JobSpec {
     let mut layers = Layers::default();
     let epochs = format!("train.epochs={EPOCHS}");
     for setting in [
+        more,
         "model.layers=['dense 6 tanh', 'dense auto']",
         "train.global_batch=12",
         "train.optimizer={kind='momentum', lr=0.3}",
@@ -69,7 +75,7 @@ static JOB: LazyLock<JobSpec> = LazyLock::new(|| {
         layers.add_assignment(setting).unwrap();
     }
     Job::resolve(layers).unwrap().spec
-});
+}
 
 /// Points, and on which side of a bent surface they are.
 static POINTS: LazyLock<(Vec<f32>, Vec<u32>)> = LazyLock::new(|| {
@@ -83,7 +89,10 @@ static POINTS: LazyLock<(Vec<f32>, Vec<u32>)> = LazyLock::new(|| {
 /// The parameters a rank has validated last.
 type Seen = Arc<Mutex<Vec<u32>>>;
 
-struct Points(Seen);
+struct Points {
+    job: &'static JobSpec,
+    seen: Seen,
+}
 
 impl Recipe for Points {
     fn data(&self, job: &JobSpec) -> Result<Data> {
@@ -92,8 +101,8 @@ impl Recipe for Points {
     }
 
     fn model(&self, schema: &Schema, team: &Arc<Team>) -> Result<Box<dyn Model>> {
-        let net = Net::for_schema(&JOB.model.layers, schema, Options::of(&JOB))?.with_team(Arc::clone(team));
-        Ok(Box::new(Observed { net, seen: Arc::clone(&self.0) }))
+        let net = Net::for_schema(&self.job.model.layers, schema, Options::of(self.job))?;
+        Ok(Box::new(Observed { net: net.with_team(Arc::clone(team)), seen: Arc::clone(&self.seen) }))
     }
 }
 
@@ -135,6 +144,21 @@ impl Model for Observed {
 
 /// Trains on that many simulated ranks while this befalls them. `prologue` runs on every rank's thread first.
 pub fn run(seed: u64, world: usize, mishaps: &[Mishap], prologue: impl Fn() + Sync) -> Run {
+    run_job(&ORDINARY, seed, world, mishaps, prologue)
+}
+
+/// The same with sums that do not depend on the world.
+pub fn run_reproducible(seed: u64, world: usize, mishaps: &[Mishap]) -> Run {
+    run_job(&REPRODUCIBLE, seed, world, mishaps, || ())
+}
+
+fn run_job(
+    job: &'static JobSpec,
+    seed: u64,
+    world: usize,
+    mishaps: &[Mishap],
+    prologue: impl Fn() + Sync,
+) -> Run {
     let folder = folder();
     // Steps of some milliseconds, so that there is a moment for everything.
     let network = Network {
@@ -148,13 +172,14 @@ pub fn run(seed: u64, world: usize, mishaps: &[Mishap], prologue: impl Fn() + Sy
         limits: Limits { least: 1, most: 64, patience: 10 * STEP_DEADLINE },
         step_deadline: STEP_DEADLINE,
         prepare_deadline: 2 * STEP_DEADLINE,
+        epoch: 0.0,
     };
     let (ended, trace) = simulated::simulate(network, mishaps, &rules, |rank| {
         prologue();
-        let recipe = Points(Seen::default());
-        let assignment = Assignment { job: &JOB, recipe: &recipe, folder: folder.path(), resume: false };
+        let recipe = Points { job, seen: Seen::default() };
+        let assignment = Assignment { job, recipe: &recipe, folder: folder.path(), resume: false };
         let outcome = thalweg_train::run(rank, &assignment, None)?;
-        let parameters = recipe.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let parameters = recipe.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(Finished { outcome, parameters })
     });
     Run { ended, trace }

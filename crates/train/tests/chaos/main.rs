@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_comm::transport::sim::{Kind, Mishap};
+use thalweg_core::event::Event;
 
 /// Seeds that are run if nobody asks for more.
 const SEEDS: u64 = 200;
@@ -55,11 +56,8 @@ fn seeds_keep_their_promises() {
         let run = job::run(seed, schedule.world, &schedule.mishaps, || ());
         for (rank, ended) in run.ended.iter().enumerate() {
             println!("rank {rank}: {:?}", ended.result.as_ref().map(|end| end.outcome));
-            for event in &ended.events {
-                if matches!(event, thalweg_core::event::Event::Regrouped { .. }) {
-                    println!("  {event:?}");
-                }
-            }
+            let regrouped = ended.events.iter().filter(|event| matches!(event, Event::Regrouped { .. }));
+            regrouped.for_each(|event| println!("  {event:?}"));
         }
         println!("{:?}", invariants::check(&schedule, &run, calm.loss).unwrap());
         return;
@@ -122,26 +120,51 @@ fn a_missing_agreement_is_found() {
     println!("{}", found.expect("no seed finds the bug"));
 }
 
-/// One rank, then four, then two: the rows of every step are the same as with one all the time.
+/// Three come a while after the start, then two leave.
+fn one_four_two(span: Duration) -> Vec<Mishap> {
+    let joins = (1..4).map(|rank| Mishap::at(span / 6, Kind::Join { rank }));
+    let leaves = [0, 3].map(|rank| Mishap::at(2 * span / 3, Kind::Leave { rank }));
+    joins.chain(leaves).collect()
+}
+
+/// One rank, then four, then two: the rows of every step are the same as with one all the time, and none is done twice.
 #[test]
 fn one_then_four_then_two_ranks() {
     let alone = job::run(3, 1, &[], || ());
-    let third = alone.duration() / 3;
-    let mut mishaps: Vec<Mishap> = (1..4).map(|rank| Mishap::at(third / 2, Kind::Join { rank })).collect();
-    mishaps.extend([0, 3].map(|rank| Mishap::at(2 * third, Kind::Leave { rank })));
+    let mishaps = one_four_two(alone.duration());
     let run = job::run(3, 1, &mishaps, || ());
     let mut worlds = BTreeMap::from([(1, 1)]);
     for event in run.events() {
-        if let thalweg_core::event::Event::Regrouped { generation, members, steps_redone, .. } = event {
+        if let Event::Regrouped { generation, members, steps_redone, .. } = event {
             worlds.insert(*generation, members.len());
             assert_eq!(*steps_redone, 0);
         }
     }
     let mut sizes: Vec<usize> = worlds.into_values().collect();
     sizes.dedup();
-    assert_eq!((sizes.first(), sizes.iter().max(), sizes.last()), (Some(&1), Some(&4), Some(&2)), "{sizes:?}");
+    assert_eq!(
+        (sizes.first(), sizes.iter().max(), sizes.last()),
+        (Some(&1), Some(&4), Some(&2)),
+        "{sizes:?}"
+    );
     let schedule = Schedule { world: 1, mishaps };
     invariants::check(&schedule, &run, alone.last("loss").unwrap()).unwrap();
     let (one, other) = (alone.last("accuracy").unwrap(), run.last("accuracy").unwrap());
     assert!((one - other).abs() <= 0.003, "{one} and {other}");
+}
+
+/// With reproducible sums it is the same model, bit by bit; with faults as well.
+#[test]
+fn reproducible_runs_end_with_the_same_bits_in_any_world() {
+    let alone = job::run_reproducible(3, 1, &[]);
+    let bits =
+        |run: &job::Run| run.ended.iter().flat_map(|ended| ended.result.clone()).last().unwrap().parameters;
+    let kills =
+        [(0.2, 1), (0.4, 0)].map(|(when, rank)| Mishap::at(calm().span.mul_f64(when), Kind::Kill { rank }));
+    for (world, mishaps) in [(1, one_four_two(alone.duration())), (4, kills.to_vec()), (5, Vec::new())] {
+        let run = job::run_reproducible(3, world, &mishaps);
+        let finished = run.ended.iter().filter(|ended| ended.result.is_ok()).count();
+        assert!(finished >= 2, "{world} ranks: {finished} finished");
+        assert!(bits(&alone) == bits(&run), "{world} ranks, {mishaps:?}");
+    }
 }

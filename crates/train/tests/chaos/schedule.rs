@@ -63,7 +63,9 @@ fn fault(random: &mut Rng, numbers: &mut usize) -> Kind {
             Kind::Join { rank: *numbers - 1 }
         }
         // From a hundredth of a second to a minute.
-        11..14 => Kind::Stop { rank, duration: Duration::from_secs_f64(60.0 * fraction(random).powi(4) + 0.01) },
+        11..14 => {
+            Kind::Stop { rank, duration: Duration::from_secs_f64(60.0 * fraction(random).powi(4) + 0.01) }
+        }
         14..16 => Kind::Cut { one: rank, other },
         16..18 => Kind::Slow { rank, factor: 1.0 + 9.0 * fraction(random) },
         18 => Kind::Garbage { from: rank, to: other },

@@ -69,12 +69,7 @@ fn never<T>(envoy: Envoy) -> Ended<T> {
 }
 
 /// The life of one rank.
-fn live<T>(
-    envoy: Envoy,
-    world: usize,
-    seed: u64,
-    program: impl Fn(&mut Rank) -> Result<T>,
-) -> Ended<T> {
+fn live<T>(envoy: Envoy, world: usize, seed: u64, program: impl Fn(&mut Rank) -> Result<T>) -> Ended<T> {
     let told = Arc::new(Mutex::new(Vec::new()));
     let (heard, witness) = (Arc::clone(&told), envoy.clone());
     let emit = move |event: Event| heard.lock().unwrap_or_else(PoisonError::into_inner).push(event);

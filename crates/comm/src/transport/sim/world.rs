@@ -445,7 +445,7 @@ impl World {
 
     pub fn is_drained(&self, way: Way) -> bool {
         let mut state = self.turn(way.from);
-        self.stream(&mut state, way).held == 0
+        self.network.buffered || self.stream(&mut state, way).held == 0
     }
 
     /// Whether the stream has ended, as the receiver sees it.

@@ -1,6 +1,7 @@
 //! `thalweg bench allreduce`: how long an all-reduce takes between ranks of this machine.
 //!
-//! The ranks are processes that the local launcher starts from this very command (threads for `mem`), and what is
+//! The ranks are processes that the local launcher starts from this very command (threads for `mem`), or that another
+//! launcher started, on any hosts, by the variables that `train` understands as well; what is
 //! measured are the calls training makes: schedules of messages, and on `shm`, unless an algorithm is named, sums in
 //! place of tensors that live in shared memory (`arena`) and of private ones that pass through it (`arena-copying`). A measurement is the time of the slowest rank from a
 //! barrier on; the median counts. Every rank fills its buffer and checks every element of the result: at each call where
@@ -25,7 +26,7 @@ use thalweg_core::{Error, Kind, Result};
 /// What `bench allreduce` takes.
 #[derive(Args, Debug)]
 pub struct AllreduceArgs {
-    /// Numbers of ranks
+    /// Numbers of ranks; under another launcher there are as many as it started
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "2,4,8")]
     ranks: Vec<usize>,
     /// Sizes of the buffer
@@ -120,15 +121,21 @@ impl Means<'_> {
 
 /// Measures every number of ranks; in a worker, does its part.
 pub fn run(args: &AllreduceArgs) -> Result<()> {
-    if let Some(place) = worker_place()? {
+    if let Some(place) = environment::detect(&|name| std::env::var(name).ok())? {
+        if args.transport == Connection::Mem {
+            return Err(Error::job("--transport mem: ranks that a launcher started are no threads")
+                .hint("use --transport shm or tcp"));
+        }
+        let by_us = std::env::var_os(thalweg_cluster::uplink::VARIABLE).is_some();
+        if place.rank == 0 && !by_us {
+            print_header(args);
+        }
         return as_worker(args, &place);
     }
     if args.ranks.contains(&0) {
         return Err(Error::job("--ranks: there is no all-reduce among 0 ranks"));
     }
-    if !args.json {
-        println!("transport  algorithm             ranks       bytes  microseconds       fastest  bus GB/s");
-    }
+    print_header(args);
     for &world in &args.ranks {
         match args.transport {
             Connection::Shm | Connection::Tcp => launch(world)?,
@@ -138,11 +145,9 @@ pub fn run(args: &AllreduceArgs) -> Result<()> {
     Ok(())
 }
 
-/// The place the launcher gave this process, if it is one of its workers.
-fn worker_place() -> Result<Option<Place>> {
-    match std::env::var_os(thalweg_cluster::uplink::VARIABLE) {
-        None => Ok(None),
-        Some(_) => environment::detect(&|name| std::env::var(name).ok()),
+fn print_header(args: &AllreduceArgs) {
+    if !args.json {
+        println!("transport  algorithm             ranks       bytes  microseconds       fastest  bus GB/s");
     }
 }
 
@@ -162,7 +167,7 @@ fn launch(world: usize) -> Result<()> {
         respawn: false,
     };
     let signals = Signals::watch()?;
-    match local::launch(&plan, &signals.pass_on(), &mut |_| Ok(()))? {
+    match local::launch(&plan, &signals.pass_on(), None, &mut |_| Ok(()))? {
         Ended::Done => Ok(()),
         Ended::Interrupted(_) => Err(Error::new(Kind::Interrupted, "interrupted")),
     }
@@ -203,6 +208,11 @@ fn in_threads(args: &AllreduceArgs, world: usize) -> Result<()> {
 /// Measures every size; rank 0 prints.
 fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
     rank.begin_preparation("measuring");
+    if args.transport == Connection::Shm && rank.world() > 1 && !rank.shares_memory() {
+        return Err(
+            Error::job("--transport shm: the ranks are not all on one host").hint("use --transport tcp")
+        );
+    }
     for &bytes in &args.sizes {
         let length = bytes / size_of::<f32>();
         if args.transport == Connection::Shm && args.algorithm.0.is_none() && rank.world() > 1 {
