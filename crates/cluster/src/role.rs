@@ -122,6 +122,7 @@ impl Role {
             after,
             world: self.place.world,
             job: terms.job,
+            model: terms.model.clone(),
             text: terms.text.clone(),
             token: terms.token.clone(),
             rules: Rules {

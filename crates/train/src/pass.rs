@@ -82,14 +82,18 @@ impl Worker<'_> {
             }
         };
         let mut took = (self.rank.now() - start).saturating_sub(met);
-        if self.slow_steps > 0 {
-            self.slow_steps -= 1;
-            self.rank.sleep(took * 2);
-            took = (self.rank.now() - start).saturating_sub(met);
-        }
         if let Some(pace) = &self.pace {
             let chance = self.rank.random("jitter", &[step.number, rank as u64]).uniform();
             let rest = pace.rest(mine.len(), took, chance);
+            self.rank.compute_together(WORK, 0, |rank| {
+                rank.sleep(rest);
+                Ok(())
+            })?;
+            took = (self.rank.now() - start).saturating_sub(met);
+        }
+        if self.slow_steps > 0 {
+            self.slow_steps -= 1;
+            let rest = took * 2;
             self.rank.compute_together(WORK, 0, |rank| {
                 rank.sleep(rest);
                 Ok(())

@@ -36,6 +36,8 @@ pub struct Charge {
     pub world: usize,
     /// Digest of the job.
     pub job: [u8; 32],
+    /// Digest of what is trained; empty if it is not known.
+    pub model: Vec<u8>,
     /// The job itself, for those who want to join.
     pub text: String,
     /// The shared secret.
@@ -90,6 +92,7 @@ pub fn preside(listener: TcpListener, charge: Charge, voice: Voice) {
             now,
         ),
         guests: BTreeMap::new(),
+        promised: BTreeMap::new(),
         turned_away: BTreeMap::new(),
         sender,
         start: Instant::now(),
@@ -110,6 +113,8 @@ struct Chair {
     listener: Option<TcpListener>,
     judgement: Judgement,
     guests: BTreeMap<usize, Guest>,
+    /// Numbers of those who prepare to come, and since when.
+    promised: BTreeMap<usize, Duration>,
     /// Who came and could not stay, and why.
     turned_away: BTreeMap<usize, String>,
     sender: Sender<Heard>,

@@ -184,6 +184,7 @@ fn as_worker(args: &AllreduceArgs, place: &Place) -> Result<()> {
         carrier: if args.transport == Connection::Tcp { Carrier::Tcp } else { Carrier::Shm },
         port: 0,
         text: String::new(),
+        model: Vec::new(),
         elastic: false,
         limits: Limits { least: 1, most: usize::MAX, patience: Duration::from_secs(30) },
     };
