@@ -38,7 +38,7 @@ impl Chair {
 
     /// A number for somebody who prepares to come: nobody else gets it as long as it may take.
     fn promise(&mut self) -> usize {
-        let (now, patience) = (self.now(), self.charge.prepare_deadline);
+        let (now, patience) = (self.now(), self.charge.rules.prepare_deadline);
         self.promised.retain(|_, since| now.saturating_sub(*since) < patience);
         let mut number = self.judgement.membership.free_number(self.charge.world);
         while self.promised.contains_key(&number) || self.guests.contains_key(&number) {

@@ -82,7 +82,8 @@ fn outcome(outcome: Outcome) -> &'static str {
     }
 }
 
-fn left(run: &Run) -> BTreeSet<usize> {
+/// Who left in good order.
+pub fn left(run: &Run) -> BTreeSet<usize> {
     let left = run.events().filter_map(|event| match event {
         Event::Regrouped { left, .. } => Some(left.iter().copied()),
         _ => None,

@@ -8,12 +8,13 @@
 //!
 //! ```text
 //! [`network`]  what is simulated: links and ranks, as numbers      [`mishap`]  what goes wrong, and when
-//! [`world`]    who runs, whose bytes are where: the only state     [`wire`]    a rank's streams into it
-//! [`trace`]    what happened
+//! [`world`]    who runs: the only state of it all                  [`streams`] whose bytes are where
+//! [`wire`]     a rank's ends of them                               [`trace`]   what happened
 //! ```
 
 mod mishap;
 mod network;
+mod streams;
 mod trace;
 mod wire;
 mod world;

@@ -1,7 +1,8 @@
 //! A rank's streams into the simulated world, and its clock there.
 
 use super::Network;
-use super::world::{Fate, Way, World};
+use super::streams::Way;
+use super::world::{Fate, World};
 use crate::transport::stream::{Link, Streamed, Wires};
 use crate::transport::vigil::Interest;
 use std::io::{self, Read, Write};
