@@ -7,6 +7,7 @@
 mod account;
 pub mod beacon;
 pub mod checkpoint;
+mod collectives;
 mod commons;
 pub mod coordinator;
 mod correspondence;
@@ -36,5 +37,7 @@ pub use errand::Errand;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, share};
-pub use thalweg_comm::collective::{Brackets, Slots, Term};
+pub use thalweg_comm::collective::{self, Brackets, Goal, Slots, Term};
 pub use thalweg_comm::linux;
+pub use thalweg_comm::transport::sim;
+pub use thalweg_comm::wait::declare_threads;

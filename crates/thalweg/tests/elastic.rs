@@ -16,7 +16,7 @@ const LONG: [&str; 9] = [
     "--set",
     "train.epochs=60",
     "--set",
-    "fault.step_deadline=2s",
+    "engine.pace=2ms",
 ];
 
 fn start(site: &Site, workers: usize, more: &[&str]) -> Process {
@@ -108,11 +108,27 @@ fn over_tcp_as_well() {
     }
 }
 
+/// Buckets that were under way when it happened are forgotten; the step is done again.
+#[test]
+fn in_the_middle_of_back_propagation_as_well() {
+    let buckets = ["--set", "strategy.exchange.transport=tcp", "--set", "strategy.exchange.bucket=tensor"];
+    for rank in [0, 1] {
+        let site = Site::new();
+        let job = start(&site, 3, &buckets);
+        site.signal_worker(rank, Signal::SIGKILL);
+        let report = assert_complete(&site, job);
+        assert_eq!(worlds(&report), [3, 2]);
+        // Whether its end or its silence was seen first does not matter here.
+        assert_failure(&report, rank, "");
+        assert_eq!(report["buckets"].as_array().unwrap().len(), 4);
+    }
+}
+
 #[test]
 fn a_stopped_worker_is_given_up_and_never_comes_back() {
     for rank in [0, 1] {
         let site = Site::new();
-        let job = start(&site, 3, &[]);
+        let job = start(&site, 3, &["--set", "fault.step_deadline=2s"]);
         site.signal_worker(rank, Signal::SIGSTOP);
         let report = assert_complete(&site, job);
         assert_failure(&report, rank, "has been silent for");
@@ -124,7 +140,8 @@ fn a_stopped_worker_is_given_up_and_never_comes_back() {
 fn a_worker_that_is_asked_to_end_leaves_without_a_redone_step() {
     for rank in [0, 2] {
         let site = Site::new();
-        let job = start(&site, 3, &[]);
+        // The others go on for longer than a silent rank has.
+        let job = start(&site, 3, &["--set", "fault.step_deadline=3s", "--set", "engine.pace=5ms"]);
         site.signal_worker(rank, Signal::SIGTERM);
         let report = assert_complete(&site, job);
         assert_eq!(report["failures"].as_array().unwrap().len(), 0, "{}", report["failures"]);

@@ -28,7 +28,6 @@ use thalweg_data::share;
 struct Briefing {
     next: u64,
     closed: u64,
-    optimizer_steps: u64,
     epoch_loss: (f64, u64),
     audit: Vec<u8>,
     last: Metrics,
@@ -159,7 +158,6 @@ impl Worker<'_> {
             mine = postcard::to_stdvec(&Briefing {
                 next: self.next,
                 closed: self.closed,
-                optimizer_steps: self.parts.optimizer.steps(),
                 epoch_loss: self.epoch_loss,
                 audit: self.ledger.to_bytes(),
                 last: self.last.clone(),
@@ -191,7 +189,8 @@ impl Worker<'_> {
         if sabotage::skips_agreement() && self.is_told {
             return Ok(());
         }
-        self.parts.optimizer.set_steps(told.optimizer_steps);
+        // One that died in the middle of a step may have let others count it before it counted.
+        self.parts.optimizer.set_steps(told.next);
         let mut ledger = Ledger::new(self.parts.data.training.source_len());
         ledger.absorb(&told.audit)?;
         self.ledger = ledger;

@@ -222,8 +222,8 @@ fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
             report(args, rank, Means::Arena(&mut commons), length)?;
             report(args, rank, Means::Copying(&mut commons), length)?;
         } else {
-            let algorithm = args.algorithm.0.unwrap_or_else(|| Algorithm::choose(bytes, rank.world()));
-            rank.exchange_by(algorithm);
+            let algorithm = args.algorithm.0.unwrap_or_else(|| Algorithm::choose(bytes, rank.host_numbers()));
+            rank.exchange_by(algorithm, 0);
             report(args, rank, Means::Messages(algorithm), length)?;
         }
     }
