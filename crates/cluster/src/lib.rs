@@ -16,6 +16,7 @@ pub mod durable;
 pub mod engine;
 pub mod errand;
 pub mod inquest;
+pub mod judgement;
 pub mod line;
 pub mod membership;
 mod mishap;

@@ -53,12 +53,31 @@ pub struct Change {
 }
 
 impl Change {
-    /// The furthest that any member has come; nothing if nobody has begun.
+    /// Where the group goes on: after the last step that any member has done; nothing if nobody has begun. What only some
+    /// have done at that boundary is done again: the one to tell of it may not have come to it.
     pub fn furthest(&self) -> Option<Position> {
-        self.standings.iter().filter_map(|standing| standing.position).max()
+        let positions = || self.standings.iter().filter_map(|standing| standing.position);
+        let step = positions().map(|position| position.step).max()?;
+        positions().filter(|position| position.step == step).min()
     }
 
-    /// The place of the first member that has come so far.
+    /// Takes over who was lost, came and left before what is told here.
+    pub fn follow(&mut self, earlier: Change) {
+        let Change { lost, joined, left, .. } = earlier;
+        let add = |known: &mut Vec<usize>, more: Vec<usize>| {
+            let new: Vec<usize> = more.into_iter().filter(|number| !known.contains(number)).collect();
+            known.splice(0..0, new);
+        };
+        add(&mut self.joined, joined);
+        add(&mut self.left, left);
+        let new: Vec<Culprit> = lost
+            .into_iter()
+            .filter(|culprit| self.lost.iter().all(|known| known.rank != culprit.rank))
+            .collect();
+        self.lost.splice(0..0, new);
+    }
+
+    /// The place of the first member that stands there.
     pub fn source(&self) -> Option<usize> {
         let furthest = self.furthest()?;
         self.standings.iter().position(|standing| standing.position == Some(furthest))

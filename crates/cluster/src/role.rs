@@ -6,10 +6,11 @@
 use crate::beacon::Beacon;
 use crate::coordinator::{Charge, Voice, preside};
 use crate::engine::environment::{Meeting, Place};
+use crate::judgement::Rules;
 use crate::rank::Emit;
 use crate::rendezvous::message::Member;
 use crate::rendezvous::welcome;
-use crate::session::Terms;
+use crate::session::{Terms, unix_time};
 use crate::uplink::{Uplink, Wish};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -124,10 +125,13 @@ impl Role {
             model: terms.model.clone(),
             text: terms.text.clone(),
             token: terms.token.clone(),
-            elastic: terms.elastic,
-            limits: terms.limits,
-            step_deadline: terms.step_deadline,
-            prepare_deadline: terms.prepare_deadline,
+            rules: Rules {
+                elastic: terms.elastic,
+                limits: terms.limits,
+                step_deadline: terms.step_deadline,
+                prepare_deadline: terms.prepare_deadline,
+                epoch: unix_time(),
+            },
         };
         let emit = Arc::clone(&self.emit);
         let (sender, gone) = channel();

@@ -14,9 +14,16 @@ impl Rank {
         self.parts.delegate.is_some()
     }
 
-    /// What happened before this generation of the group.
+    /// What happened before this generation of the group, and before those that nobody told of.
     pub fn change(&self) -> &Change {
         &self.parts.change
+    }
+
+    /// Who was lost, came and left has been told. Until a rank says so here, it is part of the next change, too: whoever
+    /// was to tell it may be lost itself.
+    pub fn forget_change(&mut self) {
+        let Change { lost, joined, left, .. } = &mut self.parts.change;
+        (*lost, *joined, *left) = Default::default();
     }
 
     /// Generation of the group.
@@ -57,8 +64,9 @@ impl Rank {
         let delegate =
             self.parts.delegate.as_mut().ok_or_else(|| Error::internal("a group that cannot change"))?;
         let next = delegate.next(after, standing, &doing, &neighbours)?;
-        let Generation { number, transport, neighbours, carrier, numbers, hosts, change } = next;
+        let Generation { number, transport, neighbours, carrier, numbers, hosts, mut change } = next;
         let parts = &mut self.parts;
+        change.follow(std::mem::take(&mut parts.change));
         (parts.generation, parts.transport, parts.neighbours, parts.carrier) =
             (number, transport, neighbours, carrier);
         (parts.numbers, parts.hosts, parts.change) = (numbers, hosts, change);

@@ -24,6 +24,8 @@ mod progress;
 mod push_pull;
 mod regroup;
 pub mod rider;
+#[doc(hidden)]
+pub mod sabotage;
 mod scribe;
 mod shared;
 mod speed;

@@ -13,6 +13,7 @@
 
 use crate::audit::Ledger;
 use crate::progress::Progress;
+use crate::sabotage;
 use crate::worker::{Parts, Worker};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -68,14 +69,13 @@ impl Worker<'_> {
         let change = self.rank.change().clone();
         let furthest = change.furthest();
         let stands_there = |standing: &Standing| {
+            if sabotage::skips_agreement() {
+                return standing.position.is_some();
+            }
             standing.position.is_some_and(|at| Some(at.step) == furthest.map(|furthest| furthest.step))
         };
         let redone = change.standings.iter().any(|standing| standing.begun && stands_there(standing));
-        // If it fails on the way, what happened is told once it has worked out.
-        self.untold.lost.extend(change.lost);
-        self.untold.joined.extend(change.joined);
-        self.untold.left.extend(change.left);
-        if let (Some(furthest), Some(source)) = (furthest, self.rank.change().source()) {
+        if let (Some(furthest), Some(source)) = (furthest, change.source()) {
             if let Some(shared) = self.shared.take()
                 && self.is_told
                 && self.next == furthest.step
@@ -91,22 +91,23 @@ impl Worker<'_> {
         self.is_told = true;
         self.settle_in()?;
         self.recent = Progress::since(self.rank.now());
-        if self.rank.generation() == 1 {
+        let is_first = self.rank.generation() == 1;
+        if is_first {
             self.announce();
-        } else {
-            let Change { lost, joined, left, .. } = std::mem::take(&mut self.untold);
-            if self.rank.index() == 0 {
-                self.rank.emit(Event::Regrouped {
-                    generation: self.rank.generation(),
-                    step: self.next,
-                    members: self.rank.numbers(),
-                    lost,
-                    joined,
-                    left,
-                    recover_s: (self.rank.now() - start).as_secs_f64(),
-                    steps_redone: u64::from(redone),
-                });
-            }
+        }
+        if self.rank.index() == 0 && !(is_first && change.lost.is_empty()) {
+            let Change { lost, joined, left, .. } = change;
+            self.rank.forget_change();
+            self.rank.emit(Event::Regrouped {
+                generation: self.rank.generation(),
+                step: self.next,
+                members: self.rank.numbers(),
+                lost,
+                joined,
+                left,
+                recover_s: (self.rank.now() - start).as_secs_f64(),
+                steps_redone: u64::from(redone),
+            });
         }
         Ok(())
     }
@@ -184,6 +185,9 @@ impl Worker<'_> {
                     "every host must have the same job, the same data and the same version of thalweg",
                 ));
             }
+        }
+        if sabotage::skips_agreement() && self.is_told {
+            return Ok(());
         }
         // One that died in the middle of a step may have let others count it before it counted.
         self.parts.optimizer.set_steps(told.next);

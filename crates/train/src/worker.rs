@@ -13,7 +13,6 @@ use crate::shared::{Shared, move_statistics};
 use crate::split::Split;
 use std::path::Path;
 use std::time::Duration;
-use thalweg_cluster::regroup::Change;
 use thalweg_cluster::{Rank, Slots};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::spec::inject::Mischief;
@@ -134,8 +133,6 @@ pub struct Worker<'a> {
     pub(crate) last_step: Option<u64>,
     /// Steps for which this rank acts as a slow one.
     pub(crate) slow_steps: u64,
-    /// What happened to the group since that was last told.
-    pub(crate) untold: Change,
     /// Whether the faults that the job asks for are known.
     pub(crate) expects_faults: bool,
     /// Whether the next checkpoint is to find the disk full.
@@ -190,7 +187,6 @@ impl<'a> Worker<'a> {
             slow_steps: 0,
             disk_is_full: false,
             expects_faults: false,
-            untold: Change::default(),
             scribe: None,
             recent: Progress::since(now),
             rows: 0,
@@ -379,6 +375,7 @@ impl<'a> Worker<'a> {
             self.ledger.enter(&self.consumed);
         }
         (self.next, self.begun_step) = (step.number + 1, false);
+        self.rank.forget_change();
         self.rows += rows;
         self.epoch_loss.0 += self.rider.loss;
         self.epoch_loss.1 += rows;

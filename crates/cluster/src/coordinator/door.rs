@@ -21,7 +21,7 @@ impl Chair {
         let number = join.member.rank;
         // A rank that lost its connection may come again.
         if self.guests.get(&number).is_some_and(|guest| welcome::is_gone(&guest.stream))
-            && !self.membership.is_working()
+            && !self.judgement.membership.is_working()
         {
             self.guests.remove(&number);
         }
@@ -38,11 +38,11 @@ impl Chair {
 
     /// A number for somebody who prepares to come: nobody else gets it as long as it may take.
     fn promise(&mut self) -> usize {
-        let (now, patience) = (self.now(), self.charge.prepare_deadline);
+        let (now, patience) = (self.now(), self.charge.rules.prepare_deadline);
         self.promised.retain(|_, since| now.saturating_sub(*since) < patience);
-        let mut number = self.membership.free_number(self.charge.world);
+        let mut number = self.judgement.membership.free_number(self.charge.world);
         while self.promised.contains_key(&number) || self.guests.contains_key(&number) {
-            number = self.membership.free_number(number + 1);
+            number = self.judgement.membership.free_number(number + 1);
         }
         self.promised.insert(number, now);
         number
@@ -59,14 +59,17 @@ impl Chair {
             return Some(format!("rank {rank} is here already, from {host} (pid {process})"));
         }
         match join.arrival {
-            Arrival::New if !self.charge.elastic => {
+            Arrival::New if !self.charge.rules.elastic => {
                 Some("the job takes nobody in: fault.elastic = false".into())
             }
-            Arrival::New if !self.membership.has_room() => {
-                Some(format!("there are {} workers already: fault.max_workers", self.charge.limits.most))
+            Arrival::New if !self.judgement.membership.has_room() => Some(format!(
+                "there are {} workers already: fault.max_workers",
+                self.charge.rules.limits.most
+            )),
+            Arrival::New if self.judgement.membership.has(rank) => {
+                Some(format!("the number {rank} is taken"))
             }
-            Arrival::New if self.membership.has(rank) => Some(format!("the number {rank} is taken")),
-            Arrival::First | Arrival::Again { .. } if !self.membership.has(rank) => {
+            Arrival::First | Arrival::Again { .. } if !self.judgement.membership.has(rank) => {
                 Some(format!("there is no rank {rank} among {} ranks", self.charge.expected.len()))
             }
             _ => None,
@@ -84,16 +87,17 @@ impl Chair {
             let sender = self.sender.clone();
             std::thread::spawn(move || read(reader, serial, number, &sender));
         }
-        self.inquest.name(number, format!("{} (pid {})", member.host, member.process));
+        self.judgement.inquest.name(number, format!("{} (pid {})", member.host, member.process));
         self.guests.insert(number, Guest { member, stream, serial, settled: false });
         let orders = match arrival {
-            Arrival::First => self.membership.report(number, 0, Default::default(), now),
+            Arrival::First => self.judgement.membership.report(number, 0, Default::default(), now),
             Arrival::Again { after, standing } => {
-                self.see_waiting(&doing);
-                self.membership.report(number, after, standing, now)
+                self.judgement.see_waiting(&doing);
+                self.judgement.membership.report(number, after, standing, now)
             }
-            Arrival::New => self.membership.come(number, now),
+            Arrival::New => self.judgement.membership.come(number, now),
         };
-        self.carry_out(orders);
+        let rulings = self.judgement.rule(orders, now);
+        self.carry_out(rulings);
     }
 }

@@ -1,29 +1,26 @@
 //! The coordinator: a role of one rank, not a machine apart.
 //!
 //! It lets ranks in, tells them who the group is, hears their pulses, and when one is lost ends the generation and forms the
-//! next one of those who are left ([`Membership`] decides, this carries it out). What ends the job ends it for all, with
+//! next one of those who are left ([`Judgement`] decides, this carries it out). What ends the job ends it for all, with
 //! the same words. If the process that holds the role dies, another rank takes it: the ranks come to it and say where they
 //! stand, so that it needs to know nothing that is lost.
 
 mod door;
-mod judgement;
 mod roll;
 
 use crate::beacon::Beacon;
-use crate::inquest::{Inquest, PATIENCE};
+use crate::judgement::{Judgement, Rules, Ruling};
 use crate::line::PULSE;
-use crate::membership::{Formed, Limits, Membership, Order};
+use crate::membership::Formed;
 use crate::rendezvous::message::{Answer, Call, Control, Member, Roster, receive, send};
 use crate::rendezvous::reception::Reception;
 use crate::rendezvous::{REMINDER, handshake::Purpose, welcome};
-use crate::watch::Watch;
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use thalweg_core::Culprit;
-use thalweg_core::event::Phase;
+use thalweg_core::{Culprit, Error};
 
 /// What the role is given.
 pub struct Charge {
@@ -45,14 +42,8 @@ pub struct Charge {
     pub text: String,
     /// The shared secret.
     pub token: Vec<u8>,
-    /// Whether the others go on when one is lost.
-    pub elastic: bool,
-    /// How many there must and may be, and how long to wait for them.
-    pub limits: Limits,
-    /// The longest a rank may hold up a step.
-    pub step_deadline: Duration,
-    /// The longest the others wait for a rank that reads data or files.
-    pub prepare_deadline: Duration,
+    /// What the job asks of the group.
+    pub rules: Rules,
 }
 
 /// How the coordinator speaks to its surroundings.
@@ -67,9 +58,6 @@ pub struct Voice {
 
 /// Seconds between two reminders of a rank that prepares; the first comes earlier.
 const NEXT_REMINDER: f64 = 30.0;
-
-/// Times in a row that a rank's connections may break without a step in between before it is given up.
-const STRIKES: u32 = 3;
 
 /// How long the ranks may take to leave after the verdict.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -95,14 +83,17 @@ pub fn preside(listener: TcpListener, charge: Charge, voice: Voice) {
     let (sender, receiver) = channel();
     let now = Duration::ZERO;
     let chair = Chair {
-        membership: Membership::new(charge.expected.iter().copied(), charge.after, charge.limits, now),
-        watch: Watch::new(charge.world, charge.step_deadline, charge.step_deadline, charge.prepare_deadline),
-        inquest: Inquest::new(charge.world, PATIENCE),
+        judgement: Judgement::new(
+            charge.rules.clone(),
+            &charge.expected,
+            charge.after,
+            &charge.lost,
+            charge.world,
+            now,
+        ),
         guests: BTreeMap::new(),
         promised: BTreeMap::new(),
         turned_away: BTreeMap::new(),
-        lost: charge.lost.iter().map(|rank| welcome::ended(*rank)).collect(),
-        strikes: BTreeMap::new(),
         sender,
         start: Instant::now(),
         serial: 0,
@@ -120,18 +111,12 @@ struct Chair {
     charge: Charge,
     voice: Voice,
     listener: Option<TcpListener>,
-    membership: Membership,
-    watch: Watch,
-    inquest: Inquest,
+    judgement: Judgement,
     guests: BTreeMap<usize, Guest>,
     /// Numbers of those who prepare to come, and since when.
     promised: BTreeMap<usize, Duration>,
     /// Who came and could not stay, and why.
     turned_away: BTreeMap<usize, String>,
-    /// Who was lost since the last group, and how.
-    lost: Vec<Culprit>,
-    /// How often a rank's connections broke at a step.
-    strikes: BTreeMap<usize, (u64, u32)>,
     sender: Sender<Heard>,
     start: Instant,
     serial: u64,
@@ -160,13 +145,16 @@ impl Chair {
                     self.welcome(call, stream);
                 }
             }
-            let tick = Duration::from_millis(if self.membership.is_working() { 20 } else { 2 });
+            let tick = Duration::from_millis(if self.judgement.membership.is_working() { 20 } else { 2 });
             match receiver.recv_timeout(tick) {
                 Ok(Heard::Said(serial, number, said)) if self.is_current(serial, number) => {
-                    self.hear(number, said)
+                    let rulings = self.judgement.hear(number, said, self.now());
+                    self.carry_out(rulings);
                 }
                 Ok(Heard::Closed(serial, number, when)) if self.is_current(serial, number) => {
-                    self.close(number, when)
+                    let seen = when.saturating_duration_since(self.start);
+                    let rulings = self.judgement.close(number, seen, self.now());
+                    self.carry_out(rulings);
                 }
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -176,7 +164,8 @@ impl Chair {
             }
             if last_tick.elapsed() > Duration::from_secs(1) {
                 // This process itself was stopped, or the machine slept.
-                self.watch.forgive(self.now());
+                let now = self.now();
+                self.judgement.watch.forgive(now);
             }
             last_tick = Instant::now();
             if last_pulse.elapsed() >= PULSE {
@@ -190,8 +179,9 @@ impl Chair {
                 continue;
             }
             self.look_after();
-            let all_left = self.serial > 0 && self.guests.is_empty() && self.membership.generation() > 0;
-            if all_left || self.membership.is_empty() {
+            let membership = &self.judgement.membership;
+            let all_left = self.serial > 0 && self.guests.is_empty() && membership.generation() > 0;
+            if all_left || membership.is_empty() {
                 return;
             }
         }
@@ -202,69 +192,58 @@ impl Chair {
         let now = self.now();
         self.remind();
         self.call_roll(now);
-        if !self.inquest.is_settled()
-            && let Some(evidence) = self.watch.verdict(now)
-        {
-            self.judge(evidence, Instant::now());
+        if self.verdict.is_none() {
+            let rulings = self.judgement.look_after(now);
+            self.carry_out(rulings);
         }
-        if self.verdict.is_none()
-            && let Some(error) = self.inquest.conclude(now)
-        {
-            self.conclude(error);
+    }
+
+    /// The launcher says that a rank's process has ended. Of one that is here the end of its connection tells, too.
+    fn miss(&mut self, number: usize) {
+        let expected = self.judgement.membership.has(number) && !self.guests.contains_key(&number);
+        if self.charge.rules.elastic && expected {
+            self.lose(number, welcome::ended(number));
         }
-        let orders = self.membership.settle(now);
-        self.carry_out(orders);
+    }
+
+    fn lose(&mut self, number: usize, culprit: Culprit) {
+        let rulings = self.judgement.lose(number, culprit, self.now());
+        self.carry_out(rulings);
     }
 
     fn is_current(&self, serial: u64, number: usize) -> bool {
         self.guests.get(&number).is_some_and(|guest| guest.serial == serial)
     }
 
-    fn carry_out(&mut self, orders: Vec<Order>) {
-        for order in orders {
-            match order {
-                Order::Interrupt(generation) => {
-                    self.inquest.forget();
-                    let error = welcome::interruption(self.lost.last());
-                    self.broadcast(&Control::Interrupt(generation, Box::new(error)));
+    fn carry_out(&mut self, rulings: Vec<Ruling>) {
+        for ruling in rulings {
+            match ruling {
+                Ruling::Dismiss(number) => drop(self.guests.remove(&number)),
+                Ruling::Interrupt(generation, why) => {
+                    self.broadcast(&Control::Interrupt(generation, why));
                 }
-                Order::Pause => self.voice.beacon.request_pause(true),
-                Order::Form(formed) => self.form(formed),
-                Order::GiveUp { present } => {
-                    let error = welcome::too_few(present, self.charge.limits, &self.lost);
-                    self.abort(error);
-                }
+                Ruling::Pause => self.voice.beacon.request_pause(true),
+                Ruling::Form(formed, lost) => self.form(formed, lost),
+                Ruling::Abort(error) => self.abort(*error),
             }
         }
     }
 
     /// Tells all members who the group is.
-    fn form(&mut self, formed: Formed) {
+    fn form(&mut self, formed: Formed, lost: Vec<Culprit>) {
         self.voice.beacon.request_pause(false);
-        // What was heard so far is about the group that is over: ranks speak before they report.
-        self.inquest.forget();
-        let now = self.now();
         let Formed { generation, members, joined, left, .. } = formed;
         let here = |number: &usize| self.guests.get(number).map(|guest| guest.member.clone());
-        // One that was lost while the others had left their operations already was waited for in none but this.
-        let step =
-            members.values().filter_map(|standing| standing.position).map(|position| position.step).max();
-        let told = self.lost.iter().find_map(|culprit| culprit.operation.clone());
-        for culprit in self.lost.iter_mut().filter(|culprit| culprit.operation.is_none()) {
-            culprit.operation = told.clone().or_else(|| Some("forming of the group".into()));
-            culprit.step = culprit.step.or(step).or(Some(0));
-        }
         let roster = Roster {
             generation,
             leader: self.charge.own,
             members: members.keys().filter_map(here).collect(),
             standings: members.values().copied().collect(),
-            lost: std::mem::take(&mut self.lost),
+            lost,
             joined,
             left,
         };
         for number in members.keys() {
-            self.watch.expect(*number, now, Phase::Preparing);
             let Some(guest) = self.guests.get_mut(number) else { continue };
             // One that has left meanwhile is noticed by its reader.
             let _ = if std::mem::replace(&mut guest.settled, true) {
@@ -273,11 +252,28 @@ impl Chair {
                 send(&mut guest.stream, &Answer::Roster(roster.clone()))
             };
         }
-        if !self.charge.elastic {
+        if !self.charge.rules.elastic {
             // Nobody else may come: the port is free for the next job.
             self.listener = None;
         }
         self.roll_call = REMINDER;
+    }
+
+    /// Tells everybody that the job is over, and why.
+    fn abort(&mut self, error: Error) {
+        self.verdict = Some(Instant::now());
+        let culprit = error.culprit.as_ref().map(|culprit| culprit.rank);
+        for guest in self.guests.values_mut() {
+            let _ = if guest.settled {
+                send(&mut guest.stream, &Control::Abort(Box::new(error.clone())))
+            } else {
+                send(&mut guest.stream, &Answer::Refused(error.clone()))
+            };
+        }
+        // Nobody waits for the one that cannot leave.
+        if let Some(culprit) = culprit {
+            self.guests.remove(&culprit);
+        }
     }
 
     fn broadcast(&mut self, message: &Control) {

@@ -9,10 +9,10 @@ use thalweg_core::Culprit;
 impl Chair {
     /// Says whom the others wait for, once it takes long.
     pub(super) fn remind(&mut self) {
-        match self.watch.awaited() {
+        match self.judgement.watch.awaited() {
             Some((rank, pulse, waited)) if waited >= self.reminder => {
                 self.reminder = waited + NEXT_REMINDER;
-                let who = self.inquest.who(rank);
+                let who = self.judgement.inquest.who(rank);
                 (self.voice.say)(format!("waiting for {who}: {} for {:.0} s", pulse.name, pulse.since));
             }
             Some(_) => {}
@@ -22,14 +22,17 @@ impl Chair {
 
     /// While a group is being formed: who is missing is told now and then, and at last given up.
     pub(super) fn call_roll(&mut self, now: Duration) {
-        let Some(since) = self.membership.forming_since() else { return };
+        let Some(since) = self.judgement.membership.forming_since() else { return };
         let waited = now.saturating_sub(since);
-        let missing = self.membership.missing();
-        let again = self.membership.generation() > 0;
+        let missing = self.judgement.membership.missing();
+        let again = self.judgement.membership.generation() > 0;
         let absent: Vec<usize> =
             missing.iter().copied().filter(|number| !self.guests.contains_key(number)).collect();
-        let deadline =
-            if again { self.charge.step_deadline.max(FAREWELL) } else { self.charge.limits.patience };
+        let deadline = if again {
+            self.charge.rules.step_deadline.max(FAREWELL)
+        } else {
+            self.charge.rules.limits.patience
+        };
         if waited >= deadline && !absent.is_empty() {
             if again {
                 for number in absent {
@@ -51,7 +54,7 @@ impl Chair {
         let here = self.guests.len();
         let at = welcome::place(self.listener.as_ref());
         (self.voice.say)(if missing.is_empty() {
-            welcome::wanting(self.membership.wanted(), seconds, &at)
+            welcome::wanting(self.judgement.membership.wanted(), seconds, &at)
         } else {
             welcome::waiting(missing, seconds, here, self.charge.expected.len(), &at)
         });

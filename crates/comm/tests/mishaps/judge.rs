@@ -51,7 +51,7 @@ impl Outcome {
                 Kind::Stop { rank: one, duration } => *one == rank && is_long(*duration),
                 Kind::Cut { one, other } => [*one, *other].contains(&rank),
                 Kind::Garbage { from, .. } => *from == rank,
-                Kind::Slow { .. } => false,
+                Kind::Slow { .. } | Kind::Join { .. } | Kind::Leave { .. } => false,
             })
         };
         let right = found.map_or_else(|| self.names_a_cut_link(&reports), guilty);

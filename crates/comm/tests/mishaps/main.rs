@@ -112,6 +112,7 @@ fn count(counts: &mut BTreeMap<&'static str, u64>, scene: &Scene, outcome: &Outc
         Kind::Cut { .. } => "cut",
         Kind::Garbage { .. } => "garbage",
         Kind::Slow { .. } => "slow",
+        Kind::Join { .. } | Kind::Leave { .. } => "coming and going",
     });
     for key in [Some("all"), Some(work), kinds].into_iter().flatten() {
         *counts.entry(key).or_default() += 1;

@@ -74,7 +74,7 @@ fn sabotage(scene: &Scene, links: &Links, total: u64, done: &[AtomicBool]) -> Ve
             }
             Kind::Cut { one, other } => links.cut(one, other),
             Kind::Garbage { from, to } => links.inject(from, to, &[0x55; 64]),
-            Kind::Slow { .. } => {}
+            Kind::Slow { .. } | Kind::Join { .. } | Kind::Leave { .. } => {}
         }
         struck.push(mishap.kind.clone());
     }

@@ -131,11 +131,17 @@ impl View for ReportView {
             Event::Regrouped { step, members, lost, recover_s, steps_redone, .. } => {
                 let workers = members.len().saturating_sub(self.servers);
                 self.report.world.push(World { step: *step, workers });
-                self.report.failures.extend(lost.iter().map(|culprit| Failure {
-                    recover_s: Some(*recover_s),
-                    steps_redone: *steps_redone,
-                    ..of_culprit(culprit)
-                }));
+                for culprit in lost {
+                    let failure = of_culprit(culprit);
+                    let same = |known: &Failure| {
+                        (known.rank, known.step, &known.cause) == (failure.rank, failure.step, &failure.cause)
+                    };
+                    // Whoever told it may have been lost right after: then another tells it again.
+                    if !self.report.failures.iter().any(same) {
+                        let (recover_s, steps_redone) = (Some(*recover_s), *steps_redone);
+                        self.report.failures.push(Failure { recover_s, steps_redone, ..failure });
+                    }
+                }
             }
             // The first of the group speaks for all.
             Event::Done { outcome, last, steps, rows, train_s } => {

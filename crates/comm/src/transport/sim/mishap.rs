@@ -1,4 +1,4 @@
-//! What goes wrong, and when: data, so that a seed can draw it and a test can name it.
+//! What goes wrong, who comes and goes, and when: data, so that a seed can draw it and a test can name it.
 
 use std::time::Duration;
 
@@ -46,6 +46,16 @@ pub enum Kind {
         from: usize,
         /// The receiver.
         to: usize,
+    },
+    /// A rank that was not there comes and wants to work with the others.
+    Join {
+        /// Its number, beyond those of the beginning.
+        rank: usize,
+    },
+    /// A rank is asked to leave in good order.
+    Leave {
+        /// Which.
+        rank: usize,
     },
 }
 

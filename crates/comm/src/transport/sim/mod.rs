@@ -8,12 +8,13 @@
 //!
 //! ```text
 //! [`network`]  what is simulated: links and ranks, as numbers      [`mishap`]  what goes wrong, and when
-//! [`world`]    who runs, whose bytes are where: the only state     [`wire`]    a rank's streams into it
-//! [`trace`]    what happened
+//! [`world`]    who runs: the only state of it all                  [`streams`] whose bytes are where
+//! [`wire`]     a rank's ends of them                               [`trace`]   what happened
 //! ```
 
 mod mishap;
 mod network;
+mod streams;
 mod trace;
 mod wire;
 mod world;
@@ -21,10 +22,11 @@ mod world;
 pub use mishap::{Kind, Mishap};
 pub use network::Network;
 pub use trace::{Entry, Happening, Trace};
-pub use wire::{Sim, SimClock};
+pub use wire::{Seat, Sim, SimClock};
+pub use world::Fate;
 
 use std::sync::Arc;
-use world::World;
+use world::{Order, World};
 
 /// A group of simulated ranks, one for each thread to run; and the handle to its time and trace.
 pub struct Simulation {
@@ -34,18 +36,35 @@ pub struct Simulation {
 impl Simulation {
     /// A group in which rank 0 runs first. Every rank must be run, in a thread of its own.
     pub fn new(network: Network, mishaps: &[Mishap]) -> Simulation {
-        Simulation { world: World::new(network, mishaps, true) }
+        Simulation { world: World::new(network, mishaps, Order::Strict) }
+    }
+
+    /// The same for ranks that come and go: beside the ranks, those that will join included, there is one more seat, the
+    /// last, for whoever leads their group. It is rung a moment after every mishap and every end of a rank.
+    pub fn watched(network: Network, mishaps: &[Mishap]) -> Simulation {
+        Simulation { world: World::new(network, mishaps, Order::Watched) }
     }
 
     /// A group whose ranks come and go with threads that also wait for each other by other means. Correct, but a
     /// repeat may differ.
     pub fn unordered(network: Network) -> Simulation {
-        Simulation { world: World::new(network, &[], false) }
+        Simulation { world: World::new(network, &[], Order::Loose) }
     }
 
     /// The transports of all ranks.
     pub fn ranks(&self) -> Vec<Sim> {
-        (0..self.world.size()).map(|rank| wire::connect(&self.world, rank)).collect()
+        let all: Vec<usize> = (0..self.world.size()).collect();
+        all.iter().map(|rank| Seat::take(&self.world, *rank).connect(0, &all)).collect()
+    }
+
+    /// How many ranks there are at some time.
+    pub fn size(&self) -> usize {
+        self.world.size()
+    }
+
+    /// The place of a rank, to connect it as its group changes. To be taken once.
+    pub fn seat(&self, rank: usize) -> Seat {
+        Seat::take(&self.world, rank)
     }
 
     /// The time as a rank sees it.

@@ -1,6 +1,8 @@
 //! A rank's streams into the simulated world, and its clock there.
 
-use super::world::World;
+use super::Network;
+use super::streams::Way;
+use super::world::{Fate, World};
 use crate::transport::stream::{Link, Streamed, Wires};
 use crate::transport::vigil::Interest;
 use std::io::{self, Read, Write};
@@ -10,35 +12,101 @@ use std::time::Duration;
 /// A transport of a simulated rank.
 pub type Sim = Streamed<SimWires>;
 
-/// The streams of one rank.
+/// The streams of one rank in one generation of its group.
 pub struct SimWires {
-    world: Arc<World>,
-    rank: usize,
+    seat: Seat,
+    generation: u32,
+    /// By place in the group.
     links: Vec<Option<SimLink>>,
+    numbers: Vec<usize>,
 }
 
 /// The stream to one other rank.
 pub struct SimLink {
     world: Arc<World>,
-    rank: usize,
-    peer: usize,
+    /// To the other; what comes from it goes the other way.
+    way: Way,
 }
 
-pub(super) fn connect(world: &Arc<World>, rank: usize) -> Sim {
-    let link = |peer: usize| (peer != rank).then(|| SimLink { world: Arc::clone(world), rank, peer });
-    let links = (0..world.size()).map(link).collect();
-    Streamed::over(rank, SimWires { world: Arc::clone(world), rank, links })
+/// A place in the simulated world. When the last handle to it is gone, so is the rank.
+#[derive(Clone)]
+pub struct Seat(Arc<Presence>);
+
+struct Presence {
+    world: Arc<World>,
+    rank: usize,
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.world.leave(self.rank);
+    }
+}
+
+impl Seat {
+    pub(super) fn take(world: &Arc<World>, rank: usize) -> Seat {
+        Seat(Arc::new(Presence { world: Arc::clone(world), rank }))
+    }
+
+    /// Fresh streams among these ranks, in the order of their places; the own rank is one of them.
+    pub fn connect(&self, generation: u32, numbers: &[usize]) -> Sim {
+        let Presence { world, rank } = &*self.0;
+        world.lay(generation);
+        let link = |&to: &usize| {
+            let way = Way { generation, from: *rank, to };
+            (to != *rank).then(|| SimLink { world: Arc::clone(world), way })
+        };
+        let links = numbers.iter().map(link).collect();
+        let place = numbers.iter().position(|number| number == rank).unwrap_or(0);
+        let wires = SimWires { seat: self.clone(), generation, links, numbers: numbers.to_vec() };
+        Streamed::over(place, wires)
+    }
+
+    /// The time as this rank sees it.
+    pub fn clock(&self) -> SimClock {
+        SimClock::new(Arc::clone(&self.0.world), self.0.rank)
+    }
+
+    /// What happens from here on ends the next [`Seat::wait`].
+    pub fn mark(&self) {
+        self.0.world.mark(self.0.rank);
+    }
+
+    /// Gives way until somebody rings or something happens to a stream, or for so long.
+    pub fn wait(&self, timeout: Duration) {
+        self.0.world.wait(self.0.rank, timeout);
+    }
+
+    /// Ends the wait of another at that moment.
+    pub fn ring(&self, rank: usize, at: Duration) {
+        self.0.world.ring(rank, at);
+    }
+
+    /// What has become of a rank.
+    pub fn fate(&self, rank: usize) -> Fate {
+        self.0.world.fate(rank)
+    }
+
+    /// Whether nothing gets through to another.
+    pub fn is_cut_off(&self, rank: usize) -> bool {
+        self.0.world.is_cut(self.0.rank, rank)
+    }
+
+    /// What is simulated.
+    pub fn network(&self) -> &Network {
+        self.0.world.network()
+    }
 }
 
 impl Read for SimLink {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.world.read(self.peer, self.rank, buffer)
+        self.world.read(self.way.back(), buffer)
     }
 }
 
 impl Write for SimLink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.world.write(self.rank, self.peer, bytes)
+        self.world.write(self.way, bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -48,15 +116,15 @@ impl Write for SimLink {
 
 impl Link for SimLink {
     fn last_words(&mut self) -> io::Result<Vec<u8>> {
-        Ok(self.world.unread(self.peer, self.rank))
+        Ok(self.world.unread(self.way.back()))
     }
 
     fn is_drained(&self) -> bool {
-        self.world.is_drained(self.rank, self.peer)
+        self.world.is_drained(self.way)
     }
 
     fn finish(&mut self) {
-        self.world.close(self.rank, self.peer);
+        self.world.close(self.way);
     }
 }
 
@@ -68,7 +136,7 @@ impl Wires for SimWires {
     }
 
     fn mark(&mut self) {
-        self.world.mark(self.rank);
+        self.seat.mark();
     }
 
     fn wait(
@@ -78,24 +146,26 @@ impl Wires for SimWires {
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
-        self.world.wait(self.rank, timeout);
-        let gone = |peer: usize| self.world.has_hung_up(peer, self.rank);
+        self.seat.wait(timeout);
+        let Presence { world, rank } = &*self.seat.0;
+        let way = |place: usize| Way { generation: self.generation, from: self.numbers[place], to: *rank };
+        let gone = |place: usize| world.has_hung_up(way(place));
         hung_up.extend((0..watched.len()).filter(|&peer| watched[peer] && gone(peer)));
         Ok(())
     }
 
     fn now(&self) -> Duration {
-        self.world.now(self.rank)
+        self.seat.0.world.now(self.seat.0.rank)
     }
 
     fn pause(&self, duration: Duration) {
-        self.world.sleep(self.rank, duration);
+        self.seat.0.world.sleep(self.seat.0.rank, duration);
     }
 }
 
 impl Drop for SimWires {
     fn drop(&mut self) {
-        self.world.leave(self.rank);
+        self.seat.0.world.disconnect(self.seat.0.rank, self.generation);
     }
 }
 

@@ -1,43 +1,69 @@
-//! Who runs, and whose bytes are where: the only state of a simulation, behind one lock.
+//! Who runs, and what befalls them: the only state of a simulation, behind one lock.
 //!
 //! A rank is running, waiting until a moment, or gone. When nobody runs, time jumps to the moment at which the first
 //! wait ends (or the first mishap is due) and that rank goes on. A rank that waits is woken early by bells: moments at
 //! which something will have happened to one of its streams.
 
 use super::network::mix;
+use super::streams::{Stream, Way};
 use super::{Entry, Happening, Kind, Mishap, Network, Trace};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-use std::io::{self, ErrorKind};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Bytes on the way or not yet read that a stream holds.
-const WINDOW: usize = 256 << 10;
 
 /// How long, in real time, an unordered group waits for ranks that have not come.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The simulated world.
 pub(super) struct World {
-    network: Network,
+    pub(super) network: Network,
+    /// Ranks that are there at some time: those of the beginning and those who join.
+    pub(super) size: usize,
     state: Mutex<State>,
     /// One for each rank.
     turns: Vec<Condvar>,
 }
 
-struct State {
-    now: Duration,
-    ranks: Vec<Rank>,
-    /// `from * world + to`.
-    streams: Vec<Stream>,
+pub(super) struct State {
+    pub(super) now: Duration,
+    /// All ranks and, behind them, whoever watches over them, if anybody does.
+    pub(super) ranks: Vec<Rank>,
+    /// By generation of the group, `from * size + to`: what was sent in one never arrives in another.
+    pub(super) meshes: BTreeMap<u32, Vec<Stream>>,
+    /// Pairs of ranks between which nothing gets through, the lower one first.
+    cuts: BTreeSet<(usize, usize)>,
     /// The earliest last.
     mishaps: Vec<Mishap>,
     trace: Vec<Entry>,
 }
 
+/// In which order ranks run, and whether somebody watches over them.
 #[derive(Clone, Copy, PartialEq)]
-enum Turn {
+pub(super) enum Order {
+    /// As threads happen to come: correct, but a repeat may differ.
+    Loose,
+    /// By virtual time, lower ranks first.
+    Strict,
+    /// The same, with one more behind the ranks that is no member of any group.
+    Watched,
+}
+
+/// What has become of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fate {
+    /// It was killed.
+    pub is_dead: bool,
+    /// Its thread has ended.
+    pub is_gone: bool,
+    /// It stands still.
+    pub is_stopped: bool,
+    /// It was asked to leave.
+    pub is_asked_to_leave: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Turn {
     /// Has not come yet; only in unordered groups. Time stands still for it, but not for ever.
     Absent,
     /// Nobody waits for it any more, but it may still come.
@@ -50,65 +76,92 @@ enum Turn {
     Gone,
 }
 
-struct Rank {
-    turn: Turn,
+pub(super) struct Rank {
+    pub(super) turn: Turn,
     bells: BinaryHeap<Reverse<Duration>>,
     /// Until when its connection is busy sending, and receiving.
-    sending: Duration,
-    receiving: Duration,
+    pub(super) sending: Duration,
+    pub(super) receiving: Duration,
     stopped_until: Duration,
     slowness: f64,
-    dead: bool,
-}
-
-#[derive(Default)]
-struct Stream {
-    pieces: VecDeque<Piece>,
-    /// Bytes that were sent and not yet read.
-    held: usize,
-    count: u64,
-    last_arrival: Duration,
-    closed: Option<Duration>,
-    cut: bool,
-}
-
-/// Bytes that travel together.
-struct Piece {
-    arrival: Duration,
-    bytes: VecDeque<u8>,
-    /// Nobody sent them, so nobody waits until they are read.
-    forged: bool,
+    pub(super) dead: bool,
+    /// Asked to leave.
+    leaves: bool,
 }
 
 impl World {
-    pub fn new(network: Network, mishaps: &[Mishap], ordered: bool) -> Arc<World> {
-        let turn = if ordered { Turn::Waiting(Duration::ZERO) } else { Turn::Absent };
-        let rank = |_| Rank {
-            turn,
+    pub fn new(network: Network, mishaps: &[Mishap], order: Order) -> Arc<World> {
+        let arrivals: BTreeMap<usize, Duration> = mishaps
+            .iter()
+            .filter_map(|mishap| match mishap.kind {
+                Kind::Join { rank } => Some((rank, mishap.at)),
+                _ => None,
+            })
+            .collect();
+        let size = arrivals.keys().map(|rank| rank + 1).max().unwrap_or(0).max(network.world);
+        let rank = |number: usize| Rank {
+            turn: match (order, arrivals.get(&number)) {
+                (Order::Loose, _) => Turn::Absent,
+                // Whoever joins sleeps until then.
+                (_, Some(at)) if number >= network.world => Turn::Sleeping(*at),
+                (_, None) if number >= network.world && number < size => Turn::Gone,
+                _ => Turn::Waiting(Duration::ZERO),
+            },
             bells: BinaryHeap::new(),
             sending: Duration::ZERO,
             receiving: Duration::ZERO,
             stopped_until: Duration::ZERO,
             slowness: 1.0,
             dead: false,
+            leaves: false,
         };
         let mut mishaps = mishaps.to_vec();
         mishaps.sort_by_key(|mishap| Reverse(mishap.at));
+        let all = size + usize::from(order == Order::Watched);
         let state = State {
             now: Duration::ZERO,
-            ranks: (0..network.world).map(rank).collect(),
-            streams: (0..network.world * network.world).map(|_| Stream::default()).collect(),
+            ranks: (0..all).map(rank).collect(),
+            meshes: BTreeMap::new(),
+            cuts: BTreeSet::new(),
             mishaps,
             trace: Vec::new(),
         };
-        let turns = (0..network.world).map(|_| Condvar::new()).collect();
-        let world = World { network, state: Mutex::new(state), turns };
+        let turns = (0..all).map(|_| Condvar::new()).collect();
+        let world = World { network, size, state: Mutex::new(state), turns };
         world.advance(&mut world.lock());
         Arc::new(world)
     }
 
+    /// Ranks that are there at some time.
     pub fn size(&self) -> usize {
-        self.network.world
+        self.size
+    }
+
+    /// What is simulated.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// What becomes of a rank, apart from its streams.
+    pub fn fate(&self, rank: usize) -> Fate {
+        let state = self.lock();
+        let subject = &state.ranks[rank];
+        Fate {
+            is_dead: subject.dead,
+            is_gone: subject.turn == Turn::Gone,
+            is_stopped: subject.stopped_until > state.now,
+            is_asked_to_leave: subject.leaves,
+        }
+    }
+
+    /// Whether nothing gets through between two ranks.
+    pub fn is_cut(&self, one: usize, other: usize) -> bool {
+        self.lock().is_cut(one, other)
+    }
+
+    /// Ends the wait of a rank at that moment, or the next one that it begins.
+    pub fn ring(&self, rank: usize, at: Duration) {
+        self.lock().ring(rank, at);
     }
 
     pub fn trace(&self) -> Trace {
@@ -116,12 +169,12 @@ impl World {
     }
 
     /// A thread that panicked holds nothing half-changed here: every change under the lock is complete in itself.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state, once it is this rank's turn.
-    fn turn(&self, rank: usize) -> MutexGuard<'_, State> {
+    pub(super) fn turn(&self, rank: usize) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         if matches!(state.ranks[rank].turn, Turn::Absent | Turn::Idle) {
             state.ranks[rank].turn = Turn::Running;
@@ -214,140 +267,65 @@ impl World {
     }
 
     fn befall(&self, state: &mut State, kind: Kind) {
-        let world = self.size();
+        let heard = state.now + self.network.latency;
         match &kind {
             Kind::Kill { rank } => {
                 state.ranks[*rank].dead = true;
-                (0..world).for_each(|peer| self.end(state, *rank, peer));
+                self.end_all(state, *rank, None);
                 state.ring(*rank, state.now);
             }
             Kind::Stop { rank, duration } => state.ranks[*rank].stopped_until = state.now + *duration,
             Kind::Slow { rank, factor } => state.ranks[*rank].slowness *= factor.max(0.0),
             Kind::Cut { one, other } => {
-                state.streams[one * world + other].cut = true;
-                state.streams[other * world + one].cut = true;
+                state.cuts.insert((*one.min(other), *one.max(other)));
             }
             Kind::Garbage { from, to } => {
                 let words = (0..8).flat_map(|word| mix(self.network.seed ^ word).to_le_bytes());
-                self.carry(state, *from, *to, words.collect(), true);
+                if let Some((&generation, _)) = state.meshes.last_key_value() {
+                    self.carry(state, Way { generation, from: *from, to: *to }, words.collect(), true);
+                }
             }
+            // It has slept until now.
+            Kind::Join { .. } => {}
+            Kind::Leave { rank } => state.ranks[*rank].leaves = true,
         }
         state.note(Happening::Mishap(kind));
-    }
-
-    /// Puts bytes on their way.
-    fn carry(&self, state: &mut State, from: usize, to: usize, bytes: VecDeque<u8>, forged: bool) {
-        let transmission = self.network.transmission(bytes.len());
-        let sent = state.ranks[from].sending.max(state.now) + transmission;
-        state.ranks[from].sending = sent;
-        let stream = &mut state.streams[from * self.size() + to];
-        if stream.cut {
-            return;
+        // Whoever watches over the ranks sees to it.
+        if state.ranks.len() > self.size {
+            state.ring(self.size, heard);
         }
-        let delay = self.network.delay(from, to, stream.count);
-        let arrival = (sent + delay).max(state.ranks[to].receiving + transmission).max(stream.last_arrival);
-        stream.count += 1;
-        stream.held += if forged { 0 } else { bytes.len() };
-        stream.last_arrival = arrival;
-        stream.pieces.push_back(Piece { arrival, bytes, forged });
-        state.ranks[to].receiving = arrival;
-        state.ring(to, arrival);
     }
 
-    /// Ends a stream: the other side notices when all that was sent before has arrived.
-    fn end(&self, state: &mut State, from: usize, to: usize) {
-        let stream = &mut state.streams[from * self.size() + to];
-        if from == to || stream.closed.is_some() || stream.cut {
-            return;
-        }
-        let noticed = (state.now + self.network.delay(from, to, stream.count)).max(stream.last_arrival);
-        stream.closed = Some(noticed);
-        state.note(Happening::Closed { from, to });
-        state.ring(to, noticed);
-    }
-
-    pub fn write(&self, from: usize, to: usize, bytes: &[u8]) -> io::Result<usize> {
-        let mut state = self.turn(from);
-        let stream = &state.streams[from * self.size() + to];
-        let deaf = state.streams[to * self.size() + from].closed.is_some_and(|closed| closed <= state.now);
-        if stream.closed.is_some() || deaf || state.ranks[from].dead {
-            return Err(ErrorKind::BrokenPipe.into());
-        }
-        let count = bytes.len().min(WINDOW.saturating_sub(stream.held));
-        if count == 0 {
-            return Err(ErrorKind::WouldBlock.into());
-        }
-        let checksum = crc32c::crc32c(&bytes[..count]);
-        state.note(Happening::Sent { from, to, bytes: count, checksum });
-        self.carry(&mut state, from, to, bytes[..count].iter().copied().collect(), false);
-        Ok(count)
-    }
-
-    pub fn read(&self, from: usize, to: usize, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut state = self.turn(to);
-        let (now, dead) = (state.now, state.ranks[to].dead);
-        let stream = &mut state.streams[from * self.size() + to];
-        let Some(piece) = stream.pieces.front_mut().filter(|piece| piece.arrival <= now) else {
-            let ended = dead || stream.closed.is_some_and(|closed| closed <= now && stream.pieces.is_empty());
-            return if ended { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
-        };
-        let count = io::Read::read(&mut piece.bytes, buffer)?;
-        stream.held -= if piece.forged { 0 } else { count };
-        if piece.bytes.is_empty() {
-            stream.pieces.pop_front();
-        }
-        let room = now + self.network.latency;
-        state.ring(from, room);
-        Ok(count)
-    }
-
-    /// All that a stream still holds, arrived or not.
-    pub fn unread(&self, from: usize, to: usize) -> Vec<u8> {
-        let state = self.turn(to);
-        let pieces = state.streams[from * self.size() + to].pieces.iter();
-        pieces.flat_map(|piece| piece.bytes.iter().copied()).collect()
-    }
-
-    pub fn is_drained(&self, from: usize, to: usize) -> bool {
-        let state = self.turn(from);
-        self.network.buffered || state.streams[from * self.size() + to].held == 0
-    }
-
-    pub fn has_hung_up(&self, peer: usize, rank: usize) -> bool {
-        let state = self.turn(rank);
-        let closed = state.streams[peer * self.size() + rank].closed;
-        peer != rank && closed.is_some_and(|closed| closed <= state.now)
-    }
-
-    pub fn close(&self, from: usize, to: usize) {
-        let mut state = self.turn(from);
-        self.end(&mut state, from, to);
-    }
-
-    /// A rank's transport is gone, and with it all its streams.
+    /// A rank is gone, and with it all its streams.
     pub fn leave(&self, rank: usize) {
         let mut state = self.turn(rank);
-        (0..self.size()).for_each(|peer| self.end(&mut state, rank, peer));
+        if rank < self.size {
+            self.end_all(&mut state, rank, None);
+        }
         state.ranks[rank].turn = Turn::Gone;
+        if state.ranks.len() > self.size {
+            let heard = state.now + self.network.latency;
+            state.ring(self.size, heard);
+        }
         self.advance(&mut state);
-    }
-
-    pub fn inject(&self, from: usize, to: usize, bytes: &[u8]) {
-        self.carry(&mut self.lock(), from, to, bytes.iter().copied().collect(), true);
     }
 }
 
 impl State {
+    pub(super) fn is_cut(&self, one: usize, other: usize) -> bool {
+        self.cuts.contains(&(one.min(other), one.max(other)))
+    }
+
     fn is_anyone_absent(&self) -> bool {
         self.ranks.iter().any(|rank| rank.turn == Turn::Absent)
     }
 
-    fn note(&mut self, happening: Happening) {
+    pub(super) fn note(&mut self, happening: Happening) {
         self.trace.push(Entry { time: self.now, happening });
     }
 
     /// Something will have happened to one of a rank's streams at that moment.
-    fn ring(&mut self, rank: usize, at: Duration) {
+    pub(super) fn ring(&mut self, rank: usize, at: Duration) {
         let rank = &mut self.ranks[rank];
         rank.bells.push(Reverse(at));
         if let Turn::Waiting(until) = &mut rank.turn {

@@ -1,0 +1,267 @@
+//! Who is lost, whether the job goes on, and who the next group is: all that is heard of the ranks, and the rules.
+//!
+//! Pure: it hears what ranks say and what becomes of their connections, is told the time, and answers with rulings.
+//! Whoever holds the coordinator's role carries them out, on real connections (`coordinator`) or on simulated ones
+//! (`engine::simulated`).
+
+use crate::inquest::{Evidence, Inquest, PATIENCE, blames_other};
+use crate::membership::{Formed, Limits, Membership, Order};
+use crate::rendezvous::message::Control;
+use crate::rendezvous::welcome;
+use crate::watch::Watch;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use thalweg_core::event::{Phase, Pulse};
+use thalweg_core::{Culprit, Error};
+
+/// Times in a row that a rank's connections may break without a step in between before it is given up.
+const STRIKES: u32 = 3;
+
+/// What the job asks for.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Whether the others go on when one is lost.
+    pub elastic: bool,
+    /// How many there must and may be, and how long to wait for them.
+    pub limits: Limits,
+    /// The longest a rank may hold up a step.
+    pub step_deadline: Duration,
+    /// The longest the others wait for a rank that reads data or files.
+    pub prepare_deadline: Duration,
+    /// The wall-clock time, in seconds, at which the time that is passed in began.
+    pub epoch: f64,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub enum Ruling {
+    /// Nobody speaks to this rank any more.
+    Dismiss(usize),
+    /// Tell the members that this generation is over, and why.
+    Interrupt(u32, Box<Error>),
+    /// Ask the members to report at the next boundary of steps.
+    Pause,
+    /// Tell these members that they are the group, and who was lost before.
+    Form(Formed, Vec<Culprit>),
+    /// The job is over, for all.
+    Abort(Box<Error>),
+}
+
+/// All that is known of a group.
+pub struct Judgement {
+    rules: Rules,
+    /// Who belongs to it.
+    pub membership: Membership,
+    /// What its ranks do.
+    pub watch: Watch,
+    /// What speaks against whom.
+    pub inquest: Inquest,
+    /// Who was lost since the last group, and how.
+    lost: Vec<Culprit>,
+    /// How often a rank's connections broke at a step.
+    strikes: BTreeMap<usize, (u64, u32)>,
+}
+
+impl Judgement {
+    /// Over these ranks, after that generation (0: there was none yet), before which those were `lost`; the job began
+    /// with so many.
+    pub fn new(
+        rules: Rules,
+        expected: &[usize],
+        after: u32,
+        lost: &[usize],
+        world: usize,
+        now: Duration,
+    ) -> Judgement {
+        Judgement {
+            membership: Membership::new(expected.iter().copied(), after, rules.limits, now),
+            watch: Watch::new(world, rules.step_deadline, rules.step_deadline, rules.prepare_deadline),
+            inquest: Inquest::new(world, PATIENCE),
+            lost: lost.iter().map(|rank| welcome::ended(*rank)).collect(),
+            strikes: BTreeMap::new(),
+            rules,
+        }
+    }
+
+    /// A rank says something.
+    pub fn hear(&mut self, number: usize, said: Control, now: Duration) -> Vec<Ruling> {
+        match said {
+            Control::Pulse(pulse) => {
+                self.inquest.see(number, pulse.clone());
+                if self.membership.has(number) {
+                    self.watch.heard(number, now, pulse);
+                }
+                Vec::new()
+            }
+            Control::Witness(error, pulse) => {
+                self.inquest.hear(now, Evidence::Lost { rank: number, error: *error, pulse });
+                Vec::new()
+            }
+            Control::Report(after, standing, pulse) => {
+                self.see_waiting(&pulse);
+                let orders = self.membership.report(number, after, standing, now);
+                self.rule(orders, now)
+            }
+            Control::Failed(error, pulse) => {
+                let mut rulings = vec![self.dismiss(number)];
+                if self.rules.elastic && blames_other(number, &error) {
+                    // It could not wait for the next group: for the others it is lost.
+                    rulings.extend(self.judge(Evidence::Vanished { rank: number, pulse }, now, now));
+                } else {
+                    self.inquest.hear(now, Evidence::Failed { rank: number, error: *error, pulse });
+                }
+                rulings
+            }
+            Control::Leave | Control::Goodbye => {
+                let mut rulings = vec![self.dismiss(number)];
+                let orders = self.membership.leave(number, said == Control::Goodbye, now);
+                rulings.extend(self.rule(orders, now));
+                rulings
+            }
+            Control::Interrupt(..) | Control::Roster(_) | Control::Abort(_) => Vec::new(),
+        }
+    }
+
+    /// What a rank was in when it had to leave it is where the others waited for those who were lost.
+    pub fn see_waiting(&mut self, pulse: &Pulse) {
+        if pulse.phase != Phase::Exchanging {
+            return;
+        }
+        for culprit in &mut self.lost {
+            if culprit.step.is_none_or(|step| step <= pulse.step) {
+                (culprit.step, culprit.operation) = (Some(pulse.step), Some(pulse.name.clone()));
+            }
+        }
+    }
+
+    fn dismiss(&mut self, number: usize) -> Ruling {
+        self.watch.dismiss(number);
+        Ruling::Dismiss(number)
+    }
+
+    /// A rank's connection was `seen` to close.
+    pub fn close(&mut self, number: usize, seen: Duration, now: Duration) -> Vec<Ruling> {
+        let pulse = self.watch.last(number).cloned().unwrap_or_default();
+        let mut rulings = vec![self.dismiss(number)];
+        if self.membership.generation() == 0 {
+            // It may come again: the rendezvous has its own deadline, and the launcher knows whether it died.
+            self.membership.expect(number);
+        } else if self.membership.has(number) {
+            rulings.extend(self.judge(Evidence::Vanished { rank: number, pulse }, seen, now));
+        } else {
+            let _ = self.membership.lose(number, now);
+        }
+        rulings
+    }
+
+    /// Evidence that a rank is lost: the others go on without it at once, or it joins the rest of the evidence.
+    fn judge(&mut self, evidence: Evidence, seen: Duration, now: Duration) -> Vec<Ruling> {
+        let rank = match &evidence {
+            Evidence::Vanished { rank, .. }
+            | Evidence::Silent { rank, .. }
+            | Evidence::Stuck { rank, .. }
+                if self.rules.elastic =>
+            {
+                *rank
+            }
+            _ => {
+                self.inquest.hear(now, evidence);
+                return Vec::new();
+            }
+        };
+        let mut culprit =
+            self.inquest.explain(&evidence).culprit.map_or_else(Culprit::default, |culprit| *culprit);
+        culprit.detect_s = Some(match &evidence {
+            Evidence::Silent { seconds, .. } => *seconds,
+            Evidence::Stuck { pulse, .. } => pulse.since,
+            _ => now.saturating_sub(seen).as_secs_f64(),
+        });
+        culprit.noticed = Some(self.rules.epoch + now.as_secs_f64());
+        self.lose(rank, culprit, now)
+    }
+
+    /// A rank is lost, and it is known how.
+    pub fn lose(&mut self, number: usize, culprit: Culprit, now: Duration) -> Vec<Ruling> {
+        let mut rulings = vec![self.dismiss(number)];
+        self.lost.push(culprit);
+        let orders = self.membership.lose(number, now);
+        rulings.extend(self.rule(orders, now));
+        rulings
+    }
+
+    /// What is due without anybody saying anything.
+    pub fn look_after(&mut self, now: Duration) -> Vec<Ruling> {
+        let mut rulings = Vec::new();
+        if !self.inquest.is_settled()
+            && let Some(evidence) = self.watch.verdict(now)
+        {
+            rulings.extend(self.judge(evidence, now, now));
+        }
+        if let Some(error) = self.inquest.conclude(now) {
+            rulings.extend(self.conclude(error, now));
+        }
+        let orders = self.membership.settle(now);
+        rulings.extend(self.rule(orders, now));
+        rulings
+    }
+
+    /// All the evidence, weighed: the job is over, or only what connected its ranks is broken.
+    fn conclude(&mut self, error: Error, now: Duration) -> Vec<Ruling> {
+        let accused = error.culprit.as_ref().map(|culprit| culprit.rank);
+        let own_words = self.inquest.has_own_words();
+        match accused {
+            Some(number) if self.rules.elastic && !own_words => {
+                self.inquest.forget();
+                if !self.membership.has(number) || !self.membership.is_working() {
+                    // It is gone, or others have come to a boundary already where they meet anew: nobody is to blame, but
+                    // whoever still waits must not go on doing so.
+                    let orders = self.membership.break_up(now);
+                    return self.rule(orders, now);
+                }
+                let step = error.culprit.as_ref().and_then(|culprit| culprit.step).unwrap_or(0);
+                let strikes = self.strikes.entry(number).or_insert((step, 0));
+                *strikes = if strikes.0 == step { (step, strikes.1 + 1) } else { (step, 1) };
+                let mut culprit = error.culprit.map_or_else(Culprit::default, |culprit| *culprit);
+                culprit.noticed = Some(self.rules.epoch + now.as_secs_f64());
+                if strikes.1 > STRIKES {
+                    return self.lose(number, culprit, now);
+                }
+                self.lost.push(culprit);
+                let orders = self.membership.break_up(now);
+                self.rule(orders, now)
+            }
+            _ => vec![Ruling::Abort(Box::new(error))],
+        }
+    }
+
+    /// What the membership's orders come to.
+    pub fn rule(&mut self, orders: Vec<Order>, now: Duration) -> Vec<Ruling> {
+        let rule = |order| match order {
+            Order::Interrupt(generation) => {
+                self.inquest.forget();
+                Ruling::Interrupt(generation, Box::new(welcome::interruption(self.lost.last())))
+            }
+            Order::Pause => Ruling::Pause,
+            Order::Form(formed) => self.form(formed, now),
+            Order::GiveUp { present } => {
+                Ruling::Abort(Box::new(welcome::too_few(present, self.rules.limits, &self.lost)))
+            }
+        };
+        orders.into_iter().map(rule).collect()
+    }
+
+    fn form(&mut self, formed: Formed, now: Duration) -> Ruling {
+        // One that was lost while the others had left their operations already was waited for in none but this.
+        let positions = formed.members.values().filter_map(|standing| standing.position);
+        let step = positions.map(|position| position.step).max();
+        let told = self.lost.iter().find_map(|culprit| culprit.operation.clone());
+        for culprit in self.lost.iter_mut().filter(|culprit| culprit.operation.is_none()) {
+            culprit.operation = told.clone().or_else(|| Some("forming of the group".into()));
+            culprit.step = culprit.step.or(step).or(Some(0));
+        }
+        // What was heard so far is about the group that is over: ranks speak before they report.
+        self.inquest.forget();
+        formed.members.keys().for_each(|number| self.watch.expect(*number, now, Phase::Preparing));
+        Ruling::Form(formed, std::mem::take(&mut self.lost))
+    }
+}

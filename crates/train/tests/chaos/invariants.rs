@@ -1,0 +1,165 @@
+//! What holds after every run, whatever befell it.
+
+use crate::job::{EPOCHS, Finished, Run};
+use crate::schedule::Schedule;
+use std::collections::{BTreeMap, BTreeSet};
+use thalweg_comm::transport::sim::Kind as What;
+use thalweg_core::event::{Event, Outcome};
+use thalweg_core::{Error, Kind};
+
+/// Of the final loss, against a run without faults: sums are made of other parts, so they are rounded otherwise.
+const TOLERANCE: f64 = 1e-4;
+
+/// What a run shows, for those who count.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    pub faults: u64,
+    pub generations: u64,
+    pub redone: u64,
+    /// Whether anybody was left to finish the job.
+    pub finished: bool,
+    pub loss_difference: f64,
+}
+
+/// Everything that must hold; the first thing that does not, in words.
+pub fn check(schedule: &Schedule, run: &Run, expected_loss: f64) -> Result<Figures, String> {
+    let finished = check_ends(schedule, run)?;
+    let (generations, redone) = check_generations(schedule, run)?;
+    let mut figures = Figures {
+        faults: schedule.mishaps.len() as u64,
+        generations,
+        redone,
+        finished: !finished.is_empty(),
+        ..Figures::default()
+    };
+    if finished.is_empty() {
+        return Ok(figures);
+    }
+    check_audits(run)?;
+    let first = finished[0].1;
+    if let Some((rank, _)) = finished.iter().find(|(_, other)| other.parameters != first.parameters) {
+        return Err(format!("ranks {} and {rank} ended with different parameters", finished[0].0));
+    }
+    let loss = run.last("loss").ok_or("nobody told the end")?;
+    figures.loss_difference = (loss - expected_loss).abs();
+    if figures.loss_difference > TOLERANCE * expected_loss {
+        return Err(format!("the final loss is {loss}, without faults {expected_loss}"));
+    }
+    Ok(figures)
+}
+
+/// Every rank ended as it should: it finished, left, or was lost to something that befell it. Those who finished, with
+/// what they came to.
+fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a Finished)>, String> {
+    let mut finished = Vec::new();
+    for (rank, ended) in run.ended.iter().enumerate() {
+        match &ended.result {
+            Ok(end) if left(run).contains(&rank) => {
+                if !schedule.befell(|kind| *kind == What::Leave { rank }) {
+                    return Err(format!("rank {rank} left and was not asked to: {end:?}"));
+                }
+            }
+            Ok(end) => finished.push((rank, end)),
+            Err(error) => check_error(schedule, rank, error)?,
+        }
+    }
+    let outcomes: BTreeSet<&str> = finished.iter().map(|(_, end)| outcome(end.outcome)).collect();
+    let everybody_left =
+        finished.iter().all(|(rank, _)| schedule.befell(|kind| *kind == What::Leave { rank: *rank }));
+    match outcomes.into_iter().collect::<Vec<_>>()[..] {
+        ["completed"] | [] => Ok(finished),
+        // The last ones were asked to leave: that is a stop.
+        ["interrupted"] if everybody_left => Ok(Vec::new()),
+        ref others => Err(format!("ranks ended differently: {others:?}")),
+    }
+}
+
+fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed => "completed",
+        Outcome::Interrupted => "interrupted",
+        _ => "otherwise",
+    }
+}
+
+/// Who left in good order.
+pub fn left(run: &Run) -> BTreeSet<usize> {
+    let left = run.events().filter_map(|event| match event {
+        Event::Regrouped { left, .. } => Some(left.iter().copied()),
+        _ => None,
+    });
+    left.flatten().collect()
+}
+
+/// Whether a rank may end like this.
+fn check_error(schedule: &Schedule, rank: usize, error: &Error) -> Result<(), String> {
+    let held_up = |kind: &What| match kind {
+        What::Stop { rank: stopped, .. } => *stopped == rank,
+        What::Cut { one, other } => *one == rank || *other == rank,
+        _ => false,
+    };
+    let words = &error.message;
+    let right = match error.kind {
+        Kind::RankFailed if words.ends_with("was killed") => {
+            schedule.befell(|kind| *kind == What::Kill { rank })
+        }
+        Kind::RankFailed if words.contains("was given up") => schedule.befell(held_up),
+        Kind::Rendezvous => rank >= schedule.world && words.contains("cannot join"),
+        _ => false,
+    };
+    if right { Ok(()) } else { Err(format!("rank {rank} ended with {error:?}")) }
+}
+
+/// Generations grow; who is in none any more was named; at most one step is done again for each fault. Returns how many
+/// generations there were and how many steps were done again.
+fn check_generations(schedule: &Schedule, run: &Run) -> Result<(u64, u64), String> {
+    let mut groups: BTreeMap<u32, (&[usize], u64)> = BTreeMap::new();
+    let mut named: BTreeSet<usize> = BTreeSet::new();
+    for ended in &run.ended {
+        let mut last = 0;
+        for event in &ended.events {
+            let Event::Regrouped { generation, members, lost, left, steps_redone, .. } = event else {
+                continue;
+            };
+            if *generation <= last || groups.contains_key(generation) {
+                return Err(format!("generation {generation} came after {last}, or twice"));
+            }
+            last = *generation;
+            if *steps_redone > 1 {
+                return Err(format!("{steps_redone} steps redone in generation {generation}"));
+            }
+            groups.insert(*generation, (members, *steps_redone));
+            named.extend(lost.iter().map(|culprit| culprit.rank).chain(left.iter().copied()));
+        }
+    }
+    let redone: u64 = groups.values().map(|(_, redone)| redone).sum();
+    if redone > schedule.mishaps.len() as u64 {
+        return Err(format!("{redone} steps redone for {} faults", schedule.mishaps.len()));
+    }
+    let first: Vec<usize> = (0..schedule.world).collect();
+    let mut before: &[usize] = &first;
+    for (members, _) in groups.values() {
+        // Some may have finished while others were lost at the very end.
+        let finished = |rank: usize| run.ended[rank].result.is_ok();
+        let stays = |rank: usize| members.contains(&rank) || named.contains(&rank) || finished(rank);
+        if let Some(rank) = before.iter().find(|rank| !stays(**rank)) {
+            return Err(format!("rank {rank} is missing from {members:?}, and nobody says why"));
+        }
+        before = members;
+    }
+    Ok((groups.len() as u64 + 1, redone))
+}
+
+/// Every row exactly once in every epoch.
+fn check_audits(run: &Run) -> Result<(), String> {
+    let mut epochs = BTreeSet::new();
+    for event in run.events() {
+        let Event::Epoch { epoch, audit, .. } = event else { continue };
+        if audit.missed + audit.repeated > 0 || audit.once != audit.expected {
+            return Err(format!("epoch {epoch}: {audit:?}"));
+        }
+        epochs.insert(*epoch);
+    }
+    let all: BTreeSet<u64> = (0..EPOCHS).collect();
+    if epochs == all { Ok(()) } else { Err(format!("only epochs {epochs:?} were audited")) }
+}

@@ -1,0 +1,192 @@
+//! The job that is trained under faults: small, but all of it real.
+
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+use thalweg_cluster::engine::simulated;
+use thalweg_cluster::engine::threads::Ended;
+use thalweg_cluster::judgement::Rules;
+use thalweg_cluster::membership::Limits;
+use thalweg_comm::transport::sim::{Mishap, Network, Trace};
+use thalweg_core::batch::Targets;
+use thalweg_core::event::{Event, Outcome};
+use thalweg_core::model::Hooks;
+use thalweg_core::spec::Layers;
+use thalweg_core::{Batch, Job, JobSpec, Layout, Model, Result, Rng, Schema, Tally};
+use thalweg_data::Data;
+use thalweg_graph::{Network as Net, Options, Team};
+use thalweg_train::{Assignment, Recipe};
+
+use crate::schedule::STEP_DEADLINE;
+
+/// Few rows to train on, and so many to validate on that every rank has a block of them.
+const ROWS: usize = 448;
+const VALIDATION: f64 = 0.86;
+const WIDTH: usize = 4;
+pub const EPOCHS: u64 = 10;
+
+/// What a rank's program comes to: how it ended, and the parameters it saw last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    pub outcome: Outcome,
+    pub parameters: Vec<u32>,
+}
+
+/// What came of a run.
+pub struct Run {
+    pub ended: Vec<Ended<Finished>>,
+    pub trace: Trace,
+}
+
+impl Run {
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.ended.iter().flat_map(|ended| &ended.events)
+    }
+
+    /// Loss and accuracy in the end.
+    pub fn last(&self, metric: &str) -> Option<f64> {
+        self.events().find_map(|event| match event {
+            Event::Done { last, .. } => last.get(metric).copied(),
+            _ => None,
+        })
+    }
+
+    pub fn duration(&self) -> Duration {
+        self.trace.entries.last().map_or(Duration::ZERO, |entry| entry.time)
+    }
+}
+
+/// Sums differ by rounding from world to world.
+static ORDINARY: LazyLock<JobSpec> = LazyLock::new(|| job("train.reproducible=false"));
+/// They do not.
+static REPRODUCIBLE: LazyLock<JobSpec> = LazyLock::new(|| job("train.reproducible=true"));
+
+fn job(more: &str) -> JobSpec {
+    let mut layers = Layers::default();
+    let epochs = format!("train.epochs={EPOCHS}");
+    for setting in [
+        more,
+        "model.layers=['dense 6 tanh', 'dense auto']",
+        "train.global_batch=12",
+        "train.optimizer={kind='momentum', lr=0.3}",
+        "engine.threads=1",
+        "engine.workers=4",
+        "fault.checkpoint_every=0",
+        &epochs,
+    ] {
+        layers.add_assignment(setting).unwrap();
+    }
+    Job::resolve(layers).unwrap().spec
+}
+
+/// Points, and on which side of a bent surface they are.
+static POINTS: LazyLock<(Vec<f32>, Vec<u32>)> = LazyLock::new(|| {
+    let mut random = Rng::keyed(5, "points", &[]);
+    let features: Vec<f32> = (0..ROWS * WIDTH).map(|_| random.below(2001) as f32 / 1000.0 - 1.0).collect();
+    let side = |point: &[f32]| u32::from(point[0] + point[1] * point[1] > 0.3 + point[2] / 2.0);
+    let classes = features.chunks(WIDTH).map(side).collect();
+    (features, classes)
+});
+
+/// The parameters a rank has validated last.
+type Seen = Arc<Mutex<Vec<u32>>>;
+
+struct Points {
+    job: &'static JobSpec,
+    seen: Seen,
+}
+
+impl Recipe for Points {
+    fn data(&self, job: &JobSpec) -> Result<Data> {
+        let (features, classes) = POINTS.clone();
+        Data::in_memory(WIDTH, features, Targets::Classes(classes), VALIDATION, job.train.seed)
+    }
+
+    fn model(&self, schema: &Schema, team: &Arc<Team>) -> Result<Box<dyn Model>> {
+        let net = Net::for_schema(&self.job.model.layers, schema, Options::of(self.job))?;
+        Ok(Box::new(Observed { net: net.with_team(Arc::clone(team)), seen: Arc::clone(&self.seen) }))
+    }
+}
+
+/// A network that remembers what it was evaluated at.
+struct Observed {
+    net: Net,
+    seen: Seen,
+}
+
+impl Model for Observed {
+    fn layout(&self) -> &Layout {
+        self.net.layout()
+    }
+    fn initialize(&self, seed: u64, parameters: &mut [f32]) {
+        self.net.initialize(seed, parameters);
+    }
+    fn gradient(
+        &mut self,
+        parameters: &[f32],
+        batch: &Batch,
+        scale: f32,
+        gradient: &mut [f32],
+        hooks: &mut dyn Hooks,
+    ) -> Result<Tally> {
+        self.net.gradient(parameters, batch, scale, gradient, hooks)
+    }
+    fn evaluate(&mut self, parameters: &[f32], batch: &Batch) -> Result<Tally> {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) =
+            parameters.iter().map(|value| value.to_bits()).collect();
+        self.net.evaluate(parameters, batch)
+    }
+    fn predict(&mut self, parameters: &[f32], batch: &Batch, outputs: &mut Vec<f32>) -> Result<()> {
+        self.net.predict(parameters, batch, outputs)
+    }
+    fn flops_per_row(&self) -> u64 {
+        self.net.flops_per_row()
+    }
+}
+
+/// Trains on that many simulated ranks while this befalls them. `prologue` runs on every rank's thread first.
+pub fn run(seed: u64, world: usize, mishaps: &[Mishap], prologue: impl Fn() + Sync) -> Run {
+    run_job(&ORDINARY, seed, world, mishaps, prologue)
+}
+
+/// The same with sums that do not depend on the world.
+pub fn run_reproducible(seed: u64, world: usize, mishaps: &[Mishap]) -> Run {
+    run_job(&REPRODUCIBLE, seed, world, mishaps, || ())
+}
+
+fn run_job(
+    job: &'static JobSpec,
+    seed: u64,
+    world: usize,
+    mishaps: &[Mishap],
+    prologue: impl Fn() + Sync,
+) -> Run {
+    let folder = folder();
+    // Steps of some milliseconds, so that there is a moment for everything.
+    let network = Network {
+        latency: Duration::from_micros(500),
+        jitter: 0.5,
+        speed: 1e7,
+        ..Network::ordinary(world, seed)
+    };
+    let rules = Rules {
+        elastic: true,
+        limits: Limits { least: 1, most: 64, patience: 10 * STEP_DEADLINE },
+        step_deadline: STEP_DEADLINE,
+        prepare_deadline: 2 * STEP_DEADLINE,
+        epoch: 0.0,
+    };
+    let (ended, trace) = simulated::simulate(network, mishaps, &rules, |rank| {
+        prologue();
+        let recipe = Points { job, seen: Seen::default() };
+        let assignment = Assignment { job, recipe: &recipe, folder: folder.path(), resume: false };
+        let outcome = thalweg_train::run(rank, &assignment, None)?;
+        let parameters = recipe.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(Finished { outcome, parameters })
+    });
+    Run { ended, trace }
+}
+
+/// Where nothing has to wait for a disk, if there is such a place.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
