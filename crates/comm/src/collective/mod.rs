@@ -15,7 +15,7 @@
 //! | all-to-all     | [`pairwise`]                                                                              |
 //! | barrier        | [`doubling`]                                                                              |
 //!
-//! [`gather`] is apart from it: small byte strings of different lengths, directly between all ranks.
+//! [`native`] is apart from it: the all-reduce of a transport that has one; a [`Method`] is either. So is [`gather`]: small byte strings of different lengths, directly between all ranks.
 
 pub mod algorithm;
 pub mod binomial;
@@ -28,6 +28,8 @@ pub mod fold;
 pub mod gather;
 pub mod halving;
 pub mod hierarchical;
+pub mod method;
+pub mod native;
 pub mod operation;
 pub mod operator;
 pub mod pairwise;
@@ -38,6 +40,7 @@ pub use algorithm::Algorithm;
 pub use executor::Executor;
 pub use flight::Flight;
 pub use gather::{all_gather, barrier, broadcast, broadcast_into};
+pub use method::Method;
 pub use operation::{Operation, Progress};
 pub use operator::{Element, Max, Min, Operator, Sum};
 pub use schedule::{Action, Chunks, Cost, ReceiveChunks, Schedule, SendChunks, Step, chunk_range};

@@ -176,7 +176,7 @@ impl Link for Duplex {
         Ok(self.incoming.lock().bytes.iter().copied().collect())
     }
 
-    fn is_drained(&self) -> bool {
+    fn is_drained(&mut self) -> bool {
         self.outgoing.lock().bytes.is_empty()
     }
 

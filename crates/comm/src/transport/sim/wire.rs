@@ -51,7 +51,7 @@ impl Link for SimLink {
         Ok(self.world.unread(self.peer, self.rank))
     }
 
-    fn is_drained(&self) -> bool {
+    fn is_drained(&mut self) -> bool {
         self.world.is_drained(self.rank, self.peer)
     }
 
