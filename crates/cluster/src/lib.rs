@@ -24,4 +24,5 @@ pub use beacon::Beacon;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, share};
+pub use thalweg_comm::collective::Method;
 pub use thalweg_comm::linux;

@@ -7,7 +7,7 @@ use crate::beacon::Beacon;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
-use thalweg_comm::collective::{Algorithm, Executor, Schedule, Sum, doubling, gather};
+use thalweg_comm::collective::{Algorithm, Executor, Method, Schedule, Sum, doubling, gather, native};
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
@@ -39,7 +39,7 @@ pub struct Parts {
     pub hosts: Vec<String>,
     /// The ranks it shares memory with, by rank; empty if it shares none.
     pub neighbours: Neighbours,
-    /// What carries its bytes: `shm`, `tcp`, both, or something for ranks that are threads.
+    /// What carries its bytes: `shm`, `tcp`, both, `mpi`, or something for ranks that are threads.
     pub carrier: &'static str,
     /// Generation of the group.
     pub generation: u32,
@@ -56,8 +56,8 @@ pub struct Rank {
     pub(crate) parts: Parts,
     /// Its letters, if its program writes any.
     pub(crate) post: Option<Post>,
-    /// How an all-reduce is carried out.
-    schedule: Schedule,
+    /// How an all-reduce is carried out; without a schedule by the transport itself.
+    schedule: Option<Schedule>,
     executor: Executor,
     operation: u64,
     step: u64,
@@ -75,7 +75,7 @@ impl Rank {
         parts.beacon.attach(parts.transport.abort_handle());
         let rank = parts.transport.rank();
         let host = parts.hosts.get(rank).cloned().unwrap_or_default();
-        let schedule = Algorithm::Ring.all_reduce(rank, &host_numbers(&parts));
+        let schedule = Some(Algorithm::Ring.all_reduce(rank, &host_numbers(&parts)));
         let account = RankReport { rank, host, transport: parts.carrier.into(), ..RankReport::default() };
         let rank = Rank {
             parts,
@@ -199,8 +199,18 @@ impl Rank {
     }
 
     /// From now on all-reduces are carried out this way. All ranks must say the same.
-    pub fn exchange_by(&mut self, algorithm: Algorithm) {
-        self.schedule = algorithm.all_reduce(self.index(), &host_numbers(&self.parts));
+    pub fn exchange_by(&mut self, method: Method) {
+        self.schedule = match method {
+            Method::Schedule(algorithm) => {
+                Some(algorithm.all_reduce(self.index(), &host_numbers(&self.parts)))
+            }
+            Method::Native => None,
+        };
+    }
+
+    /// What an all-reduce of so many bytes is carried out by where nobody chooses.
+    pub fn choose_method(&self, bytes: usize) -> Method {
+        Method::choose(self.parts.transport.adds_up(), bytes, self.world())
     }
 
     /// Adds up a buffer over all ranks, in place; every rank gets the same bits.
@@ -209,7 +219,11 @@ impl Rank {
             return Ok(Duration::ZERO);
         }
         self.operate("all-reduce", name, |rank, tag, deadline| {
-            rank.executor.run(&rank.schedule, rank.parts.transport.as_mut(), tag, buffer, &Sum, deadline)
+            let transport = rank.parts.transport.as_mut();
+            match &rank.schedule {
+                Some(schedule) => rank.executor.run(schedule, transport, tag, buffer, &Sum, deadline),
+                None => native::all_reduce(transport, tag, buffer, deadline),
+            }
         })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::folder::Choice;
 use crate::launch;
+use crate::preflight;
 use crate::recipe::{JobRecipe, OwnRecipe};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -162,6 +163,7 @@ impl Trainer {
             self.adopt_world(place);
         }
         let job = Job::resolve(std::mem::take(&mut self.layers))?;
+        preflight::check_carrier(&job.spec, place.as_ref())?;
         self.recipe.from_job = Some(JobRecipe::new(&job.spec));
         match place {
             None => launch::as_launcher(&self, &job),

@@ -3,7 +3,7 @@
 use crate::centralized::{allreduce, parameter_server, single};
 use crate::decentralized::gosgd;
 use crate::worker::Worker;
-use thalweg_cluster::Algorithm;
+use thalweg_cluster::{Method, Rank};
 use thalweg_core::JobSpec;
 use thalweg_core::Result;
 use thalweg_core::spec::strategy::Exchange;
@@ -21,15 +21,15 @@ pub fn program(job: &JobSpec) -> Program {
     }
 }
 
-/// The schedule an exchange of so many bytes uses: what the job says, or the choice of a fixed table. It depends on
-/// nothing but the job and the model, which all ranks have agreed on; it is part of the report, so that a run can be
-/// repeated. Nothing if nothing is exchanged.
-pub fn algorithm(job: &JobSpec, bytes: usize, workers: usize) -> Option<Algorithm> {
+/// The way an exchange of so many bytes is carried out: what the job says, or the transport's own, or the choice of a fixed
+/// table. It depends on nothing but the job and the model, which all ranks have agreed on; it is part of the report, so that
+/// a run can be repeated. Nothing if nothing is exchanged.
+pub fn method(job: &JobSpec, bytes: usize, rank: &Rank) -> Option<Method> {
     match job.exchange.kind {
         // Gossip, too, adds up when the workers meet.
-        Exchange::Allreduce | Exchange::Gossip if workers > 1 => {
-            let asked = Algorithm::named(job.exchange.algorithm.name());
-            Some(asked.unwrap_or_else(|| Algorithm::choose(bytes, workers)))
+        Exchange::Allreduce | Exchange::Gossip if rank.world() > 1 => {
+            let asked = Method::named(job.exchange.algorithm.name());
+            Some(asked.unwrap_or_else(|| rank.choose_method(bytes)))
         }
         _ => None,
     }
@@ -44,8 +44,8 @@ mod tests {
     #[test]
     fn every_name_of_the_job_is_an_algorithm_but_auto() {
         for (name, _) in strategy::Algorithm::choices() {
-            assert_eq!(Algorithm::named(name).is_none(), *name == "auto", "{name}");
+            assert_eq!(Method::named(name).is_none(), *name == "auto", "{name}");
         }
-        assert_eq!(strategy::Algorithm::choices().len(), Algorithm::ALL.len() + 1);
+        assert_eq!(strategy::Algorithm::choices().len(), Method::all().count() + 1);
     }
 }

@@ -10,7 +10,7 @@ use crate::shared::{Shared, move_statistics};
 use crate::strategy;
 use std::path::Path;
 use std::time::Duration;
-use thalweg_cluster::{Algorithm, Rank};
+use thalweg_cluster::{Method, Rank};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::spec::schedule::Schedule;
 use thalweg_core::spec::strategy::Optimization;
@@ -146,11 +146,11 @@ impl<'a> Worker<'a> {
             folder,
             parts,
         };
-        let algorithm = strategy::algorithm(job, length * size_of::<f32>(), world);
-        if let Some(algorithm) = algorithm {
-            worker.rank.exchange_by(algorithm);
+        let method = strategy::method(job, length * size_of::<f32>(), worker.rank);
+        if let Some(method) = method {
+            worker.rank.exchange_by(method);
         }
-        let name = algorithm.map_or("none", Algorithm::name);
+        let name = method.map_or("none", Method::name);
         worker.announce(if worker.shared.is_some() { "arena" } else { name });
         Ok(worker)
     }

@@ -8,7 +8,7 @@
 use super::join::Joined;
 use super::message::{receive, send};
 use super::timed::Timed;
-use super::{Invitation, ranks};
+use super::{Invitation, mpi, ranks};
 use std::io;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub struct Connected {
     pub transport: Box<dyn Transport>,
     /// Those it shares memory with.
     pub neighbours: Neighbours,
-    /// What carries its bytes: `shm`, `tcp` or `shm+tcp`.
+    /// What carries its bytes: `shm`, `tcp`, `shm+tcp` or `mpi`.
     pub carrier: &'static str,
 }
 
@@ -40,7 +40,10 @@ pub fn settle(
 ) -> Result<Connected> {
     let broken = |error: io::Error| Error::io("cannot set up a connection", &error);
     let mut near = near(invitation, joined);
-    if near.is_empty() {
+    if invitation.carrier == Carrier::Mpi {
+        return mpi::settle(invitation, peers, near.len());
+    }
+    if invitation.carrier == Carrier::Tcp || near.is_empty() {
         let transport = Box::new(Tcp::new(invitation.rank, peers).map_err(broken)?);
         return Ok(Connected { transport, neighbours: Vec::new(), carrier: "tcp" });
     }
@@ -82,10 +85,10 @@ pub fn settle(
     Ok(Connected { transport, neighbours, carrier })
 }
 
-/// The other ranks of this host, if memory is to be shared at all.
+/// The other ranks of this host.
 fn near(invitation: &Invitation, joined: &Joined) -> Vec<usize> {
     let identity = joined.members.get(invitation.rank).and_then(|me| me.identity.as_ref());
-    if invitation.carrier == Carrier::Tcp || identity.is_none() {
+    if identity.is_none() {
         return Vec::new();
     }
     let same = |rank: &usize| joined.members[*rank].identity.as_ref() == identity;

@@ -21,7 +21,7 @@ impl Method {
     }
 
     /// All of them.
-    pub fn all() -> impl Iterator<Item = Method> {
+    pub fn all() -> impl Iterator<Item = Method> + Clone {
         Algorithm::ALL.into_iter().map(Method::Schedule).chain([Method::Native])
     }
 

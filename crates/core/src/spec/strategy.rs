@@ -41,8 +41,8 @@ choice! {
 choice! {
     /// Which schedule carries out an all-reduce.
     Algorithm {
-        /// On one host in shared memory, without messages; else chosen from a fixed table by size and number of workers.
-        /// The report records it.
+        /// On one host in shared memory, without messages; on mpi `native`; else chosen from a fixed table by size and
+        /// number of workers. The report records it.
         Auto = "auto",
         /// Around a ring in 2 (n - 1) steps; each worker sends 2 (n - 1) / n of the bytes.
         Ring = "ring",
@@ -56,6 +56,8 @@ choice! {
         Direct = "direct",
         /// A tree within each host, a ring between hosts.
         Hierarchical = "hierarchical",
+        /// The all-reduce of the transport itself: only on mpi.
+        Native = "native",
     }
 }
 
@@ -68,6 +70,8 @@ choice! {
         Shm = "shm",
         /// Tcp between all.
         Tcp = "tcp",
+        /// The MPI of the cluster, between ranks that its mpirun started; in builds with `--features mpi`.
+        Mpi = "mpi",
     }
 }
 
@@ -144,6 +148,13 @@ pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
             format!("`{}` workers are not scheduled `{}`", optimization.name(), scheduling.name()),
         ),
         _ => {}
+    }
+    if spec.exchange.algorithm == Algorithm::Native && spec.exchange.transport != Carrier::Mpi {
+        let reason = format!(
+            "`native` is an all-reduce of the transport itself, and `{}` has none: set strategy.exchange.transport = \"mpi\"",
+            spec.exchange.transport.name()
+        );
+        complain("strategy.exchange.algorithm", reason);
     }
     let probability = spec.exchange.probability;
     if !(probability > 0.0 && probability <= 1.0) {

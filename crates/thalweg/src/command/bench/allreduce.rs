@@ -1,7 +1,7 @@
 //! `thalweg bench allreduce`: how long an all-reduce takes between ranks of this machine.
 //!
-//! The ranks are processes that the local launcher starts from this very command (threads for `mem`), and what is
-//! measured are the calls training makes: schedules of messages, and on `shm`, unless an algorithm is named, sums in
+//! The ranks are processes that the local launcher starts from this very command (threads for `mem`; for `mpi` its mpirun has
+//! started them already), and what is measured are the calls training makes: schedules of messages, and on `shm`, unless an algorithm is named, sums in
 //! place of tensors that live in shared memory (`arena`) and of private ones that pass through it (`arena-copying`). A measurement is the time of the slowest rank from a
 //! barrier on; the median counts. Every rank fills its buffer and checks every element of the result: at each call where
 //! the sum replaces the buffer, at every eighth where it stands beside it and the buffer is still there for the next call.
@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_cluster::engine::environment::{self, Place};
 use thalweg_cluster::engine::local::{self, Ended, Plan};
+use thalweg_cluster::rendezvous::mpi;
 use thalweg_cluster::session::{self, Surroundings, Terms};
-use thalweg_cluster::{Algorithm, Commons, Rank, rank};
+use thalweg_cluster::{Commons, Method, Rank, rank};
 use thalweg_core::spec::nearest;
 use thalweg_core::spec::setting::{Bytes, Setting};
 use thalweg_core::spec::strategy::Carrier;
@@ -24,7 +25,7 @@ use thalweg_core::{Error, Kind, Result};
 /// What `bench allreduce` takes.
 #[derive(Args, Debug)]
 pub struct AllreduceArgs {
-    /// Numbers of ranks
+    /// Numbers of ranks (on mpi mpirun's)
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "2,4,8")]
     ranks: Vec<usize>,
     /// Sizes of the buffer
@@ -54,15 +55,28 @@ enum Connection {
     Tcp,
     /// Threads, connected by memory
     Mem,
+    /// Processes that mpirun has started: mpirun -n 4 thalweg bench allreduce --transport mpi
+    Mpi,
 }
 
-/// An algorithm, or the choice of the table.
+impl Connection {
+    fn name(self) -> &'static str {
+        match self {
+            Connection::Shm => "shm",
+            Connection::Tcp => "tcp",
+            Connection::Mem => "mem",
+            Connection::Mpi => "mpi",
+        }
+    }
+}
+
+/// An algorithm, or the choice that a job would make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Choice(Option<Algorithm>);
+struct Choice(Option<Method>);
 
 fn algorithm(name: &str) -> Result<Choice, String> {
-    let names = || std::iter::once("auto").chain(Algorithm::ALL.map(Algorithm::name));
-    match Algorithm::named(name) {
+    let names = || std::iter::once("auto").chain(Method::all().map(Method::name));
+    match Method::named(name) {
         None if name != "auto" => Err(nearest::unknown("algorithm", name, names())),
         found => Ok(Choice(found)),
     }
@@ -100,7 +114,7 @@ struct Line {
 /// How an all-reduce is carried out.
 enum Means<'a> {
     /// By messages.
-    Messages(Algorithm),
+    Messages(Method),
     /// In place, in shared memory.
     Arena(&'a mut Commons),
     /// By way of shared memory.
@@ -110,7 +124,7 @@ enum Means<'a> {
 impl Means<'_> {
     fn name(&self) -> &'static str {
         match self {
-            Means::Messages(algorithm) => algorithm.name(),
+            Means::Messages(method) => method.name(),
             Means::Arena(_) => "arena",
             Means::Copying(_) => "arena-copying",
         }
@@ -125,16 +139,41 @@ pub fn run(args: &AllreduceArgs) -> Result<()> {
     if args.ranks.contains(&0) {
         return Err(Error::job("--ranks: there is no all-reduce among 0 ranks"));
     }
-    if !args.json {
-        println!("transport  algorithm             ranks       bytes  microseconds       fastest  bus GB/s");
+    if args.algorithm.0 == Some(Method::Native) && args.transport != Connection::Mpi {
+        let name = args.transport.name();
+        return Err(Error::job(format!("--algorithm native: `{name}` has no all-reduce of its own"))
+            .hint("use --transport mpi"));
     }
+    if args.transport == Connection::Mpi {
+        return under_mpirun(args);
+    }
+    print_head(args);
     for &world in &args.ranks {
         match args.transport {
-            Connection::Shm | Connection::Tcp => launch(world)?,
             Connection::Mem => in_threads(args, world)?,
+            _ => launch(world)?,
         }
     }
     Ok(())
+}
+
+fn print_head(args: &AllreduceArgs) {
+    if !args.json {
+        println!("transport  algorithm             ranks       bytes  microseconds       fastest  bus GB/s");
+    }
+}
+
+/// One of the ranks that mpirun has started.
+fn under_mpirun(args: &AllreduceArgs) -> Result<()> {
+    mpi::check(Carrier::Mpi)?;
+    let place = environment::detect(&|name| std::env::var(name).ok())?;
+    let place = place.ok_or_else(|| {
+        Error::job("--transport mpi: MPI's launcher did not start this process").hint(mpi::START_WITH_MPIRUN)
+    })?;
+    if place.rank == 0 {
+        print_head(args);
+    }
+    as_worker(args, &place)
 }
 
 /// The place the launcher gave this process, if it is one of its workers.
@@ -173,7 +212,11 @@ fn as_worker(args: &AllreduceArgs, place: &Place) -> Result<()> {
         step_deadline: DEADLINE,
         join_deadline: DEADLINE,
         prepare_deadline: DEADLINE,
-        carrier: if args.transport == Connection::Tcp { Carrier::Tcp } else { Carrier::Shm },
+        carrier: match args.transport {
+            Connection::Tcp => Carrier::Tcp,
+            Connection::Mpi => Carrier::Mpi,
+            Connection::Shm | Connection::Mem => Carrier::Shm,
+        },
         port: 0,
     };
     let surroundings =
@@ -205,9 +248,9 @@ fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
             report(args, rank, Means::Arena(&mut commons), length)?;
             report(args, rank, Means::Copying(&mut commons), length)?;
         } else {
-            let algorithm = args.algorithm.0.unwrap_or_else(|| Algorithm::choose(bytes, rank.world()));
-            rank.exchange_by(algorithm);
-            report(args, rank, Means::Messages(algorithm), length)?;
+            let method = args.algorithm.0.unwrap_or_else(|| rank.choose_method(bytes));
+            rank.exchange_by(method);
+            report(args, rank, Means::Messages(method), length)?;
         }
     }
     Ok(())
@@ -221,11 +264,7 @@ fn report(args: &AllreduceArgs, rank: &mut Rank, mut means: Means<'_>, length: u
     let microseconds = |seconds: f64| (seconds * 1e8).round() / 1e2;
     let line = Line {
         peer: "thalweg",
-        transport: match args.transport {
-            Connection::Shm => "shm",
-            Connection::Tcp => "tcp",
-            Connection::Mem => "mem",
-        },
+        transport: args.transport.name(),
         algorithm: means.name(),
         n: world,
         bytes,
@@ -343,7 +382,7 @@ mod tests {
         assert_eq!(size("64KiB"), Ok(65536));
         assert!(size("7B").is_err() && size("much").is_err());
         assert_eq!(algorithm("auto"), Ok(Choice(None)));
-        assert_eq!(algorithm("direct"), Ok(Choice(Some(Algorithm::Direct))));
+        assert_eq!(algorithm("direct"), Ok(Choice(Method::named("direct"))));
         assert!(algorithm("rign").unwrap_err().contains("ring"));
     }
 
