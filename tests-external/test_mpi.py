@@ -95,15 +95,16 @@ def process_of(rank, running, seconds=30):
     raise AssertionError(f"no process is rank {rank}{running.so_far()}")
 
 
-def test_a_rank_that_stops_is_named(jobs):
+@pytest.mark.parametrize("end, cause", [("SIGSTOP", "silent"), ("SIGKILL", "vanished")])
+def test_a_rank_that_is_lost_is_named(jobs, end, cause):
     out = jobs.folder / "run"
     long = ("--set", "train.epochs=100000", "--set", "fault.step_deadline=5s")
     running = jobs.start("train", jobs.job(), *TRANSPORT, *long, "--out", out, **mpi(3))
     harness.wait_for_steps(out, running)
-    os.kill(process_of(1, running), signal.SIGSTOP)
+    os.kill(process_of(1, running), signal.Signals[end])
     ended = running.wait(60)
     assert ended.code != 0, str(ended)
-    assert "error: rank 1" in ended.stderr and "silent" in ended.stderr, str(ended)
+    assert "error: rank 1" in ended.stderr and cause in ended.stderr, str(ended)
     failures = harness.report(out)["failures"]
     assert [failure["rank"] for failure in failures] == [1], failures
 
