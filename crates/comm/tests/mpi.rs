@@ -4,10 +4,12 @@
 //! launcher with its flags; `cargo xtask test --external` sets it. The suite's ranks are more than most machines have
 //! cores, so Open MPI must be allowed to start them: `--oversubscribe`.
 
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thalweg_comm::collective::native;
 use thalweg_comm::transport::mpi::{Library, Mpi};
@@ -32,20 +34,18 @@ static STAGE: LazyLock<Stage> = LazyLock::new(|| {
     let door = folder.path().join("door");
     let listener = UnixListener::bind(&door).expect("a door");
     listener.set_nonblocking(true).expect("a door");
-    let mut launcher = start(MOST, "a_rank", &door.display().to_string());
+    let launcher = start(MOST, "a_rank", &door.display().to_string());
     let mut lines: Vec<Option<UnixStream>> = (0..MOST).map(|_| None).collect();
     let deadline = Instant::now() + PLENTY;
     while lines.iter().any(Option::is_none) {
-        if let Some(status) = launcher.try_wait().expect("its state") {
-            panic!("the launcher ended before its ranks came: {status}");
-        }
+        assert!(!launcher.is_finished(), "the launcher ended before its ranks came: {:?}", launcher.join());
         let missing: Vec<usize> = (0..MOST).filter(|&rank| lines[rank].is_none()).collect();
         assert!(Instant::now() < deadline, "ranks {missing:?} did not come");
         match listener.accept() {
             Ok((mut line, _)) => {
                 line.set_nonblocking(false).expect("a line");
                 let mut rank = [0];
-                std::io::Read::read_exact(&mut line, &mut rank).expect("its rank");
+                line.read_exact(&mut rank).expect("its rank");
                 lines[usize::from(rank[0])] = Some(line);
             }
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
@@ -66,11 +66,11 @@ impl Mesh for Processes {
     }
 }
 
-/// Starts this binary's test `test` in so many processes.
-fn start(count: usize, test: &str, argument: &str) -> Child {
+/// Starts this binary's test `test` in so many processes, and a thread that waits for their end.
+fn start(count: usize, test: &str, argument: &str) -> JoinHandle<io::Result<ExitStatus>> {
     let words = std::env::var("THALWEG_MPIRUN").unwrap_or_else(|_| "mpirun --oversubscribe".into());
     let mut words = words.split_whitespace();
-    Command::new(words.next().expect("a launcher"))
+    let mut launcher = Command::new(words.next().expect("a launcher"))
         .args(words)
         .args(["-n", &count.to_string()])
         .arg(std::env::current_exe().expect("this test"))
@@ -79,7 +79,8 @@ fn start(count: usize, test: &str, argument: &str) -> Child {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
-        .expect("a launcher of MPI")
+        .expect("a launcher of MPI");
+    std::thread::spawn(move || launcher.wait())
 }
 
 struct Process(Library);
@@ -105,7 +106,7 @@ fn a_rank() {
     let library = Library::enter().expect("MPI");
     let (rank, _) = library.place();
     let mut line = UnixStream::connect(door).expect("a line");
-    std::io::Write::write_all(&mut line, &[rank as u8]).expect("a line");
+    line.write_all(&[rank as u8]).expect("a line");
     let mut process = Process(library);
     serve(rank, &line, &mut process).expect("orders");
     process.0.finalize();
