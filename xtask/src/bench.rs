@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measurements of what the project promises.
 
 mod allreduce;
+mod checkpoint;
 mod compute;
 mod measurement;
 mod session;
@@ -22,6 +23,8 @@ enum Subject {
     Compute(compute::Arguments),
     /// How long failures take to end a job: a killed, a stopped, a missing worker, Ctrl-C
     Trust(trust::Arguments),
+    /// Jobs killed in the middle of a checkpoint: what they go on from, and how long training stands still for one
+    Checkpoint(checkpoint::Arguments),
     /// How long an all-reduce takes, beside Open MPI over TCP and Gloo
     Allreduce(allreduce::Arguments),
 }
@@ -31,6 +34,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     match &arguments.subject {
         Subject::Compute(arguments) => compute::run(arguments),
         Subject::Trust(arguments) => trust::run(arguments),
+        Subject::Checkpoint(arguments) => checkpoint::run(arguments),
         Subject::Allreduce(arguments) => allreduce::run(arguments),
     }
 }

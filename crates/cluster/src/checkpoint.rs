@@ -3,13 +3,13 @@
 use crate::tensorfile::TensorFile;
 use std::fs;
 use std::path::{Path, PathBuf};
-use thalweg_core::{Error, Layout, Result};
+use thalweg_core::{Error, Kind, Layout, Result};
 
 /// Version of the format.
 const FORMAT: &str = "1";
 
 /// Where training stands.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checkpoint {
     /// Steps done since the beginning of the job.
     pub step: u64,
@@ -40,25 +40,28 @@ impl Checkpoint {
         file.metadata.insert("data".into(), self.data.clone());
         file.metadata.insert("audit".into(), self.audit.len().to_string());
         let words = pack(&self.audit);
-        file.push(AUDIT, &[words.len()], &words);
+        file.push(AUDIT, vec![words.len()], words);
         file.metadata.insert("loss".into(), format!("{} {}", self.loss.0, self.loss.1));
         let slots: Vec<&str> = self.slots.iter().map(|(name, _)| name.as_str()).collect();
         file.metadata.insert("slots".into(), slots.join(" "));
         for tensor in layout.tensors() {
-            file.push(tensor.name.clone(), &tensor.shape, &self.parameters[tensor.range()]);
+            file.push(tensor.name.clone(), &tensor.shape[..], &self.parameters[tensor.range()]);
             for (slot, values) in &self.slots {
-                file.push(format!("{slot}.{}", tensor.name), &tensor.shape, &values[tensor.range()]);
+                file.push(format!("{slot}.{}", tensor.name), &tensor.shape[..], &values[tensor.range()]);
             }
         }
         let path = folder.join(format!("step-{:09}.safetensors", self.step));
         file.write(&path)?;
-        prune(folder, keep);
+        prune(folder, keep, &path);
         Ok(path)
     }
 
     /// Reads one. The layout says which tensors there must be.
     pub fn read(path: &Path, layout: &Layout) -> Result<Checkpoint> {
-        let file = TensorFile::read(path)?;
+        Checkpoint::from_file(&TensorFile::read(path)?, path, layout)
+    }
+
+    fn from_file(file: &TensorFile<'_>, path: &Path, layout: &Layout) -> Result<Checkpoint> {
         let shown = path.display();
         let broken = |what: &str| Error::data(format!("{shown} cannot be used: its `{what}` makes no sense"));
         if file.text("format", path)? != FORMAT {
@@ -95,7 +98,7 @@ impl Checkpoint {
             step: file.text("step", path)?.parse().map_err(|_| broken("step"))?,
             job: file.text("job", path)?.to_string(),
             data: file.text("data", path)?.to_string(),
-            audit: unpack(&file, path)?,
+            audit: unpack(file, path)?,
             loss: (loss.parse().map_err(|_| broken("loss"))?, rows.parse().map_err(|_| broken("loss"))?),
             parameters,
             slots,
@@ -116,7 +119,7 @@ fn pack(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks(4).map(word).collect()
 }
 
-fn unpack(file: &TensorFile, path: &Path) -> Result<Vec<u8>> {
+fn unpack(file: &TensorFile<'_>, path: &Path) -> Result<Vec<u8>> {
     let broken = || Error::data(format!("{} cannot be used: its audit makes no sense", path.display()));
     let length: usize = file.text("audit", path)?.parse().map_err(|_| broken())?;
     let words = &file.tensors.get(AUDIT).ok_or_else(broken)?.values;
@@ -143,6 +146,57 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
+/// What there is to go on from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// The newest checkpoint that is whole.
+    pub checkpoint: Checkpoint,
+    /// Where it stands.
+    pub path: PathBuf,
+    /// Newer ones that are not, and what is wrong with them.
+    pub damaged: Vec<(PathBuf, Error)>,
+}
+
+/// The newest checkpoint of a folder that is whole; nothing if there is none at all. One that is whole but belongs to
+/// another model is refused: an older one would be no better.
+pub fn newest(folder: &Path, layout: &Layout) -> Result<Option<Found>> {
+    let mut damaged = Vec::new();
+    for path in list(folder) {
+        match TensorFile::read(&path) {
+            Ok(file) => {
+                let checkpoint = Checkpoint::from_file(&file, &path, layout)?;
+                return Ok(Some(Found { checkpoint, path, damaged }));
+            }
+            Err(error) if error.kind == Kind::Data => damaged.push((path, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    match damaged.first() {
+        None => Ok(None),
+        Some((_, error)) => Err(Error::data(format!("no checkpoint can be loaded; {}", error.message))
+            .hint("put back a whole copy, or start fresh with --overwrite")),
+    }
+}
+
+/// The ending of what is kept for whoever wants to look into it, but no longer counts as a checkpoint.
+const DAMAGED: &str = "damaged";
+
+/// Takes a damaged checkpoint out of the way, so that it neither is tried again nor pushes out whole ones.
+pub fn set_aside(path: &Path) -> Result<PathBuf> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(format!(".{DAMAGED}"));
+    let aside = PathBuf::from(aside);
+    let moved = fs::rename(path, &aside);
+    moved.map_err(|error| Error::io(format!("cannot rename {}", path.display()), &error))?;
+    Ok(aside)
+}
+
+/// All that a run left in its folder of checkpoints goes.
+pub fn clear(folder: &Path) -> std::io::Result<()> {
+    tidy(folder);
+    with_ending(folder, DAMAGED).chain(list(folder)).try_for_each(fs::remove_file)
+}
+
 /// The step a checkpoint's name says.
 pub fn step_of(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.strip_prefix("step-")?.parse().ok()
@@ -150,17 +204,20 @@ pub fn step_of(path: &Path) -> Option<u64> {
 
 /// Takes away what a killed writer left half-written. The folder belongs to one run, and this is its only writer.
 pub fn tidy(folder: &Path) {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    for path in entries
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|ending| ending == "tmp"))
-    {
+    for path in with_ending(folder, "tmp") {
         let _ = fs::remove_file(path);
     }
 }
 
-fn prune(folder: &Path, keep: usize) {
-    for old in list(folder).into_iter().skip(keep) {
+fn with_ending(folder: &Path, ending: &'static str) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(move |path| path.extension().is_some_and(|other| other == ending))
+}
+
+/// What was just written stays, whatever the names of the others say.
+fn prune(folder: &Path, keep: usize, written: &Path) {
+    for old in list(folder).into_iter().filter(|path| path != written).skip(keep.saturating_sub(1)) {
         // One that cannot be removed costs space, not correctness.
         let _ = fs::remove_file(old);
     }
@@ -199,6 +256,33 @@ mod tests {
         let paths = list(folder.path());
         assert_eq!(paths.iter().filter_map(|path| step_of(path)).collect::<Vec<_>>(), [11, 10]);
         assert_eq!(Checkpoint::read(&paths[0], &layout(3)).unwrap(), sample(11));
+    }
+
+    #[test]
+    fn the_newest_whole_one_counts_and_damaged_ones_are_named_and_pushed_out_by_none() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(newest(folder.path(), &layout(3)).unwrap(), None);
+        for step in [1, 2, 3] {
+            sample(step).write(folder.path(), &layout(3), 3).unwrap();
+        }
+        for path in &list(folder.path())[..2] {
+            fs::write(path, &fs::read(path).unwrap()[..200]).unwrap();
+        }
+        let found = newest(folder.path(), &layout(3)).unwrap().unwrap();
+        assert_eq!((found.checkpoint, step_of(&found.path)), (sample(1), Some(1)));
+        let steps: Vec<_> = found.damaged.iter().filter_map(|(path, _)| step_of(path)).collect();
+        assert_eq!(steps, [3, 2]);
+        // Names of damaged ones are higher, but what was just written stays.
+        let written = sample(2).write(folder.path(), &layout(3), 1).unwrap();
+        assert!(written.exists());
+        set_aside(&found.damaged[0].0).unwrap_err();
+        fs::write(&written, b"").unwrap();
+        let error = newest(folder.path(), &layout(3)).unwrap_err();
+        assert!(error.message.contains("no checkpoint can be loaded"), "{error}");
+        set_aside(&written).unwrap();
+        assert!(list(folder.path()).is_empty());
+        clear(folder.path()).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use thalweg_core::{Error, Result};
 
 /// Writes a file beside its place and moves it there once it is safely on disk.
@@ -12,8 +13,10 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// The same for what is too large for memory, or not yet known: nothing is left if `write` fails.
 pub fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> Result<()>) -> Result<()> {
+    static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
     let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
+    name.push(format!(".{}-{number}.tmp", std::process::id()));
     let beside = path.with_file_name(name);
     let failed = |error: std::io::Error| unwritable(path, &error);
     let written = File::create(&beside).map_err(failed).and_then(|file| {
@@ -32,7 +35,7 @@ pub fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> Resu
     })
 }
 
-fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> Error {
     Error::io(format!("cannot write {}", path.display()), error)
 }
 

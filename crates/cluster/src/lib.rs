@@ -11,6 +11,7 @@ pub mod control;
 mod correspondence;
 pub mod durable;
 pub mod engine;
+pub mod errand;
 pub mod inquest;
 mod panics;
 pub mod rank;
@@ -21,6 +22,7 @@ pub mod uplink;
 pub mod watch;
 
 pub use beacon::Beacon;
+pub use errand::Errand;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, share};

@@ -1,11 +1,12 @@
 //! Tensors by name in a safetensors file, with a checksum, written so that a reader sees all of it or none.
 
-use crate::durable::write_atomically;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use crate::durable::{unwritable, write_whole};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use thalweg_core::{Error, Result};
 
@@ -15,28 +16,33 @@ const ABOUT: &str = "thalweg";
 /// Within it, the checksum over all the rest.
 const CHECKSUM: &str = "sha256";
 
-/// One tensor of a file.
+/// One tensor of a file: its own, or a look at somebody's memory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
+pub struct Stored<'a> {
     /// Sizes, outermost first.
-    pub shape: Vec<usize>,
+    pub shape: Cow<'a, [usize]>,
     /// Values, row-major.
-    pub values: Vec<f32>,
+    pub values: Cow<'a, [f32]>,
 }
 
-/// Named tensors and what is written about them.
+/// Named tensors and what is written about them. Writing copies none of them: whoever writes large ones lends them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct TensorFile {
+pub struct TensorFile<'a> {
     /// By name.
-    pub tensors: BTreeMap<String, Stored>,
+    pub tensors: BTreeMap<String, Stored<'a>>,
     /// Texts by key.
     pub metadata: BTreeMap<String, String>,
 }
 
-impl TensorFile {
+impl<'a> TensorFile<'a> {
     /// Adds a tensor.
-    pub fn push(&mut self, name: impl Into<String>, shape: &[usize], values: &[f32]) {
-        self.tensors.insert(name.into(), Stored { shape: shape.to_vec(), values: values.to_vec() });
+    pub fn push(
+        &mut self,
+        name: impl Into<String>,
+        shape: impl Into<Cow<'a, [usize]>>,
+        values: impl Into<Cow<'a, [f32]>>,
+    ) {
+        self.tensors.insert(name.into(), Stored { shape: shape.into(), values: values.into() });
     }
 
     /// Covers names, shapes, values and metadata.
@@ -54,22 +60,33 @@ impl TensorFile {
 
     /// Writes it: first beside its place, then moved there in one go.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let views: Vec<(&str, TensorView<'_>)> = self
-            .tensors
-            .iter()
-            .map(|(name, tensor)| {
-                let bytes = bytemuck::cast_slice(&tensor.values);
-                TensorView::new(Dtype::F32, tensor.shape.clone(), bytes)
-                    .map(|view| (name.as_str(), view))
-                    .map_err(|error| Error::internal(format!("tensor {name}: {error}")))
-            })
-            .collect::<Result<_>>()?;
+        let header =
+            self.header().map_err(|error| Error::internal(format!("{}: {error}", path.display())))?;
+        write_whole(path, |file| {
+            let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(|error| unwritable(path, &error));
+            put(&(header.len() as u64).to_le_bytes())?;
+            put(&header)?;
+            self.tensors.values().try_for_each(|tensor| put(bytemuck::cast_slice(&tensor.values)))
+        })
+    }
+
+    /// What the format puts before the values, which follow in the order of names.
+    fn header(&self) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
         let mut about = self.metadata.clone();
         about.insert(CHECKSUM.into(), self.checksum());
-        let about = serde_json::to_string(&about).map_err(|error| Error::internal(error.to_string()))?;
-        let bytes = safetensors::serialize(views, Some(HashMap::from([(ABOUT.to_string(), about)])))
-            .map_err(|error| Error::internal(format!("{}: {error}", path.display())))?;
-        write_atomically(path, &bytes)
+        let about = HashMap::from([(ABOUT.to_string(), serde_json::to_string(&about)?)]);
+        let mut end = 0;
+        let place = |(name, tensor): (&String, &Stored<'_>)| {
+            let start = end;
+            end += size_of_val(&*tensor.values);
+            let (dtype, shape) = (Dtype::F32, tensor.shape.to_vec());
+            (name.clone(), TensorInfo { dtype, shape, data_offsets: (start, end) })
+        };
+        let places = self.tensors.iter().map(place).collect();
+        let mut header = serde_json::to_vec(&Metadata::new(Some(about), places)?)?;
+        // So that the values are aligned for whoever maps the file.
+        header.resize(header.len().next_multiple_of(8), b' ');
+        Ok(header)
     }
 
     /// Whether a file begins as such a file does: the length of its header, then the header.
@@ -81,7 +98,7 @@ impl TensorFile {
     }
 
     /// Reads it and checks it against its checksum.
-    pub fn read(path: &Path) -> Result<TensorFile> {
+    pub fn read(path: &Path) -> Result<TensorFile<'static>> {
         let shown = path.display();
         let bytes = fs::read(path).map_err(|error| Error::io(format!("cannot read {shown}"), &error))?;
         let broken = |why: String| {
@@ -100,9 +117,9 @@ impl TensorFile {
             if view.dtype() != Dtype::F32 {
                 return Err(broken(format!("tensor {name} is not f32")));
             }
-            let values =
+            let values: Vec<f32> =
                 view.data().as_chunks::<4>().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect();
-            file.tensors.insert(name, Stored { shape: view.shape().to_vec(), values });
+            file.push(name, view.shape().to_vec(), values);
         }
         match file.metadata.remove(CHECKSUM) {
             Some(stored) if stored == file.checksum() => Ok(file),
@@ -123,10 +140,10 @@ impl TensorFile {
 mod tests {
     use super::*;
 
-    fn sample() -> TensorFile {
+    fn sample() -> TensorFile<'static> {
         let mut file = TensorFile::default();
-        file.push("layers.0.weight", &[2, 3], &[1.0, -2.0, 3.5, 0.0, f32::MIN_POSITIVE, 9.0]);
-        file.push("layers.0.bias", &[0], &[]);
+        file.push("layers.0.weight", &[2, 3][..], &[1.0, -2.0, 3.5, 0.0, f32::MIN_POSITIVE, 9.0][..]);
+        file.push("layers.0.bias", &[0][..], &[][..]);
         file.metadata.insert("step".into(), "17".into());
         file
     }

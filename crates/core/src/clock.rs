@@ -10,6 +10,10 @@ pub trait Clock: Send + Sync {
     fn sleep(&self, duration: Duration);
     /// So many floating-point operations were done: a simulated clock moves on by what they take, a real one has.
     fn charge(&self, _operations: u64) {}
+    /// Whether time is simulated: then nothing may depend on how long anything really takes.
+    fn is_virtual(&self) -> bool {
+        false
+    }
 }
 
 /// The machine's own clock.

@@ -161,6 +161,12 @@ pub enum Event {
         step: u64,
         /// The file.
         path: String,
+        /// Seconds for which training stood still: until the turn came, and while the state was copied.
+        #[serde(default)]
+        pause_s: f64,
+        /// Seconds until it was on disk, from the copy on, while training went on.
+        #[serde(default)]
+        write_s: f64,
     },
     /// A rank's own account, at its end.
     Account {

@@ -97,10 +97,7 @@ impl RunFolder {
             if TRACES.contains(&name.as_str()) || name.starts_with("events.out.tfevents.") {
                 fs::remove_file(entry.path()).map_err(broken)?;
             } else if name == "checkpoints" {
-                checkpoint::tidy(&entry.path());
-                for path in checkpoint::list(&entry.path()) {
-                    fs::remove_file(path).map_err(broken)?;
-                }
+                checkpoint::clear(&entry.path()).map_err(broken)?;
             }
         }
         Ok(())

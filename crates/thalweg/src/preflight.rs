@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use thalweg_cluster::checkpoint::{self, Checkpoint};
+use thalweg_cluster::checkpoint::{self, Found};
 use thalweg_cluster::engine::environment::Place;
 use thalweg_cluster::rendezvous::mpi;
 use thalweg_core::spec::strategy::Carrier;
@@ -58,22 +58,12 @@ pub(crate) fn nothing_started(mut error: Error) -> Error {
 const FIXED: [&str; 3] = ["train.seed", "train.global_batch", "data."];
 
 fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -> Result<()> {
-    let paths = checkpoint::list(&folder.join("checkpoints"));
-    let Some(newest) = paths.first() else { return Ok(()) };
-    let checkpoint = Checkpoint::read(newest, layout).map_err(|mut error| {
-        if error.message.contains("is damaged") {
-            error.hint = Some(
-                match paths.get(1).and_then(|older| checkpoint::step_of(older).map(|step| (older, step))) {
-                    Some((older, step)) => {
-                        format!("remove it to go on from step {step} ({})", older.display())
-                    }
-                    None => "remove it and start fresh, or put back a whole copy".into(),
-                },
-            );
-        }
-        error
-    })?;
-    check_optimizer(&Optimizer::for_layout(job.optimizer.rule(), layout), &checkpoint, newest)?;
+    // Rank 0 will say which newer ones are damaged.
+    let Some(Found { checkpoint, path, .. }) = checkpoint::newest(&folder.join("checkpoints"), layout)?
+    else {
+        return Ok(());
+    };
+    check_optimizer(&Optimizer::for_layout(job.optimizer.rule(), layout), &checkpoint, &path)?;
     let mut layers = Layers::default();
     layers.add_file("the checkpoint", &checkpoint.job).map_err(Error::data)?;
     let before = Job::resolve(layers)?.spec.values();
@@ -87,5 +77,5 @@ fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -
                 .hint("rows would be missed or seen twice; resume with the old value, or start fresh with --overwrite"));
         }
     }
-    check_data(data, &checkpoint, newest)
+    check_data(data, &checkpoint, &path)
 }

@@ -129,24 +129,62 @@ fn finished_run() -> Site {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_refused_with_the_way_out() {
+fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_counts() {
     let site = finished_run();
-    let newest = site.path("run/checkpoints/step-000000250.safetensors");
-    let whole = std::fs::read(&newest).unwrap();
-    let mut flipped = whole.clone();
-    flipped[whole.len() / 2] ^= 1;
-    for damaged in [&flipped[..], &whole[..whole.len() / 2], &[]] {
-        std::fs::write(&newest, damaged).unwrap();
-        let ended = site.run(&["resume", "run", "--set", "train.max_steps=300"]);
-        ended.assert_error(2, &["run/checkpoints/step-000000250.safetensors is damaged"]);
-        ended.assert_advice("remove it to go on from step 200 (run/checkpoints/step-000000200.safetensors)");
-        assert_eq!(site.report("run")["outcome"], "completed", "nothing was started");
+    let damages: [fn(&mut Vec<u8>); 3] =
+        [|bytes| bytes[60_000] ^= 1, |bytes| bytes.truncate(60_000), |bytes| bytes.clear()];
+    for (damage, (newest, whole)) in damages.into_iter().zip([(250, 200), (300, 200), (350, 300)]) {
+        assert_eq!(site.checkpoints("run")[0], newest);
+        let name = format!("run/checkpoints/step-{newest:09}.safetensors");
+        let mut bytes = std::fs::read(site.path(&name)).unwrap();
+        damage(&mut bytes);
+        std::fs::write(site.path(&name), bytes).unwrap();
+        let end = format!("train.max_steps={}", newest + 50);
+        let ended = site.succeed(&["resume", "run", "--quiet", "--set", &end]);
+        for part in [format!("{name} is damaged"), format!("training goes on from step {whole}")] {
+            assert!(ended.stderr.contains(&part), "{part:?} is missing in {}", ended.stderr);
+        }
+        assert!(site.path(&format!("{name}.damaged")).exists());
     }
-    // The advice is good.
-    std::fs::remove_file(&newest).unwrap();
-    site.succeed(&["resume", "run", "--quiet", "--set", "train.max_steps=300"]);
-    site.succeed(&["train", "--quiet", "--out", "whole", "--set", "train.max_steps=300"]);
+    site.succeed(&["train", "--quiet", "--out", "whole", "--set", "train.max_steps=400"]);
     assert!(model(&site, "run") == model(&site, "whole"), "the models differ");
+}
+
+#[test]
+fn without_any_whole_checkpoint_nothing_starts() {
+    let site = finished_run();
+    for step in site.checkpoints("run") {
+        site.write(&format!("run/checkpoints/step-{step:09}.safetensors"), b"");
+    }
+    let ended = site.run(&["resume", "run", "--set", "train.max_steps=300"]);
+    ended.assert_error(
+        2,
+        &["no checkpoint can be loaded", "run/checkpoints/step-000000250.safetensors is damaged"],
+    );
+    ended.assert_advice("--overwrite");
+    assert_eq!(site.checkpoints("run"), [250, 200, 100], "all is as it was");
+    assert_eq!(site.report("run")["outcome"], "completed", "nothing was started");
+}
+
+#[test]
+fn a_run_goes_on_under_another_strategy_and_comes_back() {
+    let site = finished_run();
+    let mut steps = 250;
+    for strategy in ["parameter-server", "gosgd", "single", "horovod", "allreduce"] {
+        steps += 10;
+        let end = format!("train.max_steps={steps}");
+        site.succeed(&["resume", "run", "--quiet", "--strategy", strategy, "--set", &end]);
+        let report = site.report("run");
+        assert_eq!((&report["steps"], &report["first_step"]), (&steps.into(), &(steps - 10).into()));
+        assert_eq!(report["job"]["strategy.preset"], strategy);
+        assert_eq!(
+            report["final"]["accuracy"].as_f64().map(|accuracy| accuracy > 0.9),
+            Some(true),
+            "{strategy}"
+        );
+    }
+    let ended = site.run(&["resume", "run", "--strategy", "single", "--workers", "3"]);
+    ended.assert_error(2, &["engine.workers = 3 conflicts with preset `single`"]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn distance(site: &Site, one: &str, other: &str) -> f64 {
     assert!(one.keys().eq(other.keys()));
     let values = one.values().zip(other.values()).flat_map(|(one, other)| {
         assert_eq!(one.shape, other.shape);
-        one.values.iter().zip(&other.values)
+        one.values.iter().zip(other.values.iter())
     });
     values.map(|(one, other)| f64::from(one - other).powi(2)).sum::<f64>().sqrt()
 }

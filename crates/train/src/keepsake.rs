@@ -1,47 +1,32 @@
 //! What training leaves behind: checkpoints on the way, the model at the end.
 
-use crate::finite;
 use crate::modelfile::{SavedModel, unflatten};
-use crate::worker::{Parts, Worker};
-use thalweg_cluster::checkpoint::Checkpoint;
+use crate::worker::Worker;
 use thalweg_core::Result;
 use thalweg_core::event::{Event, Metrics, Outcome};
 
 impl Worker<'_> {
-    /// Rank 0 writes down where training stands; the others wait for it.
+    /// Writes down where training stands, as far as the others are needed for it: the state is copied, and the scribe
+    /// does the rest while training goes on.
     pub(crate) fn checkpoint(&mut self) -> Result<()> {
         let start = self.rank.now();
         self.rank.begin_preparation("a checkpoint");
-        self.collect_ledgers()?;
-        self.collect_shares()?;
-        if self.rank.index() == 0 {
-            self.write_checkpoint()?;
-        }
         // However long the disk takes, no step's deadline runs meanwhile.
-        self.rank.all_gather("a checkpoint", &[])?;
+        if let Some(scribe) = &mut self.scribe {
+            scribe.take_turn(self.rank, self.job.fault.checkpoint_every)?;
+        }
+        self.collect_ledgers()?;
+        self.show_state()?;
+        if let Some(scribe) = &mut self.scribe {
+            let page = scribe.page();
+            (page.step, page.loss) = (self.next, self.epoch_loss);
+            page.job = self.job.to_toml();
+            page.data.clone_from(&self.data_digest);
+            page.audit = self.ledger.to_bytes();
+            let pause = self.rank.now().saturating_sub(start);
+            scribe.write(self.rank, pause)?;
+        }
         self.aside += self.rank.now() - start;
-        Ok(())
-    }
-
-    fn write_checkpoint(&mut self) -> Result<()> {
-        let Parts { parameters, optimizer, model, .. } = &self.parts;
-        finite::check_model(0, self.next, 0.0, parameters, model.layout())?;
-        let checkpoint = Checkpoint {
-            step: self.next,
-            job: self.job.to_toml(),
-            data: self.data_digest.clone(),
-            loss: self.epoch_loss,
-            audit: self.ledger.to_bytes(),
-            parameters: parameters.clone(),
-            slots: optimizer
-                .slots()
-                .into_iter()
-                .map(|(name, values)| (name.to_string(), values.to_vec()))
-                .collect(),
-        };
-        let folder = self.folder.join("checkpoints");
-        let path = checkpoint.write(&folder, model.layout(), self.job.fault.checkpoint_keep)?;
-        self.rank.emit(Event::Checkpoint { step: self.next, path: path.display().to_string() });
         Ok(())
     }
 
@@ -59,6 +44,9 @@ impl Worker<'_> {
             self.close_epoch(self.next / steps, validation)?;
         }
         self.checkpoint()?;
+        if let Some(scribe) = &mut self.scribe {
+            scribe.finish(self.rank)?;
+        }
         if !interrupted {
             self.save()?;
         }
@@ -86,13 +74,15 @@ impl Worker<'_> {
             return Ok(());
         }
         let path = self.folder.join("model.safetensors");
+        let own = &self.parts.parameters;
+        let parameters = self.shared.as_ref().map_or(&own[..], |shared| shared.parameters(own));
         SavedModel {
             schema: self.parts.data.schema.clone(),
             layers: self.parts.layers.clone(),
             onnx: self.parts.onnx.clone(),
             job: self.job.to_toml(),
             step: self.next,
-            tensors: unflatten(self.parts.model.layout(), &self.parts.parameters),
+            tensors: unflatten(self.parts.model.layout(), parameters),
         }
         .write(&path)?;
         self.rank.emit(Event::Saved { path: path.display().to_string() });

@@ -17,6 +17,7 @@ pub mod prepare;
 mod progress;
 mod push_pull;
 pub mod rider;
+mod scribe;
 mod shared;
 pub mod strategy;
 pub mod validate;

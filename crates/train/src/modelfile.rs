@@ -24,7 +24,7 @@ pub struct SavedModel {
     /// Steps it was trained for.
     pub step: u64,
     /// Its tensors.
-    pub tensors: TensorFile,
+    pub tensors: TensorFile<'static>,
 }
 
 impl SavedModel {
@@ -105,16 +105,16 @@ fn bytes_of(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Tensors by name.
-pub fn unflatten(layout: &Layout, parameters: &[f32]) -> TensorFile {
+pub fn unflatten(layout: &Layout, parameters: &[f32]) -> TensorFile<'static> {
     let mut file = TensorFile::default();
     for tensor in layout.tensors() {
-        file.push(tensor.name.clone(), &tensor.shape, &parameters[tensor.range()]);
+        file.push(tensor.name.clone(), tensor.shape.clone(), parameters[tensor.range()].to_vec());
     }
     file
 }
 
 /// Tensors in the order of a layout.
-pub fn flatten(file: &TensorFile, layout: &Layout) -> Result<Vec<f32>> {
+pub fn flatten(file: &TensorFile<'_>, layout: &Layout) -> Result<Vec<f32>> {
     let mut parameters = Vec::new();
     for tensor in layout.tensors() {
         match file.tensors.get(&tensor.name) {

@@ -4,11 +4,11 @@ use crate::hooks::check_parts;
 use crate::strategy;
 use crate::worker::{Start, Worker};
 use sha2::{Digest, Sha256};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_cluster::Rank;
-use thalweg_cluster::checkpoint::{self, Checkpoint};
-use thalweg_core::event::{Event, Outcome};
+use thalweg_cluster::checkpoint::{self, Checkpoint, Found};
+use thalweg_core::event::{Event, Level, Outcome};
 use thalweg_core::spec::{Job, Layers};
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::{Data, Statistics};
@@ -119,14 +119,15 @@ fn start(
     let mut start = Start { data_digest, ..Start::default() };
     if rank.index() == 0
         && assignment.resume
-        && let Some(path) = checkpoint::list(&assignment.folder.join("checkpoints")).first()
+        && let Some(found) = checkpoint::newest(&assignment.folder.join("checkpoints"), model.layout())?
     {
-        let checkpoint = Checkpoint::read(path, model.layout())?;
-        check_data(&start.data_digest, &checkpoint, path)?;
+        let Found { checkpoint, path, damaged } = found;
+        pass_over(rank, damaged, checkpoint.step)?;
+        check_data(&start.data_digest, &checkpoint, &path)?;
         start =
             Start { step: checkpoint.step, loss: checkpoint.loss, audit: checkpoint.audit.clone(), ..start };
         parameters.copy_from_slice(&checkpoint.parameters);
-        restore(optimizer, checkpoint, path)?;
+        restore(optimizer, checkpoint, &path)?;
     }
     let position = (start.step, start.loss);
     let encoded = postcard::to_stdvec(&position).map_err(|error| Error::internal(error.to_string()))?;
@@ -146,6 +147,17 @@ fn start(
     }
     optimizer.set_steps(start.step);
     Ok(start)
+}
+
+/// Says which checkpoints are damaged, and takes them out of the way.
+fn pass_over(rank: &Rank, damaged: Vec<(PathBuf, Error)>, step: u64) -> Result<()> {
+    for (path, error) in damaged {
+        let aside = checkpoint::set_aside(&path)?;
+        let (why, aside) = (error.message, aside.display());
+        let message = format!("{why}; it is kept as {aside}, and training goes on from step {step}");
+        rank.emit(Event::Notice { level: Level::Warning, message });
+    }
+    Ok(())
 }
 
 fn restore(optimizer: &mut Optimizer, checkpoint: Checkpoint, path: &Path) -> Result<()> {

@@ -7,6 +7,7 @@
 //! of the sum first: there every worker updates parameters of its own, from a sum that is shared.
 
 use crate::finite;
+use crate::scribe::Scribe;
 use crate::worker::{Parts, Worker};
 use std::ops::Range;
 use thalweg_cluster::{Commons, Rank};
@@ -120,24 +121,39 @@ impl Worker<'_> {
         self.take_riders(took)
     }
 
-    /// Rank 0 takes over the state that every worker keeps of its share, and the parameters.
-    pub(crate) fn collect_shares(&mut self) -> Result<()> {
-        let Some(shared) = self.shared.as_mut().filter(|shared| shared.updates) else { return Ok(()) };
-        let first = self.rank.index() == 0;
-        let Parts { parameters, optimizer, .. } = &mut self.parts;
-        let length = shared.commons.length();
-        for (_, slot) in optimizer.slots_mut() {
-            self.rank.write_shares("optimizer state", &mut shared.commons, length, |range, columns| {
-                let range = within(&range, slot.len());
-                columns[SUMS][..range.len()].copy_from_slice(&slot[range]);
-            })?;
-            if first {
-                slot.copy_from_slice(&shared.commons.column(SUMS)[..slot.len()]);
+    /// Parameters and optimizer state, wherever they are, come onto the scribe's page. Every worker must call it: where
+    /// memory is shared, each shows the state that it alone keeps, that of its share.
+    pub(crate) fn show_state(&mut self) -> Result<()> {
+        let Parts { parameters, optimizer, .. } = &self.parts;
+        let mut page = self.scribe.as_mut().map(Scribe::page);
+        if let Some(page) = &mut page {
+            page.slots.resize_with(optimizer.slots().len(), Default::default);
+        }
+        for (index, (name, slot)) in optimizer.slots().into_iter().enumerate() {
+            let mut whole = slot;
+            if let Some(shared) = self.shared.as_mut().filter(|shared| shared.updates) {
+                let length = shared.commons.length();
+                self.rank.write_shares(
+                    "optimizer state",
+                    &mut shared.commons,
+                    length,
+                    |range, columns| {
+                        let range = within(&range, slot.len());
+                        columns[SUMS][..range.len()].copy_from_slice(&slot[range]);
+                    },
+                )?;
+                whole = &shared.commons.column(SUMS)[..slot.len()];
+            }
+            if let Some(page) = &mut page {
+                let (title, values) = &mut page.slots[index];
+                name.clone_into(title);
+                whole.clone_into(values);
             }
         }
-        if first {
-            let count = parameters.len();
-            parameters.copy_from_slice(&shared.commons.column(PARAMETERS)[..count]);
+        if let Some(page) = page {
+            // The next update waits for this worker too: nobody writes meanwhile.
+            let shown = self.shared.as_ref().map_or(&parameters[..], |shared| shared.parameters(parameters));
+            shown.clone_into(&mut page.parameters);
         }
         Ok(())
     }

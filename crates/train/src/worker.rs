@@ -6,6 +6,7 @@ use crate::finite;
 use crate::hooks::{PassHooks, WORK};
 use crate::progress::Progress;
 use crate::rider::{self, Rider};
+use crate::scribe::Scribe;
 use crate::shared::{Shared, move_statistics};
 use crate::strategy;
 use std::path::Path;
@@ -87,6 +88,8 @@ pub struct Worker<'a> {
     pub(crate) epoch_loss: (f64, u64),
     /// What the rows are, for the checkpoints.
     pub(crate) data_digest: String,
+    /// Writes them, if this rank does.
+    pub(crate) scribe: Option<Scribe>,
     pub(crate) recent: Progress,
     pub(crate) rows: u64,
     pub(crate) begun: Duration,
@@ -134,6 +137,9 @@ impl<'a> Worker<'a> {
             next: start.step,
             epoch_loss: start.loss,
             data_digest: start.data_digest,
+            scribe: (rank.index() == 0).then(|| {
+                Scribe::new(&folder.join("checkpoints"), parts.model.layout(), job.fault.checkpoint_keep)
+            }),
             recent: Progress::since(now),
             rows: 0,
             begun: now,
@@ -286,6 +292,9 @@ impl<'a> Worker<'a> {
         if !self.rider.stopping.is_empty() {
             self.ended = Some(Outcome::Interrupted);
             self.rank.announce_stop(&self.rider.stopping);
+        }
+        if let Some(scribe) = &mut self.scribe {
+            scribe.look()?;
         }
         let every = self.job.fault.checkpoint_every;
         if every > 0 && self.next.is_multiple_of(every) && self.ended.is_none() {

@@ -24,6 +24,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A job and all its processes; dropping it ends them.
 pub struct Session {
+    command: Command,
     launcher: Child,
     mark: String,
     folder: PathBuf,
@@ -43,7 +44,7 @@ impl Session {
             output_file(&folder).map_err(|error| format!("cannot keep the output: {error}"))?;
         let port = free_port()?;
         let mut command = Command::new(binary);
-        command.args(["train", "--out"]).arg(folder.join("run"));
+        command.args(["train", "--resume", "--out"]).arg(folder.join("run"));
         command.args(["--set", "train.epochs=1000000", "--set", &format!("engine.port={port}")]);
         command.args(settings.iter().flat_map(|setting| ["--set", setting]));
         for name in LAUNCHER_VARIABLES {
@@ -51,26 +52,60 @@ impl Session {
         }
         command.env(MARK, &mark).env("MASTER_PORT", port.to_string()).envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
-        let launcher =
-            command.spawn().map_err(|error| format!("cannot start {}: {error}", binary.display()))?;
-        Ok(Session { launcher, mark, folder, port })
+        let launcher = spawn(&mut command)?;
+        Ok(Session { command, launcher, mark, folder, port })
+    }
+
+    /// Starts the same command again, after its end.
+    pub fn start_again(&mut self) -> Outcome {
+        self.launcher = spawn(&mut self.command)?;
+        Ok(())
+    }
+
+    /// The lines of the event log so far; the last may be half-written.
+    pub fn events(&self) -> String {
+        fs::read_to_string(self.run().join("events.jsonl")).unwrap_or_default()
+    }
+
+    /// The folder of the run.
+    pub fn run(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
+    /// The processes of the job, rank 0 first: whoever wants to kill them all at once should not have to look for them.
+    pub fn members(&self) -> Vec<Pid> {
+        let mut processes = self.processes();
+        processes.sort_by_key(|process| !process.environment.contains(&"RANK=0".to_string()));
+        processes.iter().map(|process| Pid::from_raw(process.pid)).collect()
+    }
+
+    /// Returns once no process of the job is left.
+    pub fn wait_until_gone(&mut self, limit: Duration) -> Outcome {
+        let begin = Instant::now();
+        self.wait(limit)?;
+        while !self.processes().is_empty() {
+            if begin.elapsed() > limit {
+                return Err(format!("processes are left after {limit:?}"));
+            }
+            std::thread::sleep(GLANCE);
+        }
+        Ok(())
     }
 
     /// Returns once steps are being made.
     pub fn wait_for_training(&mut self) -> Outcome {
-        let events = self.folder.join("run/events.jsonl");
-        let made = |text: String| STEP_MADE.iter().any(|event| text.contains(event));
-        let under_way = || fs::read_to_string(&events).is_ok_and(made);
+        self.wait_for("step", |events| STEP_MADE.iter().any(|event| events.contains(event)))
+    }
+
+    /// Returns once the event log satisfies a condition; the name is for the message if it never does.
+    pub fn wait_for(&mut self, name: &str, condition: impl Fn(&str) -> bool) -> Outcome {
         let begin = Instant::now();
-        while !under_way() {
+        while !condition(&self.events()) {
             if let Ok(Some(status)) = self.launcher.try_wait() {
-                return Err(format!(
-                    "the job ended before its first step with {status}\n{}",
-                    self.messages()
-                ));
+                return Err(format!("the job ended before its {name} with {status}\n{}", self.messages()));
             }
             if begin.elapsed() > START_LIMIT {
-                return Err(format!("no step within {START_LIMIT:?}\n{}", self.messages()));
+                return Err(format!("no {name} within {START_LIMIT:?}\n{}", self.messages()));
             }
             std::thread::sleep(GLANCE);
         }
@@ -133,7 +168,7 @@ impl Session {
 
     /// Whether there is a checkpoint in the run's folder.
     pub fn has_checkpoint(&self) -> bool {
-        let entries = fs::read_dir(self.folder.join("run/checkpoints"));
+        let entries = fs::read_dir(self.run().join("checkpoints"));
         let mut names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
         names.any(|name| name.to_string_lossy().starts_with("step-"))
     }
@@ -173,6 +208,11 @@ impl Drop for Session {
         let _ = self.launcher.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+fn spawn(command: &mut Command) -> Outcome<Child> {
+    let program = Path::new(command.get_program()).display().to_string();
+    command.spawn().map_err(|error| format!("cannot start {program}: {error}"))
 }
 
 struct Process {

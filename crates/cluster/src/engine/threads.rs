@@ -69,6 +69,10 @@ impl Clock for Virtual {
     fn charge(&self, operations: u64) {
         self.0.charge(operations);
     }
+
+    fn is_virtual(&self) -> bool {
+        true
+    }
 }
 
 /// What a rank needs to take part: its connections, its time, and whom it shares memory with.

@@ -47,6 +47,11 @@ impl Layers {
         self.values.insert(path.into(), (value, origin));
     }
 
+    /// Nobody has set this value.
+    pub(crate) fn forget(&mut self, path: &str) {
+        self.values.remove(path);
+    }
+
     /// The value and who set it.
     pub fn get(&self, path: &str) -> Option<(&Value, &Origin)> {
         self.values.get(path).map(|(value, origin)| (value, origin))

@@ -4,6 +4,7 @@ use crate::cli::JobArgs;
 use crate::trainer::Trainer;
 use clap::Args;
 use std::path::PathBuf;
+use thalweg_core::spec::preset;
 use thalweg_core::{Error, Result};
 
 /// What `resume` takes.
@@ -11,6 +12,9 @@ use thalweg_core::{Error, Result};
 pub struct ResumeArgs {
     /// The folder of the run
     pub run: PathBuf,
+    /// Go on under another preset: see `thalweg strategies`
+    #[arg(long, short = 's', value_name = "PRESET")]
+    pub strategy: Option<String>,
     /// How many workers to go on with
     #[arg(long, short = 'w', value_name = "N")]
     pub workers: Option<u64>,
@@ -32,8 +36,12 @@ pub fn run(args: &ResumeArgs) -> Result<u8> {
         return Err(Error::job(format!("{} holds no run: there is no job.toml", args.run.display()))
             .hint("give the folder that `thalweg train` wrote to, such as runs/digits-1"));
     }
-    let job = JobArgs { job: Some(job), strategy: None, workers: args.workers, set: args.set.clone() };
+    let before = JobArgs { job: Some(job.clone()), ..JobArgs::default() }.layers()?;
+    let before = before.get("strategy.preset").and_then(|(preset, _)| preset.as_str());
+    let (strategy, set) = (args.strategy.clone(), args.set.clone());
+    let mut layers = JobArgs { job: Some(job), strategy, workers: args.workers, set }.layers()?;
+    preset::make_way(&mut layers, before);
     let name = args.run.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned());
-    let trainer = Trainer::from_layers(&name, job.layers()?).out(&args.run).resume(true).quiet(args.quiet);
+    let trainer = Trainer::from_layers(&name, layers).out(&args.run).resume(true).quiet(args.quiet);
     super::train::finish(trainer, args.json)
 }

@@ -31,7 +31,10 @@ impl View for Jsonl {
             self.journal.push(&line);
         }
         match record.event {
-            Event::Epoch { .. } | Event::Failed { .. } | Event::Done { .. } => self.journal.flush(),
+            // What can be relied on, or is the last that is heard, is on record at once.
+            Event::Checkpoint { .. } | Event::Epoch { .. } | Event::Failed { .. } | Event::Done { .. } => {
+                self.journal.flush()
+            }
             _ => self.journal.flush_if_due(record.time),
         }
     }
