@@ -15,7 +15,11 @@ use thalweg_core::event::{Phase, Pulse};
 pub struct Beacon {
     doing: Mutex<Option<(Pulse, Instant)>>,
     stop: AtomicBool,
+    leave: AtomicBool,
+    pause: AtomicBool,
     verdict: Mutex<Option<Error>>,
+    /// The newest generation that is over, and why.
+    over: Mutex<Option<(u32, Error)>>,
     abort: Mutex<Option<Abort>>,
     witness: Mutex<Option<Witness>>,
 }
@@ -69,10 +73,30 @@ impl Beacon {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// What ends a transfer in progress.
-    pub fn attach(&self, abort: Abort) {
+    /// Somebody wants this rank, and no other, to leave after this step.
+    pub fn request_leave(&self) {
+        self.leave.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody wants that.
+    pub fn leave_requested(&self) -> bool {
+        self.leave.load(Ordering::Relaxed)
+    }
+
+    /// Somebody waits to be let in: the group is to be formed anew after this step.
+    pub fn request_pause(&self, wanted: bool) {
+        self.pause.store(wanted, Ordering::Relaxed);
+    }
+
+    /// Whether somebody does.
+    pub fn pause_requested(&self) -> bool {
+        self.pause.load(Ordering::Relaxed)
+    }
+
+    /// What ends a transfer in progress, of this generation.
+    pub fn attach(&self, abort: Abort, generation: u32) {
         *lock(&self.abort) = Some(abort);
-        if self.verdict().is_some() {
+        if self.verdict().is_some() || self.interruption(generation).is_some() {
             self.wake();
         }
     }
@@ -95,6 +119,21 @@ impl Beacon {
         self.wake();
     }
 
+    /// A generation of the group is over, and why; the job is not.
+    pub fn interrupt(&self, generation: u32, why: Error) {
+        let mut over = lock(&self.over);
+        if over.as_ref().is_none_or(|(known, _)| *known < generation) {
+            *over = Some((generation, why));
+        }
+        drop(over);
+        self.wake();
+    }
+
+    /// Why this generation is over, if it is.
+    pub fn interruption(&self, generation: u32) -> Option<Error> {
+        lock(&self.over).as_ref().filter(|(over, _)| *over >= generation).map(|(_, why)| why.clone())
+    }
+
     fn wake(&self) {
         if let Some(abort) = lock(&self.abort).as_ref() {
             abort.abort();
@@ -106,15 +145,20 @@ impl Beacon {
         lock(&self.verdict).clone()
     }
 
-    /// The verdict, waiting a little for it: whoever sees a neighbour vanish learns the reason a moment later.
-    pub fn await_verdict(&self, patience: Duration) -> Option<Error> {
+    /// The verdict on the job or, failing that, on this generation of the group.
+    pub fn ending(&self, generation: u32) -> Option<Error> {
+        self.verdict().or_else(|| self.interruption(generation))
+    }
+
+    /// The same, waiting a little for it: whoever sees a neighbour vanish learns the reason a moment later.
+    pub fn await_ending(&self, generation: u32, patience: Duration) -> Option<Error> {
         if lock(&self.witness).is_none() {
             // Nobody heard of it, so nobody will say more.
-            return self.verdict();
+            return self.ending(generation);
         }
         let end = Instant::now() + patience;
         loop {
-            if let Some(error) = self.verdict() {
+            if let Some(error) = self.ending(generation) {
                 return Some(error);
             }
             if Instant::now() >= end {

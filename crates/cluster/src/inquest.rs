@@ -92,9 +92,12 @@ impl Inquest {
 
     /// Where a rank runs.
     pub fn name(&mut self, rank: usize, name: String) {
-        if let Some(slot) = self.names.get_mut(rank) {
-            *slot = Some(name);
+        if rank >= self.names.len() {
+            // Somebody who joined later.
+            self.names.resize(rank + 1, None);
+            self.pulses.resize(rank + 1, Pulse::default());
         }
+        self.names[rank] = Some(name);
     }
 
     /// `rank 3 on box (pid 17)`.
@@ -117,6 +120,16 @@ impl Inquest {
     /// Hears a witness.
     pub fn hear(&mut self, now: Duration, evidence: Evidence) {
         self.evidence.push((now, evidence));
+    }
+
+    /// What was heard so far is about a group that is over.
+    pub fn forget(&mut self) {
+        self.evidence.clear();
+    }
+
+    /// Whether a rank has said that it failed, and does not blame another for it.
+    pub fn has_own_words(&self) -> bool {
+        self.evidence.iter().any(|(_, evidence)| self.weight(evidence).0 == 0)
     }
 
     /// Whether the evidence so far is more than hearsay.
@@ -175,7 +188,8 @@ impl Inquest {
         })
     }
 
-    fn explain(&self, best: &Evidence) -> Error {
+    /// What a single piece of evidence says, by itself.
+    pub fn explain(&self, best: &Evidence) -> Error {
         let (rank, cause, pulse) = match best {
             Evidence::Failed { error, .. } | Evidence::Lost { error, .. } => return error.clone(),
             Evidence::Exited { rank, how, pulse } => (*rank, how.clone(), pulse),

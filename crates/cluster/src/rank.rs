@@ -4,6 +4,7 @@
 //! processes and on a simulated network, and everything that waits has a deadline, a name and an owner.
 
 use crate::beacon::Beacon;
+use crate::regroup::{Change, Regroup};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
@@ -43,6 +44,12 @@ pub struct Parts {
     pub carrier: &'static str,
     /// Generation of the group.
     pub generation: u32,
+    /// The members' numbers, by place. A member keeps its number, whatever its place.
+    pub numbers: Vec<usize>,
+    /// What happened before this generation.
+    pub change: Change,
+    /// Leads into the next one; without, the loss of a member is the end.
+    pub delegate: Option<Box<dyn Regroup>>,
     /// The longest a rank may hold up a step.
     pub step_deadline: Duration,
     /// The longest the others wait for a rank that reads data or files.
@@ -59,30 +66,32 @@ pub struct Rank {
     /// How an all-reduce is carried out; without a schedule by the transport itself.
     schedule: Option<Schedule>,
     executor: Executor,
-    operation: u64,
+    pub(crate) operation: u64,
     step: u64,
-    training: bool,
+    pub(crate) training: bool,
     /// Whether a step was ever begun.
     has_begun: bool,
-    account: RankReport,
-    /// What passed through shared memory without messages.
+    pub(crate) account: RankReport,
+    /// What passed through shared memory without messages, and in earlier generations.
     pub(crate) shared: Traffic,
 }
 
 impl Rank {
     /// Puts a rank together.
     pub fn new(parts: Parts) -> Rank {
-        parts.beacon.attach(parts.transport.abort_handle());
-        let rank = parts.transport.rank();
-        let host = parts.hosts.get(rank).cloned().unwrap_or_default();
-        let schedule = Some(Algorithm::Ring.all_reduce(rank, &host_numbers(&parts)));
+        parts.beacon.attach(parts.transport.abort_handle(), parts.generation);
+        let place = parts.transport.rank();
+        let rank = parts.numbers.get(place).copied().unwrap_or(place);
+        let host = parts.hosts.get(place).cloned().unwrap_or_default();
+        let schedule = Some(Algorithm::Ring.all_reduce(place, &host_numbers(&parts)));
         let account = RankReport { rank, host, transport: parts.carrier.into(), ..RankReport::default() };
+        let generation = parts.generation;
         let rank = Rank {
             parts,
             post: None,
             schedule,
             executor: Executor::new(),
-            operation: 0,
+            operation: first_operation(generation),
             step: 0,
             training: false,
             has_begun: false,
@@ -93,9 +102,24 @@ impl Rank {
         rank
     }
 
-    /// Its number.
+    /// Its place in the group.
     pub fn index(&self) -> usize {
         self.parts.transport.rank()
+    }
+
+    /// Its number in the job, by which users know it.
+    pub fn number(&self) -> usize {
+        self.number_at(self.index())
+    }
+
+    /// The number of the rank in that place.
+    pub fn number_at(&self, place: usize) -> usize {
+        self.parts.numbers.get(place).copied().unwrap_or(place)
+    }
+
+    /// The numbers of all ranks, by place.
+    pub fn numbers(&self) -> Vec<usize> {
+        (0..self.world()).map(|place| self.number_at(place)).collect()
     }
 
     /// How many there are.
@@ -140,7 +164,8 @@ impl Rank {
     }
 
     /// Says who asked for the stop that begins now. One rank of each host does, so that every launcher hears it once.
-    pub fn announce_stop(&self, ranks: &[usize]) {
+    pub fn announce_stop(&self, places: &[usize]) {
+        let ranks = places;
         let all = &self.parts.hosts;
         let mine = all.get(self.index());
         if all.iter().position(|host| Some(host) == mine) != Some(self.index()) {
@@ -148,7 +173,8 @@ impl Rank {
         }
         let mut hosts: Vec<String> = ranks.iter().filter_map(|rank| all.get(*rank).cloned()).collect();
         hosts.dedup();
-        self.emit(Event::Stopping { ranks: ranks.to_vec(), hosts });
+        let ranks = ranks.iter().map(|place| self.number_at(*place)).collect();
+        self.emit(Event::Stopping { ranks, hosts });
     }
 
     /// A step of training begins: from now on its deadline holds.
@@ -357,8 +383,9 @@ impl Rank {
     pub(crate) fn explain(&self, fault: &Fault, kind: &str, name: &str) -> Error {
         let operation = format!("{kind} of {name}");
         let seen = match fault.peer {
-            Some(peer) => {
-                let host = self.parts.hosts.get(peer).cloned();
+            Some(place) => {
+                let host = self.parts.hosts.get(place).cloned();
+                let peer = self.number_at(place);
                 let on = host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
                 let message =
                     format!("rank {peer}{on} was lost at step {} in {operation}: {fault}", self.step);
@@ -377,15 +404,17 @@ impl Rank {
             // An order to stop comes with its reason: there is nothing to tell.
             self.parts.beacon.testify(&seen);
         }
-        self.parts.beacon.await_verdict(REASON).unwrap_or(seen)
+        // Where the others go on, the coordinator has the last word, however long it takes to be sure.
+        let patience = if self.is_elastic() { self.parts.step_deadline + REASON } else { REASON };
+        self.parts.beacon.await_ending(self.parts.generation, patience).unwrap_or(seen)
     }
 
-    /// A verdict that came meanwhile ends the program here.
+    /// A verdict that came meanwhile ends the program here; so does the end of this generation.
     pub(crate) fn check(&self) -> Result<()> {
-        self.parts.beacon.verdict().map_or(Ok(()), Err)
+        self.parts.beacon.ending(self.parts.generation).map_or(Ok(()), Err)
     }
 
-    fn enter(&self, phase: Phase, name: &str) {
+    pub(crate) fn enter(&self, phase: Phase, name: &str) {
         self.parts.beacon.enter(self.step, phase, self.operation, name);
     }
 }
@@ -402,12 +431,20 @@ pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
             neighbours: Vec::new(),
             carrier: "mem",
             generation: 1,
+            numbers: Vec::new(),
+            change: Change::default(),
+            delegate: None,
             step_deadline,
             prepare_deadline: PREPARATION,
             seed: 0,
         })
     };
     mesh(world).into_iter().map(rank).collect()
+}
+
+/// Operations are numbered on from generation to generation, the same on all ranks.
+pub(crate) fn first_operation(generation: u32) -> u64 {
+    u64::from(generation.saturating_sub(1)) << 32
 }
 
 /// The hosts of all ranks by number: that of the first rank that is there.

@@ -1,35 +1,41 @@
 //! The life of a rank: from its place in the environment to its goodbye.
 
 use crate::beacon::Beacon;
-use crate::control::{self, Line, PULSE, Patience};
 use crate::engine::environment::{Meeting, Place};
 use crate::inquest::sign;
+use crate::line::PULSE;
 use crate::linux;
+use crate::membership::Limits;
 use crate::panics::{guarded, keep_panics};
 use crate::rank::{Emit, Parts, Rank};
-use crate::rendezvous::message::Control;
-use crate::rendezvous::neighbourhood::{self, Connected};
-use crate::rendezvous::{Invitation, coordinator, join, mesh};
+use crate::regroup::{Delegate, Generation, LineSlot};
+use crate::rendezvous::Invitation;
+use crate::rendezvous::message::{Arrival, Control, Member};
+use crate::rendezvous::neighbourhood::Connected;
+use crate::role::Role;
 use crate::uplink::Uplink;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
-use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use thalweg_comm::transport::mem;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thalweg_core::clock::SystemClock;
 use thalweg_core::event::{Event, Level, Record};
 use thalweg_core::spec::strategy::Carrier;
-use thalweg_core::{Error, Kind, Result};
+use thalweg_core::{Error, Result};
 
 /// What a rank needs to know of its job.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// Digest of the job.
     pub job: [u8; 32],
+    /// The job itself, for those who want to join.
+    pub text: String,
     /// Seed of the job.
     pub seed: u64,
+    /// Whether the others go on when one is lost.
+    pub elastic: bool,
+    /// How many there must and may be, and how long to wait for them.
+    pub limits: Limits,
     /// The shared secret.
     pub token: Vec<u8>,
     /// The longest a rank may hold up a step.
@@ -69,6 +75,9 @@ pub struct Surroundings {
     pub on_leave: OnLeave,
 }
 
+/// What asks a process to end.
+const SIGTERM: i32 = 15;
+
 /// How long a program may take to notice that the job is over.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -88,14 +97,18 @@ pub fn run<T>(
     let beacon = Beacon::new();
     let uplink = Uplink::open(Arc::clone(&beacon))?;
     let Surroundings { signals, on_record, on_leave } = surroundings;
-    let (line, state) = (Arc::new(OnceLock::new()), Arc::new(State::default()));
-    let session = Session { rank: place.rank, beacon, uplink, line, state, on_record, on_leave };
+    let (line, state, members) = (LineSlot::default(), Arc::new(State::default()), Arc::default());
+    let session = Session { rank: place.rank, beacon, uplink, line, state, members, on_record, on_leave };
     if let Some(signals) = signals {
-        session.heed(signals);
+        // Without a launcher, rank 0 writes the results: if it is asked to end, so is the job.
+        session.heed(signals, terms.elastic && (session.uplink.is_some() || place.rank != 0));
     }
     session.keep_pulse();
-    let mut coordinator = None;
-    let entered = guarded(|| session.enter(place, terms, &mut coordinator));
+    let role = session.role(place, terms);
+    if let Some(wishes) = session.uplink.as_ref().and_then(|uplink| uplink.wishes()) {
+        role.heed(wishes);
+    }
+    let entered = guarded(|| session.enter(place, terms, &role));
     session.state.joined.store(true, Ordering::Relaxed);
     let result = entered.map(|mut rank| {
         let result = guarded(|| program(&mut rank)).map_err(|error| session.sign(error, place.world));
@@ -112,9 +125,8 @@ pub fn run<T>(
         failed
     });
     session.state.ended.store(true, Ordering::Relaxed);
-    if let Some(coordinator) = coordinator {
-        wait_for(&coordinator, Duration::from_secs(5));
-    }
+    // Those who are left may have to form a group once more, and do the end of the job again.
+    role.see_out(if result.is_ok() { terms.prepare_deadline } else { Duration::from_secs(5) });
     if let Some(uplink) = &session.uplink {
         uplink.drain();
     }
@@ -132,24 +144,28 @@ struct Session {
     rank: usize,
     beacon: Arc<Beacon>,
     uplink: Option<Arc<Uplink>>,
-    line: Arc<OnceLock<Arc<Line>>>,
+    line: LineSlot,
     state: Arc<State>,
+    /// The members of the last generation.
+    members: Arc<Mutex<Vec<Member>>>,
     on_record: OnRecord,
     on_leave: OnLeave,
 }
 
 impl Session {
     /// Passes signals on to the program. Before the ranks have met there is nothing to save: the process ends.
-    fn heed(&self, signals: Receiver<i32>) {
+    fn heed(&self, signals: Receiver<i32>, drains: bool) {
         let (beacon, state, on_leave) =
             (Arc::clone(&self.beacon), Arc::clone(&self.state), Arc::clone(&self.on_leave));
         std::thread::spawn(move || {
             while let Ok(signal) = signals.recv() {
-                if beacon.stop_requested() || !state.joined.load(Ordering::Relaxed) {
+                let asked = beacon.stop_requested() || beacon.leave_requested();
+                if asked || !state.joined.load(Ordering::Relaxed) {
                     on_leave(&Leaving::Signal(signal));
                     std::process::exit(128 + signal);
                 }
-                beacon.request_stop();
+                // Asked to end, this process leaves the others to go on; asked to interrupt, the job stops.
+                if drains && signal == SIGTERM { beacon.request_leave() } else { beacon.request_stop() }
             }
         });
     }
@@ -179,8 +195,8 @@ impl Session {
         std::thread::spawn(move || {
             while !state.ended.load(Ordering::Relaxed) {
                 let pulse = beacon.pulse();
-                if let Some(line) = line.get() {
-                    let line: &Arc<Line> = line;
+                let open = line.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                if let Some(line) = open {
                     line.say(&Control::Pulse(pulse.clone()));
                 }
                 if let Some(uplink) = &uplink {
@@ -199,108 +215,93 @@ impl Session {
         });
     }
 
+    fn role(&self, place: &Place, terms: &Terms) -> Arc<Role> {
+        Arc::new(Role {
+            place: place.clone(),
+            terms: terms.clone(),
+            beacon: Arc::clone(&self.beacon),
+            emit: self.emit(),
+            members: Arc::clone(&self.members),
+            held: Mutex::default(),
+        })
+    }
+
     /// Finds the others.
-    fn enter(&self, place: &Place, terms: &Terms, presiding: &mut Option<JoinHandle<()>>) -> Result<Rank> {
+    fn enter(&self, place: &Place, terms: &Terms, role: &Role) -> Result<Rank> {
         let emit = self.emit();
-        if place.world == 1 {
-            let alone = mem::mesh(1).pop().ok_or_else(|| Error::internal("a world of one has no member"))?;
-            let connected = Connected { transport: Box::new(alone), neighbours: Vec::new(), carrier: "none" };
-            return Ok(self.rank(terms, connected, vec![linux::host_name()], 1, emit));
+        if place.world == 1 && !place.joins && !terms.elastic {
+            let Connected { transport, neighbours, carrier } = Connected::alone();
+            let alone = Generation {
+                number: 1,
+                transport,
+                neighbours,
+                carrier,
+                numbers: vec![place.rank],
+                hosts: vec![linux::host_name()],
+                change: Default::default(),
+            };
+            return Ok(self.rank(terms, alone, emit, None));
         }
-        let invitation = Invitation {
-            rank: place.rank,
-            world: place.world,
-            job: terms.job,
-            token: terms.token.clone(),
-            host: linux::host_name(),
-            anywhere: !place.local,
-            deadline: terms.join_deadline,
-            carrier: terms.carrier,
-        };
-        let speaker = Arc::clone(&emit);
-        let say = move |message| speaker(Event::Notice { level: Level::Warning, message });
-        let meeting = match place.rank {
-            0 => {
-                let (address, thread) = self.convene(place, terms, &emit)?;
-                *presiding = Some(thread);
-                address
+        let (fixed, meeting) = match (&place.meeting, &self.uplink) {
+            (Meeting::At { .. }, _) if place.rank == 0 && !place.joins => (true, role.take()?),
+            (Meeting::At { host, port }, _) => (true, format!("{host}:{port}")),
+            (Meeting::ByLauncher, _) if place.rank == 0 && !place.joins => (false, role.take()?),
+            (Meeting::ByLauncher, Some(uplink)) => (false, uplink.coordinator(None, terms.join_deadline)?),
+            (Meeting::ByLauncher, None) => {
+                return Err(Error::internal("no launcher to ask for rank 0's address"));
             }
-            _ => match (&place.meeting, &self.uplink) {
-                (Meeting::At { host, port }, _) => format!("{host}:{port}"),
-                (Meeting::ByLauncher, Some(uplink)) => uplink.coordinator(terms.join_deadline)?,
-                (Meeting::ByLauncher, None) => {
-                    return Err(Error::internal("no launcher to ask for rank 0's address"));
-                }
+        };
+        let (speaker, teller) = (Arc::clone(&emit), Arc::clone(&emit));
+        let mut delegate = Delegate {
+            invitation: Invitation {
+                rank: place.rank,
+                world: place.world,
+                job: terms.job,
+                token: terms.token.clone(),
+                host: linux::host_name(),
+                anywhere: !place.local,
+                deadline: terms.join_deadline,
+                carrier: terms.carrier,
             },
+            arrival: if place.joins { Arrival::New } else { Arrival::First },
+            step_deadline: terms.step_deadline,
+            patience: terms.prepare_deadline.max(terms.join_deadline) + terms.step_deadline,
+            beacon: Arc::clone(&self.beacon),
+            line: Arc::clone(&self.line),
+            uplink: self.uplink.clone(),
+            meeting,
+            fixed,
+            say: Arc::new(move |message| speaker(Event::Notice { level: Level::Warning, message })),
+            tell: Arc::new(move |error, pulse| {
+                teller(Event::Lost { error: error.clone(), pulse: pulse.clone() });
+            }),
+            elastic: terms.elastic,
+            data: None,
+            early: Vec::new(),
+            members: Arc::clone(&self.members),
+            mail: channel(),
         };
-        let joined = join::join(&invitation, &meeting, &say)?;
-        let broken = |error: std::io::Error| Error::io("cannot set up a connection", &error);
-        let control = joined.control.try_clone().map_err(broken)?;
-        let line = Line::open(control, terms.step_deadline, Arc::clone(&self.beacon)).map_err(broken)?;
-        let (witness, speaker) = (Arc::clone(&line), Arc::clone(&emit));
-        self.beacon.call_witness(Box::new(move |error, pulse| {
-            speaker(Event::Lost { error: error.clone(), pulse: pulse.clone() });
-            witness.say(&Control::Witness(Box::new(error.clone()), pulse.clone()));
-        }));
-        // Set once: this is the only place.
-        let _ = self.line.set(line);
-        let peers = mesh::connect(&invitation, &joined, &self.beacon)?;
-        let hosts: Vec<String> = joined.members.iter().map(|member| member.host.clone()).collect();
-        let connected = neighbourhood::settle(&invitation, &joined, peers, &say)?;
-        if place.rank == 0 {
-            emit(Event::Joined { hosts: hosts.clone(), generation: joined.generation });
+        let first = delegate.first()?;
+        if first.numbers.first() == Some(&place.rank) && !place.joins {
+            emit(Event::Joined { hosts: first.hosts.clone(), generation: first.number });
         }
-        Ok(self.rank(terms, connected, hosts, joined.generation, emit))
+        Ok(self.rank(terms, first, emit, terms.elastic.then_some(delegate)))
     }
 
-    /// Rank 0 opens the port and takes the coordinator's role in a thread of its own.
-    fn convene(&self, place: &Place, terms: &Terms, emit: &Emit) -> Result<(String, JoinHandle<()>)> {
-        let (address, meeting) = match &place.meeting {
-            Meeting::ByLauncher => (SocketAddr::new(Ipv4Addr::LOCALHOST.into(), terms.port), None),
-            Meeting::At { host, port } => {
-                (listening_address(host, *port, place.local, &terms.token)?, Some(format!("{host}:{port}")))
-            }
-        };
-        let listener = coordinator::listen(address, &terms.token)?;
-        let bound = listener.local_addr().map_err(|error| Error::io("no local address", &error))?;
-        emit(Event::Listening { address: bound.to_string() });
-        let expected = coordinator::Expected {
-            world: place.world,
-            job: terms.job,
-            token: terms.token.clone(),
-            deadline: terms.join_deadline,
-        };
-        let (beacon, emit) = (Arc::clone(&self.beacon), Arc::clone(emit));
-        let patience = Patience { step: terms.step_deadline, prepare: terms.prepare_deadline };
-        let thread = std::thread::spawn(move || {
-            let say = |message| emit(Event::Notice { level: Level::Warning, message });
-            // On failure every rank that arrived, rank 0 among them, has been told why.
-            if let Ok(arrived) = coordinator::gather(&listener, &expected, &say) {
-                drop(listener);
-                control::preside(arrived, patience, &beacon, &say);
-            }
-        });
-        Ok((meeting.unwrap_or_else(|| bound.to_string()), thread))
-    }
-
-    fn rank(
-        &self,
-        terms: &Terms,
-        connected: Connected,
-        hosts: Vec<String>,
-        generation: u32,
-        emit: Emit,
-    ) -> Rank {
-        let Connected { transport, neighbours, carrier } = connected;
+    fn rank(&self, terms: &Terms, generation: Generation, emit: Emit, delegate: Option<Delegate>) -> Rank {
+        let Generation { number, transport, neighbours, carrier, numbers, hosts, change } = generation;
         Rank::new(Parts {
             transport,
+            hosts,
+            numbers,
+            neighbours,
+            carrier,
+            generation: number,
+            change,
+            delegate: delegate.map(|delegate| Box::new(delegate) as _),
             clock: Arc::new(SystemClock::default()),
             emit,
             beacon: Arc::clone(&self.beacon),
-            hosts,
-            neighbours,
-            carrier,
-            generation,
             step_deadline: terms.step_deadline,
             prepare_deadline: terms.prepare_deadline,
             seed: terms.seed,
@@ -316,38 +317,13 @@ impl Session {
         if let Err(error) = result {
             (self.emit())(Event::Failed { error: error.clone(), pulse: pulse.clone() });
         }
-        if let Some(line) = self.line.get() {
+        let open = self.line.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(line) = open {
             line.leave(&match result {
                 Ok(_) => Control::Goodbye,
                 Err(error) => Control::Failed(Box::new(error.clone()), pulse),
             });
         }
-    }
-}
-
-/// Where rank 0 listens: where it is told, or on all addresses if others come from elsewhere with a token (a host's
-/// own name often leads to an address that only it can use).
-fn listening_address(host: &str, port: u16, local: bool, token: &[u8]) -> Result<SocketAddr> {
-    let resolved = (host, port).to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-    let address = resolved.ok_or_else(|| {
-        Error::new(Kind::Rendezvous, format!("the name {host} does not resolve"))
-            .hint("MASTER_ADDR must be a name or an address of the host that runs rank 0")
-    })?;
-    let explicit_loopback =
-        host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-    if local || explicit_loopback || token.is_empty() {
-        return Ok(address);
-    }
-    Ok(SocketAddr::new(
-        if address.is_ipv6() { std::net::Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() },
-        port,
-    ))
-}
-
-fn wait_for(thread: &JoinHandle<()>, patience: Duration) {
-    let end = Instant::now() + patience;
-    while !thread.is_finished() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -363,10 +339,14 @@ mod tests {
             meeting: Meeting::At { host: "127.0.0.1".into(), port: 0 },
             local: true,
             launcher: "test",
+            joins: false,
         };
         let terms = Terms {
             job: [0; 32],
+            text: String::new(),
             seed: 0,
+            elastic: false,
+            limits: Limits { least: 1, most: 2, patience: Duration::from_secs(60) },
             token: Vec::new(),
             step_deadline: Duration::from_secs(60),
             join_deadline: Duration::from_secs(60),

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use thalweg_core::event::{Event, Record};
 use thalweg_core::{Error, Kind, Result};
@@ -18,12 +18,19 @@ use thalweg_core::{Error, Kind, Result};
 /// The variable that tells a process that its standard input is such a line.
 pub const VARIABLE: &str = "THALWEG_UPLINK";
 
+/// The variable that tells a process that it comes to a group that works already.
+pub const JOINS: &str = "THALWEG_JOINS";
+
 /// What a launcher says to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wish {
-    /// Rank 0 listens here.
+    /// The coordinator listens here.
     Coordinator(String),
+    /// Take the coordinator's role; the processes of these ranks have ended, one of which had it.
+    Convene(Vec<usize>),
+    /// The process of this rank has ended.
+    Gone(usize),
     /// Stop after this step and write a checkpoint.
     Stop,
 }
@@ -41,7 +48,8 @@ pub struct Uplink {
     queue: Sender<Vec<u8>>,
     /// Records said and not yet written.
     waiting: Arc<AtomicUsize>,
-    coordinator: Mutex<Receiver<String>>,
+    coordinator: Arc<(Mutex<Option<String>>, Condvar)>,
+    wishes: Mutex<Option<Receiver<Wish>>>,
 }
 
 impl Uplink {
@@ -53,8 +61,10 @@ impl Uplink {
         let broken = |error: std::io::Error| Error::io("no line to the launcher", &error);
         let mut stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(broken)?);
         let reader = stream.try_clone().map_err(broken)?;
-        let (sender, coordinator) = channel();
-        std::thread::spawn(move || listen(reader, &sender, &beacon));
+        let (sender, wishes) = channel();
+        let coordinator: Arc<(Mutex<Option<String>>, Condvar)> = Arc::default();
+        let known = Arc::clone(&coordinator);
+        std::thread::spawn(move || listen(reader, &known, &sender, &beacon));
         let (queue, lines) = channel::<Vec<u8>>();
         let waiting = Arc::new(AtomicUsize::new(0));
         let written = Arc::clone(&waiting);
@@ -65,7 +75,7 @@ impl Uplink {
                 written.fetch_sub(1, Ordering::Release);
             }
         });
-        Ok(Some(Arc::new(Uplink { queue, waiting, coordinator: Mutex::new(coordinator) })))
+        Ok(Some(Arc::new(Uplink { queue, waiting, coordinator, wishes: Mutex::new(Some(wishes)) })))
     }
 
     /// Sends an event up.
@@ -89,10 +99,25 @@ impl Uplink {
         }
     }
 
-    /// Where rank 0 listens, as the launcher says.
-    pub fn coordinator(&self, deadline: Duration) -> Result<String> {
-        let receiver = self.coordinator.lock().unwrap_or_else(PoisonError::into_inner);
-        receiver.recv_timeout(deadline).map_err(|_| {
+    /// What the launcher asks of the coordinator, or of whoever is to become it. They are somebody's from then on.
+    pub fn wishes(&self) -> Option<Receiver<Wish>> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether the coordinator listens elsewhere by now.
+    pub fn has_moved(&self, from: &str) -> bool {
+        let known = self.coordinator.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_deref().is_some_and(|address| address != from)
+    }
+
+    /// Where the coordinator listens, as the launcher says; if it listened elsewhere before, the next place.
+    pub fn coordinator(&self, before: Option<&str>, deadline: Duration) -> Result<String> {
+        let (known, news) = &*self.coordinator;
+        let known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let stale = |address: &mut Option<String>| address.is_none() || address.as_deref() == before;
+        let (known, _) =
+            news.wait_timeout_while(known, deadline, stale).unwrap_or_else(PoisonError::into_inner);
+        known.clone().filter(|address| Some(address.as_str()) != before).ok_or_else(|| {
             Error::new(
                 Kind::Rendezvous,
                 format!("rank 0 did not open its port within {} s", deadline.as_secs_f64()),
@@ -101,15 +126,24 @@ impl Uplink {
     }
 }
 
-fn listen(reader: UnixStream, coordinator: &Sender<String>, beacon: &Beacon) {
+fn listen(
+    reader: UnixStream,
+    coordinator: &(Mutex<Option<String>>, Condvar),
+    wishes: &Sender<Wish>,
+    beacon: &Beacon,
+) {
     for line in BufReader::new(reader).lines() {
         let Ok(line) = line else { break };
         match serde_json::from_str(&line) {
             Ok(Wish::Coordinator(address)) => {
-                // The receiver lives as long as the line.
-                let _ = coordinator.send(address);
+                *coordinator.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
+                coordinator.1.notify_all();
             }
             Ok(Wish::Stop) => beacon.request_stop(),
+            Ok(wish) => {
+                // Whoever takes them lives as long as the process.
+                let _ = wishes.send(wish);
+            }
             Err(_) => {}
         }
     }

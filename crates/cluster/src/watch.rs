@@ -58,9 +58,11 @@ impl Watch {
         if pulse.phase != Phase::Starting && !self.met {
             self.meet(now);
         }
-        if let Some(heard) = self.ranks.get_mut(rank) {
-            heard.last = Some((now, pulse));
+        if rank >= self.ranks.len() {
+            // Somebody who joined later.
+            self.ranks.resize(rank + 1, Heard::default());
         }
+        self.ranks[rank].last = Some((now, pulse));
     }
 
     /// The ranks have found each other: whoever has said nothing since is no longer on its way, it is silent.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// A connection to another rank of this host.
 #[derive(Clone, Debug)]
-pub struct Neighbour(Arc<UnixStream>);
+pub struct Neighbour(Arc<UnixStream>, Arc<Option<linux::Grip>>);
 
 /// Neighbours by rank; nothing for this rank and for those on other hosts.
 pub type Neighbours = Vec<Option<Neighbour>>;
@@ -23,7 +23,15 @@ pub type Neighbours = Vec<Option<Neighbour>>;
 impl Neighbour {
     /// A connection on which both sides have proven themselves.
     pub fn new(socket: UnixStream) -> Neighbour {
-        Neighbour(Arc::new(socket))
+        // Without a grip (a kernel before 5.3) it cannot be ended, which is told when it must be.
+        let grip = linux::Grip::on_peer(&socket).unwrap_or_default();
+        Neighbour(Arc::new(socket), Arc::new(grip))
+    }
+
+    /// Ends the other's process and waits until the kernel confirms it, so that it writes to nothing any more; false if
+    /// that is not to be had in time. One that is a thread of this process has nothing to be ended.
+    pub fn end(&self, patience: Duration) -> bool {
+        self.1.as_ref().as_ref().is_some_and(|grip| grip.end(patience))
     }
 
     /// Both ends of a connection, for ranks that are threads.

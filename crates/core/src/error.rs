@@ -29,6 +29,8 @@ pub enum Kind {
     Rendezvous,
     /// The user asked the job to stop.
     Interrupted,
+    /// The group changes: the program is to begin again where the job stands. It never leaves a worker.
+    Regroup,
 }
 
 /// The rank a failure is blamed on, and what it was doing.
@@ -113,7 +115,7 @@ impl Error {
         match self.kind {
             Kind::Job | Kind::Data => 2,
             Kind::Io | Kind::Internal => 1,
-            Kind::RankFailed | Kind::NotFinite => 3,
+            Kind::RankFailed | Kind::NotFinite | Kind::Regroup => 3,
             Kind::Rendezvous => 4,
             Kind::Interrupted => 130,
         }

@@ -1,6 +1,6 @@
 //! The one stream of events: progress, logs, metrics and the final report are views of it.
 
-use crate::error::Error;
+use crate::error::{Culprit, Error};
 use crate::model::Tally;
 use crate::report::{Audit, RankReport};
 use serde::{Deserialize, Serialize};
@@ -87,6 +87,25 @@ pub enum Event {
         hosts: Vec<String>,
         /// Generation of the group.
         generation: u32,
+    },
+    /// The group goes on with other members, or with the same ones over new connections.
+    Regrouped {
+        /// Generation of the group.
+        generation: u32,
+        /// The step training goes on from.
+        step: u64,
+        /// The members, by their numbers.
+        members: Vec<usize>,
+        /// Who was lost, and how.
+        lost: Vec<Culprit>,
+        /// Who came.
+        joined: Vec<usize>,
+        /// Who left in good order.
+        left: Vec<usize>,
+        /// Seconds without training.
+        recover_s: f64,
+        /// Steps that are done again.
+        steps_redone: u64,
     },
     /// Something worth saying.
     Notice {

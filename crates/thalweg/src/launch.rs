@@ -9,14 +9,17 @@ use crate::view::{Plain, View};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use thalweg_cluster::Rank;
 use thalweg_cluster::engine::environment::{Meeting, PORT, Place};
 use thalweg_cluster::engine::local::{self, Ended, Plan, STOPPED};
+use thalweg_cluster::membership::Limits;
 use thalweg_cluster::session::{self, Leaving, Surroundings, Terms, unix_time};
 use thalweg_core::event::{Event, Outcome, Record};
 use thalweg_core::spec::Job;
+use thalweg_core::spec::strategy::Exchange;
 use thalweg_core::{Error, Kind, Result};
 use thalweg_data::share;
-use thalweg_train::Assignment;
+use thalweg_train::{Assignment, Prepared};
 
 /// The variable by which the launcher tells its workers the run folder.
 const FOLDER: &str = "THALWEG_RUN_FOLDER";
@@ -76,12 +79,16 @@ pub fn as_worker(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> 
     let folder = std::env::var_os(FOLDER).map_or_else(|| PathBuf::from("."), PathBuf::from);
     let resume = std::env::var_os(RESUMES).is_some();
     let assignment = Assignment { job: &job.spec, recipe: &trainer.recipe, folder: &folder, resume };
+    // Those who are at work need not wait for what can be prepared without them.
+    let prepared = place.joins.then(|| Prepared::alone(&assignment)).transpose()?;
     // The launcher hears everything on its line; there is nobody else to tell.
-    let surroundings =
-        Surroundings { signals: None, on_record: Arc::new(|_| Ok(())), on_leave: Arc::new(|_| {}) };
-    let result = session::run(place, &terms(job, place.local), surroundings, |rank| {
-        thalweg_train::run(rank, &assignment)
-    });
+    let surroundings = Surroundings {
+        signals: Some(Signals::watch()?.pass_on()),
+        on_record: Arc::new(|_| Ok(())),
+        on_leave: Arc::new(|_| {}),
+    };
+    let program = |rank: &mut Rank| thalweg_train::run(rank, &assignment, prepared);
+    let result = session::run(place, &terms(job, place.local), surroundings, program);
     std::process::exit(i32::from(match result {
         Ok(Outcome::Interrupted) => STOPPED,
         Ok(_) => 0,
@@ -110,7 +117,8 @@ pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
         let recipe = Opened::new(&trainer.recipe, data);
         let assignment =
             Assignment { job: &job.spec, recipe: &recipe, folder: Path::new("."), resume: false };
-        let outcome = session::run(place, &terms, surroundings, |rank| thalweg_train::run(rank, &assignment));
+        let program = |rank: &mut Rank| thalweg_train::run(rank, &assignment, None);
+        let outcome = session::run(place, &terms, surroundings, program);
         return Ok(Finish { report: None, code: code_of_outcome(outcome.map_err(after_start)?, &signals) });
     }
     let (results, data) = Results::open(trainer, job, &signals)?;
@@ -126,7 +134,8 @@ pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
     };
     let recipe = Opened::new(&trainer.recipe, data);
     let assignment = Assignment { job: &job.spec, recipe: &recipe, folder: &folder, resume };
-    let outcome = session::run(place, &terms, surroundings, |rank| thalweg_train::run(rank, &assignment));
+    let program = |rank: &mut Rank| thalweg_train::run(rank, &assignment, None);
+    let outcome = session::run(place, &terms, surroundings, program);
     let ended = outcome.map(|outcome| code_of_outcome(outcome, &signals)).map_err(after_start);
     let results = lock(&results).take().ok_or_else(|| Error::internal("the results are closed already"))?;
     results.close(ended)
@@ -196,7 +205,18 @@ fn plan(trainer: &Trainer, job: &Job, folder: &Path, resumes: bool) -> Result<Pl
         }
     };
     let Terms { step_deadline, join_deadline, prepare_deadline, .. } = terms(job, trainer.nodes.is_none());
-    Ok(Plan { command, variables, ranks, world, master, step_deadline, join_deadline, prepare_deadline })
+    Ok(Plan {
+        command,
+        variables,
+        ranks,
+        world,
+        master,
+        step_deadline,
+        join_deadline,
+        prepare_deadline,
+        elastic: is_elastic(job),
+        respawn: job.spec.fault.respawn,
+    })
 }
 
 /// A secret for the workers of one launcher.
@@ -210,6 +230,13 @@ fn terms(job: &Job, local: bool) -> Terms {
     let deadline = if local { Duration::from_secs(30) } else { Duration::from_secs(600) };
     Terms {
         job: job.spec.hash(),
+        text: job.spec.to_toml(),
+        elastic: is_elastic(job),
+        limits: Limits {
+            least: job.spec.fault.min_workers,
+            most: job.spec.fault.max_workers.or(usize::MAX),
+            patience: job.spec.fault.join_deadline.or(deadline),
+        },
         seed: job.spec.train.seed,
         token: std::env::var_os("THALWEG_TOKEN").unwrap_or_default().into_encoded_bytes(),
         step_deadline: job.spec.fault.step_deadline,
@@ -218,6 +245,12 @@ fn terms(job: &Job, local: bool) -> Terms {
         carrier: job.spec.exchange.transport,
         port: u16::try_from(job.spec.engine.port).unwrap_or(PORT),
     }
+}
+
+/// Whether the others go on when a worker is lost: not all strategies can yet, nor every transport.
+fn is_elastic(job: &Job) -> bool {
+    let exchange = &job.spec.exchange;
+    job.spec.fault.elastic && exchange.kind == Exchange::Allreduce && exchange.transport.can_regroup()
 }
 
 fn code_of(ended: Ended) -> u8 {

@@ -43,7 +43,8 @@ fn the_example_is_short() {
 fn a_program_whose_rank_1_never_has_its_data() {
     let Ok(deadline) = std::env::var(HANGS) else { return };
     let deadline = format!("fault.prepare_deadline={deadline}");
-    let trainer = Trainer::new("stuck").quiet(true).set("engine.workers=3").set(&deadline).data(|job| {
+    let trainer = Trainer::new("stuck").quiet(true).set("engine.workers=3").set("fault.elastic=false");
+    let trainer = trainer.set(&deadline).data(|job| {
         while std::env::var("RANK").is_ok_and(|rank| rank == "1") {
             std::thread::park();
         }

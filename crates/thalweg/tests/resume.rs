@@ -88,7 +88,7 @@ fn another_world_goes_on_with_the_same_rows_to_the_same_end() {
 #[test]
 fn a_killed_run_finishes_after_all() {
     let site = Site::new();
-    let often = ["--quiet", "--set", "fault.checkpoint_every=50"];
+    let often = ["--quiet", "--set", "fault.checkpoint_every=50", "--set", "fault.elastic=false"];
     let first = site.start(&[&["train", "--out", "run", "--set", ENDLESS], &often[..]].concat());
     site.await_event("run", "checkpoint");
     site.signal_worker(1, Signal::SIGKILL);

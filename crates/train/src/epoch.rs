@@ -9,6 +9,16 @@ use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::{Result, Tally};
 
 impl Worker<'_> {
+    /// At the end of an epoch: closes it, unless that was done. A rank may have been lost in the middle of it.
+    pub(crate) fn close_due_epoch(&mut self) -> Result<()> {
+        let epochs = self.next / self.sampler.steps_per_epoch();
+        if self.next.is_multiple_of(self.sampler.steps_per_epoch()) && self.closed < epochs {
+            self.finish_epoch(epochs - 1)?;
+            self.closed = epochs;
+        }
+        Ok(())
+    }
+
     /// Validates, closes the epoch's audit and sees whether the target is reached.
     pub(crate) fn finish_epoch(&mut self, epoch: u64) -> Result<()> {
         let start = self.rank.now();
@@ -34,12 +44,15 @@ impl Worker<'_> {
         let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
         let mut batch = rows.empty_batch();
         let tally = validate(self.rank, model.as_mut(), parameters, rows, &mut batch)?;
-        finite::check_model(self.rank.index(), self.next, tally.loss, parameters, model.layout())?;
+        finite::check_model(self.rank.number(), self.next, tally.loss, parameters, model.layout())?;
         Ok(tally)
     }
 
     /// Rank 0's ledger takes over what the others have consumed since the last time.
     pub(crate) fn collect_ledgers(&mut self) -> Result<()> {
+        if self.proves_rows() {
+            return Ok(());
+        }
         let ledgers = self.rank.all_gather("audit", &self.ledger.to_bytes())?;
         if self.rank.index() != 0 {
             self.ledger.clear();

@@ -16,7 +16,7 @@ impl Worker<'_> {
             scribe.take_turn(self.rank, self.job.fault.checkpoint_every)?;
         }
         self.collect_ledgers()?;
-        self.show_state()?;
+        self.show_state();
         if let Some(scribe) = &mut self.scribe {
             let page = scribe.page();
             (page.step, page.loss) = (self.next, self.epoch_loss);
@@ -31,8 +31,11 @@ impl Worker<'_> {
     }
 
     /// After the last step: what is left behind.
-    pub(crate) fn conclude(mut self) -> Result<Outcome> {
-        let train = self.rank.now().saturating_sub(self.begun + self.aside);
+    pub(crate) fn conclude(&mut self) -> Result<Outcome> {
+        if self.has_left {
+            return Ok(Outcome::Completed);
+        }
+        let train = self.trained_before + self.rank.now().saturating_sub(self.begun + self.aside);
         self.rank.begin_preparation("the end");
         let interrupted = self.ended == Some(Outcome::Interrupted);
         if !interrupted && self.validated_at != Some(self.next) {
@@ -60,7 +63,7 @@ impl Worker<'_> {
             let (steps, rows) = (self.next, self.rows);
             self.rank.emit(Event::Done {
                 outcome,
-                last: self.last,
+                last: self.last.clone(),
                 steps,
                 rows,
                 train_s: train.as_secs_f64(),

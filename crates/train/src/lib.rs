@@ -16,6 +16,7 @@ pub mod modelfile;
 pub mod prepare;
 mod progress;
 mod push_pull;
+mod regroup;
 pub mod rider;
 mod scribe;
 mod shared;
@@ -24,5 +25,5 @@ pub mod validate;
 pub mod worker;
 
 pub use modelfile::SavedModel;
-pub use prepare::{Assignment, Recipe, run};
+pub use prepare::{Assignment, Prepared, Recipe, run};
 pub use worker::Worker;

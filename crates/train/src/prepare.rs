@@ -2,15 +2,16 @@
 
 use crate::hooks::check_parts;
 use crate::strategy;
-use crate::worker::{Start, Worker};
+use crate::worker::{Parts, Start, Worker};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_cluster::Rank;
 use thalweg_cluster::checkpoint::{self, Checkpoint, Found};
+use thalweg_cluster::membership::Standing;
 use thalweg_core::event::{Event, Level, Outcome};
 use thalweg_core::spec::{Job, Layers};
-use thalweg_core::{Error, JobSpec, Model, Result, Schema};
+use thalweg_core::{Error, JobSpec, Kind, Model, Result, Schema};
 use thalweg_data::{Data, Statistics};
 use thalweg_graph::{Optimizer, Team};
 
@@ -43,26 +44,84 @@ pub struct Assignment<'a> {
     pub resume: bool,
 }
 
-/// Trains, as one rank of many.
-pub fn run(rank: &mut Rank, assignment: &Assignment<'_>) -> Result<Outcome> {
+/// Data and model of a rank, before it has found the others or with their help.
+pub struct Prepared {
+    parts: Parts,
+    start: Start,
+}
+
+impl Prepared {
+    /// Reads and builds everything without the others, who are at work: so that they need not wait for it.
+    pub fn alone(assignment: &Assignment<'_>) -> Result<Prepared> {
+        let mut data = assignment.recipe.data(assignment.job)?;
+        let data_digest = digest(&data)?;
+        if data.needs_statistics() {
+            let all = data.statistics(0, 1)?;
+            data.fit(&[all])?;
+        }
+        let team = Team::of(assignment.job.engine.threads, assignment.job.engine.workers);
+        let (parts, model_digest) = build(assignment, data, team)?;
+        Ok(Prepared { parts, start: Start { data_digest, model_digest, ..Start::default() } })
+    }
+
+    /// The same together with the others, each of which reads a share of the data.
+    fn together(rank: &mut Rank, assignment: &Assignment<'_>) -> Result<Prepared> {
+        rank.begin_preparation("reading the data");
+        let mut data = assignment.recipe.data(assignment.job)?;
+        let data_digest = digest(&data)?;
+        rank.agree("data set", data_digest.as_bytes())?;
+        fit(rank, &mut data)?;
+        let team = Team::of(assignment.job.engine.threads, rank.local_world());
+        let (mut parts, model_digest) = build(assignment, data, team)?;
+        rank.agree("model", &model_digest)?;
+        let Parts { model, parameters, optimizer, .. } = &mut parts;
+        let start = start(rank, assignment, data_digest, model.as_ref(), parameters, optimizer)?;
+        Ok(Prepared { parts, start: Start { model_digest, is_told: true, ..start } })
+    }
+}
+
+fn build(assignment: &Assignment<'_>, data: Data, team: Arc<Team>) -> Result<(Parts, Vec<u8>)> {
     let job = assignment.job;
-    rank.begin_preparation("reading the data");
-    let mut data = assignment.recipe.data(job)?;
-    let data_digest = digest(&data)?;
-    rank.agree("data set", data_digest.as_bytes())?;
-    fit(rank, &mut data)?;
-    let team = Team::of(job.engine.threads, rank.local_world());
     let model = assignment.recipe.model(&data.schema, &team)?;
     check_parts(job, model.as_ref())?;
     let onnx = assignment.recipe.onnx(&data.schema)?;
-    rank.agree("model", &fingerprint(model.as_ref(), onnx.as_deref()))?;
-    let mut parameters = vec![0.0; model.layout().len()];
-    let mut optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout()).with_team(team);
-    let start = start(rank, assignment, data_digest, model.as_ref(), &mut parameters, &mut optimizer)?;
+    let digest = fingerprint(model.as_ref(), onnx.as_deref());
+    let parameters = vec![0.0; model.layout().len()];
+    let optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout()).with_team(team);
     let layers = assignment.recipe.layers(&data.schema)?;
-    let parts = crate::worker::Parts { data, model, parameters, optimizer, layers, onnx };
-    let mut worker = Worker::new(rank, job, assignment.folder, parts, start)?;
-    strategy::program(job)(&mut worker)?;
+    Ok((Parts { data, model, parameters, optimizer, layers, onnx }, digest))
+}
+
+/// Trains, as one rank of many. One that comes while the others work brings what it has `prepared`.
+pub fn run(rank: &mut Rank, assignment: &Assignment<'_>, mut prepared: Option<Prepared>) -> Result<Outcome> {
+    let Prepared { parts, start } = loop {
+        // A group in which somebody has begun has no time to prepare together.
+        let ready = match (rank.change().furthest(), prepared.take()) {
+            (None, _) => Prepared::together(rank, assignment),
+            (Some(_), Some(prepared)) => Ok(prepared),
+            (Some(_), None) => Prepared::alone(assignment),
+        };
+        match ready {
+            Err(error) if error.kind == Kind::Regroup && rank.is_elastic() => {
+                rank.regroup(Standing::default(), false)?;
+            }
+            ready => break ready?,
+        }
+    };
+    let now = rank.now();
+    let mut worker = Worker::new(rank, assignment.job, assignment.folder, parts, start)?;
+    let mut ended = worker.enter_group(now).and_then(|()| go(&mut worker));
+    while let Err(error) = &ended
+        && error.kind == Kind::Regroup
+        && worker.rank.is_elastic()
+    {
+        ended = worker.regroup(false).and_then(|()| go(&mut worker));
+    }
+    ended
+}
+
+fn go(worker: &mut Worker<'_>) -> Result<Outcome> {
+    strategy::program(worker.job)(worker)?;
     worker.conclude()
 }
 

@@ -3,6 +3,7 @@
 use crate::rider::Rider;
 use crate::worker::Step;
 use std::time::Duration;
+use thalweg_cluster::Rank;
 use thalweg_core::event::Event;
 
 /// The least time between two progress events.
@@ -40,7 +41,7 @@ impl Progress {
     }
 
     /// The event, at the end of `step`.
-    pub(crate) fn event(&self, step: &Step, steps_per_epoch: u64, now: Duration) -> Event {
+    pub(crate) fn event(&self, rank: &Rank, step: &Step, steps_per_epoch: u64, now: Duration) -> Event {
         let (slowest, milliseconds) = self.sums.slowest();
         Event::Step {
             epoch: step.epoch,
@@ -48,7 +49,7 @@ impl Progress {
             steps_per_epoch,
             loss: self.sums.loss / self.rows.max(1) as f64,
             samples_per_s: self.rows as f64 / (now - self.since).as_secs_f64().max(1e-9),
-            slowest,
+            slowest: rank.number_at(slowest),
             slowest_ms: f64::from(milliseconds) / self.steps.max(1) as f64,
         }
     }

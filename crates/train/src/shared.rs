@@ -1,13 +1,14 @@
 //! Workers of one host, with gradients, sums and parameters in memory that all of them see.
 //!
 //! Each worker writes its gradient where the others can read it. Where the update of an element needs nothing but that
-//! element, the parameters are shared as well: each worker sums its share of the gradient, updates that share of the
-//! parameters at once, and keeps the optimizer's state of that share alone. It is the replicated update, bit by bit,
-//! with one worker's work divided by all. Rules that look at whole tensors (LARS, LAMB) and clipping by the norm need all
+//! element, parameters and the optimizer's state are shared as well: each worker sums its share of the gradient and updates
+//! that share of them at once. It is the replicated update, bit by bit,
+//! with one worker's work divided by all. What a step starts from is left as it was until the next one: parameters and
+//! state lie there twice, and the step goes from one to the other. So a worker that dies in the middle takes nothing with
+//! it: the others find all of it as it was before the step or, if one of them has seen its end, after it. Rules that look at whole tensors (LARS, LAMB) and clipping by the norm need all
 //! of the sum first: there every worker updates parameters of its own, from a sum that is shared.
 
 use crate::finite;
-use crate::scribe::Scribe;
 use crate::worker::{Parts, Worker};
 use std::ops::Range;
 use thalweg_cluster::{Commons, Rank};
@@ -17,15 +18,18 @@ use thalweg_core::spec::strategy::{Algorithm, Carrier, Exchange};
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
 use thalweg_graph::optimizer::Correction;
 
-/// The columns of the commons: sums, and the parameters if they are shared.
+/// The first column of the commons: sums. Behind it, if they are shared, parameters and slots, twice.
 const SUMS: usize = 0;
-const PARAMETERS: usize = 1;
 
 /// What is shared.
 pub(crate) struct Shared {
     commons: Commons,
-    /// Whether parameters are, too: all but clipping by the norm and rules over whole tensors.
-    pub(crate) updates: bool,
+    /// Parameters and slots, if they are: all but clipping by the norm and rules over whole tensors.
+    kept: Option<usize>,
+    /// Which of the two counts.
+    current: usize,
+    /// The step at which it does.
+    step: u64,
 }
 
 impl Shared {
@@ -37,14 +41,15 @@ impl Shared {
         parts: &Parts,
         correction: &Correction,
         length: usize,
+        step: u64,
     ) -> Result<Option<Shared>> {
         let exchange = &job.exchange;
         let suits = exchange.kind == Exchange::Allreduce && exchange.algorithm == Algorithm::Auto;
         if !suits || exchange.transport == Carrier::Tcp || !rank.shares_memory() {
             return Ok(None);
         }
-        let updates = parts.optimizer.is_elementwise(correction);
-        let mut commons = match rank.open_commons("arenas", length, if updates { 2 } else { 1 })? {
+        let kept = parts.optimizer.is_elementwise(correction).then(|| 1 + parts.optimizer.slots().len());
+        let mut commons = match rank.open_commons("arenas", length, 1 + 2 * kept.unwrap_or(0))? {
             Ok(commons) => commons,
             Err(words) if exchange.transport == Carrier::Shm => {
                 return Err(Error::new(
@@ -62,21 +67,28 @@ impl Shared {
                 return Ok(None);
             }
         };
-        if updates {
-            let values = &parts.parameters;
-            rank.write_shares("parameters", &mut commons, length, |range, columns| {
-                let range = within(&range, values.len());
-                columns[PARAMETERS][..range.len()].copy_from_slice(&values[range]);
+        if let Some(kept) = kept {
+            let columns = all_of(parts);
+            rank.write_shares("parameters", &mut commons, length, |range, shared| {
+                let range = within(&range, parts.parameters.len());
+                for (values, shared) in columns.iter().zip(&mut shared[1..=kept]) {
+                    shared[..range.len()].copy_from_slice(&values[range.clone()]);
+                }
             })?;
         }
-        Ok(Some(Shared { commons, updates }))
+        Ok(Some(Shared { commons, kept, current: 0, step }))
+    }
+
+    /// Whether parameters are shared, too.
+    pub(crate) fn updates(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// Where this worker writes its gradient, and the parameters it reads: shared ones, or its own.
     pub(crate) fn at_work<'a>(&'a mut self, own: &'a [f32]) -> (&'a mut [f32], &'a [f32]) {
-        let updates = self.updates;
-        let (arena, shared) = self.commons.arena_beside(if updates { PARAMETERS } else { SUMS });
-        (arena, if updates { &shared[..own.len()] } else { own })
+        let column = self.kept.map(|kept| 1 + self.current * kept);
+        let (arena, shared) = self.commons.arena_beside(column.unwrap_or(SUMS));
+        (arena, if column.is_some() { &shared[..own.len()] } else { own })
     }
 
     /// The sums of the last exchange.
@@ -86,7 +98,18 @@ impl Shared {
 
     /// The parameters that count: shared ones, or the worker's own.
     pub(crate) fn parameters<'a>(&'a self, own: &'a [f32]) -> &'a [f32] {
-        if self.updates { &self.commons.column(PARAMETERS)[..own.len()] } else { own }
+        match self.kept {
+            Some(kept) => &self.commons.column(1 + self.current * kept)[..own.len()],
+            None => own,
+        }
+    }
+
+    /// A slot of the optimizer that counts: a shared one, or the worker's own.
+    pub(crate) fn slot<'a>(&'a self, index: usize, own: &'a [f32]) -> &'a [f32] {
+        match self.kept {
+            Some(kept) => &self.commons.column(2 + index + self.current * kept)[..own.len()],
+            None => own,
+        }
     }
 
     /// Adds up all gradients.
@@ -94,68 +117,83 @@ impl Shared {
         let length = self.commons.length();
         Ok(rank.sum_and("gradients", &mut self.commons, length, |_, _| ())?.1)
     }
+
+    /// Copies parameters and state, as they were after that many steps, into what the worker has of its own. After a
+    /// failure too: the memory is there as long as anybody has it, and nobody writes to it any more.
+    pub(crate) fn bring_home(&self, step: u64, parts: &mut Parts) -> Result<()> {
+        let Some(kept) = self.kept else { return Ok(()) };
+        let Some(ahead) = step.checked_sub(self.step).filter(|ahead| *ahead <= 1) else {
+            return Err(Error::internal(format!("shared memory holds step {}, not {step}", self.step)));
+        };
+        let first = 1 + (self.current ^ ahead as usize) * kept;
+        let Parts { parameters, optimizer, .. } = parts;
+        let slots = optimizer.slots_mut().into_iter().map(|(_, slot)| slot);
+        for (column, values) in std::iter::once(&mut parameters[..]).chain(slots).enumerate() {
+            self.commons.rescue(first + column, values);
+        }
+        Ok(())
+    }
+}
+
+/// Parameters and slots, in the order of the columns.
+fn all_of(parts: &Parts) -> Vec<&[f32]> {
+    let slots = parts.optimizer.slots().into_iter().map(|(_, values)| values);
+    std::iter::once(&parts.parameters[..]).chain(slots).collect()
 }
 
 impl Worker<'_> {
     /// `w`: the update rule's answer to the sum of all `g_i`. Where memory is shared, every worker does a share of it.
     pub fn sum_and_update(&mut self) -> Result<()> {
-        let Some(shared) = self.shared.as_mut().filter(|shared| shared.updates) else {
+        let Some(shared) = self.shared.as_mut().filter(|shared| shared.updates()) else {
             self.all_reduce_gradient()?;
             return self.update();
         };
-        let (index, step) = (self.rank.index(), self.next);
+        let (number, step) = (self.rank.number(), self.next);
         let Parts { parameters, optimizer, model, .. } = &mut self.parts;
         let (rate, correction, layout) = (self.schedule.rate(step), &self.correction, model.layout());
-        let length = shared.commons.length();
+        let (length, kept, current) = (shared.commons.length(), shared.kept.unwrap_or(0), shared.current);
         let (updated, took) =
             self.rank.sum_and("gradients", &mut shared.commons, length, |range, columns| {
                 let range = within(&range, parameters.len());
-                let [sums, values] = columns else { return Err(Error::internal("there are two columns")) };
-                let (gradient, values) = (&sums[..range.len()], &mut values[..range.len()]);
-                finite::check_share(index, step, gradient, range.start, layout)?;
-                optimizer.update_share(rate, correction, range.clone(), values, gradient);
-                move_statistics(layout, &range, values, gradient);
+                let Some((sums, columns)) = columns.split_first_mut() else {
+                    return Err(Error::internal("there is no column for sums"));
+                };
+                let gradient = &sums[..range.len()];
+                finite::check_share(number, step, gradient, range.start, layout)?;
+                let (one, other) = columns.split_at_mut(kept);
+                let (from, to) = if current == 0 { (one, other) } else { (other, one) };
+                let from =
+                    [0, 1, 2].map(|column| from.get(column).map_or(&[][..], |values| &values[..range.len()]));
+                let mut written = to.iter_mut().map(|values| &mut values[..range.len()]);
+                let written = [0, 1, 2].map(|_| written.next().unwrap_or_default());
+                optimizer.update_apart(rate, correction, range.clone(), from, written, gradient);
+                if let Some(values) = to.first_mut() {
+                    move_statistics(layout, &range, &mut values[..range.len()], gradient);
+                }
                 Ok(())
             })?;
+        // All have met: the step counts, for all.
+        (shared.current, shared.step) = (1 - current, step + 1);
         updated?;
         self.take_riders(took)
     }
 
-    /// Parameters and optimizer state, wherever they are, come onto the scribe's page. Every worker must call it: where
-    /// memory is shared, each shows the state that it alone keeps, that of its share.
-    pub(crate) fn show_state(&mut self) -> Result<()> {
+    /// Parameters and optimizer state, wherever they are, come onto the scribe's page, if this worker has one.
+    pub(crate) fn show_state(&mut self) {
+        let Some(scribe) = &mut self.scribe else { return };
         let Parts { parameters, optimizer, .. } = &self.parts;
-        let mut page = self.scribe.as_mut().map(Scribe::page);
-        if let Some(page) = &mut page {
-            page.slots.resize_with(optimizer.slots().len(), Default::default);
-        }
+        let page = scribe.page();
+        page.slots.resize_with(optimizer.slots().len(), Default::default);
+        // The next update waits for this worker too: nobody writes meanwhile.
+        let shared = self.shared.as_ref();
+        shared
+            .map_or(&parameters[..], |shared| shared.parameters(parameters))
+            .clone_into(&mut page.parameters);
         for (index, (name, slot)) in optimizer.slots().into_iter().enumerate() {
-            let mut whole = slot;
-            if let Some(shared) = self.shared.as_mut().filter(|shared| shared.updates) {
-                let length = shared.commons.length();
-                self.rank.write_shares(
-                    "optimizer state",
-                    &mut shared.commons,
-                    length,
-                    |range, columns| {
-                        let range = within(&range, slot.len());
-                        columns[SUMS][..range.len()].copy_from_slice(&slot[range]);
-                    },
-                )?;
-                whole = &shared.commons.column(SUMS)[..slot.len()];
-            }
-            if let Some(page) = &mut page {
-                let (title, values) = &mut page.slots[index];
-                name.clone_into(title);
-                whole.clone_into(values);
-            }
+            let (title, values) = &mut page.slots[index];
+            name.clone_into(title);
+            shared.map_or(slot, |shared| shared.slot(index, slot)).clone_into(values);
         }
-        if let Some(page) = page {
-            // The next update waits for this worker too: nobody writes meanwhile.
-            let shown = self.shared.as_ref().map_or(&parameters[..], |shared| shared.parameters(parameters));
-            shown.clone_into(&mut page.parameters);
-        }
-        Ok(())
     }
 }
 

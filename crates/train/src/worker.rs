@@ -5,7 +5,7 @@ use crate::audit::Ledger;
 use crate::finite;
 use crate::hooks::{PassHooks, WORK};
 use crate::progress::Progress;
-use crate::rider::{self, Rider};
+use crate::rider::{self, Rider, Rows, Word};
 use crate::scribe::Scribe;
 use crate::shared::{Shared, move_statistics};
 use crate::strategy;
@@ -14,8 +14,8 @@ use std::time::Duration;
 use thalweg_cluster::{Method, Rank};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::spec::schedule::Schedule;
-use thalweg_core::spec::strategy::Optimization;
-use thalweg_core::{Batch, JobSpec, Model, Result};
+use thalweg_core::spec::strategy::{Exchange, Optimization};
+use thalweg_core::{Batch, Error, JobSpec, Model, Result};
 use thalweg_data::{Data, Sampler, share};
 use thalweg_graph::Optimizer;
 use thalweg_graph::optimizer::Correction;
@@ -45,8 +45,11 @@ pub(crate) struct Start {
     pub(crate) loss: (f64, u64),
     /// The rows of the epoch consumed so far, on rank 0.
     pub(crate) audit: Vec<u8>,
-    /// What the rows are.
+    /// What the rows are, and what is trained on them.
     pub(crate) data_digest: String,
+    pub(crate) model_digest: Vec<u8>,
+    /// Whether the parameters are those of that step; not so for one that comes later and has yet to be told.
+    pub(crate) is_told: bool,
 }
 
 /// One step of the job.
@@ -93,11 +96,25 @@ pub struct Worker<'a> {
     pub(crate) recent: Progress,
     pub(crate) rows: u64,
     pub(crate) begun: Duration,
+    /// Time of training before that, in earlier generations of the group.
+    pub(crate) trained_before: Duration,
     /// Time spent on anything but steps: validation, files.
     pub(crate) aside: Duration,
     pub(crate) last: Metrics,
     pub(crate) validated_at: Option<u64>,
     pub(crate) ended: Option<Outcome>,
+    /// Epochs that are closed: validated, and their rows counted.
+    pub(crate) closed: u64,
+    /// Digest of what is trained.
+    pub(crate) model_digest: Vec<u8>,
+    /// Whether parameters and position are the job's.
+    pub(crate) is_told: bool,
+    /// Whether the next step was begun.
+    pub(crate) begun_step: bool,
+    /// Whether the group is formed anew before the next step.
+    pub(crate) regroups: bool,
+    /// Whether this rank has left the job, which goes on.
+    pub(crate) has_left: bool,
 }
 
 impl<'a> Worker<'a> {
@@ -110,26 +127,23 @@ impl<'a> Worker<'a> {
         start: Start,
     ) -> Result<Worker<'a>> {
         let sampler = Sampler::new(&parts.data.training, job.train.seed, job.train.global_batch);
-        let world = rank.world();
         let now = rank.now();
         let mut ledger = Ledger::new(parts.data.training.source_len());
         if !start.audit.is_empty() {
             ledger.absorb(&start.audit)?;
         }
-        let correction = Correction::of(job);
-        let length = parts.parameters.len() + rider::len(world);
-        let shared = Shared::open(rank, job, &parts, &correction, length)?;
         let worker = Worker {
-            place: rank.index().checked_sub(job.servers()),
-            workers: world - job.servers().min(world),
+            place: None,
+            workers: 0,
             schedule: Schedule::new(job, total_steps(job, &sampler)),
+            closed: start.step / sampler.steps_per_epoch().max(1),
             sampler,
             batch: parts.data.training.empty_batch(),
             consumed: Vec::new(),
             accumulator: Accumulator::new(job.train.accumulate),
-            correction,
-            buffer: if shared.is_some() { Vec::new() } else { vec![0.0; length] },
-            shared,
+            correction: Correction::of(job),
+            buffer: Vec::new(),
+            shared: None,
             pushed: Vec::new(),
             rider: Rider::default(),
             ledger,
@@ -137,12 +151,16 @@ impl<'a> Worker<'a> {
             next: start.step,
             epoch_loss: start.loss,
             data_digest: start.data_digest,
-            scribe: (rank.index() == 0).then(|| {
-                Scribe::new(&folder.join("checkpoints"), parts.model.layout(), job.fault.checkpoint_keep)
-            }),
+            model_digest: start.model_digest,
+            is_told: start.is_told,
+            begun_step: false,
+            regroups: false,
+            has_left: false,
+            scribe: None,
             recent: Progress::since(now),
             rows: 0,
             begun: now,
+            trained_before: Duration::ZERO,
             aside: Duration::ZERO,
             last: Metrics::new(),
             validated_at: None,
@@ -152,16 +170,37 @@ impl<'a> Worker<'a> {
             folder,
             parts,
         };
-        let method = strategy::method(job, length * size_of::<f32>(), worker.rank);
-        if let Some(method) = method {
-            worker.rank.exchange_by(method);
-        }
-        let name = method.map_or("none", Method::name);
-        worker.announce(if worker.shared.is_some() { "arena" } else { name });
         Ok(worker)
     }
 
-    fn announce(&self, algorithm: &str) {
+    /// Makes what belongs to one generation of the group: places, memory, the way to exchange. Returns what that is called.
+    pub(crate) fn settle_in(&mut self) -> Result<&'static str> {
+        let (world, job) = (self.rank.world(), self.job);
+        self.place = self.rank.index().checked_sub(job.servers());
+        self.workers = world - job.servers().min(world);
+        let length = self.parts.parameters.len() + rider::len(world);
+        let writes = self.rank.index() == 0;
+        self.scribe = match self.scribe.take() {
+            scribe if scribe.is_some() == writes => scribe,
+            None => {
+                let (layout, keep) = (self.parts.model.layout(), job.fault.checkpoint_keep);
+                Some(Scribe::new(&self.folder.join("checkpoints"), layout, keep))
+            }
+            Some(_) => None,
+        };
+        self.shared = Shared::open(self.rank, job, &self.parts, &self.correction, length, self.next)?;
+        self.buffer.clear();
+        self.buffer.resize(if self.shared.is_some() { 0 } else { length }, 0.0);
+        let method = strategy::method(job, length * size_of::<f32>(), self.rank);
+        if let Some(method) = method {
+            self.rank.exchange_by(method);
+        }
+        let name = method.map_or("none", Method::name);
+        Ok(if self.shared.is_some() { "arena" } else { name })
+    }
+
+    /// Training begins.
+    pub(crate) fn announce(&self, algorithm: &str) {
         if self.rank.index() == 0 {
             let data = &self.parts.data;
             self.rank.emit(Event::Started {
@@ -186,18 +225,24 @@ impl<'a> Worker<'a> {
 
     /// The next step, unless the job is done.
     pub fn next_step(&mut self) -> Result<Option<Step>> {
-        if self.ended.is_some() || self.next >= total_steps(self.job, &self.sampler) {
+        // It may be due from before the group was formed anew.
+        self.close_due_epoch()?;
+        if self.regroups && self.ended.is_none() && !self.is_done() {
+            self.regroup(true)?;
+        }
+        if self.has_left || self.ended.is_some() || self.next >= total_steps(self.job, &self.sampler) {
             return Ok(None);
         }
         let number = self.next;
         let steps = self.sampler.steps_per_epoch();
         self.rank.begin_step(number);
+        self.begun_step = true;
         Ok(Some(Step { number, epoch: number / steps, index: number % steps }))
     }
 
     /// `g_i`: the gradients of this worker's share of the step's rows, divided by the rows of the whole step.
     pub fn compute_gradient(&mut self, step: &Step) -> Result<()> {
-        let rank = self.rank.index();
+        let (rank, place) = (self.rank.number(), self.rank.index());
         let start = self.rank.now();
         let Parts { data, model, parameters, .. } = &mut self.parts;
         let rows = self.sampler.rows(step.epoch, step.index);
@@ -225,7 +270,15 @@ impl<'a> Worker<'a> {
         })?;
         finite::check_gradient(rank, step.number, tally.loss, gradient, model.layout())?;
         let milliseconds = (self.rank.now() - start).saturating_sub(met).as_secs_f32() * 1e3;
-        Rider::write(tally.loss, self.rank.stop_requested(), rank, milliseconds, tail);
+        let word = Word {
+            loss: tally.loss,
+            stop: self.rank.stop_requested(),
+            leave: self.rank.leave_requested(),
+            pause: self.rank.pause_requested(),
+            compute_ms: milliseconds,
+            rows: Rows::of(consumed),
+        };
+        Rider::write(word, place, tail);
         Ok(())
     }
 
@@ -241,14 +294,14 @@ impl<'a> Worker<'a> {
     /// The sums of all workers are in the buffer, after an exchange of that length: reads and checks them.
     pub(crate) fn take_sum(&mut self, took: Duration) -> Result<()> {
         let gradient = &sums(&self.shared, &self.buffer)[..self.parts.parameters.len()];
-        finite::check_share(self.rank.index(), self.next, gradient, 0, self.parts.model.layout())?;
+        finite::check_share(self.rank.number(), self.next, gradient, 0, self.parts.model.layout())?;
         self.take_riders(took)
     }
 
     /// The same for what rode along.
     pub(crate) fn take_riders(&mut self, took: Duration) -> Result<()> {
         self.rider.read(&sums(&self.shared, &self.buffer)[self.parts.parameters.len()..]);
-        finite::check_loss(self.rank.index(), self.next, self.rider.loss, self.parts.model.layout())?;
+        finite::check_loss(self.rank.number(), self.next, self.rider.loss, self.parts.model.layout())?;
         let mine = self.rider.compute_ms[self.rank.index()];
         let waited = f64::from(self.rider.slowest().1 - mine) / 1e3;
         self.rank.book_wait(waited.min(took.as_secs_f64()));
@@ -273,9 +326,22 @@ impl<'a> Worker<'a> {
         if self.rank.world() == 1 {
             self.rider.read(&self.buffer[self.parts.parameters.len()..]);
         }
-        self.ledger.enter(&self.consumed);
-        let rows = self.sampler.rows(step.epoch, step.index).len() as u64;
-        self.next = step.number + 1;
+        let proves = self.proves_rows();
+        let planned = self.sampler.rows(step.epoch, step.index);
+        let rows = planned.len() as u64;
+        if proves {
+            // The rows that the sum was made of, whoever computed them.
+            if self.rider.rows != Rows::of(planned) {
+                return Err(Error::internal(format!(
+                    "the gradient of step {} was not made of the rows of that step",
+                    step.number
+                )));
+            }
+            self.ledger.enter(planned);
+        } else {
+            self.ledger.enter(&self.consumed);
+        }
+        (self.next, self.begun_step) = (step.number + 1, false);
         self.rows += rows;
         self.epoch_loss.0 += self.rider.loss;
         self.epoch_loss.1 += rows;
@@ -283,16 +349,11 @@ impl<'a> Worker<'a> {
         let last_of_epoch = step.index + 1 == self.sampler.steps_per_epoch();
         let now = self.rank.now();
         if self.rank.index() == 0 && (last_of_epoch || self.recent.is_due(now)) {
-            self.rank.emit(self.recent.event(step, self.sampler.steps_per_epoch(), now));
+            self.rank.emit(self.recent.event(self.rank, step, self.sampler.steps_per_epoch(), now));
             self.recent = Progress::since(now);
         }
-        if last_of_epoch {
-            self.finish_epoch(step.epoch)?;
-        }
-        if !self.rider.stopping.is_empty() {
-            self.ended = Some(Outcome::Interrupted);
-            self.rank.announce_stop(&self.rider.stopping);
-        }
+        self.heed_wishes();
+        self.close_due_epoch()?;
         if let Some(scribe) = &mut self.scribe {
             scribe.look()?;
         }
@@ -301,6 +362,27 @@ impl<'a> Worker<'a> {
             self.checkpoint()?;
         }
         Ok(())
+    }
+
+    /// What was wished for along with the step. All ranks have read the same wishes.
+    fn heed_wishes(&mut self) {
+        let Rider { stopping, leaving, pausing, .. } = &self.rider;
+        let nobody_stays = !leaving.is_empty() && leaving.len() == self.rank.world();
+        if !stopping.is_empty() || nobody_stays {
+            self.ended = Some(Outcome::Interrupted);
+            self.rank.announce_stop(if stopping.is_empty() { leaving } else { stopping });
+        }
+        self.regroups = self.rank.is_elastic() && (*pausing || !leaving.is_empty());
+    }
+
+    /// Whether all steps are done.
+    pub(crate) fn is_done(&self) -> bool {
+        self.next >= total_steps(self.job, &self.sampler)
+    }
+
+    /// Whether a step's rows are known from what rode along with its gradient, so that every rank keeps the whole audit.
+    pub(crate) fn proves_rows(&self) -> bool {
+        matches!(self.job.exchange.kind, Exchange::Allreduce | Exchange::None)
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Place {
     pub local: bool,
     /// Who started it.
     pub launcher: &'static str,
+    /// Whether it comes to a group that works already.
+    pub joins: bool,
 }
 
 /// A way to look up variables; tests bring their own.
@@ -70,7 +72,14 @@ pub fn detect(variable: Lookup<'_>) -> Result<Option<Place>> {
         })?;
         let launcher = if set(uplink::VARIABLE).is_some() { "thalweg" } else { "torchrun" };
         let local = number("LOCAL_WORLD_SIZE")? == Some(world);
-        Some(Place { rank, world, meeting: meeting(&set, "127.0.0.1")?, local, launcher })
+        Some(Place {
+            rank,
+            world,
+            meeting: meeting(&set, "127.0.0.1")?,
+            local,
+            launcher,
+            joins: set(uplink::JOINS).is_some(),
+        })
     } else if let (Some(rank), Some(world)) =
         (number("OMPI_COMM_WORLD_RANK")?, number("OMPI_COMM_WORLD_SIZE")?)
     {
@@ -86,10 +95,9 @@ pub fn detect(variable: Lookup<'_>) -> Result<Option<Place>> {
     };
     let place = place.map(|place| Place { local: place.local || is_loopback(&place.meeting), ..place });
     match place {
-        Some(place) if place.world == 0 || place.rank >= place.world => Err(Error::job(format!(
-            "rank {} of {} makes no sense (set by {})",
-            place.rank, place.world, place.launcher
-        ))),
+        Some(place) if place.world == 0 || (place.rank >= place.world && !place.joins) => Err(Error::job(
+            format!("rank {} of {} makes no sense (set by {})", place.rank, place.world, place.launcher),
+        )),
         place => Ok(place),
     }
 }
@@ -132,7 +140,7 @@ fn mpi(rank: usize, world: usize, local_size: Option<usize>, set: Set<'_>) -> Re
             "set MASTER_ADDR to the host of rank 0, e.g. mpirun -x MASTER_ADDR=node1 -x THALWEG_TOKEN=...",
         ));
     }
-    Ok(Place { rank, world, meeting: meeting(set, "127.0.0.1")?, local, launcher: "mpirun" })
+    Ok(Place { rank, world, meeting: meeting(set, "127.0.0.1")?, local, launcher: "mpirun", joins: false })
 }
 
 /// The first of the step numbers that Slurm keeps for itself: batch scripts, interactive shells and the like.
@@ -163,6 +171,7 @@ fn slurm(rank: usize, world: usize, set: Set<'_>) -> Result<Place> {
         meeting: Meeting::At { host, port: port(set, default)? },
         local,
         launcher: "srun",
+        joins: false,
     })
 }
 

@@ -3,10 +3,11 @@
 //! Every worker leads its own process group, so that Ctrl-C reaches only the launcher, and nothing a worker started
 //! outlives it. Whatever happens, when [`launch`] returns no worker is left.
 
-use crate::inquest::{Evidence, Inquest, PATIENCE_FOR_A_VERDICT};
+use crate::inquest::{Evidence, Inquest, PATIENCE, PATIENCE_FOR_A_VERDICT};
 use crate::linux;
-use crate::uplink::{VARIABLE, Wish};
+use crate::uplink::{JOINS, VARIABLE, Wish};
 use crate::watch::Watch;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -36,6 +37,10 @@ pub struct Plan {
     pub join_deadline: Duration,
     /// The longest the others wait for a rank that reads data or files.
     pub prepare_deadline: Duration,
+    /// Whether the others go on when a worker is lost.
+    pub elastic: bool,
+    /// Whether another one is started in its place.
+    pub respawn: bool,
 }
 
 /// How the workers ended, if not with an error.
@@ -62,6 +67,7 @@ pub const STOPPED: u8 = 130;
 /// What Ctrl-C sends.
 const SIGINT: i32 = 2;
 
+/// By the order in which they were started.
 enum Heard {
     Said(usize, Box<Record>),
     Garbled(usize, String),
@@ -78,6 +84,22 @@ struct Worker {
     last: Pulse,
     /// It gave a reason for its end.
     explained: bool,
+    /// It was lost, and the others went on.
+    lost: bool,
+}
+
+impl Worker {
+    fn is_alive(&self) -> bool {
+        self.status.is_none()
+    }
+
+    fn wish(&mut self, wish: &Wish) {
+        if let Ok(mut line) = serde_json::to_vec(wish) {
+            line.push(b'\n');
+            // One that cannot hear it has ended.
+            let _ = self.line.write_all(&line);
+        }
+    }
 }
 
 /// Starts the workers and stays with them until the end. `signals` yields the signals that reach this process.
@@ -88,44 +110,35 @@ pub fn launch(
 ) -> Result<Ended> {
     let (sender, receiver) = channel();
     let mut crew = Crew {
+        plan,
         workers: Vec::new(),
+        sender,
         watch: Watch::new(plan.world, plan.step_deadline, plan.join_deadline + NET, plan.prepare_deadline),
         inquest: Inquest::new(plan.world, PATIENCE_FOR_A_VERDICT),
         start: Instant::now(),
         started: false,
         interrupted: None,
-        step_deadline: plan.step_deadline,
+        coordinator: plan.ranks.contains(&0).then_some(0),
+        meeting: None,
+        causes: BTreeMap::new(),
     };
-    let mut failed = None;
-    for rank in plan.ranks.clone() {
-        let worker = match start(plan, rank, &sender) {
-            Ok(worker) => worker,
-            Err(error) => {
-                failed = Some(error);
-                break;
-            }
-        };
-        crew.watch.expect(rank, crew.start.elapsed(), Phase::Starting);
-        crew.inquest.name(rank, format!("{} (pid {})", linux::host_name(), worker.child.id()));
-        crew.workers.push(worker);
-    }
-    drop(sender);
-    let ended = match failed {
-        Some(error) => Err(error),
-        None => crew.run(&receiver, signals, on_record),
-    };
+    let started = plan.ranks.clone().try_for_each(|rank| crew.hire(rank, false));
+    let ended = started.and_then(|()| crew.run(&receiver, signals, on_record));
     crew.end_all();
     ended
 }
 
-fn start(plan: &Plan, rank: usize, sender: &Sender<Heard>) -> Result<Worker> {
+fn start(plan: &Plan, rank: usize, index: usize, joins: bool, sender: &Sender<Heard>) -> Result<Worker> {
     let failed = |error: std::io::Error| Error::io(format!("cannot start worker {rank}"), &error);
     let (line, far_end) = UnixStream::pair().map_err(failed)?;
     let program = plan.command.first().ok_or_else(|| Error::internal("no command to start"))?;
     let mut command = Command::new(program);
     command.args(&plan.command[1..]).envs(plan.variables.iter().cloned());
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", plan.world.to_string());
-    command.env("LOCAL_RANK", (rank - plan.ranks.start).to_string());
+    command.env("LOCAL_RANK", rank.saturating_sub(plan.ranks.start).to_string());
+    if joins {
+        command.env(JOINS, "1");
+    }
     command.env("LOCAL_WORLD_SIZE", plan.ranks.len().to_string()).env(VARIABLE, "stdin");
     match &plan.master {
         Some((host, port)) => command.env("MASTER_ADDR", host).env("MASTER_PORT", port.to_string()),
@@ -139,20 +152,23 @@ fn start(plan: &Plan, rank: usize, sender: &Sender<Heard>) -> Result<Worker> {
         for text in BufReader::new(reader).lines() {
             let Ok(text) = text else { break };
             let heard = match serde_json::from_str::<Record>(&text) {
-                Ok(record) => Heard::Said(rank, Box::new(record)),
-                Err(error) => Heard::Garbled(rank, error.to_string()),
+                Ok(record) => Heard::Said(index, Box::new(record)),
+                Err(error) => Heard::Garbled(index, error.to_string()),
             };
             if sender.send(heard).is_err() {
                 return;
             }
         }
-        let _ = sender.send(Heard::Closed(rank));
+        let _ = sender.send(Heard::Closed(index));
     });
-    Ok(Worker { rank, child, line, closed: false, status: None, last: Pulse::default(), explained: false })
+    let last = Pulse::default();
+    Ok(Worker { rank, child, line, closed: false, status: None, last, explained: false, lost: false })
 }
 
-struct Crew {
+struct Crew<'a> {
+    plan: &'a Plan,
     workers: Vec<Worker>,
+    sender: Sender<Heard>,
     watch: Watch,
     inquest: Inquest,
     start: Instant,
@@ -160,10 +176,15 @@ struct Crew {
     started: bool,
     /// The signal, and when it came.
     interrupted: Option<(i32, Instant)>,
-    step_deadline: Duration,
+    /// The worker that has the coordinator's role, if one of these has.
+    coordinator: Option<usize>,
+    /// Where it listens.
+    meeting: Option<String>,
+    /// How ranks that were lost ended.
+    causes: BTreeMap<usize, String>,
 }
 
-impl Crew {
+impl Crew<'_> {
     fn run(
         &mut self,
         receiver: &Receiver<Heard>,
@@ -173,11 +194,12 @@ impl Crew {
         let mut last_tick = Instant::now();
         loop {
             match receiver.recv_timeout(TICK) {
-                Ok(Heard::Said(rank, record)) => self.hear(rank, &record, on_record)?,
-                Ok(Heard::Garbled(rank, why)) => {
+                Ok(Heard::Said(index, record)) => self.hear(index, &record, on_record)?,
+                Ok(Heard::Garbled(index, why)) => {
+                    let rank = self.workers[index].rank;
                     return Err(Error::internal(format!("what rank {rank} says cannot be read: {why}")));
                 }
-                Ok(Heard::Closed(rank)) => self.worker(rank).closed = true,
+                Ok(Heard::Closed(index)) => self.workers[index].closed = true,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK),
             }
@@ -186,7 +208,7 @@ impl Crew {
                 self.watch.forgive(self.start.elapsed());
             }
             last_tick = Instant::now();
-            self.reap();
+            self.reap()?;
             if let Ok(signal) = signals.try_recv() {
                 if self.interrupted.is_some() || !self.started {
                     // Asked twice, or nothing to save yet.
@@ -200,58 +222,137 @@ impl Crew {
         }
     }
 
-    fn worker(&mut self, rank: usize) -> &mut Worker {
-        let first = self.workers[0].rank;
-        &mut self.workers[rank - first]
+    /// Starts a worker.
+    fn hire(&mut self, rank: usize, joins: bool) -> Result<()> {
+        let mut worker = start(self.plan, rank, self.workers.len(), joins, &self.sender)?;
+        self.watch.expect(rank, self.start.elapsed(), Phase::Starting);
+        self.inquest.name(rank, format!("{} (pid {})", linux::host_name(), worker.child.id()));
+        if let (true, Some(address)) = (joins, &self.meeting) {
+            worker.wish(&Wish::Coordinator(address.clone()));
+        }
+        self.workers.push(worker);
+        Ok(())
     }
 
     fn hear(
         &mut self,
-        rank: usize,
+        index: usize,
         record: &Record,
         on_record: &mut dyn FnMut(&Record) -> Result<()>,
     ) -> Result<()> {
-        let now = self.start.elapsed();
+        let (now, rank) = (self.start.elapsed(), self.workers[index].rank);
         match &record.event {
             Event::Started { .. } => self.started = true,
             Event::Pulse(pulse) => {
                 self.started |= matches!(pulse.phase, Phase::Computing | Phase::Exchanging);
-                self.worker(rank).last = pulse.clone();
+                self.workers[index].last = pulse.clone();
                 self.inquest.see(rank, pulse.clone());
-                self.watch.heard(rank, now, pulse.clone());
+                if self.workers[index].is_alive() {
+                    self.watch.heard(rank, now, pulse.clone());
+                }
             }
-            Event::Listening { address } => self.pass_on(&Wish::Coordinator(address.clone())),
+            Event::Listening { address } => {
+                self.meeting = Some(address.clone());
+                self.pass_on(&Wish::Coordinator(address.clone()));
+            }
+            // Where the others go on, it is the coordinator that weighs what a rank saw.
+            Event::Lost { .. } if self.plan.elastic => {}
             Event::Lost { error, pulse } => {
                 self.inquest.hear(now, Evidence::Lost { rank, error: error.clone(), pulse: pulse.clone() });
             }
             Event::Failed { error, pulse } => {
-                let worker = self.worker(rank);
+                let worker = &mut self.workers[index];
                 worker.last = pulse.clone();
                 worker.explained = true;
                 self.watch.dismiss(rank);
                 self.inquest.hear(now, Evidence::Failed { rank, error: error.clone(), pulse: pulse.clone() });
+            }
+            Event::Regrouped { lost, .. } if !lost.is_empty() => {
+                let explained = self.with_causes(record.clone())?;
+                return on_record(&explained);
             }
             _ => {}
         }
         on_record(record)
     }
 
+    /// What the kernel says about the end of those who were lost is more than what the others saw.
+    fn with_causes(&mut self, mut record: Record) -> Result<Record> {
+        let end = Instant::now() + PATIENCE;
+        let Event::Regrouped { lost, .. } = &mut record.event else { return Ok(record) };
+        for culprit in lost {
+            let unknown = |crew: &Crew<'_>| {
+                !crew.causes.contains_key(&culprit.rank)
+                    && crew
+                        .workers
+                        .iter()
+                        .any(|worker| worker.rank == culprit.rank && worker.is_alive() && worker.closed)
+            };
+            while unknown(self) && Instant::now() < end {
+                self.reap()?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // One that was given up was ended by the others, which says nothing.
+            if let Some(cause) = self.causes.get(&culprit.rank)
+                && !culprit.cause.starts_with("has been ")
+            {
+                culprit.cause.clone_from(cause);
+            }
+        }
+        Ok(record)
+    }
+
     /// Notices the workers that have ended. One is only judged when all it had to say was heard.
-    fn reap(&mut self) {
+    fn reap(&mut self) -> Result<()> {
         let now = self.start.elapsed();
-        for worker in &mut self.workers {
+        for index in 0..self.workers.len() {
+            let worker = &mut self.workers[index];
             if worker.status.is_some() || !worker.closed {
                 continue;
             }
             let Ok(Some(status)) = worker.child.try_wait() else { continue };
             worker.status = Some(status);
             self.watch.dismiss(worker.rank);
-            if !is_fine(status) && !worker.explained {
-                let evidence =
-                    Evidence::Exited { rank: worker.rank, how: describe(status), pulse: worker.last.clone() };
-                self.inquest.hear(now, evidence);
+            if is_fine(status) || worker.explained {
+                continue;
+            }
+            let (rank, how, pulse) = (worker.rank, describe(status), worker.last.clone());
+            if self.plan.elastic && self.workers.iter().any(Worker::is_alive) {
+                self.causes.entry(rank).or_insert(how);
+                self.lose(index)?;
+            } else {
+                let how = self.causes.remove(&rank).unwrap_or(how);
+                self.inquest.hear(now, Evidence::Exited { rank, how, pulse });
             }
         }
+        Ok(())
+    }
+
+    /// The others go on without this worker. If it had the coordinator's role, the first of them that has met the others
+    /// takes it; those who have not, only if nobody has.
+    fn lose(&mut self, index: usize) -> Result<()> {
+        let rank = self.workers[index].rank;
+        self.workers[index].lost = true;
+        if self.coordinator == Some(index) {
+            let met = |worker: &Worker| worker.last.phase != Phase::Starting;
+            let alive = || self.workers.iter().enumerate().filter(|(_, worker)| worker.is_alive());
+            let next = alive().filter(|(_, worker)| met(worker)).min_by_key(|(_, worker)| worker.rank);
+            let next = next.or_else(|| alive().min_by_key(|(_, worker)| worker.rank)).map(|(index, _)| index);
+            self.coordinator = next;
+            if let Some(next) = next {
+                let living: BTreeSet<usize> = alive().map(|(_, worker)| worker.rank).collect();
+                let dead =
+                    self.workers.iter().map(|worker| worker.rank).filter(|rank| !living.contains(rank));
+                let wish = Wish::Convene(dead.collect());
+                self.workers[next].wish(&wish);
+            }
+        } else if let Some(coordinator) = self.coordinator {
+            self.workers[coordinator].wish(&Wish::Gone(rank));
+        }
+        if self.plan.respawn && self.interrupted.is_none() {
+            self.hire(rank, true)?;
+        }
+        Ok(())
     }
 
     fn interrupt(&mut self, signal: i32, on_record: &mut dyn FnMut(&Record) -> Result<()>) -> Result<()> {
@@ -262,19 +363,17 @@ impl Crew {
     }
 
     fn pass_on(&mut self, wish: &Wish) {
-        let Ok(mut line) = serde_json::to_vec(wish) else { return };
-        line.push(b'\n');
-        for worker in &mut self.workers {
-            // One that cannot hear it has ended.
-            let _ = worker.line.write_all(&line);
-        }
+        self.workers.iter_mut().for_each(|worker| worker.wish(wish));
     }
 
     fn decide(&mut self) -> Option<Result<Ended>> {
         let now = self.start.elapsed();
-        if self.workers.iter().all(|worker| worker.status.is_some_and(is_fine)) {
-            let stopped =
-                self.workers.iter().any(|worker| worker.status.is_some_and(|status| !status.success()));
+        let mut counted = self.workers.iter().filter(|worker| !worker.lost).peekable();
+        if counted.peek().is_some() && counted.all(|worker| worker.status.is_some_and(is_fine)) {
+            let stopped = self
+                .workers
+                .iter()
+                .any(|worker| !worker.lost && worker.status.is_some_and(|status| !status.success()));
             // Stopped without a signal of our own: another host's launcher asked for it.
             let signal = self.interrupted.map(|(signal, _)| signal).or(stopped.then_some(SIGINT));
             return Some(Ok(signal.map_or(Ended::Done, Ended::Interrupted)));
@@ -282,16 +381,38 @@ impl Crew {
         if !self.inquest.is_settled()
             && let Some(evidence) = self.watch.verdict(now)
         {
-            self.inquest.hear(now, evidence);
+            self.judge(now, evidence);
         }
-        if let Some(error) = self.inquest.conclude(now) {
+        // Whoever is left may go on, unless a rank failed by itself.
+        let over =
+            !self.plan.elastic || self.inquest.has_own_words() || !self.workers.iter().any(Worker::is_alive);
+        if let Some(error) = self.inquest.conclude(now).filter(|_| over) {
             return Some(Err(error));
         }
         match self.interrupted {
-            Some((signal, when)) if when.elapsed() > self.step_deadline + Duration::from_secs(10) => {
+            Some((signal, when)) if when.elapsed() > self.plan.step_deadline + Duration::from_secs(10) => {
                 Some(Ok(Ended::Interrupted(signal)))
             }
             _ => None,
+        }
+    }
+
+    /// A worker is silent, or holds up the others. Where those go on it is ended, so that it disturbs nobody any more.
+    fn judge(&mut self, now: Duration, evidence: Evidence) {
+        let (Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. }) = &evidence else {
+            return self.inquest.hear(now, evidence);
+        };
+        let others = self.workers.iter().any(|worker| worker.is_alive() && worker.rank != *rank);
+        let culprit = self.workers.iter().find(|worker| worker.is_alive() && worker.rank == *rank);
+        match culprit {
+            Some(worker) if self.plan.elastic && others => {
+                let cause =
+                    self.inquest.explain(&evidence).culprit.map_or_else(String::new, |culprit| culprit.cause);
+                self.causes.insert(*rank, cause);
+                self.watch.dismiss(*rank);
+                linux::kill_group(worker.child.id());
+            }
+            _ => self.inquest.hear(now, evidence),
         }
     }
 

@@ -1,34 +1,42 @@
 //! A rank's part of the rendezvous: reach rank 0, prove oneself, wait for the roster.
 
 use super::handshake::{Purpose, Side, shake};
-use super::message::{Answer, Join, Member, receive, send};
+use super::message::{Answer, Arrival, Call, Join, Member, Roster, receive, send};
 use super::timed::{PATIENCE, Timed};
 use super::{Invitation, REMINDER, check_token, describe, ranks, route};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 use thalweg_core::error::plain_words;
+use thalweg_core::event::Pulse;
 use thalweg_core::{Culprit, Error, Kind, Result};
 
 /// What a rank has after the rendezvous.
 pub struct Joined {
-    /// All ranks, in order.
-    pub members: Vec<Member>,
-    /// Generation of the group.
-    pub generation: u32,
-    /// The connection to rank 0.
+    /// The group.
+    pub roster: Roster,
+    /// The connection to the coordinator.
     pub control: TcpStream,
-    /// Where this rank listens for data.
-    pub data: TcpListener,
 }
 
-/// Joins the group whose rank 0 listens at `HOST:PORT`.
-pub fn join(invitation: &Invitation, coordinator: &str, say: &dyn Fn(String)) -> Result<Joined> {
+/// Joins the group whose coordinator listens at `HOST:PORT`. `data` is where this rank listens for the others; it is opened
+/// on the way that leads to the coordinator if it is not there yet. `has_moved`: somebody else has taken the role, elsewhere.
+pub fn join(
+    invitation: &Invitation,
+    (arrival, doing): (Arrival, &Pulse),
+    coordinator: &str,
+    data: &mut Option<TcpListener>,
+    has_moved: &dyn Fn() -> bool,
+    say: &dyn Fn(String),
+) -> Result<Joined> {
     let start = Instant::now();
-    let control = reach(invitation, coordinator, start, say)?;
+    let control = reach(invitation, coordinator, start, has_moved, say)?;
     let here = control.local_addr().map_err(|error| Error::io("no local address", &error))?;
-    let data = listen(invitation, here)?;
-    let port = data.local_addr().map_err(|error| Error::io("no local address", &error))?.port();
+    let listener = match data {
+        Some(listener) => listener,
+        None => data.insert(listen(invitation, here)?),
+    };
+    let port = listener.local_addr().map_err(|error| Error::io("no local address", &error))?.port();
     let address = SocketAddr::new(here.ip(), port);
     let member = Member {
         rank: invitation.rank,
@@ -37,29 +45,59 @@ pub fn join(invitation: &Invitation, coordinator: &str, say: &dyn Fn(String)) ->
         data: address,
         identity: thalweg_comm::host::host_identity(),
     };
-    let request = Join { member: member.clone(), world: invitation.world, job: invitation.job };
-    send(&mut Timed::new(&control, PATIENCE), &request)
+    let request = Join {
+        member: member.clone(),
+        world: invitation.world,
+        job: invitation.job,
+        arrival,
+        doing: doing.clone(),
+    };
+    send(&mut Timed::new(&control, PATIENCE), &Call::Join(Box::new(request)))
         .map_err(|error| lost(&error, invitation.rank, coordinator))?;
-    let (mut members, generation) = await_roster(invitation, coordinator, &control, start, say)?;
-    if let Some(wrong) = objection(&members, &member, invitation.world) {
-        let error = io::Error::new(io::ErrorKind::InvalidData, format!("its list of ranks {wrong}"));
-        return Err(lost(&error, invitation.rank, coordinator));
-    }
-    // Rank 0 may know itself by a name that only it can use (127.0.1.1); the way we came is a way.
-    if let (Ok(way), Some(first)) = (control.peer_addr(), members.first_mut()) {
-        first.data.set_ip(way.ip());
-    }
-    Ok(Joined { members, generation, control, data })
+    let mut roster = await_roster(invitation, coordinator, &control, start, say)?;
+    check(&roster, Some(&member)).map_err(|wrong| {
+        lost(&io::Error::new(io::ErrorKind::InvalidData, wrong), invitation.rank, coordinator)
+    })?;
+    mend(&mut roster, &control);
+    Ok(Joined { roster, control })
 }
 
-/// Waits until rank 0 says that all are there, and who they are.
+/// Asks a coordinator what its job is: as a job file, with a number that is free.
+pub fn ask(invitation: &Invitation, coordinator: &str, say: &dyn Fn(String)) -> Result<(String, usize)> {
+    let control = reach(invitation, coordinator, Instant::now(), &|| false, say)?;
+    let failed = |error: io::Error| {
+        Error::new(
+            Kind::Rendezvous,
+            format!("{coordinator} does not say what its job is: {}", plain_words(&error)),
+        )
+        .hint("is it a job of this version of thalweg?")
+    };
+    let mut timed = Timed::new(&control, PATIENCE);
+    send(&mut timed, &Call::Ask).map_err(failed)?;
+    match receive::<Answer>(&mut timed).map_err(failed)? {
+        Answer::Job { text, number } => Ok((text, number)),
+        Answer::Refused(error) => Err(error),
+        _ => Err(failed(io::Error::new(io::ErrorKind::InvalidData, "it answers something else"))),
+    }
+}
+
+/// The coordinator may know itself by a name that only it can use (127.0.1.1); the way we came is a way.
+fn mend(roster: &mut Roster, control: &TcpStream) {
+    let leader = roster.leader;
+    let led = roster.members.iter_mut().find(|member| member.rank == leader);
+    if let (Ok(way), Some(leader)) = (control.peer_addr(), led) {
+        leader.data.set_ip(way.ip());
+    }
+}
+
+/// Waits until the coordinator says that all are there, and who they are.
 fn await_roster(
     invitation: &Invitation,
     coordinator: &str,
     control: &TcpStream,
     start: Instant,
     say: &dyn Fn(String),
-) -> Result<(Vec<Member>, u32)> {
+) -> Result<Roster> {
     let lost = |error: io::Error| lost(&error, invitation.rank, coordinator);
     let mut reminder = start.elapsed() + REMINDER;
     loop {
@@ -74,7 +112,7 @@ fn await_roster(
             continue;
         }
         match receive::<Answer>(&mut Timed::new(control, PATIENCE)).map_err(lost)? {
-            Answer::Roster { members, generation } => return Ok((members, generation)),
+            Answer::Roster(roster) => return Ok(roster),
             Answer::Refused(error) => return Err(error),
             Answer::Waiting { missing, seconds } => {
                 reminder = start.elapsed() + REMINDER;
@@ -86,19 +124,30 @@ fn await_roster(
                     ));
                 }
             }
+            Answer::Job { .. } => {}
         }
     }
 }
 
-/// What is wrong with a list of ranks: each must stand at its number, and this one as it said.
-fn objection(members: &[Member], own: &Member, world: usize) -> Option<String> {
-    if members.len() != world {
-        return Some(format!("holds {} of {world}", members.len()));
+/// What is wrong with a group: each member has one place, in the order of numbers, and this one stands in it as it said.
+pub fn check(roster: &Roster, own: Option<&Member>) -> std::result::Result<(), String> {
+    let members = &roster.members;
+    if members.is_empty() || members.len() != roster.standings.len() {
+        return Err(format!(
+            "its list of ranks holds {} of {}",
+            members.len(),
+            roster.standings.len().max(1)
+        ));
     }
-    if let Some(place) = members.iter().enumerate().position(|(place, member)| member.rank != place) {
-        return Some(format!("holds rank {} in the place of rank {place}", members[place].rank));
+    if let Some(pair) = members.windows(2).find(|pair| pair[0].rank >= pair[1].rank) {
+        return Err(format!("its list of ranks holds rank {} behind rank {}", pair[1].rank, pair[0].rank));
     }
-    (members.get(own.rank) != Some(own)).then(|| format!("does not hold rank {} as it joined", own.rank))
+    match own {
+        Some(own) if !members.contains(own) => {
+            Err(format!("its list of ranks does not hold rank {} as it joined", own.rank))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Rank 0 was there and is no more. Whoever can see its process knows better why: this only points to it.
@@ -111,9 +160,6 @@ fn lost(error: &io::Error, rank: usize, coordinator: &str) -> Error {
         io::ErrorKind::InvalidData => ("broke the protocol", plain_words(error)),
         _ => ("was lost", plain_words(error)),
     };
-    if rank == 0 {
-        return Error::internal(format!("rank 0 lost its own coordinator at {coordinator}: {why}"));
-    }
     Error::new(
         Kind::RankFailed,
         format!("rank 0 at {coordinator} {how} while rank {rank} waited for the others: {why}"),
@@ -149,6 +195,7 @@ fn reach(
     invitation: &Invitation,
     coordinator: &str,
     start: Instant,
+    has_moved: &dyn Fn() -> bool,
     say: &dyn Fn(String),
 ) -> Result<TcpStream> {
     let mut reminder = REMINDER;
@@ -162,6 +209,10 @@ fn reach(
             Err(Attempt::Again(story)) => format!("cannot reach rank 0 at {story}"),
         };
         let waited = start.elapsed();
+        if has_moved() {
+            let gone = io::Error::new(io::ErrorKind::ConnectionAborted, "another rank has its role");
+            return Err(lost(&gone, invitation.rank, coordinator));
+        }
         if waited >= invitation.deadline {
             return Err(Error::new(
                 Kind::Rendezvous,
@@ -278,21 +329,27 @@ mod tests {
         }
     }
 
+    fn first(invitation: &Invitation, coordinator: &str) -> Error {
+        join(invitation, (Arrival::First, &Pulse::default()), coordinator, &mut None, &|| false, &|_| {})
+            .err()
+            .unwrap()
+    }
+
     #[test]
     fn a_coordinator_that_dies_while_ranks_arrive_is_named() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         listener.set_nonblocking(true).unwrap();
         let dying = std::thread::spawn(move || {
-            let mut reception: Reception<Join> = Reception::new(Purpose::Control, b"secret");
+            let mut reception: Reception<Call> = Reception::new(Purpose::Control, b"secret");
             loop {
                 reception.admit(&listener);
-                if let Some((join, _)) = reception.next(Duration::from_millis(1)) {
+                if let Some((Call::Join(join), _)) = reception.next(Duration::from_millis(1)) {
                     return join.member.rank;
                 }
             }
         });
-        let error = join(&invitation(1, Duration::from_secs(60)), &address, &|_| {}).err().unwrap();
+        let error = first(&invitation(1, Duration::from_secs(60)), &address);
         assert_eq!(dying.join().unwrap(), 1);
         assert_eq!(
             error.message,
@@ -316,16 +373,19 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let mut reception: Reception<Join> = Reception::new(Purpose::Control, b"secret");
+                let mut reception: Reception<Call> = Reception::new(Purpose::Control, b"secret");
                 loop {
                     reception.admit(&listener);
-                    if let Some((join, mut stream)) = reception.next(Duration::from_millis(1)) {
-                        let answer = Answer::Roster { members: roster(join.member), generation: 1 };
+                    if let Some((call, mut stream)) = reception.next(Duration::from_millis(1)) {
+                        let Call::Join(join) = call else { panic!("it has nothing to ask") };
+                        let members = roster(join.member);
+                        let standings = vec![Default::default(); members.len()];
+                        let answer = Answer::Roster(Roster { members, standings, ..Roster::default() });
                         return send(&mut stream, &answer).unwrap();
                     }
                 }
             });
-            join(&invitation(1, Duration::from_secs(60)), &address, &|_| {}).err().unwrap()
+            first(&invitation(1, Duration::from_secs(60)), &address)
         })
     }
 
@@ -337,10 +397,10 @@ mod tests {
             assert!(error.message.contains("broke the protocol"), "{}", error.message);
             error.message
         };
-        assert!(message(|_| Vec::new()).ends_with("its list of ranks holds 0 of 2"));
-        assert!(message(|own| vec![own]).ends_with("holds 1 of 2"));
-        assert!(message(|own| vec![own; 9]).ends_with("holds 9 of 2"));
-        assert!(message(|own| vec![own; 2]).ends_with("holds rank 1 in the place of rank 0"));
+        assert!(message(|_| Vec::new()).ends_with("its list of ranks holds 0 of 1"));
+        assert!(message(|own| vec![own; 2]).ends_with("holds rank 1 behind rank 1"));
+        let turned = message(|own| vec![own.clone(), Member { rank: 0, ..own }]);
+        assert!(turned.ends_with("holds rank 0 behind rank 1"));
         let foreign = message(|own| {
             vec![Member { rank: 0, ..own.clone() }, Member { process: own.process + 1, ..own }]
         });
@@ -350,9 +410,7 @@ mod tests {
     #[test]
     fn where_a_rank_looked_is_told_for_addresses_and_names() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let search = |host: &str| {
-            join(&invitation(1, Duration::ZERO), &format!("{host}:{port}"), &|_| {}).err().unwrap()
-        };
+        let search = |host: &str| first(&invitation(1, Duration::ZERO), &format!("{host}:{port}"));
         let error = search("127.0.0.1");
         assert_eq!(
             error.message,
@@ -375,7 +433,7 @@ mod tests {
         // The kernel completes the connection; nobody ever answers.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let error = join(&invitation(1, Duration::ZERO), &address, &|_| {}).err().unwrap();
+        let error = first(&invitation(1, Duration::ZERO), &address);
         assert!(error.message.contains("no handshake: no answer within 5 s"), "{}", error.message);
         assert_eq!(error.kind, Kind::Rendezvous);
     }

@@ -1,11 +1,12 @@
 //! Messages between ranks before and beside the data: postcard behind a length, bounded.
 
+use crate::membership::Standing;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use thalweg_core::Error;
 use thalweg_core::event::Pulse;
+use thalweg_core::{Culprit, Error};
 
 /// The largest message anybody may send.
 const LIMIT: u32 = 1 << 20;
@@ -25,6 +26,15 @@ pub struct Member {
     pub identity: Option<String>,
 }
 
+/// What somebody comes to the coordinator for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Call {
+    /// To learn what the job is.
+    Ask,
+    /// To take part.
+    Join(Box<Join>),
+}
+
 /// What a rank says to join.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Join {
@@ -34,11 +44,57 @@ pub struct Join {
     pub world: usize,
     /// Digest of its job.
     pub job: [u8; 32],
+    /// Why it comes.
+    pub arrival: Arrival,
+    /// What it was in before.
+    pub doing: Pulse,
+}
+
+/// Why a rank comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Arrival {
+    /// The job begins, and it is one of those who are expected.
+    First,
+    /// It was in the group of that generation, whose coordinator is gone.
+    Again {
+        /// The last generation it heard of.
+        after: u32,
+        /// Where it stands.
+        standing: Standing,
+    },
+    /// It wants to be let in while the others work.
+    New,
+}
+
+/// A group: who its members are and where they stand.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Roster {
+    /// Its generation.
+    pub generation: u32,
+    /// The number of the member whose process has the coordinator's role.
+    pub leader: usize,
+    /// The members by place: in the order of their numbers.
+    pub members: Vec<Member>,
+    /// What each said of itself.
+    pub standings: Vec<Standing>,
+    /// Who was lost since the last one, and how.
+    pub lost: Vec<Culprit>,
+    /// Who came since the last one.
+    pub joined: Vec<usize>,
+    /// Who left in good order since the last one.
+    pub left: Vec<usize>,
 }
 
 /// What the coordinator answers while ranks arrive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
+    /// This is the job, for those who asked.
+    Job {
+        /// As a job file.
+        text: String,
+        /// A number that nobody has.
+        number: usize,
+    },
     /// These are still missing.
     Waiting {
         /// Their numbers.
@@ -47,12 +103,7 @@ pub enum Answer {
         seconds: u64,
     },
     /// All are here.
-    Roster {
-        /// By rank.
-        members: Vec<Member>,
-        /// Generation of the group.
-        generation: u32,
-    },
+    Roster(Roster),
     /// You cannot join, or it is over.
     Refused(Error),
 }
@@ -64,10 +115,18 @@ pub enum Control {
     Pulse(Pulse),
     /// This happened to me in an operation with others; I wait for the verdict.
     Witness(Box<Error>, Pulse),
+    /// I have left my operations after that generation and stand here; this is what I was in.
+    Report(u32, Standing, Pulse),
     /// I give up.
     Failed(Box<Error>, Pulse),
+    /// I was asked to leave and go; the job does not end with me.
+    Leave,
     /// I am done and leave in order.
     Goodbye,
+    /// From the coordinator: this generation is over, and why.
+    Interrupt(u32, Box<Error>),
+    /// From the coordinator: this is the group now.
+    Roster(Box<Roster>),
     /// From the coordinator: it is over, and why.
     Abort(Box<Error>),
 }

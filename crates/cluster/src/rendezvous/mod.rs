@@ -1,8 +1,8 @@
 //! How ranks find each other.
 //!
-//! Rank 0 listens; every rank, itself included, connects and proves that it knows the token. When all are there, each
-//! gets the roster and connects to every other rank for the data. The first connection stays open: pulses and
-//! verdicts travel on it (see [`crate::control`]).
+//! The coordinator listens; every rank, its own included, connects and proves that it knows the token. When all are there,
+//! each gets the roster and connects to every other rank for the data. The first connection stays open: pulses and
+//! verdicts travel on it (see [`crate::line`] and [`crate::coordinator`]).
 //!
 //! Nothing a stranger sends changes any state before the proof; every handshake has one deadline, every message a
 //! bound, and both listeners a bounded number of places, which the unproven lose to newcomers (see [`reception`]).
@@ -13,7 +13,6 @@ use std::time::Duration;
 use thalweg_core::spec::strategy::Carrier;
 use thalweg_core::{Error, Kind};
 
-pub mod coordinator;
 pub mod handshake;
 pub mod join;
 pub mod mesh;
@@ -22,6 +21,7 @@ pub mod mpi;
 pub mod neighbourhood;
 pub mod reception;
 pub mod timed;
+pub mod welcome;
 
 /// How often somebody who waits says for whom.
 pub const REMINDER: Duration = Duration::from_secs(10);

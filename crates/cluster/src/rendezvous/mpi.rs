@@ -3,7 +3,7 @@
 //! MPI is entered only now: it waits for all ranks without a deadline, and by now they are all there and pulses tell who is
 //! not any more. The connections they have to each other stay, as sentinels.
 
-use super::Invitation;
+use super::mesh::Group;
 use super::neighbourhood::Connected;
 use std::net::TcpStream;
 use thalweg_core::spec::strategy::Carrier;
@@ -26,34 +26,34 @@ pub const START_WITH_MPIRUN: &str =
 /// Enters MPI, together with all other ranks.
 #[cfg(feature = "mpi")]
 pub(super) fn settle(
-    invitation: &Invitation,
+    group: &Group<'_>,
     peers: Vec<Option<TcpStream>>,
     neighbours: usize,
 ) -> Result<Connected> {
     use thalweg_comm::transport::mpi::{Library, Mpi};
     use thalweg_core::Kind;
     let broken = |error: std::io::Error| Error::io("cannot use MPI", &error);
-    let Invitation { rank, world, .. } = *invitation;
+    let (rank, world) = (group.place, group.roster.members.len());
     let library = Library::enter().map_err(broken)?;
     let (known, all) = library.place();
     if (known, all) != (rank, world) {
         let message = format!("this is rank {rank} of {world}, but MPI takes it for rank {known} of {all}");
         return Err(Error::new(Kind::Rendezvous, message).hint(START_WITH_MPIRUN));
     }
-    let group = library.group(world).map_err(broken)?;
-    let group = group.ok_or_else(|| Error::internal("MPI has no group of all ranks"))?;
-    let transport = Mpi::new(group, peers, neighbours, Some(library)).map_err(broken)?;
+    let all = library.group(world).map_err(broken)?;
+    let all = all.ok_or_else(|| Error::internal("MPI has no group of all ranks"))?;
+    let transport = Mpi::new(all, peers, neighbours, Some(library)).map_err(broken)?;
     Ok(Connected { transport: Box::new(transport), neighbours: Vec::new(), carrier: "mpi" })
 }
 
 /// There is no MPI in this build.
 #[cfg(not(feature = "mpi"))]
 pub(super) fn settle(
-    invitation: &Invitation,
+    group: &Group<'_>,
     _peers: Vec<Option<TcpStream>>,
     _neighbours: usize,
 ) -> Result<Connected> {
-    check(invitation.carrier)?;
+    check(group.invitation.carrier)?;
     Err(Error::internal("only the transport `mpi` needs MPI"))
 }
 

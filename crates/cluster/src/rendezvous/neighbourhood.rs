@@ -5,21 +5,24 @@
 //! could map the other's memory. Only if both could do they leave the connection for a ring; whatever goes wrong, they
 //! stay on it, and say so.
 
-use super::join::Joined;
+use super::mesh::Group;
 use super::message::{receive, send};
 use super::timed::Timed;
-use super::{Invitation, mpi, ranks};
+use super::{mpi, ranks};
 use std::io;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use thalweg_comm::host::{Bell, Doorway, Neighbour, Neighbours, Token, call};
 use thalweg_comm::transport::tcp::Socket;
-use thalweg_comm::transport::{Ring, Shm, Tcp, Transport, Way, ring};
+use thalweg_comm::transport::{Ring, Shm, Tcp, Transport, Way, mem, ring};
 use thalweg_core::spec::strategy::Carrier;
 use thalweg_core::{Error, Kind, Result};
 
 /// How long two ranks that have agreed to meet may take to do so.
 const MEETING: Duration = Duration::from_secs(5);
+
+/// How long the news that a rank was lost may take.
+const NEWS: Duration = Duration::from_millis(300);
 
 /// How a rank reaches the others.
 pub struct Connected {
@@ -31,24 +34,33 @@ pub struct Connected {
     pub carrier: &'static str,
 }
 
+impl Connected {
+    /// The only rank of its group.
+    pub fn alone() -> Connected {
+        let transport = mem::mesh(1).pop().map(|alone| Box::new(alone) as Box<dyn Transport>);
+        let transport = transport.unwrap_or_else(|| unreachable!("a mesh of one has one member"));
+        Connected { transport, neighbours: Vec::new(), carrier: "none" }
+    }
+}
+
 /// Takes the way through memory to all ranks of this host that agree, and keeps the connections to the others.
 pub fn settle(
-    invitation: &Invitation,
-    joined: &Joined,
+    group: &Group<'_>,
     mut peers: Vec<Option<TcpStream>>,
     say: &dyn Fn(String),
 ) -> Result<Connected> {
+    let invitation = group.invitation;
     let broken = |error: io::Error| Error::io("cannot set up a connection", &error);
-    let mut near = near(invitation, joined);
+    let mut near = near(group);
     if invitation.carrier == Carrier::Mpi {
-        return mpi::settle(invitation, peers, near.len());
+        return mpi::settle(group, peers, near.len());
     }
     if invitation.carrier == Carrier::Tcp || near.is_empty() {
-        let transport = Box::new(Tcp::new(invitation.rank, peers).map_err(broken)?);
+        let transport = Box::new(Tcp::new(group.place, peers).map_err(broken)?);
         return Ok(Connected { transport, neighbours: Vec::new(), carrier: "tcp" });
     }
     let bell = Bell::new().map_err(broken)?;
-    let met = meet_all(invitation, &near, &peers, &bell);
+    let met = meet_all(group, &near, &peers, &bell);
     let mut neighbours: Neighbours = vec![None; peers.len()];
     let mut rings: Vec<Option<Ring>> = (0..peers.len()).map(|_| None).collect();
     let mut refused: Vec<(usize, String)> = Vec::new();
@@ -60,9 +72,14 @@ pub fn settle(
             Err(error) => refused.push((peer, error.to_string())),
         }
     }
+    if !refused.is_empty() {
+        // One that is lost in these moments shares nothing; that it is lost is what counts, and will be told.
+        group.beacon.await_ending(group.roster.generation, NEWS).map_or(Ok(()), Err)?;
+    }
     if let Some((_, words)) = refused.first() {
         let without: Vec<usize> = refused.iter().map(|(peer, _)| *peer).collect();
-        let message = format!("rank {} shares no memory with {}: {words}", invitation.rank, ranks(&without));
+        let numbers: Vec<usize> = without.iter().map(|place| group.roster.members[*place].rank).collect();
+        let message = format!("rank {} shares no memory with {}: {words}", invitation.rank, ranks(&numbers));
         if invitation.carrier == Carrier::Shm {
             return Err(Error::new(Kind::Rendezvous, message)
                 .hint("strategy.exchange.transport = \"auto\" would go on over tcp"));
@@ -81,30 +98,31 @@ pub fn settle(
         most if most + 1 == ways.len() => "shm",
         _ => "shm+tcp",
     };
-    let transport = Box::new(Shm::new(invitation.rank, ways, bell).map_err(broken)?);
+    let transport = Box::new(Shm::new(group.place, ways, bell).map_err(broken)?);
     Ok(Connected { transport, neighbours, carrier })
 }
 
 /// The other ranks of this host.
-fn near(invitation: &Invitation, joined: &Joined) -> Vec<usize> {
-    let identity = joined.members.get(invitation.rank).and_then(|me| me.identity.as_ref());
+fn near(group: &Group<'_>) -> Vec<usize> {
+    let members = &group.roster.members;
+    let identity = members.get(group.place).and_then(|me| me.identity.as_ref());
     if identity.is_none() {
         return Vec::new();
     }
-    let same = |rank: &usize| joined.members[*rank].identity.as_ref() == identity;
-    (0..joined.members.len()).filter(|rank| *rank != invitation.rank).filter(same).collect()
+    let same = |place: &usize| members[*place].identity.as_ref() == identity;
+    (0..members.len()).filter(|place| *place != group.place).filter(same).collect()
 }
 
 type Met = (usize, io::Result<(Neighbour, Ring)>);
 
 /// Meets the lower ranks at their doors, then the higher ones at its own: each waits only for lower ones that do not
 /// wait for it.
-fn meet_all(invitation: &Invitation, near: &[usize], peers: &[Option<TcpStream>], bell: &Bell) -> Vec<Met> {
+fn meet_all(group: &Group<'_>, near: &[usize], peers: &[Option<TcpStream>], bell: &Bell) -> Vec<Met> {
     // A rank may still be busy with its other connections.
-    let patience = invitation.deadline.max(Duration::from_secs(10));
-    let group = near.len() + 1;
+    let patience = group.invitation.deadline.max(Duration::from_secs(10));
+    let (place, group) = (group.place, near.len() + 1);
     let mut door = Doorway::open();
-    let (below, above): (Vec<usize>, Vec<usize>) = near.iter().partition(|&&peer| peer < invitation.rank);
+    let (below, above): (Vec<usize>, Vec<usize>) = near.iter().partition(|&&peer| peer < place);
     let timed =
         |peer: usize| peers[peer].as_ref().map(|stream| Timed::new(stream, patience)).ok_or_else(gone);
     let mut invited = Vec::new();

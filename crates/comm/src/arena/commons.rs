@@ -124,6 +124,21 @@ impl Commons {
         unsafe { elements(&self.shared, column * self.length..(column + 1) * self.length) }
     }
 
+    /// Copies what is in a column, whatever became of the group: the only look at memory that a failure left in the middle
+    /// of an operation. Which columns are whole then is the caller's to know.
+    pub fn rescue(&self, column: usize, into: &mut [f32]) {
+        assert!(column < self.columns && into.len() <= self.length, "column {column} of {}", self.columns);
+        let end = (column * self.length) + into.len();
+        assert!(Sizes::bytes(end) <= self.shared.length(), "inside the segment");
+        // SAFETY: inside the mapping, which begins with the counters.
+        let start = unsafe { self.shared.base().add(Sizes::bytes(0)).cast::<f32>() };
+        for (index, value) in into.iter_mut().enumerate() {
+            // SAFETY: within the segment; read as single numbers, without a reference to memory that somebody may still
+            // be writing to.
+            *value = unsafe { start.add(column * self.length + index).read_volatile() };
+        }
+    }
+
     /// The elements of which this rank writes the columns.
     pub fn share(&self, count: usize) -> Range<usize> {
         share(count, self.rank, self.arenas.len())

@@ -1,8 +1,47 @@
-//! Signals to process groups, their names, and what processes used.
+//! Processes: a grip on one that holds whatever becomes of its number, signals to groups, and what processes used.
 
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Pid;
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A grip on another process of this host: its number may be given to another one, this never means another one.
+#[derive(Debug)]
+pub struct Grip(OwnedFd);
+
+impl Grip {
+    /// On the process at the other end of a socket, if it is not this one.
+    pub fn on_peer(socket: &UnixStream) -> io::Result<Option<Grip>> {
+        let process = getsockopt(socket, PeerCredentials)?.pid();
+        if process <= 0 || process == std::process::id() as i32 {
+            return Ok(None);
+        }
+        // SAFETY: the call takes two numbers and returns a new descriptor or an error.
+        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made it, and nobody else knows of it.
+        Ok(Some(Grip(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })))
+    }
+
+    /// Ends it at once and waits until the kernel confirms that; false if it does not in time.
+    pub fn end(&self, patience: Duration) -> bool {
+        use std::os::fd::AsRawFd;
+        let none: *const libc::siginfo_t = std::ptr::null();
+        // SAFETY: the descriptor is open, and the call takes no memory of ours. One that is gone already is what we want.
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), libc::SIGKILL, none, 0) };
+        let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        matches!(poll(&mut polled, timeout), Ok(count) if count > 0)
+    }
+}
 
 /// Ends a process and all that it started, at once. It must lead its own process group.
 pub fn kill_group(process: u32) {
@@ -24,6 +63,31 @@ pub fn signal_name(number: i32) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_ended_and_this_one_is_not() {
+        let (here, there) = UnixStream::pair().unwrap();
+        assert!(Grip::on_peer(&here).unwrap().is_none(), "both ends are ours");
+        drop(there);
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixListener};
+        let name = format!("thalweg-grip-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        let code = format!(
+            "import socket,time;s=socket.socket(socket.AF_UNIX);s.connect('\\0{name}');time.sleep(600)"
+        );
+        let Ok(mut child) = std::process::Command::new("python3").args(["-c", &code]).spawn() else {
+            use std::io::Write;
+            return drop(writeln!(io::stderr(), "skipped: there is no python3 to be ended"));
+        };
+        let (stream, _) = listener.accept().unwrap();
+        let grip = Grip::on_peer(&stream).unwrap().unwrap();
+        assert!(grip.end(Duration::from_secs(60)));
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        assert!(grip.end(Duration::ZERO), "it has ended");
+    }
 
     #[test]
     fn signals_have_names() {

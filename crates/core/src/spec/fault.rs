@@ -13,6 +13,14 @@ section! {
         join_deadline: Auto<Duration> = Auto::Auto;
         /// The longest the others wait for a rank that is still reading its data or a file.
         prepare_deadline: Duration = Duration::from_secs(600);
+        /// Whether the others go on when a worker is lost; false: the job ends and names it.
+        elastic: bool = true;
+        /// Workers below which the job waits for others to join, for join_deadline at the longest.
+        min_workers: usize = 1;
+        /// Workers above which nobody may join; auto: no limit.
+        max_workers: Auto<usize> = Auto::Auto;
+        /// Whether the launcher starts another worker in the place of a lost one.
+        respawn: bool = false;
         /// Steps between checkpoints; 0: only at the end and when interrupted.
         checkpoint_every: u64 = 100;
         /// How many checkpoints are kept.

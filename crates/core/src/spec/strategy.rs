@@ -115,6 +115,13 @@ section! {
     }
 }
 
+impl Carrier {
+    /// Whether a group on it can lose or gain members: with MPI a lost rank ends the job.
+    pub fn can_regroup(self) -> bool {
+        self != Carrier::Mpi
+    }
+}
+
 impl JobSpec {
     /// Ranks that hold parameters for the workers and compute no gradients; they come first.
     pub fn servers(&self) -> usize {

@@ -10,6 +10,7 @@
 
 pub mod adagrad;
 pub mod adam;
+mod apart;
 mod apply;
 pub mod correction;
 pub mod lamb;
@@ -21,6 +22,7 @@ pub mod rmsprop;
 pub mod sgd;
 pub mod span;
 
+pub use apart::Columns;
 pub use correction::Correction;
 
 use crate::shares;
@@ -28,7 +30,6 @@ use crate::team::{MOST_SHARES, Team};
 use apply::{Step, Stretch, apply};
 use correction::Settled;
 use span::Span;
-use std::ops::Range;
 use std::sync::Arc;
 use thalweg_core::Layout;
 use thalweg_core::spec::optimizer::Rule;
@@ -94,7 +95,7 @@ impl Optimizer {
                 ranges.map(|range| correction.squares(&parameters[range.clone()], &gradient[range])).sum()
             }
         };
-        self.advance(lr, correction.settle(squares), 0, parameters, gradient);
+        self.advance(lr, correction.settle(squares), parameters, gradient);
     }
 
     /// Whether an element's update depends on nothing but that element, so that shares can be updated apart.
@@ -102,40 +103,16 @@ impl Optimizer {
         self.rule.is_elementwise() && correction.clip_norm.is_none()
     }
 
-    /// Makes one step on a share of the parameters: the slices are those of `range`, which must be the same in every
-    /// step. Only for what [`Optimizer::is_elementwise`]; it gives the same bits as a step on all of them.
-    pub fn update_share(
-        &mut self,
-        lr: f32,
-        correction: &Correction,
-        range: Range<usize>,
-        parameters: &mut [f32],
-        gradient: &[f32],
-    ) {
-        assert!(self.is_elementwise(correction), "an update of whole tensors has no shares");
-        assert!(
-            [parameters.len(), gradient.len()] == [range.len(); 2] && range.end <= self.len,
-            "slices differ in length from their share of the state"
-        );
-        self.advance(lr, correction.settle(0.0), range.start, parameters, gradient);
-    }
-
-    /// Makes one step on the elements from `first` on.
-    fn advance(&mut self, lr: f32, settled: Settled, first: usize, parameters: &mut [f32], gradient: &[f32]) {
+    fn advance(&mut self, lr: f32, settled: Settled, parameters: &mut [f32], gradient: &[f32]) {
         self.steps += 1;
         let step = Step { rule: self.rule, lr, number: self.steps, settled };
-        let last = first + parameters.len();
         for span in &self.spans {
-            let range = span.range.start.clamp(first, last)..span.range.end.clamp(first, last);
-            if range.is_empty() {
-                continue;
-            }
+            let range = span.range.clone();
             let mut slots = self.slots.iter_mut().map(|(_, values)| &mut values[range.clone()]);
             let mut slot = || slots.next().unwrap_or_default();
-            let here = range.start - first..range.end - first;
             let stretch = Stretch {
-                parameters: &mut parameters[here.clone()],
-                gradient: &gradient[here],
+                parameters: &mut parameters[range.clone()],
+                gradient: &gradient[range.clone()],
                 first: slot(),
                 second: slot(),
             };

@@ -2,6 +2,7 @@
 
 use super::wording::{count, counted, headline, number, printable, rate, seconds};
 use thalweg_cluster::rendezvous::ranks as named;
+use thalweg_core::Culprit;
 use thalweg_core::event::{Event, Level, Metrics, Record};
 
 /// The state behind the progress bar and the plain lines.
@@ -69,6 +70,7 @@ impl Course {
                 vec![format!("waiting for the other ranks at {}", printable(address))]
             }
             Event::Joined { hosts, .. } => meeting(hosts).into_iter().collect(),
+            Event::Regrouped { .. } => regrouped(&record.event),
             Event::Notice { level, message } => vec![notice(record.rank, *level, message)],
             Event::Stopping { ranks, hosts } if !std::mem::replace(&mut self.stopping, true) => {
                 vec![stopping(record.rank, ranks, hosts)]
@@ -174,6 +176,36 @@ impl Course {
         let left = self.total.saturating_sub(self.done);
         (done > 0 && elapsed > 0.0).then(|| seconds(elapsed / done as f64 * left as f64))
     }
+}
+
+/// Who was lost, came or left, and where the others go on: a line each.
+fn regrouped(event: &Event) -> Vec<String> {
+    let Event::Regrouped { step, members, lost, joined, left, recover_s, .. } = event else {
+        return Vec::new();
+    };
+    let gone = |rank: usize| !members.contains(&rank);
+    let mut lines: Vec<String> = lost
+        .iter()
+        .map(|Culprit { rank, host, step, operation, cause, .. }| {
+            let on = host.as_ref().map_or(String::new(), |host| format!(" on {}", printable(host)));
+            let at = step.map_or(String::new(), |step| format!(" at step {step}"));
+            let waited = match operation {
+                Some(operation) if gone(*rank) => format!("; the others were in {}", printable(operation)),
+                _ => String::new(),
+            };
+            format!("warning: rank {rank}{on} {}{at}{waited}", printable(cause))
+        })
+        .collect();
+    let numbers = |ranks: &[usize]| ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if !left.is_empty() {
+        lines.push(format!("rank {} left", numbers(left)));
+    }
+    if !joined.is_empty() {
+        lines.push(format!("rank {} joined", numbers(joined)));
+    }
+    let count = counted(members.len() as u64, "worker");
+    lines.push(format!("going on from step {step} with {count} after {recover_s:.2} s"));
+    lines
 }
 
 /// A notice as a line. Ranks other than 0 say who they are.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use thalweg_cluster::durable::write_atomically;
 use thalweg_core::event::{Event, Outcome, Record};
 use thalweg_core::report::{Audit, EpochReport, FORMAT, Failure, Report, World};
-use thalweg_core::{Error, Job, Kind, Result};
+use thalweg_core::{Culprit, Error, Job, Kind, Result};
 
 /// Name of the file in the run folder.
 pub const FILE: &str = "report.json";
@@ -126,10 +126,17 @@ impl View for ReportView {
                 self.report.ranks.push(account.clone());
                 self.report.ranks.sort_by_key(|known| known.rank);
             }
-            // Every rank is done some time; rank 0 speaks for all.
-            Event::Done { outcome, last, steps, rows, train_s }
-                if record.rank.is_none_or(|rank| rank == 0) =>
-            {
+            Event::Regrouped { step, members, lost, recover_s, steps_redone, .. } => {
+                let workers = members.len().saturating_sub(self.servers);
+                self.report.world.push(World { step: *step, workers });
+                self.report.failures.extend(lost.iter().map(|culprit| Failure {
+                    recover_s: Some(*recover_s),
+                    steps_redone: *steps_redone,
+                    ..of_culprit(culprit)
+                }));
+            }
+            // The first of the group speaks for all.
+            Event::Done { outcome, last, steps, rows, train_s } => {
                 self.told = Some(*outcome);
                 self.report.last.clone_from(last);
                 (self.report.steps, self.report.train_s) = (*steps, *train_s);
@@ -197,22 +204,24 @@ fn blank(name: &str, job: &Job) -> Report {
 
 /// What an error says about a rank that failed.
 fn failure(error: &Error) -> Option<Failure> {
-    let culprit = error.culprit.as_deref()?;
-    Some(Failure {
+    error.culprit.as_deref().map(of_culprit)
+}
+
+fn of_culprit(culprit: &Culprit) -> Failure {
+    Failure {
         step: culprit.step,
         rank: Some(culprit.rank),
         operation: culprit.operation.clone(),
         cause: culprit.cause.clone(),
         detect_s: culprit.detect_s,
         ..Failure::default()
-    })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::course::tests::{at, epoch, started, step};
     use super::*;
-    use thalweg_core::Culprit;
     use thalweg_core::event::Metrics;
     use thalweg_core::report::RankReport;
 

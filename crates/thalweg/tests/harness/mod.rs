@@ -33,8 +33,9 @@ const MARK: &str = "THALWEG_HARNESS_MARK";
 const LAUNCHERS: [&str; 5] = ["OMPI_", "PMI", "SLURM_", "MASTER_", "THALWEG_"];
 const RANKS: [&str; 4] = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
 
-/// A job that is always in the middle of an epoch: many small steps, none of them quick.
-pub const BUSY: [&str; 11] = [
+/// A job that is always in the middle of an epoch: many small steps, none of them quick. It ends with the first rank that
+/// is lost.
+pub const BUSY: [&str; 13] = [
     "train",
     "--out",
     "run",
@@ -46,6 +47,8 @@ pub const BUSY: [&str; 11] = [
     "train.epochs=1000",
     "--set",
     "fault.checkpoint_every=0",
+    "--set",
+    "fault.elastic=false",
 ];
 
 /// Says why a test does nothing here, past the test runner, which hides what a passing test prints.

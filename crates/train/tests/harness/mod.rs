@@ -45,7 +45,7 @@ pub fn train(world: usize, folder: &Path, settings: &[&str]) -> Vec<Ended<Outcom
     let job = job(&[settings, &[workers.as_str()]].concat());
     threads::run(job.ranks(), job.train.seed, |rank| {
         let recipe = FromJob(job.model.layers.clone(), Options::of(&job));
-        thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true })
+        thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true }, None)
     })
 }
 
@@ -71,6 +71,6 @@ pub fn simulate(
     let network = Simulated { world: job.ranks(), ..network };
     threads::simulate(network, mishaps, job.fault.step_deadline, |rank| {
         let recipe = FromJob(job.model.layers.clone(), Options::of(&job));
-        thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true })
+        thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true }, None)
     })
 }

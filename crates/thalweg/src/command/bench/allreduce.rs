@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_cluster::engine::environment::{self, Place};
 use thalweg_cluster::engine::local::{self, Ended, Plan};
+use thalweg_cluster::membership::Limits;
 use thalweg_cluster::rendezvous::mpi;
 use thalweg_cluster::session::{self, Surroundings, Terms};
 use thalweg_cluster::{Commons, Method, Rank, rank};
@@ -196,6 +197,8 @@ fn launch(world: usize) -> Result<()> {
         step_deadline: DEADLINE,
         join_deadline: DEADLINE,
         prepare_deadline: DEADLINE,
+        elastic: false,
+        respawn: false,
     };
     let signals = Signals::watch()?;
     match local::launch(&plan, &signals.pass_on(), &mut |_| Ok(()))? {
@@ -218,6 +221,9 @@ fn as_worker(args: &AllreduceArgs, place: &Place) -> Result<()> {
             Connection::Shm | Connection::Mem => Carrier::Shm,
         },
         port: 0,
+        text: String::new(),
+        elastic: false,
+        limits: Limits { least: 1, most: usize::MAX, patience: Duration::from_secs(30) },
     };
     let surroundings =
         Surroundings { signals: None, on_record: Arc::new(|_| Ok(())), on_leave: Arc::new(|_| {}) };

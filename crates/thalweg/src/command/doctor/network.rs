@@ -193,6 +193,7 @@ mod tests {
             meeting: Meeting::At { host: "n1".into(), port: port_number },
             local: false,
             launcher: "torchrun",
+            joins: false,
         };
         assert_eq!(port(&spec, Some(&place(0))).verdict, Verdict::Fail);
         assert_eq!(port(&spec, Some(&place(1))).verdict, Verdict::Warn);

@@ -1,0 +1,87 @@
+//! Who comes to the coordinator, and whether it may stay.
+
+use super::{Chair, Guest, read};
+use crate::rendezvous::message::{Answer, Arrival, Call, Join, Member, send};
+use crate::rendezvous::welcome;
+use std::net::TcpStream;
+use std::time::Duration;
+use thalweg_core::{Error, Kind};
+
+impl Chair {
+    /// Somebody proven has come.
+    pub(super) fn welcome(&mut self, call: Call, mut stream: TcpStream) {
+        let join = match call {
+            Call::Ask => {
+                let (text, number) =
+                    (self.charge.text.clone(), self.membership.free_number(self.charge.world));
+                let _ = send(&mut stream, &Answer::Job { text, number });
+                return;
+            }
+            Call::Join(join) => *join,
+        };
+        let number = join.member.rank;
+        // A rank that lost its connection may come again.
+        if self.guests.get(&number).is_some_and(|guest| welcome::is_gone(&guest.stream))
+            && !self.membership.is_working()
+        {
+            self.guests.remove(&number);
+        }
+        match self.object(&join) {
+            Some(reason) => {
+                let refusal = Error::new(Kind::Rendezvous, reason.as_str());
+                let _ = send(&mut stream, &Answer::Refused(refusal));
+                (self.voice.say)(format!("turned away a caller from {}: {reason}", join.member.host));
+                self.turned_away.insert(number, reason);
+            }
+            None => self.admit(join, stream),
+        }
+    }
+
+    /// Why a rank cannot join.
+    fn object(&self, join: &Join) -> Option<String> {
+        let rank = join.member.rank;
+        if let Some(reason) = welcome::object(join, self.charge.job, self.charge.world) {
+            return Some(reason);
+        }
+        if let Some(here) = self.guests.get(&rank) {
+            let Member { host, process, .. } = &here.member;
+            return Some(format!("rank {rank} is here already, from {host} (pid {process})"));
+        }
+        match join.arrival {
+            Arrival::New if !self.charge.elastic => {
+                Some("the job takes nobody in: fault.elastic = false".into())
+            }
+            Arrival::New if !self.membership.has_room() => {
+                Some(format!("there are {} workers already: fault.max_workers", self.charge.limits.most))
+            }
+            Arrival::New if self.membership.has(rank) => Some(format!("the number {rank} is taken")),
+            Arrival::First | Arrival::Again { .. } if !self.membership.has(rank) => {
+                Some(format!("there is no rank {rank} among {} ranks", self.charge.expected.len()))
+            }
+            _ => None,
+        }
+    }
+
+    fn admit(&mut self, join: Join, stream: TcpStream) {
+        let Join { member, arrival, doing, .. } = join;
+        let (number, now) = (member.rank, self.now());
+        self.serial += 1;
+        let serial = self.serial;
+        let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
+        if let Ok(reader) = stream.try_clone() {
+            let sender = self.sender.clone();
+            std::thread::spawn(move || read(reader, serial, number, &sender));
+        }
+        self.inquest.name(number, format!("{} (pid {})", member.host, member.process));
+        self.guests.insert(number, Guest { member, stream, serial, settled: false });
+        let orders = match arrival {
+            Arrival::First => self.membership.report(number, 0, Default::default(), now),
+            Arrival::Again { after, standing } => {
+                self.see_waiting(&doing);
+                self.membership.report(number, after, standing, now)
+            }
+            Arrival::New => self.membership.come(number, now),
+        };
+        self.carry_out(orders);
+    }
+}

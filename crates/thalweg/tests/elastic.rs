@@ -1,0 +1,150 @@
+//! A rank that is lost, leaves or joins: the others go on, no row is missed or seen twice, and the report says who it was.
+
+mod harness;
+
+use harness::{PATIENCE, Process, Site};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+/// Digits in steps that are not too quick to be hit, some thousand of them.
+const LONG: [&str; 9] = [
+    "train",
+    "--out",
+    "run",
+    "--set",
+    r#"model.layers=["dense 512 relu", "dense auto"]"#,
+    "--set",
+    "train.epochs=60",
+    "--set",
+    "fault.step_deadline=2s",
+];
+
+fn start(site: &Site, workers: usize, more: &[&str]) -> Process {
+    let workers = workers.to_string();
+    let process = site.start(&[&LONG[..], &["--workers", &workers], more].concat());
+    site.await_step("run", 1);
+    process
+}
+
+/// The job went well, and every row was seen once in every epoch.
+fn assert_complete(site: &Site, process: Process) -> Value {
+    let ended = process.end(PATIENCE);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    site.assert_empty();
+    let report = site.report("run");
+    assert_eq!(report["outcome"], "completed");
+    let audit = report["audit"].as_array().unwrap();
+    assert_eq!(audit.len(), 60);
+    for epoch in audit {
+        assert_eq!((&epoch["missed"], &epoch["repeated"]), (&Value::from(0), &Value::from(0)), "{epoch}");
+    }
+    assert!(report["final"]["accuracy"].as_f64().unwrap() > 0.95, "{}", report["final"]);
+    report
+}
+
+fn worlds(report: &Value) -> Vec<u64> {
+    report["world"].as_array().unwrap().iter().map(|world| world["workers"].as_u64().unwrap()).collect()
+}
+
+fn assert_failure(report: &Value, rank: usize, cause: &str) {
+    let failures = report["failures"].as_array().unwrap();
+    let failure =
+        failures.iter().find(|failure| failure["rank"] == rank).unwrap_or_else(|| panic!("{failures:?}"));
+    assert!(failure["cause"].as_str().unwrap().contains(cause), "{failure}");
+    assert!(failure["operation"].is_string() && failure["step"].is_u64(), "{failure}");
+    assert!(failure["recover_s"].as_f64().unwrap() < 20.0, "{failure}");
+    assert!(failure["steps_redone"].as_u64().unwrap() <= 1, "{failure}");
+}
+
+fn kill(ranks: &[usize], more: &[&str]) -> Value {
+    let site = Site::new();
+    let job = start(&site, 3, more);
+    for rank in ranks {
+        site.signal_worker(*rank, Signal::SIGKILL);
+    }
+    let report = assert_complete(&site, job);
+    ranks.iter().for_each(|rank| assert_failure(&report, *rank, "was killed by signal 9 (SIGKILL)"));
+    report
+}
+
+#[test]
+fn any_worker_may_be_killed() {
+    for rank in 0..3 {
+        assert_eq!(worlds(&kill(&[rank], &[])), [3, 2]);
+    }
+}
+
+#[test]
+fn two_may_be_killed_at_once() {
+    for ranks in [[0, 1], [1, 2], [0, 2]] {
+        assert_eq!(worlds(&kill(&ranks, &[])).last(), Some(&1));
+    }
+}
+
+#[test]
+fn over_tcp_as_well() {
+    for rank in [0, 2] {
+        assert_eq!(worlds(&kill(&[rank], &["--set", "strategy.exchange.transport=tcp"])), [3, 2]);
+    }
+}
+
+#[test]
+fn a_stopped_worker_is_given_up_and_never_comes_back() {
+    for rank in [0, 1] {
+        let site = Site::new();
+        let job = start(&site, 3, &[]);
+        site.signal_worker(rank, Signal::SIGSTOP);
+        let report = assert_complete(&site, job);
+        assert_failure(&report, rank, "has been silent for");
+        assert_eq!(worlds(&report), [3, 2]);
+    }
+}
+
+#[test]
+fn a_worker_that_is_asked_to_end_leaves_without_a_redone_step() {
+    for rank in [0, 2] {
+        let site = Site::new();
+        let job = start(&site, 3, &[]);
+        site.signal_worker(rank, Signal::SIGTERM);
+        let report = assert_complete(&site, job);
+        assert_eq!(report["failures"].as_array().unwrap().len(), 0, "{}", report["failures"]);
+        assert_eq!(worlds(&report), [3, 2]);
+        let regrouped = site.await_event("run", "regrouped");
+        assert_eq!(
+            (&regrouped["left"][0], &regrouped["steps_redone"]),
+            (&Value::from(rank), &Value::from(0))
+        );
+    }
+}
+
+#[test]
+fn a_lost_worker_is_replaced_if_asked_for() {
+    for rank in [0, 1] {
+        let site = Site::new();
+        let job = start(&site, 2, &["--set", "fault.respawn=true"]);
+        site.signal_worker(rank, Signal::SIGKILL);
+        let report = assert_complete(&site, job);
+        assert_failure(&report, rank, "was killed by signal 9 (SIGKILL)");
+        assert_eq!(worlds(&report), [2, 1, 2]);
+    }
+}
+
+#[test]
+fn a_worker_killed_before_the_ranks_have_met_is_done_without() {
+    for rank in [0, 1] {
+        let site = Site::new();
+        let job = site.start(&[&LONG[..], &["--workers", "3"]].concat());
+        site.signal_worker(rank, Signal::SIGKILL);
+        assert_complete(&site, job);
+    }
+}
+
+#[test]
+fn too_few_workers_wait_and_then_say_so() {
+    let site = Site::new();
+    let job = start(&site, 2, &["--set", "fault.min_workers=2", "--set", "fault.join_deadline=2s"]);
+    site.signal_worker(1, Signal::SIGKILL);
+    let ended = job.end(PATIENCE);
+    ended.assert_error(3, &["rank 1 ", "fault.min_workers is 2", "nobody joined within 2 s"]);
+    site.assert_empty();
+}

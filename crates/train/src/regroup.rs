@@ -1,0 +1,201 @@
+//! From one generation of the group to the next: who has the job's state, who is told, and where it goes on.
+//!
+//! ```text
+//! every rank:   report (steps done, epochs closed)          the coordinator answers with the next group
+//!               T = the furthest of all reports
+//!               who stands at T holds the state; whoever does not is told by all holders at once, each a share
+//!               the first holder tells the rest: losses, audit, metrics
+//!               go on from T
+//! ```
+//!
+//! No parameter changes before the exchange of a step is complete, so members stand at t or t + 1. If nobody got to t + 1,
+//! step t is computed again, from the same rows.
+
+use crate::audit::Ledger;
+use crate::progress::Progress;
+use crate::worker::{Parts, Worker};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use thalweg_cluster::membership::{Position, Standing};
+use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::{Error, Kind, Result};
+use thalweg_data::share;
+
+/// What a rank must know of a job besides parameters and state.
+#[derive(Serialize, Deserialize)]
+struct Briefing {
+    next: u64,
+    closed: u64,
+    optimizer_steps: u64,
+    epoch_loss: (f64, u64),
+    audit: Vec<u8>,
+    last: Metrics,
+    validated_at: Option<u64>,
+    ended: Option<Outcome>,
+    rows: u64,
+    data_digest: String,
+    model_digest: Vec<u8>,
+    /// Seconds of training so far, by its own count.
+    trained: Duration,
+}
+
+impl Worker<'_> {
+    fn standing(&self) -> Standing {
+        let position = Position { step: self.next, stage: self.closed };
+        Standing { position: self.is_told.then_some(position), begun: self.begun_step }
+    }
+
+    /// Leaves this generation of the group and goes on in the next, or leaves the job. `orderly`: at a boundary, where all
+    /// ranks do the same.
+    pub(crate) fn regroup(&mut self, orderly: bool) -> Result<()> {
+        let start = self.rank.now();
+        if orderly && self.rank.leave_requested() {
+            (self.has_left, self.regroups) = (true, false);
+            self.rank.depart();
+            return Ok(());
+        }
+        self.regroups = false;
+        self.rank.regroup(self.standing(), orderly)?;
+        self.enter_group(start)
+    }
+
+    /// Takes up the job where the group stands.
+    pub(crate) fn enter_group(&mut self, start: Duration) -> Result<()> {
+        let change = self.rank.change().clone();
+        let redone = u64::from(change.standings.iter().any(|standing| {
+            standing.begun
+                && standing.position.map(|position| position.step) == change.furthest().map(|at| at.step)
+        }));
+        if let (Some(furthest), Some(source)) = (change.furthest(), change.source()) {
+            if self.is_told
+                && let Some(shared) = &self.shared
+            {
+                shared.bring_home(furthest.step, &mut self.parts)?;
+                if self.next < furthest.step {
+                    // The memory holds it already: the others had seen the end of the step, this rank had not.
+                    self.parts.optimizer.set_steps(furthest.step);
+                }
+            }
+            let holds = |standing: &Standing| match (&self.shared, standing.position) {
+                // In shared memory whoever is a step behind finds the state there.
+                (Some(_), Some(_)) => true,
+                (_, position) => position.is_some_and(|position| position.step == furthest.step),
+            };
+            let holders: Vec<usize> =
+                (0..change.standings.len()).filter(|place| holds(&change.standings[*place])).collect();
+            self.shared = None;
+            self.share_state(&holders, change.standings.len())?;
+            self.brief(source)?;
+        }
+        self.is_told = true;
+        let algorithm = self.settle_in()?;
+        self.recent = Progress::since(self.rank.now());
+        if self.rank.generation() == 1 {
+            self.announce(algorithm);
+        } else if self.rank.index() == 0 {
+            self.rank.emit(Event::Regrouped {
+                generation: self.rank.generation(),
+                step: self.next,
+                members: self.rank.numbers(),
+                lost: change.lost,
+                joined: change.joined,
+                left: change.left,
+                recover_s: (self.rank.now() - start).as_secs_f64(),
+                steps_redone: redone,
+            });
+        }
+        Ok(())
+    }
+
+    /// Parameters and optimizer state go from those who have them to those who don't: each holder sends a share to each.
+    fn share_state(&mut self, holders: &[usize], world: usize) -> Result<()> {
+        let stale: Vec<usize> = (0..world).filter(|place| !holders.contains(place)).collect();
+        if stale.is_empty() {
+            return Ok(());
+        }
+        let mine = self.rank.index();
+        let Parts { parameters, optimizer, .. } = &mut self.parts;
+        let mut columns: Vec<&mut [f32]> = vec![&mut parameters[..]];
+        columns.extend(optimizer.slots_mut().into_iter().map(|(_, slot)| slot));
+        if holders.contains(&mine) {
+            let number = holders.iter().position(|holder| *holder == mine).unwrap_or(0);
+            let part = |values: &[f32]| share(values.len(), number, holders.len());
+            let sends: Vec<(usize, &[f32])> = stale
+                .iter()
+                .flat_map(|place| columns.iter().map(move |values| (*place, &values[part(values)])))
+                .collect();
+            self.rank.exchange("transfer", "parameters and optimizer state", &sends, &mut [])?;
+        } else {
+            // Until all of it is here it is nobody's state.
+            self.is_told = false;
+            let mut receives: Vec<(usize, &mut [f32])> = Vec::new();
+            let mut rests: Vec<&mut [f32]> = columns;
+            for (number, holder) in holders.iter().enumerate() {
+                for rest in &mut rests {
+                    let whole = std::mem::take(rest);
+                    let length = part_length(whole.len(), number, holders.len());
+                    let (front, back) = whole.split_at_mut(length);
+                    *rest = back;
+                    receives.push((*holder, front));
+                }
+            }
+            self.rank.exchange("transfer", "parameters and optimizer state", &[], &mut receives)?;
+        }
+        Ok(())
+    }
+
+    /// The rank in that place tells the others what else they must know.
+    fn brief(&mut self, source: usize) -> Result<()> {
+        let internal = |error: postcard::Error| Error::internal(error.to_string());
+        let trained = self.trained_before + self.rank.now().saturating_sub(self.begun + self.aside);
+        let mut mine = Vec::new();
+        if self.rank.index() == source {
+            mine = postcard::to_stdvec(&Briefing {
+                next: self.next,
+                closed: self.closed,
+                optimizer_steps: self.parts.optimizer.steps(),
+                epoch_loss: self.epoch_loss,
+                audit: self.ledger.to_bytes(),
+                last: self.last.clone(),
+                validated_at: self.validated_at,
+                ended: self.ended,
+                rows: self.rows,
+                data_digest: self.data_digest.clone(),
+                model_digest: self.model_digest.clone(),
+                trained,
+            })
+            .map_err(internal)?;
+        }
+        let all = self.rank.all_gather("briefing", &mine)?;
+        let told: Briefing =
+            postcard::from_bytes(all.get(source).map_or(&[][..], Vec::as_slice)).map_err(internal)?;
+        for (what, same) in [
+            ("data", told.data_digest == self.data_digest),
+            ("model", told.model_digest == self.model_digest),
+        ] {
+            if !same {
+                let words =
+                    format!("rank {} has other {what} than the group it comes to", self.rank.number());
+                return Err(Error::new(Kind::Rendezvous, words).hint(
+                    "every host must have the same job, the same data and the same version of thalweg",
+                ));
+            }
+        }
+        self.parts.optimizer.set_steps(told.optimizer_steps);
+        let mut ledger = Ledger::new(self.parts.data.training.source_len());
+        ledger.absorb(&told.audit)?;
+        self.ledger = ledger;
+        (self.next, self.closed, self.begun_step) = (told.next, told.closed, false);
+        (self.epoch_loss, self.rows, self.last) = (told.epoch_loss, told.rows, told.last);
+        (self.validated_at, self.ended) = (told.validated_at, told.ended);
+        // From here on its own clock counts on from what the job has trained so far.
+        self.begun = self.rank.now();
+        self.aside = Duration::ZERO;
+        self.trained_before = told.trained;
+        Ok(())
+    }
+}
+
+fn part_length(len: usize, index: usize, count: usize) -> usize {
+    share(len, index, count).len()
+}
