@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use thalweg_comm::transport::Abort;
 use thalweg_core::Error;
 use thalweg_core::event::{Phase, Pulse};
+use thalweg_core::spec::inject::Fault;
 
 /// Shared between a rank's program and the threads that speak for it.
 #[derive(Default)]
@@ -17,6 +18,8 @@ pub struct Beacon {
     stop: AtomicBool,
     leave: AtomicBool,
     pause: AtomicBool,
+    finish: AtomicBool,
+    faults: Mutex<Vec<Fault>>,
     verdict: Mutex<Option<Error>>,
     /// The newest generation that is over, and why.
     over: Mutex<Option<(u32, Error)>>,
@@ -91,6 +94,28 @@ impl Beacon {
     /// Whether somebody does.
     pub fn pause_requested(&self) -> bool {
         self.pause.load(Ordering::Relaxed)
+    }
+
+    /// Somebody wants the job to be done with the epoch it is in.
+    pub fn request_finish(&self) {
+        self.finish.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody does.
+    pub fn finish_requested(&self) -> bool {
+        self.finish.load(Ordering::Relaxed)
+    }
+
+    /// This is to happen to this rank.
+    pub fn inject(&self, fault: Fault) {
+        lock(&self.faults).push(fault);
+    }
+
+    /// What is to happen to this rank as it begins this step; each fault once.
+    pub fn take_fault(&self, step: u64) -> Option<Fault> {
+        let mut faults = lock(&self.faults);
+        let due = faults.iter().position(|fault| fault.step <= step)?;
+        Some(faults.swap_remove(due))
     }
 
     /// What ends a transfer in progress, of this generation.

@@ -231,6 +231,7 @@ impl Inquest {
             operation: Some(waited.map_or(pulse, |(_, wait)| wait).name.clone()),
             cause,
             detect_s: None,
+            noticed: None,
         });
         if preparing { error.hint(PREPARING) } else { error }
     }
@@ -274,6 +275,7 @@ pub fn sign(mut error: Error, rank: usize, world: usize, host: &str, pulse: &Pul
         operation: Some(pulse.name.clone()),
         cause: error.message.clone(),
         detect_s: None,
+        noticed: None,
     }));
     if world > 1 {
         error.message = format!("rank {rank}: {}", error.message);

@@ -15,6 +15,7 @@ pub mod errand;
 pub mod inquest;
 pub mod line;
 pub mod membership;
+mod mishap;
 mod panics;
 pub mod rank;
 pub mod regroup;

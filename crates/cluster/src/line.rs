@@ -155,6 +155,7 @@ impl Listener {
             operation: Some(name),
             cause: cause.into(),
             detect_s: Some(detect.as_secs_f64()),
+            noticed: Some(crate::session::unix_time()),
         })
     }
 }

@@ -396,6 +396,7 @@ impl Rank {
                     operation: Some(operation),
                     cause: fault.to_string(),
                     detect_s: None,
+                    noticed: None,
                 })
             }
             None => Error::new(Kind::RankFailed, format!("{operation} ended at step {}: {fault}", self.step)),

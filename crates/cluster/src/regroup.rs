@@ -107,8 +107,12 @@ pub(crate) struct Delegate {
     pub(crate) uplink: Option<Arc<Uplink>>,
     /// Where the coordinator listens.
     pub(crate) meeting: String,
+    /// How often the launcher had told of a coordinator then.
+    pub(crate) told: u64,
     /// Whether that was known beforehand, and holds for the next one too.
     pub(crate) fixed: bool,
+    /// Whether another coordinator may take over at the same place without anybody saying so to this rank.
+    pub(crate) returns: bool,
     /// Hears what is worth saying.
     pub(crate) say: Arc<dyn Fn(String) + Send + Sync>,
     /// What a witness tells beside the coordinator.
@@ -143,7 +147,8 @@ impl Delegate {
             self.beacon.verdict().map_or(Ok(()), Err)?;
             let say = Arc::clone(&self.say);
             let (uplink, meeting) = (self.uplink.clone(), self.meeting.clone());
-            let moved = || uplink.as_ref().is_some_and(|uplink| uplink.has_moved(&meeting));
+            let told = self.told;
+            let moved = || uplink.as_ref().is_some_and(|uplink| uplink.has_moved(told));
             let has_moved: &dyn Fn() -> bool = if self.fixed || !self.elastic { &|| false } else { &moved };
             let joined =
                 join::join(&self.invitation, (arrival, doing), &meeting, &mut self.data, has_moved, &*say);
@@ -152,7 +157,8 @@ impl Delegate {
                 Err(error) => error,
             };
             // Only a coordinator that is lost is replaced, and only where somebody says by whom.
-            if !self.elastic || error.kind != Kind::RankFailed || self.uplink.is_none() {
+            let replaced = self.uplink.is_some() || self.returns;
+            if !self.elastic || error.kind != Kind::RankFailed || !replaced {
                 return Err(error);
             }
             self.find_coordinator(error)?;
@@ -161,12 +167,15 @@ impl Delegate {
 
     /// Where the next coordinator listens. Rank by rank the same one: the launcher chooses it.
     fn find_coordinator(&mut self, lost: Error) -> Result<()> {
-        let Some(uplink) = &self.uplink else { return Err(lost) };
-        if !self.fixed {
-            let next = uplink.coordinator(Some(&self.meeting), self.invitation.deadline);
-            self.meeting = next.map_err(|_| lost)?;
+        match &self.uplink {
+            Some(uplink) if !self.fixed => {
+                let next = uplink.coordinator(self.told, self.invitation.deadline);
+                (self.told, self.meeting) = next.map_err(|_| lost)?;
+                Ok(())
+            }
+            None if !self.returns => Err(lost),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn open_line(&mut self, joined: join::Joined) -> Result<Roster> {
@@ -264,7 +273,10 @@ impl Regroup for Delegate {
             // A new coordinator does not know how the last one ended; its ranks do.
             for culprit in std::mem::take(&mut lost) {
                 match roster.lost.iter_mut().find(|known| known.rank == culprit.rank) {
-                    Some(known) => (known.cause, known.detect_s) = (culprit.cause, culprit.detect_s),
+                    Some(known) => {
+                        (known.cause, known.detect_s, known.noticed) =
+                            (culprit.cause, culprit.detect_s, culprit.noticed);
+                    }
                     None => roster.lost.push(culprit),
                 }
             }

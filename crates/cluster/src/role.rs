@@ -10,7 +10,7 @@ use crate::rank::Emit;
 use crate::rendezvous::message::Member;
 use crate::rendezvous::welcome;
 use crate::session::Terms;
-use crate::uplink::Wish;
+use crate::uplink::{Uplink, Wish};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,6 +26,7 @@ pub(crate) struct Role {
     pub(crate) terms: Terms,
     pub(crate) beacon: Arc<Beacon>,
     pub(crate) emit: Emit,
+    pub(crate) uplink: Option<Arc<Uplink>>,
     /// The members of the last generation.
     pub(crate) members: Arc<Mutex<Vec<Member>>>,
     /// The last generation.
@@ -60,10 +61,17 @@ impl Role {
                             role.beacon.condemn(error);
                         }
                     }
-                    Wish::Coordinator(_) | Wish::Stop => {}
+                    _ => {}
                 }
             }
         });
+    }
+
+    /// The port to listen on: the job's, or where the coordinator before this one did.
+    fn port(&self) -> u16 {
+        let known = self.uplink.as_ref().and_then(|uplink| uplink.coordinator(0, Duration::ZERO).ok());
+        let before = known.and_then(|(_, address)| address.parse::<SocketAddr>().ok());
+        if self.terms.port == 0 { before.map_or(0, |address| address.port()) } else { self.terms.port }
     }
 
     fn miss(&self, number: usize) {
@@ -78,13 +86,20 @@ impl Role {
     /// Opens the port and takes the role in a thread of its own; says where it listens.
     pub(crate) fn take(&self) -> Result<String> {
         let (address, meeting) = match &self.place.meeting {
-            Meeting::ByLauncher => (SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.terms.port), None),
+            Meeting::ByLauncher => (SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.port()), None),
             Meeting::At { host, port } => (
                 listening_address(host, *port, self.place.local, &self.terms.token)?,
                 Some(format!("{host}:{port}")),
             ),
         };
-        let listener = welcome::listen(address, &self.terms.token)?;
+        let listener =
+            welcome::listen(address, &self.terms.token).or_else(|error| match self.place.meeting {
+                // Whoever does not hear of another port from a launcher would have found this one.
+                Meeting::ByLauncher if self.terms.port == 0 => {
+                    welcome::listen(SocketAddr::new(address.ip(), 0), &self.terms.token)
+                }
+                _ => Err(error),
+            })?;
         let bound = listener.local_addr().map_err(|error| Error::io("no local address", &error))?;
         let mut held = self.lock();
         let known: Vec<usize> = self

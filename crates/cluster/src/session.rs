@@ -221,6 +221,7 @@ impl Session {
             terms: terms.clone(),
             beacon: Arc::clone(&self.beacon),
             emit: self.emit(),
+            uplink: self.uplink.clone(),
             members: Arc::clone(&self.members),
             held: Mutex::default(),
         })
@@ -242,11 +243,13 @@ impl Session {
             };
             return Ok(self.rank(terms, alone, emit, None));
         }
-        let (fixed, meeting) = match (&place.meeting, &self.uplink) {
-            (Meeting::At { .. }, _) if place.rank == 0 && !place.joins => (true, role.take()?),
-            (Meeting::At { host, port }, _) => (true, format!("{host}:{port}")),
-            (Meeting::ByLauncher, _) if place.rank == 0 && !place.joins => (false, role.take()?),
-            (Meeting::ByLauncher, Some(uplink)) => (false, uplink.coordinator(None, terms.join_deadline)?),
+        let convenes = place.rank == 0 && !place.joins;
+        let (fixed, (told, meeting)) = match (&place.meeting, &self.uplink) {
+            (Meeting::At { .. }, _) if convenes => (true, (0, role.take()?)),
+            (Meeting::At { host, port }, _) => (true, (0, format!("{host}:{port}"))),
+            // The launcher repeats what this process told it: the next to be told of is another one.
+            (Meeting::ByLauncher, _) if convenes => (false, (1, role.take()?)),
+            (Meeting::ByLauncher, Some(uplink)) => (false, uplink.coordinator(0, terms.join_deadline)?),
             (Meeting::ByLauncher, None) => {
                 return Err(Error::internal("no launcher to ask for rank 0's address"));
             }
@@ -270,7 +273,9 @@ impl Session {
             line: Arc::clone(&self.line),
             uplink: self.uplink.clone(),
             meeting,
+            told,
             fixed,
+            returns: place.joins && self.uplink.is_none(),
             say: Arc::new(move |message| speaker(Event::Notice { level: Level::Warning, message })),
             tell: Arc::new(move |error, pulse| {
                 teller(Event::Lost { error: error.clone(), pulse: pulse.clone() });

@@ -34,6 +34,11 @@ impl Rank {
         self.is_elastic() && self.parts.beacon.pause_requested()
     }
 
+    /// Whether the job is to be done with the epoch it is in.
+    pub fn finish_requested(&self) -> bool {
+        self.parts.beacon.finish_requested()
+    }
+
     /// This rank has left its operations, because one of them failed or at a boundary where all do: it says where it
     /// stands and goes on in the next generation of the group. Everything made for the last one is void. `orderly`: at a
     /// boundary, where the others may still be busy with what this rank has sent them.

@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use thalweg_core::event::{Event, Record};
+use thalweg_core::spec::inject::Fault;
 use thalweg_core::{Error, Kind, Result};
 
 /// The variable that tells a process that its standard input is such a line.
@@ -31,6 +32,10 @@ pub enum Wish {
     Convene(Vec<usize>),
     /// The process of this rank has ended.
     Gone(usize),
+    /// This is to happen to this rank.
+    Inject(Fault),
+    /// Be done with the epoch you are in.
+    Finish,
     /// Stop after this step and write a checkpoint.
     Stop,
 }
@@ -48,7 +53,8 @@ pub struct Uplink {
     queue: Sender<Vec<u8>>,
     /// Records said and not yet written.
     waiting: Arc<AtomicUsize>,
-    coordinator: Arc<(Mutex<Option<String>>, Condvar)>,
+    /// Where it listens, and how often that was said.
+    coordinator: Arc<(Mutex<(u64, String)>, Condvar)>,
     wishes: Mutex<Option<Receiver<Wish>>>,
 }
 
@@ -62,7 +68,7 @@ impl Uplink {
         let mut stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(broken)?);
         let reader = stream.try_clone().map_err(broken)?;
         let (sender, wishes) = channel();
-        let coordinator: Arc<(Mutex<Option<String>>, Condvar)> = Arc::default();
+        let coordinator: Arc<(Mutex<(u64, String)>, Condvar)> = Arc::default();
         let known = Arc::clone(&coordinator);
         std::thread::spawn(move || listen(reader, &known, &sender, &beacon));
         let (queue, lines) = channel::<Vec<u8>>();
@@ -104,31 +110,29 @@ impl Uplink {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Whether the coordinator listens elsewhere by now.
-    pub fn has_moved(&self, from: &str) -> bool {
-        let known = self.coordinator.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.as_deref().is_some_and(|address| address != from)
+    /// Whether another coordinator was told of since that one.
+    pub fn has_moved(&self, since: u64) -> bool {
+        self.coordinator.0.lock().unwrap_or_else(PoisonError::into_inner).0 > since
     }
 
-    /// Where the coordinator listens, as the launcher says; if it listened elsewhere before, the next place.
-    pub fn coordinator(&self, before: Option<&str>, deadline: Duration) -> Result<String> {
+    /// Where the coordinator listens, as the launcher says: the next one that is told of after the one of that number.
+    pub fn coordinator(&self, since: u64, deadline: Duration) -> Result<(u64, String)> {
         let (known, news) = &*self.coordinator;
         let known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        let stale = |address: &mut Option<String>| address.is_none() || address.as_deref() == before;
+        let stale = |told: &mut (u64, String)| told.0 <= since;
         let (known, _) =
             news.wait_timeout_while(known, deadline, stale).unwrap_or_else(PoisonError::into_inner);
-        known.clone().filter(|address| Some(address.as_str()) != before).ok_or_else(|| {
-            Error::new(
-                Kind::Rendezvous,
-                format!("rank 0 did not open its port within {} s", deadline.as_secs_f64()),
-            )
-        })
+        if known.0 > since {
+            return Ok(known.clone());
+        }
+        let words = format!("rank 0 did not open its port within {} s", deadline.as_secs_f64());
+        Err(Error::new(Kind::Rendezvous, words))
     }
 }
 
 fn listen(
     reader: UnixStream,
-    coordinator: &(Mutex<Option<String>>, Condvar),
+    coordinator: &(Mutex<(u64, String)>, Condvar),
     wishes: &Sender<Wish>,
     beacon: &Beacon,
 ) {
@@ -136,10 +140,14 @@ fn listen(
         let Ok(line) = line else { break };
         match serde_json::from_str(&line) {
             Ok(Wish::Coordinator(address)) => {
-                *coordinator.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
+                let mut known = coordinator.0.lock().unwrap_or_else(PoisonError::into_inner);
+                *known = (known.0 + 1, address);
+                drop(known);
                 coordinator.1.notify_all();
             }
             Ok(Wish::Stop) => beacon.request_stop(),
+            Ok(Wish::Finish) => beacon.request_finish(),
+            Ok(Wish::Inject(fault)) => beacon.inject(fault),
             Ok(wish) => {
                 // Whoever takes them lives as long as the process.
                 let _ = wishes.send(wish);

@@ -49,6 +49,9 @@ pub struct Culprit {
     /// Seconds from the first sign of it, or from the last sign of life, until it was clear.
     #[serde(default)]
     pub detect_s: Option<f64>,
+    /// When that was, in seconds since 1970, if somebody looked at the clock.
+    #[serde(default)]
+    pub noticed: Option<f64>,
 }
 
 /// An error that says what, where and what to do.

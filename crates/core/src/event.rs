@@ -107,6 +107,13 @@ pub enum Event {
         /// Steps that are done again.
         steps_redone: u64,
     },
+    /// A fault that the job, or somebody who tries it out, asked for: this is about to happen to the rank that says so.
+    Struck {
+        /// The step it has begun.
+        step: u64,
+        /// What happens, by its name in the job.
+        kind: String,
+    },
     /// Something worth saying.
     Notice {
         /// How much attention it deserves.

@@ -23,6 +23,10 @@ pub struct Cli {
 enum Command {
     /// Train a job (what `thalweg` alone does)
     Train(TrainArgs),
+    /// Add a worker to a job that runs
+    Join(command::join::JoinArgs),
+    /// Train a job while its workers are killed, stopped, cut off and joined, and tell how it came through
+    Chaos(command::chaos::ChaosArgs),
     /// Go on with a run from its newest checkpoint
     Resume(command::resume::ResumeArgs),
     /// Loss and metrics of a trained model on validation rows or another source
@@ -144,6 +148,8 @@ impl Cli {
         match self.command {
             None => command::train::run(&self.train),
             Some(Command::Train(args)) => command::train::run(&args),
+            Some(Command::Join(args)) => command::join::run(&args),
+            Some(Command::Chaos(args)) => command::chaos::run(&args),
             Some(Command::Resume(args)) => command::resume::run(&args),
             Some(Command::Evaluate(args)) => command::evaluate::run(&args).map(|()| 0),
             Some(Command::Predict(args)) => command::predict::run(&args).map(|()| 0),

@@ -1,5 +1,6 @@
 //! The three parts a process can play: launcher of local workers, one of those workers, or a rank of another launcher.
 
+use crate::invitation::Invitation;
 use crate::preflight;
 use crate::recipe::Opened;
 use crate::results::Results;
@@ -11,15 +12,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_cluster::Rank;
 use thalweg_cluster::engine::environment::{Meeting, PORT, Place};
-use thalweg_cluster::engine::local::{self, Ended, Plan, STOPPED};
+use thalweg_cluster::engine::local::{self, Director, Ended, Plan, STOPPED};
+use thalweg_cluster::linux;
 use thalweg_cluster::membership::Limits;
+use thalweg_cluster::rendezvous;
 use thalweg_cluster::session::{self, Leaving, Surroundings, Terms, unix_time};
 use thalweg_core::event::{Event, Outcome, Record};
 use thalweg_core::spec::Job;
-use thalweg_core::spec::strategy::Exchange;
+use thalweg_core::spec::strategy::{Carrier, Exchange};
 use thalweg_core::{Error, Kind, Result};
 use thalweg_data::share;
 use thalweg_train::{Assignment, Prepared};
+
+/// How long to try to reach a job that is to be joined.
+const REACH: Duration = Duration::from_secs(10);
 
 /// The variable by which the launcher tells its workers the run folder.
 const FOLDER: &str = "THALWEG_RUN_FOLDER";
@@ -44,7 +50,15 @@ pub fn as_launcher(trainer: &Trainer, job: &Job) -> Result<Finish> {
         .record(&Record { time: unix_time(), rank: None, event })
         .and_then(|()| {
             let (incoming, mut limit) = (signals.pass_on(), trainer.time_limit);
-            local::launch(&plan, &incoming, &mut |record| {
+            let mut directing = trainer.director.as_ref().map(|director| director.borrow_mut());
+            let director = directing.as_mut().map(|director| &mut **director as &mut dyn Director);
+            local::launch(&plan, &incoming, director, &mut |record| {
+                if let Event::Listening { address } = &record.event
+                    && plan.elastic
+                {
+                    let token = token_of(&plan);
+                    Invitation { address: address.clone(), token }.write(&results.folder.path)?;
+                }
                 if let (Event::Step { step, .. }, Some((steps, time))) = (&record.event, limit)
                     && *step >= steps
                 {
@@ -55,7 +69,68 @@ pub fn as_launcher(trainer: &Trainer, job: &Job) -> Result<Finish> {
             })
         })
         .map_err(after_start);
+    Invitation::remove(&results.folder.path);
     results.close(ended.map(code_of))
+}
+
+/// The secret of the workers of this launcher.
+fn token_of(plan: &Plan) -> String {
+    let made =
+        plan.variables.iter().find(|(name, _)| name == "THALWEG_TOKEN").map(|(_, token)| token.clone());
+    let token = made.or_else(|| std::env::var_os("THALWEG_TOKEN")).unwrap_or_default();
+    token.to_string_lossy().into_owned()
+}
+
+/// Asks a job that runs what it is, and under which number one more worker may come.
+pub fn ask(invitation: &Invitation) -> Result<(String, usize)> {
+    let caller = rendezvous::Invitation {
+        rank: 0,
+        world: 0,
+        job: [0; 32],
+        token: invitation.token.clone().into_bytes(),
+        host: linux::host_name(),
+        anywhere: true,
+        deadline: REACH,
+        carrier: Carrier::Auto,
+    };
+    rendezvous::join::ask(&caller, &invitation.address, &|message| eprintln!("{message}"))
+}
+
+/// One more worker for a job that runs.
+pub fn as_newcomer(mut trainer: Trainer, job: &Job, invitation: &Invitation, number: usize) -> Result<u8> {
+    let signals = Signals::watch()?;
+    let (host, port) = invitation.address.rsplit_once(':').unwrap_or((&invitation.address, ""));
+    let port =
+        port.parse().map_err(|_| Error::job(format!("{}: `{port}` is not a port", invitation.address)))?;
+    let host = host.trim_matches(['[', ']']).to_string();
+    let local = host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    let meeting = Meeting::At { host, port };
+    let place =
+        Place { rank: number, world: job.spec.ranks(), meeting, local, launcher: "join", joins: true };
+    let terms = Terms { token: invitation.token.clone().into_bytes(), ..terms(job, local) };
+    trainer.recipe.from_job = Some(crate::recipe::JobRecipe::new(&job.spec));
+    let assignment =
+        Assignment { job: &job.spec, recipe: &trainer.recipe, folder: Path::new("."), resume: false };
+    let prepared = Prepared::alone(&assignment)?;
+    let quiet = trainer.quiet;
+    let console = Mutex::new(Plain::stderr(quiet, None));
+    let surroundings = Surroundings {
+        signals: Some(signals.pass_on()),
+        on_record: Arc::new(move |record| quietly(&mut *lock(&console), record)),
+        on_leave: Arc::new(|leaving| {
+            if let Leaving::Verdict(error) = leaving {
+                eprintln!("error: {error}");
+            }
+        }),
+    };
+    let program = |rank: &mut Rank| {
+        if !quiet {
+            eprintln!("joined as rank {number} of {}", rank.world());
+        }
+        thalweg_train::run(rank, &assignment, Some(prepared))
+    };
+    let outcome = session::run(&place, &terms, surroundings, program).map_err(after_start)?;
+    Ok(code_of_outcome(outcome, &signals))
 }
 
 /// The launcher of another host than the first: it shows what its own workers complain about and writes nothing.
@@ -63,7 +138,7 @@ fn as_further_host(trainer: &Trainer, job: &Job, signals: &Signals) -> Result<Fi
     preflight::check(&job.spec, &trainer.recipe, None)?;
     let mut console = Plain::stderr(trainer.quiet, None);
     let plan = plan(trainer, job, Path::new("."), false)?;
-    let ended = local::launch(&plan, &signals.pass_on(), &mut |record| quietly(&mut console, record));
+    let ended = local::launch(&plan, &signals.pass_on(), None, &mut |record| quietly(&mut console, record));
     Ok(Finish { report: None, code: code_of(ended.map_err(after_start)?) })
 }
 

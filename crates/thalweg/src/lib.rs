@@ -18,10 +18,12 @@
 pub mod cli;
 pub mod command;
 mod folder;
+mod invitation;
 mod launch;
 mod preflight;
 mod recipe;
 mod results;
+mod scratch;
 mod signals;
 pub mod trainer;
 pub mod view;

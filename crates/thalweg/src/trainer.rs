@@ -4,10 +4,13 @@ use crate::folder::Choice;
 use crate::launch;
 use crate::preflight;
 use crate::recipe::{JobRecipe, OwnRecipe};
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 use thalweg_cluster::engine::environment::{self, Place};
+use thalweg_cluster::engine::local::Director;
 use thalweg_core::report::Report;
 use thalweg_core::spec::{Job, Layers, Origin};
 use thalweg_core::{Error, JobSpec, Kind, Model, Result, Schema};
@@ -43,6 +46,7 @@ pub struct Trainer {
     pub(crate) again: Option<String>,
     pub(crate) command: Option<Vec<OsString>>,
     pub(crate) time_limit: Option<(u64, Duration)>,
+    pub(crate) director: Option<Rc<RefCell<dyn Director>>>,
     complaints: Vec<String>,
 }
 
@@ -130,6 +134,12 @@ impl Trainer {
     /// Asks the workers to stop, as Ctrl-C would, so much time after they have made some steps.
     pub fn stop_after(mut self, steps: u64, time: Duration) -> Trainer {
         self.time_limit = Some((steps, time));
+        self
+    }
+
+    /// Lets somebody follow the job and interfere with it.
+    pub fn director(mut self, director: Rc<RefCell<dyn Director>>) -> Trainer {
+        self.director = Some(director);
         self
     }
 

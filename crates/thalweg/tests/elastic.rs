@@ -148,3 +148,57 @@ fn too_few_workers_wait_and_then_say_so() {
     ended.assert_error(3, &["rank 1 ", "fault.min_workers is 2", "nobody joined within 2 s"]);
     site.assert_empty();
 }
+
+#[test]
+fn a_worker_joins_by_the_run_folder_and_works_along_to_the_end() {
+    let site = Site::new();
+    let job = start(&site, 1, &["--set", "train.epochs=600"]);
+    let newcomer = site.start(&["join", "run"]);
+    newcomer.await_said("joined as rank 1 of 2");
+    let by_address = site.events("run").into_iter().find(|event| event["event"] == "listening").unwrap();
+    let refused = site.run(&["join", by_address["address"].as_str().unwrap()]);
+    assert_eq!(refused.code, Some(4), "without the token: {}", refused.stderr);
+    site.await_event("run", "regrouped");
+    newcomer.signal(Signal::SIGTERM);
+    assert_eq!(newcomer.end(PATIENCE).code, Some(0));
+    let ended = job.end(PATIENCE);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let report = site.report("run");
+    assert_eq!(worlds(&report), [1, 2, 1]);
+    assert_eq!(report["failures"].as_array().unwrap().len(), 0, "{}", report["failures"]);
+    assert!(!site.path("run/join.json").exists());
+    assert!(site.run(&["join", "run"]).stderr.contains("no job runs in run"));
+}
+
+#[test]
+fn faults_that_the_job_asks_for_happen_and_are_survived() {
+    let site = Site::new();
+    let inject = r#"fault.inject=[{step=20,rank=2,kind="kill"},{step=60,rank=0,kind="slow"},{step=90,rank=1,kind="corrupt"}]"#;
+    let tcp = "strategy.exchange.transport=tcp";
+    let report = assert_complete(&site, start(&site, 3, &["--set", inject, "--set", tcp]));
+    assert_failure(&report, 2, "was killed by signal 9 (SIGKILL)");
+    assert_failure(&report, 1, "do not start a frame");
+    let struck: Vec<Value> =
+        site.events("run").into_iter().filter(|event| event["event"] == "struck").collect();
+    assert_eq!(struck.len(), 3, "{struck:?}");
+    let full = r#"fault.inject=[{step=20,rank=0,kind="disk-full"}]"#;
+    let ended = site.run(&["train", "--out", "full", "--set", full]);
+    ended.assert_error(1, &["cannot write the checkpoint", "no storage space"]);
+}
+
+#[test]
+fn fifty_faults_lose_no_row() {
+    let site = Site::new();
+    let ended = site.run(&["chaos", "--faults", "50", "--seed", "7", "--workers", "4", "--json", "--quiet"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let outcome: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&outcome["finished"], &outcome["faults"]), (&Value::from(true), &Value::from(50)));
+    assert_eq!(
+        (&outcome["samples_missed"], &outcome["samples_repeated"]),
+        (&Value::from(0), &Value::from(0))
+    );
+    assert!(outcome["max_steps_redone"].as_u64().unwrap() <= 1, "{outcome}");
+    assert!(outcome["median_detect_s"].as_f64().unwrap() < 2.0, "{outcome}");
+    assert!(outcome["median_recover_s"].as_f64().unwrap() < 10.0, "{outcome}");
+    site.assert_empty();
+}

@@ -2,8 +2,8 @@
 
 use crate::modelfile::{SavedModel, unflatten};
 use crate::worker::Worker;
-use thalweg_core::Result;
 use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::{Error, Result};
 
 impl Worker<'_> {
     /// Writes down where training stands, as far as the others are needed for it: the state is copied, and the scribe
@@ -17,6 +17,10 @@ impl Worker<'_> {
         }
         self.collect_ledgers()?;
         self.show_state();
+        if std::mem::take(&mut self.disk_is_full) && self.scribe.is_some() {
+            let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            return Err(Error::io("cannot write the checkpoint (fault.inject)", &full));
+        }
         if let Some(scribe) = &mut self.scribe {
             let page = scribe.page();
             (page.step, page.loss) = (self.next, self.epoch_loss);

@@ -17,6 +17,7 @@ use crate::worker::{Parts, Worker};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thalweg_cluster::membership::{Position, Standing};
+use thalweg_cluster::regroup::Change;
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::{Error, Kind, Result};
 use thalweg_data::share;
@@ -32,6 +33,7 @@ struct Briefing {
     last: Metrics,
     validated_at: Option<u64>,
     ended: Option<Outcome>,
+    last_step: Option<u64>,
     rows: u64,
     data_digest: String,
     model_digest: Vec<u8>,
@@ -61,30 +63,30 @@ impl Worker<'_> {
 
     /// Takes up the job where the group stands.
     pub(crate) fn enter_group(&mut self, start: Duration) -> Result<()> {
+        if !std::mem::replace(&mut self.expects_faults, true) {
+            self.rank.expect_faults(&self.job.fault.inject.0);
+        }
         let change = self.rank.change().clone();
-        let redone = u64::from(change.standings.iter().any(|standing| {
-            standing.begun
-                && standing.position.map(|position| position.step) == change.furthest().map(|at| at.step)
-        }));
-        if let (Some(furthest), Some(source)) = (change.furthest(), change.source()) {
-            if self.is_told
-                && let Some(shared) = &self.shared
+        let furthest = change.furthest();
+        let stands_there = |standing: &Standing| {
+            standing.position.is_some_and(|at| Some(at.step) == furthest.map(|furthest| furthest.step))
+        };
+        let redone = change.standings.iter().any(|standing| standing.begun && stands_there(standing));
+        // If it fails on the way, what happened is told once it has worked out.
+        self.untold.lost.extend(change.lost);
+        self.untold.joined.extend(change.joined);
+        self.untold.left.extend(change.left);
+        if let (Some(furthest), Some(source)) = (furthest, self.rank.change().source()) {
+            if let Some(shared) = self.shared.take()
+                && self.is_told
+                && self.next == furthest.step
             {
                 shared.bring_home(furthest.step, &mut self.parts)?;
-                if self.next < furthest.step {
-                    // The memory holds it already: the others had seen the end of the step, this rank had not.
-                    self.parts.optimizer.set_steps(furthest.step);
-                }
             }
-            let holds = |standing: &Standing| match (&self.shared, standing.position) {
-                // In shared memory whoever is a step behind finds the state there.
-                (Some(_), Some(_)) => true,
-                (_, position) => position.is_some_and(|position| position.step == furthest.step),
-            };
+            let standings = &change.standings;
             let holders: Vec<usize> =
-                (0..change.standings.len()).filter(|place| holds(&change.standings[*place])).collect();
-            self.shared = None;
-            self.share_state(&holders, change.standings.len())?;
+                (0..standings.len()).filter(|place| stands_there(&standings[*place])).collect();
+            self.share_state(&holders, standings.len())?;
             self.brief(source)?;
         }
         self.is_told = true;
@@ -92,17 +94,20 @@ impl Worker<'_> {
         self.recent = Progress::since(self.rank.now());
         if self.rank.generation() == 1 {
             self.announce(algorithm);
-        } else if self.rank.index() == 0 {
-            self.rank.emit(Event::Regrouped {
-                generation: self.rank.generation(),
-                step: self.next,
-                members: self.rank.numbers(),
-                lost: change.lost,
-                joined: change.joined,
-                left: change.left,
-                recover_s: (self.rank.now() - start).as_secs_f64(),
-                steps_redone: redone,
-            });
+        } else {
+            let Change { lost, joined, left, .. } = std::mem::take(&mut self.untold);
+            if self.rank.index() == 0 {
+                self.rank.emit(Event::Regrouped {
+                    generation: self.rank.generation(),
+                    step: self.next,
+                    members: self.rank.numbers(),
+                    lost,
+                    joined,
+                    left,
+                    recover_s: (self.rank.now() - start).as_secs_f64(),
+                    steps_redone: u64::from(redone),
+                });
+            }
         }
         Ok(())
     }
@@ -129,12 +134,12 @@ impl Worker<'_> {
             // Until all of it is here it is nobody's state.
             self.is_told = false;
             let mut receives: Vec<(usize, &mut [f32])> = Vec::new();
+            let length = columns.first().map_or(0, |values| values.len());
             let mut rests: Vec<&mut [f32]> = columns;
             for (number, holder) in holders.iter().enumerate() {
                 for rest in &mut rests {
-                    let whole = std::mem::take(rest);
-                    let length = part_length(whole.len(), number, holders.len());
-                    let (front, back) = whole.split_at_mut(length);
+                    let (front, back) =
+                        std::mem::take(rest).split_at_mut(share(length, number, holders.len()).len());
                     *rest = back;
                     receives.push((*holder, front));
                 }
@@ -159,6 +164,7 @@ impl Worker<'_> {
                 last: self.last.clone(),
                 validated_at: self.validated_at,
                 ended: self.ended,
+                last_step: self.last_step,
                 rows: self.rows,
                 data_digest: self.data_digest.clone(),
                 model_digest: self.model_digest.clone(),
@@ -187,15 +193,11 @@ impl Worker<'_> {
         self.ledger = ledger;
         (self.next, self.closed, self.begun_step) = (told.next, told.closed, false);
         (self.epoch_loss, self.rows, self.last) = (told.epoch_loss, told.rows, told.last);
-        (self.validated_at, self.ended) = (told.validated_at, told.ended);
+        (self.validated_at, self.ended, self.last_step) = (told.validated_at, told.ended, told.last_step);
         // From here on its own clock counts on from what the job has trained so far.
         self.begun = self.rank.now();
         self.aside = Duration::ZERO;
         self.trained_before = told.trained;
         Ok(())
     }
-}
-
-fn part_length(len: usize, index: usize, count: usize) -> usize {
-    share(len, index, count).len()
 }

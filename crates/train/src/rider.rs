@@ -11,6 +11,8 @@ pub struct Rider {
     pub leaving: Vec<usize>,
     /// Whether somebody waits to be let in after this step.
     pub pausing: bool,
+    /// Whether the job is to be done with the epoch it is in.
+    pub finishing: bool,
     /// Milliseconds of computation of each rank.
     pub compute_ms: Vec<f32>,
     /// A sum over the rows that went into the gradient: see [`Rows`].
@@ -28,6 +30,8 @@ pub struct Word {
     pub leave: bool,
     /// Whether somebody waits to be let in.
     pub pause: bool,
+    /// Whether the job is to be done with the epoch it is in.
+    pub finish: bool,
     /// Milliseconds of its computation.
     pub compute_ms: f32,
     /// The rows it computed.
@@ -37,6 +41,7 @@ pub struct Word {
 const STOP: u8 = 1;
 const LEAVE: u8 = 2;
 const PAUSE: u8 = 4;
+const FINISH: u8 = 8;
 
 /// Numbers that a set of rows is known by, and how many values each has: their sums over thousands of ranks are whole
 /// numbers that a float holds exactly.
@@ -86,7 +91,7 @@ impl Rider {
         tail[1..=LANES].iter_mut().zip(word.rows.0).for_each(|(lane, sum)| *lane = f32::from(sum));
         let ranks = &mut tail[1 + LANES..];
         ranks[place] = word.compute_ms;
-        let wishes = [(word.stop, STOP), (word.leave, LEAVE), (word.pause, PAUSE)];
+        let wishes = [(word.stop, STOP), (word.leave, LEAVE), (word.pause, PAUSE), (word.finish, FINISH)];
         let wishes: u8 = wishes.into_iter().filter(|(wanted, _)| *wanted).map(|(_, bit)| bit).sum();
         ranks[world + place] = f32::from(wishes);
     }
@@ -106,6 +111,7 @@ impl Rider {
         self.leaving.clear();
         self.leaving.extend((0..wishes.len()).filter(|place| want(place, LEAVE)));
         self.pausing = (0..wishes.len()).any(|place| want(&place, PAUSE));
+        self.finishing = (0..wishes.len()).any(|place| want(&place, FINISH));
     }
 
     /// The rank whose computation took longest, and how long.

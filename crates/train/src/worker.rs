@@ -11,14 +11,19 @@ use crate::shared::{Shared, move_statistics};
 use crate::strategy;
 use std::path::Path;
 use std::time::Duration;
+use thalweg_cluster::regroup::Change;
 use thalweg_cluster::{Method, Rank};
 use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::spec::inject::Mischief;
 use thalweg_core::spec::schedule::Schedule;
 use thalweg_core::spec::strategy::{Exchange, Optimization};
 use thalweg_core::{Batch, Error, JobSpec, Model, Result};
 use thalweg_data::{Data, Sampler, share};
 use thalweg_graph::Optimizer;
 use thalweg_graph::optimizer::Correction;
+
+/// How long a slow spell lasts.
+const SLOW_STEPS: u64 = 20;
 
 /// What a worker works with.
 pub struct Parts {
@@ -115,6 +120,16 @@ pub struct Worker<'a> {
     pub(crate) regroups: bool,
     /// Whether this rank has left the job, which goes on.
     pub(crate) has_left: bool,
+    /// The step after which the job is done, if somebody asked for an early end.
+    pub(crate) last_step: Option<u64>,
+    /// Steps for which this rank acts as a slow one.
+    pub(crate) slow_steps: u64,
+    /// What happened to the group since that was last told.
+    pub(crate) untold: Change,
+    /// Whether the faults that the job asks for are known.
+    pub(crate) expects_faults: bool,
+    /// Whether the next checkpoint is to find the disk full.
+    pub(crate) disk_is_full: bool,
 }
 
 impl<'a> Worker<'a> {
@@ -156,6 +171,11 @@ impl<'a> Worker<'a> {
             begun_step: false,
             regroups: false,
             has_left: false,
+            last_step: None,
+            slow_steps: 0,
+            disk_is_full: false,
+            expects_faults: false,
+            untold: Change::default(),
             scribe: None,
             recent: Progress::since(now),
             rows: 0,
@@ -230,13 +250,18 @@ impl<'a> Worker<'a> {
         if self.regroups && self.ended.is_none() && !self.is_done() {
             self.regroup(true)?;
         }
-        if self.has_left || self.ended.is_some() || self.next >= total_steps(self.job, &self.sampler) {
+        if self.has_left || self.ended.is_some() || self.is_done() {
             return Ok(None);
         }
         let number = self.next;
         let steps = self.sampler.steps_per_epoch();
         self.rank.begin_step(number);
         self.begun_step = true;
+        match self.rank.suffer(number) {
+            Some(Mischief::Slow) => self.slow_steps = SLOW_STEPS,
+            Some(Mischief::DiskFull) => self.disk_is_full = true,
+            _ => {}
+        }
         Ok(Some(Step { number, epoch: number / steps, index: number % steps }))
     }
 
@@ -268,6 +293,11 @@ impl<'a> Worker<'a> {
             })?;
             Ok((tally, hooks.met))
         })?;
+        if self.slow_steps > 0 {
+            self.slow_steps -= 1;
+            let took = self.rank.now().saturating_sub(start + met);
+            self.rank.sleep(took * 2);
+        }
         finite::check_gradient(rank, step.number, tally.loss, gradient, model.layout())?;
         let milliseconds = (self.rank.now() - start).saturating_sub(met).as_secs_f32() * 1e3;
         let word = Word {
@@ -275,6 +305,7 @@ impl<'a> Worker<'a> {
             stop: self.rank.stop_requested(),
             leave: self.rank.leave_requested(),
             pause: self.rank.pause_requested(),
+            finish: self.rank.finish_requested(),
             compute_ms: milliseconds,
             rows: Rows::of(consumed),
         };
@@ -373,11 +404,15 @@ impl<'a> Worker<'a> {
             self.rank.announce_stop(if stopping.is_empty() { leaving } else { stopping });
         }
         self.regroups = self.rank.is_elastic() && (*pausing || !leaving.is_empty());
+        if self.rider.finishing && self.last_step.is_none() {
+            self.last_step = Some(self.next.next_multiple_of(self.sampler.steps_per_epoch()));
+        }
     }
 
     /// Whether all steps are done.
     pub(crate) fn is_done(&self) -> bool {
-        self.next >= total_steps(self.job, &self.sampler)
+        let all = total_steps(self.job, &self.sampler);
+        self.next >= self.last_step.map_or(all, |last| last.min(all))
     }
 
     /// Whether a step's rows are known from what rode along with its gradient, so that every rank keeps the whole audit.

@@ -4,6 +4,7 @@ use super::{Chair, STRIKES};
 use crate::inquest::{Evidence, blames_other};
 use crate::rendezvous::message::{Answer, Control, send};
 use crate::rendezvous::welcome;
+use crate::session::unix_time;
 use std::time::Instant;
 use thalweg_core::event::{Phase, Pulse};
 use thalweg_core::{Culprit, Error};
@@ -101,6 +102,7 @@ impl Chair {
             Evidence::Stuck { pulse, .. } => pulse.since,
             _ => seen.elapsed().as_secs_f64(),
         });
+        culprit.noticed = Some(unix_time());
         self.lose(rank, culprit);
     }
 
@@ -125,7 +127,8 @@ impl Chair {
                 let step = error.culprit.as_ref().and_then(|culprit| culprit.step).unwrap_or(0);
                 let strikes = self.strikes.entry(number).or_insert((step, 0));
                 *strikes = if strikes.0 == step { (step, strikes.1 + 1) } else { (step, 1) };
-                let culprit = error.culprit.map_or_else(Culprit::default, |culprit| *culprit);
+                let mut culprit = error.culprit.map_or_else(Culprit::default, |culprit| *culprit);
+                culprit.noticed = Some(unix_time());
                 if strikes.1 > STRIKES {
                     return self.lose(number, culprit);
                 }

@@ -236,6 +236,8 @@ impl Chair {
     /// Tells all members who the group is.
     fn form(&mut self, formed: Formed) {
         self.voice.beacon.request_pause(false);
+        // What was heard so far is about the group that is over: ranks speak before they report.
+        self.inquest.forget();
         let now = self.now();
         let Formed { generation, members, joined, left, .. } = formed;
         let here = |number: &usize| self.guests.get(number).map(|guest| guest.member.clone());

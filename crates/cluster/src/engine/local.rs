@@ -7,7 +7,7 @@ use crate::inquest::{Evidence, Inquest, PATIENCE, PATIENCE_FOR_A_VERDICT};
 use crate::linux;
 use crate::uplink::{JOINS, VARIABLE, Wish};
 use crate::watch::Watch;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -17,6 +17,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use thalweg_core::event::{Event, Phase, Pulse, Record};
+use thalweg_core::spec::inject::Fault;
 use thalweg_core::{Error, Result};
 
 /// What to start.
@@ -50,6 +51,23 @@ pub enum Ended {
     Done,
     /// The user stopped them with this signal.
     Interrupted(i32),
+}
+
+/// Somebody who follows the job and interferes with it.
+pub trait Director {
+    /// What to do about what happened.
+    fn follow(&mut self, record: &Record) -> Vec<Act>;
+}
+
+/// What a director can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Let this happen to a worker.
+    Inject(Fault),
+    /// Start one more worker, under the lowest number that is free.
+    Hire,
+    /// Let the job be done with the epoch it is in.
+    Finish,
 }
 
 /// How often the launcher looks around.
@@ -86,6 +104,8 @@ struct Worker {
     explained: bool,
     /// It was lost, and the others went on.
     lost: bool,
+    /// How it ended, or why it was ended.
+    cause: Option<String>,
 }
 
 impl Worker {
@@ -103,14 +123,16 @@ impl Worker {
 }
 
 /// Starts the workers and stays with them until the end. `signals` yields the signals that reach this process.
-pub fn launch(
-    plan: &Plan,
+pub fn launch<'a>(
+    plan: &'a Plan,
     signals: &Receiver<i32>,
+    director: Option<&'a mut (dyn Director + 'a)>,
     on_record: &mut dyn FnMut(&Record) -> Result<()>,
 ) -> Result<Ended> {
     let (sender, receiver) = channel();
     let mut crew = Crew {
         plan,
+        director,
         workers: Vec::new(),
         sender,
         watch: Watch::new(plan.world, plan.step_deadline, plan.join_deadline + NET, plan.prepare_deadline),
@@ -120,7 +142,6 @@ pub fn launch(
         interrupted: None,
         coordinator: plan.ranks.contains(&0).then_some(0),
         meeting: None,
-        causes: BTreeMap::new(),
     };
     let started = plan.ranks.clone().try_for_each(|rank| crew.hire(rank, false));
     let ended = started.and_then(|()| crew.run(&receiver, signals, on_record));
@@ -162,11 +183,22 @@ fn start(plan: &Plan, rank: usize, index: usize, joins: bool, sender: &Sender<He
         let _ = sender.send(Heard::Closed(index));
     });
     let last = Pulse::default();
-    Ok(Worker { rank, child, line, closed: false, status: None, last, explained: false, lost: false })
+    Ok(Worker {
+        rank,
+        child,
+        line,
+        closed: false,
+        status: None,
+        last,
+        explained: false,
+        lost: false,
+        cause: None,
+    })
 }
 
 struct Crew<'a> {
     plan: &'a Plan,
+    director: Option<&'a mut (dyn Director + 'a)>,
     workers: Vec<Worker>,
     sender: Sender<Heard>,
     watch: Watch,
@@ -180,8 +212,6 @@ struct Crew<'a> {
     coordinator: Option<usize>,
     /// Where it listens.
     meeting: Option<String>,
-    /// How ranks that were lost ended.
-    causes: BTreeMap<usize, String>,
 }
 
 impl Crew<'_> {
@@ -194,7 +224,7 @@ impl Crew<'_> {
         let mut last_tick = Instant::now();
         loop {
             match receiver.recv_timeout(TICK) {
-                Ok(Heard::Said(index, record)) => self.hear(index, &record, on_record)?,
+                Ok(Heard::Said(index, record)) => self.hear(index, &record, &mut *on_record)?,
                 Ok(Heard::Garbled(index, why)) => {
                     let rank = self.workers[index].rank;
                     return Err(Error::internal(format!("what rank {rank} says cannot be read: {why}")));
@@ -269,31 +299,55 @@ impl Crew<'_> {
             }
             Event::Regrouped { lost, .. } if !lost.is_empty() => {
                 let explained = self.with_causes(record.clone())?;
+                self.direct(&explained)?;
                 return on_record(&explained);
             }
             _ => {}
         }
+        self.direct(record)?;
         on_record(record)
+    }
+
+    fn direct(&mut self, record: &Record) -> Result<()> {
+        let acts = self.director.as_mut().map_or_else(Vec::new, |director| director.follow(record));
+        for act in acts {
+            match act {
+                Act::Inject(fault) => {
+                    let told = |worker: &&mut Worker| worker.is_alive() && worker.rank == fault.rank;
+                    if let Some(worker) = self.workers.iter_mut().find(told) {
+                        worker.wish(&Wish::Inject(fault.clone()));
+                    }
+                }
+                Act::Hire => {
+                    let taken: BTreeSet<usize> = self
+                        .workers
+                        .iter()
+                        .filter(|worker| worker.is_alive())
+                        .map(|worker| worker.rank)
+                        .collect();
+                    let free = (0..).find(|rank| !taken.contains(rank)).unwrap_or(self.plan.world);
+                    self.hire(free, true)?;
+                }
+                Act::Finish => self.pass_on(&Wish::Finish),
+            }
+        }
+        Ok(())
     }
 
     /// What the kernel says about the end of those who were lost is more than what the others saw.
     fn with_causes(&mut self, mut record: Record) -> Result<Record> {
         let end = Instant::now() + PATIENCE;
-        let Event::Regrouped { lost, .. } = &mut record.event else { return Ok(record) };
-        for culprit in lost {
-            let unknown = |crew: &Crew<'_>| {
-                !crew.causes.contains_key(&culprit.rank)
-                    && crew
-                        .workers
-                        .iter()
-                        .any(|worker| worker.rank == culprit.rank && worker.is_alive() && worker.closed)
-            };
-            while unknown(self) && Instant::now() < end {
+        let Event::Regrouped { lost, members, .. } = &mut record.event else { return Ok(record) };
+        // Of one that is still there only the connections broke.
+        for culprit in lost.iter_mut().filter(|culprit| !members.contains(&culprit.rank)) {
+            let unknown = |worker: &Worker| worker.rank == culprit.rank && worker.is_alive() && worker.closed;
+            while self.workers.iter().any(unknown) && Instant::now() < end {
                 self.reap()?;
                 std::thread::sleep(Duration::from_millis(1));
             }
+            let ended = self.workers.iter().rev().find(|worker| worker.rank == culprit.rank && worker.lost);
             // One that was given up was ended by the others, which says nothing.
-            if let Some(cause) = self.causes.get(&culprit.rank)
+            if let Some(cause) = ended.and_then(|worker| worker.cause.as_ref())
                 && !culprit.cause.starts_with("has been ")
             {
                 culprit.cause.clone_from(cause);
@@ -318,10 +372,10 @@ impl Crew<'_> {
             }
             let (rank, how, pulse) = (worker.rank, describe(status), worker.last.clone());
             if self.plan.elastic && self.workers.iter().any(Worker::is_alive) {
-                self.causes.entry(rank).or_insert(how);
+                self.workers[index].cause.get_or_insert(how);
                 self.lose(index)?;
             } else {
-                let how = self.causes.remove(&rank).unwrap_or(how);
+                let how = self.workers[index].cause.take().unwrap_or(how);
                 self.inquest.hear(now, Evidence::Exited { rank, how, pulse });
             }
         }
@@ -403,12 +457,12 @@ impl Crew<'_> {
             return self.inquest.hear(now, evidence);
         };
         let others = self.workers.iter().any(|worker| worker.is_alive() && worker.rank != *rank);
-        let culprit = self.workers.iter().find(|worker| worker.is_alive() && worker.rank == *rank);
+        let culprit = self.workers.iter_mut().find(|worker| worker.is_alive() && worker.rank == *rank);
         match culprit {
             Some(worker) if self.plan.elastic && others => {
                 let cause =
                     self.inquest.explain(&evidence).culprit.map_or_else(String::new, |culprit| culprit.cause);
-                self.causes.insert(*rank, cause);
+                worker.cause = Some(cause);
                 self.watch.dismiss(*rank);
                 linux::kill_group(worker.child.id());
             }

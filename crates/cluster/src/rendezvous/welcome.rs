@@ -3,6 +3,7 @@
 use super::message::{Arrival, Join};
 use super::{check_token, describe, ranks};
 use crate::membership::Limits;
+use crate::session::unix_time;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -49,7 +50,8 @@ pub fn is_gone(stream: &TcpStream) -> bool {
 
 /// A rank whose process has ended, as its launcher says.
 pub fn ended(rank: usize) -> Culprit {
-    Culprit { rank, cause: "its process ended".into(), detect_s: Some(0.0), ..Culprit::default() }
+    let cause = "its process ended".into();
+    Culprit { rank, cause, detect_s: Some(0.0), noticed: Some(unix_time()), ..Culprit::default() }
 }
 
 /// Why the members leave their operations.

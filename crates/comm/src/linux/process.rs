@@ -49,6 +49,16 @@ pub fn kill_group(process: u32) {
     let _ = killpg(Pid::from_raw(process as i32), Signal::SIGKILL);
 }
 
+/// Kills this very process.
+pub fn kill_self() {
+    let _ = nix::sys::signal::raise(Signal::SIGKILL);
+}
+
+/// Stops this very process until somebody lets it go on.
+pub fn stop_self() {
+    let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+}
+
 /// The most memory that any process held which this one started and saw the end of, in bytes.
 pub fn peak_memory_of_children() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;

@@ -123,6 +123,12 @@ pub trait Transport: Send {
         transfer::transfer(self, tag, sends, receives, deadline)
     }
 
+    /// Breaks the connection to a peer, as a network would. Nothing where there is none to break.
+    fn sever(&mut self, _peer: usize) {}
+
+    /// Sends bytes to a peer that make no sense, as a bad cable would. Nothing where there is none.
+    fn scramble(&mut self, _peer: usize) {}
+
     /// What has passed through so far.
     fn traffic(&self) -> Traffic;
 

@@ -364,6 +364,21 @@ impl<W: Wires> Transport for Streamed<W> {
         outcome.map_err(|error| self.fail(Fault::of(self.rank, Cause::Protocol(error.to_string()))))
     }
 
+    fn sever(&mut self, peer: usize) {
+        if let Some(Some(link)) = self.wires.links().get_mut(peer) {
+            link.finish();
+        }
+        self.wires.nudge(peer);
+    }
+
+    fn scramble(&mut self, peer: usize) {
+        if let Some(Some(link)) = self.wires.links().get_mut(peer) {
+            // If there is no room for it, nothing is spoilt.
+            let _ = link.write(&[0xa5; HEADER]);
+        }
+        self.wires.nudge(peer);
+    }
+
     fn traffic(&self) -> Traffic {
         self.traffic
     }

@@ -1,5 +1,6 @@
 //! `[fault]`: how long to wait for whom, and what to keep in case.
 
+use super::inject::Faults;
 use super::section::section;
 use super::setting::Auto;
 use std::time::Duration;
@@ -25,5 +26,7 @@ section! {
         checkpoint_every: u64 = 100;
         /// How many checkpoints are kept.
         checkpoint_keep: usize = 3;
+        /// What is to happen to ranks, to see that the job survives it: kill, stop, slow, cut, corrupt or disk-full, at the first step from the given one on that the rank begins.
+        inject: Faults = Faults::default();
     }
 }

@@ -16,6 +16,7 @@ pub mod data;
 pub mod delimiter;
 pub mod engine;
 pub mod fault;
+pub mod inject;
 pub mod layers;
 pub mod model;
 pub mod nearest;

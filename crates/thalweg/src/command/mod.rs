@@ -4,12 +4,14 @@ use std::io::{ErrorKind, Write};
 use thalweg_core::{Error, Result};
 
 pub mod bench;
+pub mod chaos;
 pub mod config;
 pub mod doctor;
 pub mod evaluate;
 pub mod export;
 pub mod init;
 pub mod inspect;
+pub mod join;
 pub mod predict;
 pub mod resume;
 pub mod strategies;

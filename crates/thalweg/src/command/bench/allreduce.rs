@@ -201,7 +201,7 @@ fn launch(world: usize) -> Result<()> {
         respawn: false,
     };
     let signals = Signals::watch()?;
-    match local::launch(&plan, &signals.pass_on(), &mut |_| Ok(()))? {
+    match local::launch(&plan, &signals.pass_on(), None, &mut |_| Ok(()))? {
         Ended::Done => Ok(()),
         Ended::Interrupted(_) => Err(Error::new(Kind::Interrupted, "interrupted")),
     }

@@ -7,12 +7,13 @@
 use super::work::Work;
 use crate::cli::JobArgs;
 use crate::command::print;
+use crate::scratch::Scratch;
 use crate::trainer::Trainer;
 use clap::Args;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::linux::peak_memory_of_children;
 use thalweg_core::event::{Event, Record};
@@ -64,7 +65,7 @@ pub fn run(args: &TrainBenchArgs) -> Result<u8> {
     if !(args.seconds > 0.0 && args.seconds <= 1e6) {
         return Err(Error::job(format!("--seconds {}: must be above 0", args.seconds)));
     }
-    let folder = Scratch::make()?;
+    let folder = Scratch::make("bench")?;
     let job = args.work.write(&folder.0, args.workers, args.threads)?;
     let finish =
         trainer(&job, &folder.0)?.stop_after(WARM_UP, Duration::from_secs_f64(args.seconds)).finish()?;
@@ -136,24 +137,4 @@ fn sentence(measured: &Measured) -> String {
         100.0 * exchange_share,
         peak_rss_bytes >> 20,
     )
-}
-
-/// A folder that is gone in the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make() -> Result<Scratch> {
-        let path = std::env::temp_dir().join(format!("thalweg-bench-{}", std::process::id()));
-        match fs::create_dir(&path) {
-            Ok(()) => Ok(Scratch(path)),
-            Err(error) => Err(Error::io(format!("cannot make {}", path.display()), &error)),
-        }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What cannot be removed is left to the machine's own cleaning.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,0 +1,274 @@
+//! Decides what goes wrong next: drawn from a seed, each fault after the last was recovered from.
+
+use std::collections::BTreeMap;
+use thalweg_cluster::engine::local::{Act, Director};
+use thalweg_core::Rng;
+use thalweg_core::event::{Event, Record};
+use thalweg_core::spec::inject::{Fault, Mischief};
+
+/// Steps between the recovery from a fault and the next one.
+const GAP: std::ops::Range<u64> = 3..30;
+
+/// Steps after which a slow spell counts as survived.
+const SLOW: u64 = 20;
+
+/// What can happen, and how likely each is, in percent.
+const KINDS: [(Trial, u64); 5] = [
+    (Trial::Fault(Mischief::Kill), 40),
+    (Trial::Join, 20),
+    (Trial::Fault(Mischief::Stop), 10),
+    (Trial::Fault(Mischief::Cut), 20),
+    (Trial::Fault(Mischief::Slow), 10),
+];
+
+/// One thing that happens to the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trial {
+    Fault(Mischief),
+    /// Somebody comes.
+    Join,
+}
+
+impl Trial {
+    fn name(self) -> &'static str {
+        match self {
+            Trial::Fault(kind) => kind.name(),
+            Trial::Join => "join",
+        }
+    }
+}
+
+/// What was seen of the faults so far.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Faults that were delivered and recovered from, by kind.
+    pub kinds: BTreeMap<&'static str, u64>,
+    /// Seconds until a process's death was noticed.
+    pub detect_death: Vec<f64>,
+    /// Seconds until a stopped process was given up.
+    pub detect_hang: Vec<f64>,
+    /// Seconds from then on until training went on.
+    pub recover: Vec<f64>,
+    /// The most steps that were done again for one fault.
+    pub steps_redone: u64,
+}
+
+impl Tally {
+    /// Faults survived.
+    pub fn faults(&self) -> u64 {
+        self.kinds.values().sum()
+    }
+}
+
+/// Follows a job and lets things happen to it.
+pub struct Chaos {
+    random: Rng,
+    left: u64,
+    most: usize,
+    members: Vec<usize>,
+    step: u64,
+    /// What is under way: the trial, and when and at which step it struck.
+    trial: Option<(Trial, Option<(f64, u64)>)>,
+    begun: bool,
+    finished: bool,
+    /// What was seen.
+    pub tally: Tally,
+}
+
+impl Chaos {
+    /// So many faults; the group may have up to `most` members.
+    pub fn new(seed: u64, faults: u64, most: usize) -> Chaos {
+        Chaos {
+            random: Rng::keyed(seed, "chaos", &[]),
+            left: faults,
+            most,
+            members: Vec::new(),
+            step: 0,
+            trial: None,
+            begun: false,
+            finished: false,
+            tally: Tally::default(),
+        }
+    }
+
+    fn draw(&mut self) -> Trial {
+        let mut lot = self.random.below(100);
+        let drawn = KINDS.iter().find(|(_, share)| {
+            let hit = lot < *share;
+            lot = lot.saturating_sub(*share);
+            hit
+        });
+        let trial = drawn.map_or(Trial::Join, |(trial, _)| *trial);
+        // One worker must be left, and no more than there may be.
+        match trial {
+            Trial::Join if self.members.len() >= self.most => Trial::Fault(Mischief::Kill),
+            Trial::Fault(Mischief::Slow) | Trial::Join => trial,
+            _ if self.members.len() < 2 => Trial::Join,
+            _ => trial,
+        }
+    }
+
+    fn next(&mut self) -> Vec<Act> {
+        if !self.begun || self.trial.is_some() || self.finished {
+            return Vec::new();
+        }
+        if self.left == 0 {
+            self.finished = true;
+            return vec![Act::Finish];
+        }
+        self.left -= 1;
+        let trial = self.draw();
+        let step = self.step + GAP.start + self.random.below(GAP.end - GAP.start);
+        let victim = self.members[self.random.below(self.members.len() as u64) as usize];
+        self.trial = Some((trial, None));
+        let kind = match trial {
+            Trial::Join => return vec![Act::Hire],
+            Trial::Fault(kind) => kind,
+        };
+        vec![Act::Inject(Fault { step, rank: victim, kind })]
+    }
+
+    /// The group has changed.
+    fn regrouped(&mut self, record: &Record) {
+        let Event::Regrouped { step, members, lost, joined, steps_redone, .. } = &record.event else {
+            return;
+        };
+        self.members.clone_from(members);
+        self.step = *step;
+        let Some((trial, struck)) = self.trial else { return };
+        let over = match trial {
+            Trial::Join => !joined.is_empty(),
+            Trial::Fault(Mischief::Slow) => false,
+            _ => struck.is_some() && !lost.is_empty(),
+        };
+        if !over {
+            return;
+        }
+        let noticed = lost.iter().filter_map(|culprit| culprit.noticed).min_by(f64::total_cmp);
+        if let (Some(noticed), Some((when, _))) = (noticed, struck) {
+            let detect = (noticed - when).max(0.0);
+            match trial {
+                Trial::Fault(Mischief::Kill) => self.tally.detect_death.push(detect),
+                Trial::Fault(Mischief::Stop) => self.tally.detect_hang.push(detect),
+                _ => {}
+            }
+            self.tally.recover.push((record.time - noticed).max(0.0));
+        }
+        self.tally.steps_redone = self.tally.steps_redone.max(*steps_redone);
+        self.survived(trial);
+    }
+
+    fn survived(&mut self, trial: Trial) {
+        *self.tally.kinds.entry(trial.name()).or_default() += 1;
+        self.trial = None;
+    }
+}
+
+impl Director for Chaos {
+    fn follow(&mut self, record: &Record) -> Vec<Act> {
+        match &record.event {
+            Event::Joined { hosts, .. } => self.members = (0..hosts.len()).collect(),
+            Event::Started { first_step, .. } => (self.step, self.begun) = (*first_step, true),
+            Event::Step { step, .. } => {
+                self.step = *step;
+                if let Some((trial @ Trial::Fault(Mischief::Slow), Some((_, struck)))) = self.trial
+                    && *step >= struck + SLOW
+                {
+                    self.survived(trial);
+                }
+            }
+            Event::Struck { step, .. } => {
+                if let Some((_, struck)) = &mut self.trial {
+                    *struck = Some((record.time, *step));
+                }
+            }
+            Event::Regrouped { .. } => self.regrouped(record),
+            _ => return Vec::new(),
+        }
+        self.next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_core::Culprit;
+
+    fn say(chaos: &mut Chaos, time: f64, event: Event) -> Vec<Act> {
+        chaos.follow(&Record { time, rank: Some(0), event })
+    }
+
+    fn step(step: u64) -> Event {
+        Event::Step {
+            epoch: 0,
+            step,
+            steps_per_epoch: 10,
+            loss: 0.0,
+            samples_per_s: 1.0,
+            slowest: 0,
+            slowest_ms: 0.0,
+        }
+    }
+
+    fn regrouped(members: Vec<usize>, lost: Option<usize>, joined: Vec<usize>) -> Event {
+        let culprit = |rank| Culprit { rank, noticed: Some(7.5), ..Culprit::default() };
+        Event::Regrouped {
+            generation: 2,
+            step: 50,
+            members,
+            lost: lost.into_iter().map(culprit).collect(),
+            joined,
+            left: Vec::new(),
+            recover_s: 0.1,
+            steps_redone: 1,
+        }
+    }
+
+    /// Plays a group that survives everything.
+    #[test]
+    fn every_fault_follows_the_recovery_from_the_last_and_then_the_job_may_end() {
+        let mut chaos = Chaos::new(3, 200, 4);
+        let mut members: Vec<usize> = (0..4).collect();
+        say(&mut chaos, 0.0, Event::Joined { hosts: vec!["box".into(); 4], generation: 1 });
+        assert!(say(&mut chaos, 0.0, step(1)).is_empty(), "nothing happens before training begins");
+        chaos.begun = true;
+        let mut acts = say(&mut chaos, 1.0, step(2));
+        let mut kills = 0;
+        while let Some(act) = acts.pop() {
+            acts = match act {
+                Act::Hire => {
+                    let free = (0..).find(|number| !members.contains(number)).unwrap();
+                    members.push(free);
+                    assert!(members.len() <= 4);
+                    say(&mut chaos, 8.0, regrouped(members.clone(), None, vec![free]))
+                }
+                Act::Inject(fault) => {
+                    assert!(members.contains(&fault.rank));
+                    let kind = fault.kind.name().to_string();
+                    assert!(
+                        say(&mut chaos, 7.0, Event::Struck { step: 60, kind }).is_empty(),
+                        "one at a time"
+                    );
+                    match fault.kind {
+                        Mischief::Slow => say(&mut chaos, 8.0, step(90)),
+                        Mischief::Cut => {
+                            say(&mut chaos, 8.0, regrouped(members.clone(), Some(fault.rank), vec![]))
+                        }
+                        _ => {
+                            kills += 1;
+                            members.retain(|member| *member != fault.rank);
+                            assert!(!members.is_empty());
+                            say(&mut chaos, 8.0, regrouped(members.clone(), Some(fault.rank), vec![]))
+                        }
+                    }
+                }
+                Act::Finish => break,
+            };
+        }
+        assert!(chaos.finished);
+        assert_eq!(chaos.tally.faults(), 200);
+        assert!((60..140).contains(&kills), "{kills}");
+        assert!(chaos.tally.detect_death.iter().all(|detect| (*detect - 0.5).abs() < 1e-9));
+        assert!(chaos.tally.recover.iter().all(|recover| (*recover - 0.5).abs() < 1e-9));
+    }
+}

@@ -1,0 +1,170 @@
+//! `thalweg chaos`: a job under a random schedule of faults, and how it came through.
+
+mod director;
+
+use crate::cli::TrainArgs;
+use crate::command::{print, print_json};
+use crate::scratch::Scratch;
+use crate::trainer::Trainer;
+use clap::Args;
+use director::{Chaos, Tally};
+use serde::Serialize;
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::path::Path;
+use std::rc::Rc;
+use thalweg_core::report::Report;
+use thalweg_core::spec::{Job, Layers, Origin};
+use thalweg_core::{Error, Result};
+
+/// What `chaos` takes.
+#[derive(Args, Debug, Clone)]
+pub struct ChaosArgs {
+    /// The job, and all that `train` takes.
+    #[command(flatten)]
+    pub train: TrainArgs,
+    /// How many faults, one after the other
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    pub faults: u64,
+    /// Decides which faults, when and to whom
+    #[arg(long, default_value_t = 1, value_name = "S")]
+    pub seed: u64,
+}
+
+/// Epochs enough for any number of faults; the job is told when to end.
+const ENDLESS: i64 = 1_000_000;
+
+/// What is printed.
+#[derive(Serialize)]
+struct Outcome {
+    finished: bool,
+    faults: u64,
+    kinds: std::collections::BTreeMap<&'static str, u64>,
+    seed: u64,
+    steps: u64,
+    samples_missed: u64,
+    samples_repeated: u64,
+    max_steps_redone: u64,
+    /// Of processes that died.
+    median_detect_s: Option<f64>,
+    /// Of processes that hung.
+    max_detect_hang_s: Option<f64>,
+    median_recover_s: Option<f64>,
+    max_recover_s: Option<f64>,
+    goodput: Option<f64>,
+    accuracy: Option<f64>,
+    accuracy_without_faults: Option<f64>,
+}
+
+/// Runs the job twice, with faults and without; the answer is the exit code.
+pub fn run(args: &ChaosArgs) -> Result<u8> {
+    let mut layers = args.train.job.layers()?;
+    let name = args.train.job.name(&layers);
+    if layers.get("fault.step_deadline").is_none() {
+        layers.set("fault.step_deadline", "2s".into(), Origin::Flag("chaos".into()));
+    }
+    let workers = Job::resolve(layers.clone())?.spec.engine.workers;
+    let folder = Scratch::make("chaos")?;
+    let mut endless = layers.clone();
+    endless.set("train.epochs", ENDLESS.into(), Origin::Flag("chaos".into()));
+    let chaos = Rc::new(RefCell::new(Chaos::new(args.seed, args.faults, workers.max(2))));
+    let trainer = trainer(&name, endless, &folder.0.join("chaos.toml"))?
+        .overwrite(args.train.overwrite)
+        .quiet(args.train.quiet)
+        .director(chaos.clone());
+    let trainer = match &args.train.out {
+        Some(out) => trainer.out(out),
+        None => trainer,
+    };
+    let finish = trainer.finish()?;
+    let report = finish.report.ok_or_else(|| Error::internal("a run without a report"))?;
+    if finish.code != 0 {
+        return Ok(finish.code);
+    }
+    let tally = chaos.borrow().tally.clone();
+    let plain = without_faults(layers, &report, &folder)?;
+    let outcome = sum_up(args.seed, &tally, &report, &plain);
+    if args.train.json {
+        print_json(&outcome)?
+    } else {
+        print(&in_words(&outcome))?
+    }
+    Ok(u8::from(outcome.faults < args.faults))
+}
+
+/// The same job, as long, with nothing in its way.
+fn without_faults(mut layers: Layers, report: &Report, folder: &Scratch) -> Result<Report> {
+    let epochs = i64::try_from(report.epochs.len()).unwrap_or(i64::MAX);
+    layers.set("train.epochs", epochs.into(), Origin::Flag("chaos".into()));
+    let trainer = trainer("plain", layers, &folder.0.join("plain.toml"))?;
+    trainer.quiet(true).out(folder.0.join("plain")).run()
+}
+
+/// A trainer whose workers read the very same job from a file.
+fn trainer(name: &str, layers: Layers, file: &Path) -> Result<Trainer> {
+    let job = Job::resolve(layers)?;
+    std::fs::write(file, job.spec.to_toml())
+        .map_err(|error| Error::io(format_args!("cannot write {}", file.display()), &error))?;
+    let program = std::env::current_exe().map_err(|error| Error::io("cannot find this program", &error))?;
+    let command: Vec<OsString> = vec![program.into(), "train".into(), file.into()];
+    let mut layers = Layers::default();
+    layers.add_file(&file.display().to_string(), &job.spec.to_toml()).map_err(Error::internal)?;
+    Ok(Trainer::from_layers(name, layers).worker_command(command))
+}
+
+fn sum_up(seed: u64, tally: &Tally, report: &Report, plain: &Report) -> Outcome {
+    let missed = report.audit.iter().map(|audit| audit.missed).sum();
+    let repeated = report.audit.iter().map(|audit| audit.repeated).sum();
+    let rate = |report: &Report| (report.samples_per_s > 0.0).then_some(report.samples_per_s);
+    let accuracy = |report: &Report| report.last.get("accuracy").copied();
+    Outcome {
+        finished: true,
+        faults: tally.faults(),
+        kinds: tally.kinds.clone(),
+        seed,
+        steps: report.steps,
+        samples_missed: missed,
+        samples_repeated: repeated,
+        max_steps_redone: tally.steps_redone,
+        median_detect_s: median(&tally.detect_death),
+        max_detect_hang_s: tally.detect_hang.iter().copied().max_by(f64::total_cmp),
+        median_recover_s: median(&tally.recover),
+        max_recover_s: tally.recover.iter().copied().max_by(f64::total_cmp),
+        goodput: rate(report).zip(rate(plain)).map(|(faulty, plain)| faulty / plain),
+        accuracy: accuracy(report),
+        accuracy_without_faults: accuracy(plain),
+    }
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+fn in_words(outcome: &Outcome) -> String {
+    let seconds = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.3} s"));
+    let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.4}"));
+    let kinds: Vec<String> = outcome.kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    format!(
+        "survived   {} faults ({}) in {} steps\n\
+         audit      {} rows missed, {} seen twice; at most {} step done again for a fault\n\
+         noticed    deaths after {} (median), hangs after {} (longest)\n\
+         recovered  after {} (median), {} (longest)\n\
+         goodput    {} of a run without faults\n\
+         accuracy   {} against {} without faults\n",
+        outcome.faults,
+        kinds.join(", "),
+        outcome.steps,
+        outcome.samples_missed,
+        outcome.samples_repeated,
+        outcome.max_steps_redone,
+        seconds(outcome.median_detect_s),
+        seconds(outcome.max_detect_hang_s),
+        seconds(outcome.median_recover_s),
+        seconds(outcome.max_recover_s),
+        number(outcome.goodput),
+        number(outcome.accuracy),
+        number(outcome.accuracy_without_faults),
+    )
+}

@@ -1,0 +1,32 @@
+//! `thalweg join`: one more worker for a job that runs.
+
+use crate::invitation::Invitation;
+use crate::launch;
+use crate::trainer::Trainer;
+use clap::Args;
+use thalweg_core::Result;
+use thalweg_core::spec::Layers;
+use thalweg_core::{Error, Job};
+
+/// What `join` takes.
+#[derive(Args, Debug)]
+pub struct JoinArgs {
+    /// Where the job's coordinator listens (with its THALWEG_TOKEN), or the run folder of a job on this machine
+    #[arg(value_name = "HOST:PORT|RUN")]
+    target: String,
+    /// Print nothing but warnings and errors
+    #[arg(long, short = 'q')]
+    quiet: bool,
+}
+
+/// Works along until the job is done, or until asked to end; the answer is the exit code.
+pub fn run(args: &JoinArgs) -> Result<u8> {
+    let token = std::env::var("THALWEG_TOKEN").ok().filter(|token| !token.is_empty());
+    let invitation = Invitation::find(&args.target, token)?;
+    let (text, number) = launch::ask(&invitation)?;
+    let mut layers = Layers::default();
+    layers.add_file("the job", &text).map_err(Error::job)?;
+    let job = Job::resolve(layers.clone())?;
+    let trainer = Trainer::from_layers("join", layers).quiet(args.quiet);
+    launch::as_newcomer(trainer, &job, &invitation, number)
+}
