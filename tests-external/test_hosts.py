@@ -73,7 +73,7 @@ def start_launchers(hosts, jobs, job, out, *settings):
 
 def start_endless(hosts, jobs, out):
     """The same with a job that does not end by itself, once it makes steps."""
-    settings = ("train.epochs=1000000", f"fault.step_deadline={STEP_DEADLINE}s")
+    settings = ("train.epochs=1000000", f"fault.step_deadline={STEP_DEADLINE}s", "fault.elastic=false")
     launchers = start_launchers(hosts, jobs, jobs.job(), out, *settings)
     harness.wait_for_steps(out, launchers[0])
     return launchers
@@ -150,7 +150,7 @@ def test_a_wrong_token_is_refused(hosts, jobs):
 @pytest.mark.parametrize("hosts", [3], indirect=True)
 def test_a_cut_cable_ends_the_job_and_names_the_silent_rank(hosts, jobs):
     out = jobs.folder / "run"
-    settings = ("train.epochs=1000000", f"fault.step_deadline={STEP_DEADLINE}s")
+    settings = ("train.epochs=1000000", f"fault.step_deadline={STEP_DEADLINE}s", "fault.elastic=false")
     ranks = start_ranks(hosts, jobs, jobs.job(), out, *settings)
     harness.wait_for_steps(out, ranks[0])
     hosts.cut(2)
@@ -162,3 +162,20 @@ def test_a_cut_cable_ends_the_job_and_names_the_silent_rank(hosts, jobs):
         assert "rank 2" in survivor.stderr, str(survivor)
     assert ended[2].code != 0, str(ended[2])
     assert harness.report(out)["outcome"] == "failed"
+
+
+@pytest.mark.parametrize("hosts", [3], indirect=True)
+def test_the_others_go_on_without_a_host_that_is_cut_off(hosts, jobs):
+    out = jobs.folder / "run"
+    settings = ("train.epochs=300", f"fault.step_deadline={STEP_DEADLINE}s", "engine.pace=2ms")
+    ranks = start_ranks(hosts, jobs, jobs.job(), out, *settings)
+    harness.wait_for_steps(out, ranks[0])
+    hosts.cut(2)
+    first, second, lost = [rank.wait(120) for rank in ranks]
+    assert (first.code, second.code) == (0, 0), f"{first}{second}"
+    assert lost.code != 0, str(lost)
+    report = harness.report(out)
+    assert report["outcome"] == "completed"
+    assert [world["workers"] for world in report["world"]] == [3, 2]
+    assert [failure["rank"] for failure in report["failures"]] == [2]
+    assert all(epoch["missed"] == epoch["repeated"] == 0 for epoch in report["audit"])

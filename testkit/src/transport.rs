@@ -1,9 +1,10 @@
 //! The conformance suite of transports: what every implementation must do, each as one test.
 //!
 //! An implementation names how to connect a group ([`Mesh`]) and writes `transport_conformance!(name, TheMesh)`;
-//! that makes one test of every case in [`exchange`] and [`faults`]. Waits are ten times as generous as what is
+//! that makes one test of every case in [`exchange`], [`bracketing`] and [`faults`]. Waits are ten times as generous as what is
 //! promised; outcome and culprit are exact.
 
+pub mod bracketing;
 pub mod exchange;
 pub mod faults;
 pub mod remote;
@@ -237,6 +238,7 @@ macro_rules! transport_conformance {
                 broadcast_from_every_root
                 barrier_waits_for_all
             );
+            $crate::transport_conformance!(@cases $mesh, bracketing: brackets_do_not_depend_on_the_world);
             $crate::transport_conformance!(@cases $mesh, faults:
                 the_silent_rank_is_named
                 the_end_of_a_chain_of_waiting_is_found

@@ -3,7 +3,9 @@
 mod allreduce;
 mod checkpoint;
 mod compute;
+mod hosts;
 mod measurement;
+mod mnist;
 mod session;
 mod trust;
 
@@ -27,6 +29,11 @@ enum Subject {
     Checkpoint(checkpoint::Arguments),
     /// How long an all-reduce takes, beside Open MPI over TCP and Gloo
     Allreduce(allreduce::Arguments),
+    /// Several hosts on slow links: an all-reduce beside a plain TCP stream, hidden exchange, a pulled cable
+    Hosts(hosts::Arguments),
+    /// One end of a plain TCP stream between hosts
+    #[command(hide = true)]
+    Stream(hosts::stream::Arguments),
 }
 
 /// Measures it.
@@ -36,5 +43,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Subject::Trust(arguments) => trust::run(arguments),
         Subject::Checkpoint(arguments) => checkpoint::run(arguments),
         Subject::Allreduce(arguments) => allreduce::run(arguments),
+        Subject::Hosts(arguments) => hosts::run(arguments),
+        Subject::Stream(arguments) => hosts::stream::run(arguments),
     }
 }

@@ -99,6 +99,7 @@ const RULES: &[Rule] = &[
     Rule { name: "white-space", reason: "differences show only what changed", check: text::white_space },
     Rule { name: "file-size", reason: "a clone stays small", check: text::file_size },
     Rule { name: "links", reason: "a link leads somewhere", check: document::links },
+    Rule { name: "named-paths", reason: "the map names what is there", check: document::named_paths },
     Rule { name: "changelog", reason: "users learn what changed", check: document::changelog },
     Rule { name: "readme-length", reason: "README is read in one go", check: document::readme_length },
     Rule {

@@ -2,11 +2,14 @@
 
 use crate::rank::Rank;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
 use thalweg_comm::arena::{Commons, Terms};
+use thalweg_comm::collective::{Brackets, Slots};
 use thalweg_comm::transport::Fault;
 use thalweg_core::Result;
+use thalweg_core::clock::Clock;
 
 impl Rank {
     /// Whether all ranks are on this host and share memory.
@@ -22,10 +25,20 @@ impl Rank {
         length: usize,
         columns: usize,
     ) -> Result<Result<Commons, String>> {
+        self.open_slots(name, Slots::one(length), columns)
+    }
+
+    /// The same with several slots in every arena.
+    pub fn open_slots(
+        &mut self,
+        name: &str,
+        slots: Slots,
+        columns: usize,
+    ) -> Result<Result<Commons, String>> {
         let mut opened = Err(String::new());
         self.operate("opening", name, |rank, tag, deadline| {
             let terms = Terms { transport: rank.parts.transport.as_mut(), tag, deadline };
-            opened = Commons::open(&rank.parts.neighbours, length, columns, terms)?;
+            opened = Commons::open_slots(&rank.parts.neighbours, slots, columns, terms)?;
             Ok(())
         })?;
         Ok(opened)
@@ -40,15 +53,30 @@ impl Rank {
         count: usize,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<(T, Duration)> {
-        let clock = std::sync::Arc::clone(&self.parts.clock);
-        let timed = |range: Range<usize>, columns: &mut [&mut [f32]]| {
-            let start = clock.now();
-            (work(range, columns), clock.now() - start)
-        };
+        let timed = timed(Arc::clone(&self.parts.clock), work);
         let run = |commons: &mut Commons, terms: Terms<'_>| commons.sum_and(count, terms, timed);
-        let ((answer, worked), took) = self.together("all-reduce", name, commons, run)?;
+        let done = self.together("all-reduce", name, commons, run)?;
+        Ok(self.book(done))
+    }
+
+    /// The same for terms in all slots, added up as the brackets say.
+    pub fn sum_brackets_and<T>(
+        &mut self,
+        name: &str,
+        commons: &mut Commons,
+        brackets: &Brackets,
+        work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
+    ) -> Result<(T, Duration)> {
+        let timed = timed(Arc::clone(&self.parts.clock), work);
+        let run = |commons: &mut Commons, terms: Terms<'_>| commons.sum_brackets_and(brackets, terms, timed);
+        let done = self.together("all-reduce", name, commons, run)?;
+        Ok(self.book(done))
+    }
+
+    /// Books the work that was part of an operation; what is left is how long the exchange took.
+    fn book<T>(&mut self, ((answer, worked), took): ((T, Duration), Duration)) -> (T, Duration) {
         self.book_work(worked);
-        Ok((answer, took.saturating_sub(worked)))
+        (answer, took.saturating_sub(worked))
     }
 
     /// Each rank writes its share of all columns.
@@ -95,6 +123,17 @@ impl Rank {
         self.shared = plus(self.shared, difference(commons.traffic(), before));
         let answer = answer.ok_or_else(|| thalweg_core::Error::internal("an operation without an answer"))?;
         Ok((answer, took))
+    }
+}
+
+/// Work that says how long it took.
+fn timed<T>(
+    clock: Arc<dyn Clock>,
+    work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
+) -> impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> (T, Duration) {
+    move |range, columns| {
+        let start = clock.now();
+        (work(range, columns), clock.now() - start)
     }
 }
 

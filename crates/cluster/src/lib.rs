@@ -4,11 +4,13 @@
 //! process finds the others through `rendezvous`, gets a [`Rank`] and runs its program on it. While it runs, pulses
 //! say what every rank is doing; when one is lost, the evidence meets in an [`inquest`] that names the culprit.
 
+mod account;
 pub mod beacon;
 pub mod checkpoint;
 mod commons;
 pub mod coordinator;
 mod correspondence;
+mod departures;
 pub mod durable;
 pub mod engine;
 pub mod errand;
@@ -28,9 +30,10 @@ pub mod uplink;
 pub mod watch;
 
 pub use beacon::Beacon;
+pub use departures::{Bucket, Departures};
 pub use errand::Errand;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, share};
-pub use thalweg_comm::collective::Method;
+pub use thalweg_comm::collective::{Brackets, Method, Slots, Term};
 pub use thalweg_comm::linux;

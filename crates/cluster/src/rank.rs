@@ -8,13 +8,16 @@ use crate::regroup::{Change, Regroup};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
-use thalweg_comm::collective::{Algorithm, Executor, Method, Schedule, Sum, doubling, gather, native};
+use thalweg_comm::collective::{
+    Algorithm, Brackets, Executor, Method, Schedule, Slots, Sum, bracketed, doubling, gather, native,
+};
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
 use thalweg_core::report::RankReport;
+use thalweg_core::times::Times;
 use thalweg_core::{Culprit, Error, Kind, Result, Rng};
 
 /// Where a rank's events go.
@@ -63,15 +66,20 @@ pub struct Rank {
     pub(crate) parts: Parts,
     /// Its letters, if its program writes any.
     pub(crate) post: Option<Post>,
-    /// How an all-reduce is carried out; without a schedule by the transport itself.
-    schedule: Option<Schedule>,
+    /// How an all-reduce is carried out.
+    pub(crate) schedule: Schedule,
+    /// Whether the transport itself does it instead.
+    native: bool,
     executor: Executor,
     pub(crate) operation: u64,
-    step: u64,
+    pub(crate) step: u64,
     pub(crate) training: bool,
     /// Whether a step was ever begun.
     has_begun: bool,
     pub(crate) account: RankReport,
+    pub(crate) times: Times,
+    /// Operations of the piece of work at hand that were charged already.
+    charged: u64,
     /// What passed through shared memory without messages, and in earlier generations.
     pub(crate) shared: Traffic,
 }
@@ -83,19 +91,22 @@ impl Rank {
         let place = parts.transport.rank();
         let rank = parts.numbers.get(place).copied().unwrap_or(place);
         let host = parts.hosts.get(place).cloned().unwrap_or_default();
-        let schedule = Some(Algorithm::Ring.all_reduce(place, &host_numbers(&parts)));
+        let schedule = Algorithm::Ring.all_reduce(place, &host_numbers(&parts));
         let account = RankReport { rank, host, transport: parts.carrier.into(), ..RankReport::default() };
         let generation = parts.generation;
         let rank = Rank {
             parts,
             post: None,
             schedule,
+            native: false,
             executor: Executor::new(),
             operation: first_operation(generation),
             step: 0,
             training: false,
             has_begun: false,
             account,
+            times: Times::default(),
+            charged: 0,
             shared: Traffic::default(),
         };
         rank.enter(Phase::Preparing, "preparation");
@@ -215,8 +226,9 @@ impl Rank {
             self.enter(Phase::Computing, name);
         }
         let (start, exchanged) = (self.now(), self.account.exchange_s);
+        self.charged = 0;
         let result = work(self);
-        self.parts.clock.charge(operations);
+        self.parts.clock.charge(operations.saturating_sub(self.charged));
         if self.training {
             let met = self.account.exchange_s - exchanged;
             self.account.compute_s += (self.now() - start).as_secs_f64() - met;
@@ -224,14 +236,24 @@ impl Rank {
         result
     }
 
+    /// So much of the piece of work at hand is done: a simulated rank is charged for it now and not at its end.
+    pub fn charge(&mut self, operations: u64) {
+        let fresh = operations.saturating_sub(self.charged);
+        self.charged += fresh;
+        if fresh > 0 {
+            self.parts.clock.charge(fresh);
+        }
+    }
+
     /// From now on all-reduces are carried out this way. All ranks must say the same.
     pub fn exchange_by(&mut self, method: Method) {
-        self.schedule = match method {
-            Method::Schedule(algorithm) => {
-                Some(algorithm.all_reduce(self.index(), &host_numbers(&self.parts)))
-            }
-            Method::Native => None,
+        self.native = method == Method::Native;
+        // What goes on beside messages is messages in any case.
+        let algorithm = match method {
+            Method::Schedule(algorithm) => algorithm,
+            Method::Native => Algorithm::Ring,
         };
+        self.schedule = algorithm.all_reduce(self.index(), &host_numbers(&self.parts));
     }
 
     /// What an all-reduce of so many bytes is carried out by where nobody chooses.
@@ -246,10 +268,26 @@ impl Rank {
         }
         self.operate("all-reduce", name, |rank, tag, deadline| {
             let transport = rank.parts.transport.as_mut();
-            match &rank.schedule {
-                Some(schedule) => rank.executor.run(schedule, transport, tag, buffer, &Sum, deadline),
-                None => native::all_reduce(transport, tag, buffer, deadline),
+            match rank.native {
+                true => native::all_reduce(transport, tag, buffer, deadline),
+                false => rank.executor.run(&rank.schedule, transport, tag, buffer, &Sum, deadline),
             }
+        })
+    }
+
+    /// Adds up the terms in all ranks' slots as the brackets say; the sum is in everybody's first slot.
+    pub fn all_reduce_brackets(
+        &mut self,
+        name: &str,
+        brackets: &Brackets,
+        slots: Slots,
+        memory: &mut [f32],
+    ) -> Result<Duration> {
+        if self.world() == 1 {
+            return Ok(Duration::ZERO);
+        }
+        self.operate("all-reduce", name, |rank, tag, deadline| {
+            bracketed::all_reduce(rank.parts.transport.as_mut(), tag, brackets, slots, memory, deadline)
         })
     }
 
@@ -326,31 +364,6 @@ impl Rank {
         }
     }
 
-    /// Whose account this is, with the traffic so far.
-    pub fn account(&self) -> RankReport {
-        let traffic = self.parts.transport.traffic();
-        RankReport {
-            bytes_sent: traffic.total_sent + self.shared.payload_sent,
-            bytes_received: traffic.total_received + self.shared.payload_received,
-            ..self.account.clone()
-        }
-    }
-
-    /// Books a share of the last operation as waiting for a slower rank.
-    pub fn book_wait(&mut self, seconds: f64) {
-        let seconds = seconds.clamp(0.0, self.account.exchange_s);
-        self.account.exchange_s -= seconds;
-        self.account.wait_s += seconds;
-    }
-
-    /// Books a part of the last operation as computing.
-    pub(crate) fn book_work(&mut self, worked: Duration) {
-        if self.training {
-            self.account.exchange_s -= worked.as_secs_f64();
-            self.account.compute_s += worked.as_secs_f64();
-        }
-    }
-
     /// Says goodbye to the others: nobody waits for this rank any more.
     pub fn leave(&mut self) {
         self.enter(Phase::Leaving, "leaving");
@@ -368,15 +381,20 @@ impl Rank {
         self.check()?;
         let start = self.now();
         let tag = Tag { generation: self.parts.generation, operation: self.operation, tensor: 0 };
-        // The watch decides at the deadline whom to blame; this is the net below it.
-        let patience = if self.training { self.parts.step_deadline } else { self.parts.prepare_deadline };
-        let result = run(self, tag, patience + patience / 4 + Duration::from_secs(1));
+        let deadline = self.deadline();
+        let result = run(self, tag, deadline);
         let took = self.now() - start;
         if self.training {
             self.account.exchange_s += took.as_secs_f64();
         }
         result.map_err(|fault| self.explain(&fault, kind, name))?;
         Ok(took)
+    }
+
+    /// The watch decides at the step's deadline whom to blame; this is the net below it.
+    pub(crate) fn deadline(&self) -> Duration {
+        let patience = if self.training { self.parts.step_deadline } else { self.parts.prepare_deadline };
+        patience + patience / 4 + Duration::from_secs(1)
     }
 
     /// The reason, if somebody knows it; else what this rank saw.
@@ -449,7 +467,7 @@ pub(crate) fn first_operation(generation: u32) -> u64 {
 }
 
 /// The hosts of all ranks by number: that of the first rank that is there.
-fn host_numbers(parts: &Parts) -> Vec<usize> {
+pub(crate) fn host_numbers(parts: &Parts) -> Vec<usize> {
     let hosts = &parts.hosts;
     let first = |host: Option<&String>| hosts.iter().position(|other| Some(other) == host).unwrap_or(0);
     (0..parts.transport.world()).map(|rank| first(hosts.get(rank))).collect()

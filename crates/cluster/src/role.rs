@@ -121,6 +121,7 @@ impl Role {
             after,
             world: self.place.world,
             job: terms.job,
+            model: terms.model.clone(),
             text: terms.text.clone(),
             token: terms.token.clone(),
             elastic: terms.elastic,

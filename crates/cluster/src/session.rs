@@ -30,6 +30,8 @@ pub struct Terms {
     pub job: [u8; 32],
     /// The job itself, for those who want to join.
     pub text: String,
+    /// Digest of what is trained: its layout, and the file it comes from if there is one. Empty if it is not known yet.
+    pub model: Vec<u8>,
     /// Seed of the job.
     pub seed: u64,
     /// Whether the others go on when one is lost.
@@ -260,6 +262,7 @@ impl Session {
                 rank: place.rank,
                 world: place.world,
                 job: terms.job,
+                model: terms.model.clone(),
                 token: terms.token.clone(),
                 host: linux::host_name(),
                 anywhere: !place.local,
@@ -349,6 +352,7 @@ mod tests {
         let terms = Terms {
             job: [0; 32],
             text: String::new(),
+            model: Vec::new(),
             seed: 0,
             elastic: false,
             limits: Limits { least: 1, most: 2, patience: Duration::from_secs(60) },

@@ -1,8 +1,9 @@
 //! What a rank does while it waits for another, before it sleeps.
 //!
 //! Being woken costs some 50 microseconds, looking again less than one. So a rank looks again and again for about a
-//! millisecond, as long as it takes no core away from the rank it waits for: when there are more ranks than cores, it
-//! offers its core between any two looks and soon sleeps.
+//! millisecond, as long as it takes no core away from the rank it waits for: after a few looks it offers its core between
+//! any two of them, for others may need it of whom it knows nothing; with more ranks than cores it does so at once and
+//! soon sleeps.
 
 use std::thread::available_parallelism;
 
@@ -23,7 +24,11 @@ impl Patience {
 
     /// For a rank that shares this host with so many, itself included.
     pub fn among(ranks: usize) -> Patience {
-        if is_crowded(ranks) { Patience { looks: 0, offers: 8 } } else { Patience { looks: 2000, offers: 0 } }
+        if is_crowded(ranks) {
+            Patience { looks: 0, offers: 8 }
+        } else {
+            Patience { looks: 20, offers: 1000 }
+        }
     }
 
     /// The same for one that waits for others' writes to memory: a look costs no system call, and what is awaited is

@@ -5,7 +5,7 @@ use std::time::Duration;
 use thalweg_comm::arena::{Commons, Terms, share};
 use thalweg_comm::host::{Neighbours, threads};
 use thalweg_comm::transport::{Cause, Fault, Incoming, Transport};
-use thalweg_testkit::transport::{Memory, Mesh, PLENTY, Shared, each, tag};
+use thalweg_testkit::transport::{Memory, Mesh, PLENTY, Shared, bracketing, each, tag};
 
 /// A deadline short enough for a test.
 const SHORT: Duration = Duration::from_millis(200);
@@ -68,6 +68,27 @@ fn sums_have_the_same_bits_in_shared_memory() {
 #[test]
 fn sums_have_the_same_bits_whatever_wakes_the_ranks() {
     sums_for_odd_worlds_and_lengths::<Memory>();
+}
+
+#[test]
+fn brackets_do_not_depend_on_the_world() {
+    for world in 1..=9 {
+        let brackets = bracketing::brackets(world);
+        on_each::<Shared, _>(world, |transport, neighbours| {
+            for (operation, length) in [0, 1, 31, 100, 5000].into_iter().enumerate() {
+                let slots = bracketing::slots(length);
+                let operation = operation as u64;
+                let mut commons = Commons::open_slots(neighbours, slots, 1, terms(transport, operation))
+                    .expect("no fault")
+                    .expect("memory");
+                bracketing::fill(&brackets, slots, transport.rank(), commons.arena());
+                commons
+                    .sum_brackets_and(&brackets, terms(transport, operation), |_, _| ())
+                    .expect("an all-reduce");
+                bracketing::check(world, slots, commons.column(0));
+            }
+        });
+    }
 }
 
 #[test]

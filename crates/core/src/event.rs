@@ -2,7 +2,7 @@
 
 use crate::error::{Culprit, Error};
 use crate::model::Tally;
-use crate::report::{Audit, RankReport};
+use crate::report::{Audit, Bucket, RankReport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -143,6 +143,9 @@ pub enum Event {
         first_step: u64,
         /// The schedule the exchange uses.
         algorithm: String,
+        /// The pieces in which the gradient travels as messages, in the order in which they leave.
+        #[serde(default)]
+        buckets: Vec<Bucket>,
     },
     /// Some steps are done.
     Step {
@@ -160,6 +163,10 @@ pub enum Event {
         slowest: usize,
         /// Milliseconds of computation per step of that rank.
         slowest_ms: f64,
+        /// Of the rank in the middle.
+        median_ms: f64,
+        /// Of the fastest.
+        fastest_ms: f64,
     },
     /// An epoch is done and validated.
     Epoch {

@@ -11,6 +11,7 @@ pub mod report;
 pub mod rng;
 pub mod schema;
 pub mod spec;
+pub mod times;
 
 pub use batch::{Batch, Features, Targets, Task};
 pub use error::{Culprit, Error, Kind, Result};

@@ -144,8 +144,13 @@ pub enum Gradient<'a> {
 pub trait Hooks {
     /// A piece of the gradient is ready.
     fn gradient(&mut self, piece: Gradient<'_>) -> Result<()>;
-    /// Sums values across workers inside the pass (synchronized statistics).
+    /// Sums values across workers inside the pass (synchronized statistics). Every worker must announce and reduce in
+    /// the same order.
     fn reduce(&mut self, values: &mut [f32]) -> Result<()>;
+    /// This share of the pass's work is done: a moment between two operators, in which what is under way can go on.
+    fn progress(&mut self, _done: f64) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Hooks of somebody who does not listen and works alone.
@@ -205,7 +210,7 @@ pub trait Model: Send {
     fn initialize(&self, seed: u64, parameters: &mut [f32]);
 
     /// Writes the gradient of the rows' summed loss, times `scale`, over the whole gradient buffer, announcing each
-    /// piece through the hooks as it is complete. A batch without rows gives a gradient of zeros. What is announced is
+    /// piece through the hooks as it is complete, once; what is not announced leaves after the pass. A batch without rows gives a gradient of zeros. What is announced is
     /// this batch's: who computes a step in parts has to add them up before it is the step's.
     fn gradient(
         &mut self,
@@ -225,6 +230,11 @@ pub trait Model: Send {
     /// Whether it sums values across workers inside the pass: then every worker must make as many passes per step.
     fn synchronizes(&self) -> bool {
         false
+    }
+
+    /// Whether a row's gradient depends on the other rows of its batch (statistics over a batch, whosever rows they are).
+    fn mixes_rows(&self) -> bool {
+        self.synchronizes()
     }
 
     /// Floating-point operations of one forward and backward pass over one row (what a simulator charges).

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::event::{Metrics, Outcome};
+use crate::times::Spread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -44,10 +45,29 @@ pub struct RankReport {
     /// one worker.
     #[serde(default)]
     pub transport: String,
+    /// Training rows it computed.
+    #[serde(default)]
+    pub rows: u64,
+    /// Milliseconds that its computation of a step took.
+    #[serde(default)]
+    pub step_ms: Spread,
     /// Bytes sent to other ranks.
     pub bytes_sent: u64,
     /// Bytes received from other ranks.
     pub bytes_received: u64,
+}
+
+/// A piece of the gradient that travels on its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Its first tensor.
+    pub first: String,
+    /// Its last tensor.
+    pub last: String,
+    /// Its bytes; those of the last one include what rides along.
+    pub bytes: u64,
+    /// The schedule by which it is summed.
+    pub algorithm: String,
 }
 
 /// A failure and what became of it.
@@ -95,6 +115,9 @@ pub struct Report {
     pub dials: BTreeMap<String, serde_json::Value>,
     /// The schedule the exchange used.
     pub algorithm: String,
+    /// The pieces in which gradients travelled as messages, in the order in which they left; empty if they did not.
+    #[serde(default)]
+    pub buckets: Vec<Bucket>,
     /// The group over time.
     pub world: Vec<World>,
     /// Metrics on the validation rows at the end.

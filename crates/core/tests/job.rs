@@ -33,6 +33,18 @@ fn refused(file: &str, set: &[&str]) -> String {
     }
 }
 
+#[test]
+fn buckets_and_tuning_are_an_all_reduces() {
+    for (preset, set) in
+        [("gosgd", "strategy.exchange.bucket=4MiB"), ("parameter-server", "strategy.tune=true")]
+    {
+        let preset = format!("strategy.preset={preset}");
+        refused_with("", &[&preset, set], &[set.split_once('=').unwrap().0, "only an all-reduce"]);
+    }
+    accepted("", &["strategy.exchange.bucket=tensor", "strategy.tune=true"]);
+    refused_with("", &["strategy.exchange.bucket=tensors"], &["\"tensor\"", "such as \"4MiB\""]);
+}
+
 /// Refused, with each of the pieces in the message.
 fn refused_with(file: &str, set: &[&str], pieces: &[&str]) {
     let message = refused(file, set);
@@ -344,85 +356,6 @@ fn every_key_has_a_meaning_and_its_default_is_a_value_it_takes() {
 }
 
 #[test]
-fn the_hash_changes_with_every_key() {
-    let changed = [
-        "data.source=a.csv",
-        "data.label=x",
-        "data.header=true",
-        "data.delimiter=;",
-        "data.categorical=['a']",
-        "data.ignore=['a']",
-        "data.missing=mean",
-        "data.task=regression",
-        "data.scale=none",
-        "data.window=8",
-        "data.validation=0.3",
-        "data.memory=1MiB",
-        "data.cache=here",
-        "model.layers=['dense auto']",
-        "model.zoo=lenet",
-        "model.onnx=net.onnx",
-        "model.loss=hinge",
-        "model.batchnorm=local",
-        "model.initializer=he-normal",
-        "train.global_batch=65",
-        "train.accumulate=2",
-        "train.l1=0.1",
-        "train.l2=0.1",
-        "train.epochs=21",
-        "train.max_steps=5",
-        "train.seed=8",
-        "train.optimizer.kind=sgd",
-        "train.optimizer.lr=0.1",
-        "train.optimizer.beta1=0.8",
-        "train.optimizer.beta2=0.8",
-        "train.optimizer.epsilon=1e-7",
-        "train.optimizer.weight_decay=0.1",
-        "train.schedule.kind=cosine",
-        "train.schedule.warmup_steps=5",
-        "train.schedule.scale_with_batch=32",
-        "train.clip.value=0.5",
-        "train.clip.norm=0.5",
-        "train.target.accuracy=0.9",
-        "train.target.loss=0.9",
-        "strategy.preset=horovod",
-        "strategy.parallelism.data=2",
-        "strategy.exchange.algorithm=ring",
-        "strategy.exchange.transport=tcp",
-        "strategy.exchange.probability=0.2",
-        "fault.step_deadline=31s",
-        "fault.join_deadline=31s",
-        "fault.prepare_deadline=31s",
-        "fault.checkpoint_every=5",
-        "fault.checkpoint_keep=5",
-        "engine.workers=3",
-        "engine.threads=2",
-        "engine.port=5",
-    ];
-    let mut hashes = HashSet::from([JobSpec::default().hash()]);
-    for assignment in changed {
-        assert!(hashes.insert(accepted("", &[assignment]).hash()), "{assignment} leaves the hash as it is");
-    }
-    let tested = |path: &str| changed.iter().any(|assignment| assignment.starts_with(&format!("{path}=")));
-    // The first ones need a kind of their own; the others have a single value so far.
-    let untested = [
-        "train.optimizer.momentum",
-        "train.optimizer.trust",
-        "train.schedule.step_every",
-        "train.schedule.gamma",
-        "train.schedule.final_lr",
-        "train.schedule.steps",
-        "strategy.optimization",
-        "strategy.scheduling.kind",
-        "strategy.exchange.kind",
-        "engine.kind",
-    ];
-    for key in JobSpec::keys() {
-        assert!(tested(&key.path) || untested.contains(&key.path.as_str()), "{} is not tested", key.path);
-    }
-}
-
-#[test]
 fn a_model_is_said_once() {
     let spec = accepted("[model]\nzoo = \"lenet\"", &[]);
     assert_eq!(spec.model.source(), "model.zoo");
@@ -450,4 +383,50 @@ fn an_auto_encoder_has_no_labels_to_be_judged_by() {
     );
     refused_with("", &["model.loss=hingge"], &["did you mean `hinge`?"]);
     refused_with("", &["train.loss=hinge"], &["did you mean `model.loss`?"]);
+}
+
+#[test]
+fn factors_of_ranks_are_a_table_of_their_own() {
+    let spec = accepted("[engine]\nworkers = 4\nslow = { 2 = 3.0 }\npace = \"20ms\"", &["engine.slow.1=2"]);
+    assert_eq!([0, 1, 2, 3].map(|rank| spec.engine.slow.of(rank)), [1.0, 2.0, 3.0, 1.0]);
+    assert_eq!(accepted(&spec.to_toml(), &[]), spec, "{}", spec.to_toml());
+    assert_eq!(accepted("", &["engine.slow={}"]), JobSpec::default());
+    refused_with("[engine]\nslow = { 2 = 3.0 }", &[], &["job.toml:2", "engine.slow", "no rank 2"]);
+    refused_with("", &["engine.slow={1=0.5}"], &["engine.slow", "rank 1", "between 1 and"]);
+    refused_with("", &["engine.slow={fast=2}"], &["engine.slow", "{ 2 = 3.0 }", "fast = 2"]);
+    refused_with("", &["engine.slow=3"], &["engine.slow", "{ 2 = 3.0 }", "got 3"]);
+    refused_with("", &["engine.pace=0s"], &["engine.pace", "above 0"]);
+    refused_with("", &["engine.jitter=-1"], &["engine.jitter", "between 0 and 10"]);
+}
+
+#[test]
+fn what_cannot_be_reproduced_on_any_world_is_refused_by_name() {
+    let on = "[train]\nreproducible = true";
+    accepted(on, &["strategy.split=speed"]);
+    accepted(on, &["strategy.preset=single"]);
+    for (setting, piece) in [
+        ("strategy.preset=gosgd", "`gossip`"),
+        ("strategy.preset=parameter-server", "`parameter-server`"),
+        ("strategy.preset=horovod", "`ring` brackets sums by ranks"),
+        ("train.accumulate=2", "train.accumulate = 1"),
+        ("engine.threads=2", "engine.threads = 1"),
+    ] {
+        refused_with(on, &[setting], &["job.toml:2: train.reproducible", piece]);
+    }
+    for preset in ["gosgd", "parameter-server"] {
+        let preset = format!("strategy.preset={preset}");
+        refused_with("[strategy]\nsplit = \"speed\"", &[&preset], &["strategy.split", "use `even`"]);
+    }
+}
+
+#[test]
+fn a_reproducible_recipe_does_not_tell_where_it_was_followed() {
+    let recipe = |set: &[&str]| accepted("", set).recipe();
+    let reproducible = "train.reproducible=true";
+    assert_eq!(
+        recipe(&[reproducible, "engine.workers=3"]),
+        recipe(&[reproducible, "fault.checkpoint_every=7"])
+    );
+    assert_ne!(recipe(&[reproducible, "train.seed=8"]), recipe(&[reproducible]));
+    assert_ne!(recipe(&["engine.workers=3"]), recipe(&[]));
 }

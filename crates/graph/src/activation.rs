@@ -41,6 +41,19 @@ impl Activation {
         }
     }
 
+    /// Whether a larger number never gives a smaller one. Both forms of GELU fall before they rise.
+    pub fn keeps_order(self) -> bool {
+        match self {
+            Activation::Gelu | Activation::GeluErf => false,
+            Activation::None
+            | Activation::Relu
+            | Activation::Tanh
+            | Activation::Sigmoid
+            | Activation::LeakyRelu
+            | Activation::Elu => true,
+        }
+    }
+
     /// Whether the slope is told from what the function took, not from what it gave.
     pub fn slope_needs_input(self) -> bool {
         matches!(self, Activation::Gelu | Activation::GeluErf)

@@ -113,3 +113,94 @@ fn wanted(graph: &Graph) -> Vec<bool> {
     }
     wanted
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activation::Activation;
+    use crate::assembly::Assembly;
+    use crate::initialize::Initializer;
+    use crate::input::Input;
+    use crate::network::{Network, Options};
+    use crate::op::concatenate::{Columns, Concatenate};
+    use crate::op::reshape::Reshape;
+    use crate::team::Team;
+    use thalweg_core::{Batch, Error, Features, Model, NoHooks, Rng, Targets, Task};
+
+    /// What stands between a product with the rows and the loss.
+    type Middle = fn(&mut Assembly, NodeId, usize) -> Result<NodeId, String>;
+
+    /// Operators that no layer of a job appends by itself but that files of ONNX do.
+    const MIDDLES: [(&str, Middle); 6] = [
+        ("square", |assembly, value, _| assembly.add(Op::step(Step::Multiply), &[value, value])),
+        ("cube", |assembly, value, _| {
+            let square = assembly.add(Op::step(Step::Multiply), &[value, value])?;
+            assembly.add(Op::step(Step::Multiply), &[square, value])
+        }),
+        ("gate", |assembly, value, _| {
+            let gate = assembly.activate(value, Activation::Sigmoid)?;
+            assembly.add(Op::step(Step::Multiply), &[gate, value])
+        }),
+        ("some columns", |assembly, value, width| {
+            assembly.add(Op::Columns(Columns { begin: width / 2, count: width - width / 2 }), &[value])
+        }),
+        ("columns exchanged", |assembly, value, width| {
+            let right = Columns { begin: width / 2, count: width - width / 2 };
+            let right = assembly.add(Op::Columns(right), &[value])?;
+            let left = assembly.add(Op::Columns(Columns { begin: 0, count: width.div_ceil(2) }), &[value])?;
+            let left = assembly.activate(left, Activation::Tanh)?;
+            assembly.add(Op::Concatenate(Concatenate), &[right, left])
+        }),
+        ("another shape", |assembly, value, width| {
+            let value = assembly.add(Op::Reshape(Reshape { sizes: vec![width, 1] }), &[value])?;
+            let value = assembly.activate(value, Activation::GeluErf)?;
+            assembly.add(Op::Reshape(Reshape { sizes: vec![width] }), &[value])
+        }),
+    ];
+
+    fn network(middle: Middle, width: usize, threads: usize) -> Network {
+        let (mut assembly, features) = Assembly::new(Input::Flat(3));
+        assembly.begin_layer(0);
+        let value = assembly.affine(features, width, "", Initializer::Uniform(1.0)).unwrap();
+        let value = middle(&mut assembly, value, width).unwrap();
+        assembly.begin_layer(1);
+        let value = assembly.affine(value, 2, "", Initializer::Uniform(1.0)).unwrap();
+        let wrong = |reason: String| Error::job(reason);
+        Network::finish(assembly, value, Vec::new(), Task::Classification, Options::default(), &wrong)
+            .unwrap()
+            .with_team(Team::eager(threads))
+    }
+
+    #[test]
+    fn operators_of_files_have_the_slopes_of_the_loss() {
+        for ((name, middle), width) in MIDDLES.into_iter().flat_map(|it| [1, 2, 3, 5].map(|w| (it, w))) {
+            for (threads, rows) in [(1, 0), (1, 1), (2, 5)] {
+                let mut network = network(middle, width, threads);
+                let mut rng = Rng::keyed(width as u64, name, &[rows as u64]);
+                let batch = Batch {
+                    epoch: 0,
+                    rows: (0..rows as u64).collect(),
+                    width: 3,
+                    features: Features::Dense((0..rows * 3).map(|_| rng.normal()).collect()),
+                    targets: Targets::Classes((0..rows).map(|row| row as u32 % 2).collect()),
+                };
+                let parameters: Vec<f32> = (0..network.layout().len()).map(|_| 0.5 * rng.normal()).collect();
+                let mut gradient = vec![f32::NAN; parameters.len()];
+                network.gradient(&parameters, &batch, 1.0, &mut gradient, &mut NoHooks).unwrap();
+                for (place, slope) in gradient.iter().enumerate() {
+                    let mut loss_at = |step: f32| {
+                        let mut moved = parameters.clone();
+                        moved[place] += step;
+                        network.evaluate(&moved, &batch).unwrap().loss
+                    };
+                    let difference = (loss_at(0.01) - loss_at(-0.01)) / 0.02;
+                    let error = (difference - f64::from(*slope)).abs();
+                    assert!(
+                        error < 2e-3 * (1.0 + difference.abs()),
+                        "{name} of width {width}, {rows} rows: parameter {place} has slope {slope}, not {difference}"
+                    );
+                }
+            }
+        }
+    }
+}

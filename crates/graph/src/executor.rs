@@ -1,5 +1,5 @@
 //! Runs a plan for a batch. Slots and scratch memory are kept from step to step: once the largest batch was seen,
-//! nothing is allocated again (but for what a matrix product packs for itself).
+//! nothing is allocated again.
 //!
 //! A step takes its output's memory out of the slots, reads the others, and puts it back: the borrow checker sees that
 //! no kernel writes what it reads.
@@ -117,8 +117,11 @@ impl Executor {
         };
         let mut pass = Pass { batch, scale, seed, tally: Tally::default(), memory, hooks, team };
         let mut room = Room { slots, parameters, gradient, features, memories };
+        let (mut done, work) = (0.0, plan.steps.iter().map(|step| step.work as f64).sum::<f64>().max(1.0));
         for step in &plan.steps {
             room.run(step, &mut pass)?;
+            done += step.work as f64;
+            pass.hooks.progress(done / work)?;
             if let (Some(tensor), Place::Gradient(range)) = (step.announce, &step.output) {
                 match plan.factors.then(|| room.factors(step, batch)).flatten() {
                     Some((left, right)) => pass.hooks.gradient(Gradient::Factors { tensor, left, right })?,

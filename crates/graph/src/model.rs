@@ -84,6 +84,10 @@ impl Model for Network {
         self.training.steps.iter().any(|step| synchronized(&step.op))
     }
 
+    fn mixes_rows(&self) -> bool {
+        self.training.steps.iter().any(|step| matches!(step.op, Op::BatchNormalize(_)))
+    }
+
     /// What the operators of a training pass say.
     fn flops_per_row(&self) -> u64 {
         let flops = |step: &crate::plan::Step| {

@@ -122,7 +122,7 @@ impl Network {
         }
         let network = Network::assemble(input, &layers, task, options)?;
         network.check_outputs(outputs).map_err(|reason| {
-            layer::wrong(last, reason)
+            layer::misfit(last, &layers[last], reason)
                 .hint(format!("make the last layer \"dense auto\" or \"dense {outputs}\""))
         })?;
         Ok(network)
@@ -134,10 +134,11 @@ impl Network {
             return Ok(());
         }
         let asked = match self.task {
-            Task::Classification => format!("the data has {}", counted(outputs, "class", "classes")),
-            Task::Regression => format!("the data asks for {}", counted(outputs, "number", "numbers")),
+            Task::Classification => format!(" (the data has {})", counted(outputs, "class", "classes")),
+            Task::Regression => String::new(),
         };
-        Err(format!("the model answers with {}, but {asked}", counted(self.outputs, "number", "numbers")))
+        let expected = counted(outputs, "number", "numbers");
+        Err(format!("expected {expected}{asked}, got {}", self.outputs))
     }
 
     /// Puts layers of known size into a row.
@@ -152,14 +153,18 @@ impl Network {
         for (index, layer) in layers.iter().enumerate() {
             assembly.begin_layer(index);
             let (input, before) = (assembly.shape(value).clone(), assembly.graph.parameters.len());
-            value = layer.append(&mut assembly, value).map_err(|reason| layer::wrong(index, reason))?;
+            value =
+                layer.append(&mut assembly, value).map_err(|reason| layer::misfit(index, layer, reason))?;
             let own = &assembly.graph.parameters[before..];
             let parameters = own.iter().map(|own| own.shape.iter().product::<usize>()).sum();
             let output = assembly.shape(value).clone();
             summaries.push(Summary { text: layer.to_string(), input, output, parameters });
         }
-        let last = layers.len().saturating_sub(1);
-        Network::finish(assembly, value, summaries, task, options, &|reason| layer::wrong(last, reason))
+        let wrong = |reason: String| match layers.last() {
+            Some(layer) => layer::misfit(layers.len() - 1, layer, reason),
+            None => Error::job(reason),
+        };
+        Network::finish(assembly, value, summaries, task, options, &wrong)
     }
 
     /// Puts a loss behind the value that the layers end with; `wrong` names that end where it does not fit.
@@ -352,11 +357,11 @@ mod tests {
     #[test]
     fn a_wrong_number_of_answers_is_explained() {
         let error = build(&["dense 4", "dense 8"], 10, Task::Classification).unwrap_err();
-        let expected = "model.layers[1]: the model answers with 8 numbers, but the data has 10 classes";
+        let expected = "model.layers[1] \"dense 8\": expected 10 numbers (the data has 10 classes), got 8";
         assert_eq!(error.message, expected);
         assert!(error.hint.unwrap().contains("\"dense auto\" or \"dense 10\""));
         let error = build(&["dense 8"], 1, Task::Regression).unwrap_err();
-        assert!(error.message.ends_with("but the data asks for 1 number"));
+        assert!(error.message.ends_with("expected 1 number, got 8"));
         assert!(build(&[], 1, Task::Regression).unwrap_err().message.contains("at least one layer"));
     }
 

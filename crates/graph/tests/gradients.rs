@@ -33,7 +33,7 @@ impl Case {
 
 fn activation() -> impl Strategy<Value = Activation> {
     use Activation::*;
-    prop::sample::select(vec![None, Relu, Tanh, Sigmoid, LeakyRelu, Elu, Gelu])
+    prop::sample::select(vec![None, Relu, Tanh, Sigmoid, LeakyRelu, Elu, Gelu, GeluErf])
 }
 
 fn input_kind() -> impl Strategy<Value = InputKind> {

@@ -66,13 +66,15 @@ fn check_slopes(
         };
         let mut central = |step: f32| (loss_at(step) - loss_at(-step)) / (2.0 * f64::from(step));
         // Two steps together cancel what the slope's own curvature adds to each.
-        let difference = (4.0 * central(5e-3) - central(1e-2)) / 3.0;
+        let mut difference = |step: f32| (4.0 * central(step / 2.0) - central(step)) / 3.0;
         let own = gradient[tensor.range()].iter().zip(&direction);
         let expected: f64 = own.map(|(g, d)| f64::from(*g) * f64::from(*d / length)).sum();
         let size: f64 = gradient[tensor.range()].iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+        // Another number may become the largest of its window within a step; then a smaller step tells.
+        let differences: Vec<f64> = [1e-2, 3e-3, 1e-3].into_iter().map(&mut difference).collect();
         prop_assert!(
-            (difference - expected).abs() <= 1e-2 * (0.1 + size),
-            "{layers:?} {}: the loss changes by {difference}, the gradient says {expected}",
+            differences.iter().any(|difference| (difference - expected).abs() <= 1e-2 * (0.1 + size)),
+            "{layers:?} {}: the loss changes by {differences:?}, the gradient says {expected}",
             tensor.name
         );
     }
@@ -83,56 +85,76 @@ fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, rng_seed: RngSeed::Fixed(7), failure_persistence: None, ..Default::default() }
 }
 
-/// Layers over images; smooth activations, so that differences mean something.
-fn image_layers() -> Vec<Vec<String>> {
-    [
-        &["conv 4 3x3 tanh", "dense auto"][..],
-        &["conv 4 1x1", "dense auto"],
-        &["conv 4 3x2 stride 2 pad 1 gelu", "flatten", "dense auto"],
-        &["conv 4 2x2 dilation 2 pad 2 tanh", "dense auto"],
-        &["conv 4 3 pad 1", "conv 6 3 pad 1 groups 2 tanh", "dense auto"],
-        &["pool mean 2", "dense auto"],
-        &["conv 3 3 pad 1", "pool max 2", "dense auto"],
-        &["conv 3 3 pad 1", "pool max 3 stride 1 pad 1", "tanh", "dense auto"],
-        &["conv 3 3 pad 1 tanh", "pool global", "dense auto"],
-        &["conv 3 3 pad 1", "batchnorm", "tanh", "dense auto"],
-        &["conv 3 3 pad 1", "layernorm", "tanh", "dense auto"],
-        &["residual conv 2 3x3 pad 1 tanh | conv 2 3x3 pad 1", "dense auto"],
-        &["residual conv 4 3x3 pad 1 stride 2 tanh | conv 4 3x3 pad 1", "dense auto"],
-        &["conv 2 3 stride 2 pad 1 tanh", "upsample 2", "dense auto"],
-        &["concat conv 3 1x1 tanh | conv 2 3x3 pad 1 & gelu | pool mean 3 stride 1 pad 1", "dense auto"],
-        &["flatten", "dropout 0.3", "dense 5 elu", "dropout 0.5", "dense auto"],
-        &["dense 6 leaky-relu", "batchnorm", "dense auto"],
-        &["dense 6 sigmoid", "layernorm", "softmax", "dense auto"],
-    ]
-    .iter()
-    .map(|layers| texts(layers))
-    .collect()
+/// Sizes of layers that are drawn: filters and units, the sides of filters and windows, heads or groups.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    few: usize,
+    more: usize,
+    side: usize,
+    parts: usize,
 }
 
-fn sequence_layers() -> Vec<Vec<String>> {
-    [
-        &["embedding 4", "dense auto"][..],
-        &["embedding 4 positions", "layernorm", "dense auto"],
-        &["embedding 4", "transpose", "layernorm", "transpose", "dense auto"],
-        &["embedding 4", "lstm 3", "dense auto"],
-        &["lstm 3", "lstm 2", "last", "dense auto"],
-        &["embedding 4", "gru 3", "dense auto"],
-        &["gru 3", "rnn 2", "last", "dense auto"],
-        &["embedding 3", "rnn 4", "dense auto"],
-        &["embedding 6", "attention 2", "dense auto"],
-        &["embedding 6 positions", "attention 3 causal", "last", "dense auto"],
-        &[
-            "embedding 4 positions",
-            "residual layernorm | attention 2 causal",
-            "residual layernorm | dense 8 gelu | dense 4",
-            "layernorm",
-            "dense auto",
-        ],
-    ]
-    .iter()
-    .map(|layers| texts(layers))
-    .collect()
+fn sizes() -> impl Strategy<Value = Sizes> {
+    let drawn = || prop::sample::select(vec![1usize, 2, 3, 5]);
+    (drawn(), drawn(), drawn(), drawn()).prop_map(|(few, more, side, parts)| Sizes { few, more, side, parts })
+}
+
+const USUAL: Sizes = Sizes { few: 3, more: 4, side: 3, parts: 2 };
+
+/// Layers over images; smooth activations, so that differences mean something.
+fn image_layers(sizes: Sizes, channels: usize) -> Vec<Vec<String>> {
+    let Sizes { few, more, side, parts } = sizes;
+    let (pad, odd) = (side / 2, side | 1);
+    let (around, many) = (odd / 2, more * parts);
+    let all = format!(
+        "conv {more} {side}x{side} pad {pad} tanh; dense auto
+         conv {more} 1x1; dense auto
+         conv {more} {side}x2 stride 2 pad {side} gelu; flatten; dense auto
+         conv {more} 2x{side} dilation 2 pad {side} tanh; dense auto
+         conv {few} {side} pad {pad} gelu-erf; dense auto
+         conv {many} {side} pad {pad}; conv {many} {side} pad {side} groups {parts} tanh; dense auto
+         pool mean 2; dense auto
+         conv {few} {side} pad {pad}; pool max 2; dense auto
+         conv {few} {side} pad {pad} gelu-erf; pool max 2; dense auto
+         conv {few} {side} pad {pad}; pool max {side} stride 1 pad {pad}; tanh; dense auto
+         conv {few} {side} pad {pad}; pool mean {side} stride 2 pad {pad}; tanh; dense auto
+         conv {few} {side} pad {pad} tanh; pool global; dense auto
+         conv {few} {side} pad {pad}; batchnorm; tanh; dense auto
+         conv {few} {side} pad {pad}; layernorm; tanh; dense auto
+         residual conv {channels} {odd} pad {around} tanh | conv {channels} {odd} pad {around}; dense auto
+         residual conv {more} {odd} pad {around} stride 2 tanh | conv {more} {odd} pad {around}; dense auto
+         conv {few} {side} stride 2 pad {side} tanh; upsample {parts}; dense auto
+         concat conv {few} 1x1 tanh | conv {more} {odd} pad {around} & gelu | pool mean {odd} stride 1 pad {around}; dense auto
+         flatten; dropout 0.3; dense {more} elu; dropout 0.5; dense auto
+         dense {more} leaky-relu; batchnorm; dense auto
+         dense {many}; reshape {parts}x{more}; tanh; transpose; reshape {more}x{parts}x1; conv {few} 1x1 tanh; dense auto
+         dense {more} sigmoid; layernorm; softmax; dense auto"
+    );
+    lists(&all)
+}
+
+fn sequence_layers(sizes: Sizes) -> Vec<Vec<String>> {
+    let Sizes { few, more, side, parts } = sizes;
+    let wide = more * parts;
+    let all = format!(
+        "embedding {more}; dense auto
+         embedding {more} positions; layernorm; dense auto
+         embedding {more}; transpose; layernorm; transpose; dense auto
+         embedding {more}; lstm {few}; dense auto
+         lstm {few}; lstm {side}; last; dense auto
+         embedding {more}; gru {few}; dense auto
+         gru {few}; rnn {side}; last; dense auto
+         embedding {few}; rnn {more}; dense auto
+         embedding {wide}; attention {parts}; dense auto
+         embedding {wide} positions; attention {parts} causal; last; dense auto
+         embedding {wide} positions; residual layernorm | attention {parts} causal; residual layernorm | dense {side} gelu | dense {wide}; layernorm; dense auto"
+    );
+    lists(&all)
+}
+
+/// A list of layers per line.
+fn lists(text: &str) -> Vec<Vec<String>> {
+    text.lines().map(|line| line.split(';').map(|layer| layer.trim().to_string()).collect()).collect()
 }
 
 proptest! {
@@ -140,25 +162,26 @@ proptest! {
 
     #[test]
     fn gradients_over_images_are_slopes(
-        layers in prop::sample::select(image_layers()),
+        which: prop::sample::Index, sizes in sizes(), channels in prop::sample::select(vec![1usize, 2, 3, 5]),
         height in 4usize..8, width in 4usize..8, rows in 0usize..6, seed: u64,
     ) {
-        check_slopes(&layers, Input::Image([height, width, 2]), 3, rows, seed)?;
+        let all = image_layers(sizes, channels);
+        check_slopes(&all[which.index(all.len())], Input::Image([height, width, channels]), 3, rows, seed)?;
     }
 
     #[test]
     fn gradients_over_sequences_are_slopes(
-        layers in prop::sample::select(sequence_layers()),
+        which: prop::sample::Index, sizes in sizes(), vocabulary in prop::sample::select(vec![1usize, 2, 3, 5]),
         window in 1usize..7, rows in 0usize..5, seed: u64,
     ) {
-        let input = Input::Symbols { window, vocabulary: 5 };
-        check_slopes(&layers, input, 5, rows, seed)?;
+        let all = sequence_layers(sizes);
+        check_slopes(&all[which.index(all.len())], Input::Symbols { window, vocabulary }, vocabulary, rows, seed)?;
     }
 
     #[test]
     fn parts_add_up_to_the_whole(
-        images in prop::sample::select(image_layers()),
-        sequences in prop::sample::select(sequence_layers()),
+        images in prop::sample::select(image_layers(USUAL, 2)),
+        sequences in prop::sample::select(sequence_layers(USUAL)),
         sequence: bool, rows in 0usize..9, cut in 0.0..1.0f64, seed: u64,
     ) {
         let (layers, input, classes) = match sequence {
@@ -211,8 +234,10 @@ fn images_of_a_single_pixel_or_line_are_images() {
 fn the_same_threads_give_the_same_bits() {
     let text = Input::Symbols { window: 5, vocabulary: 5 };
     let image = Input::Image([6, 6, 2]);
-    let all = image_layers().into_iter().map(|layers| (layers, image, 3));
-    for (layers, input, classes) in all.chain(sequence_layers().into_iter().map(|layers| (layers, text, 5))) {
+    let all = image_layers(USUAL, 2).into_iter().map(|layers| (layers, image, 3));
+    for (layers, input, classes) in
+        all.chain(sequence_layers(USUAL).into_iter().map(|layers| (layers, text, 5)))
+    {
         let whole = random_batch(&mut Rng::keyed(1, "bits", &[]), input, 7, classes);
         let built = Network::build_for(&layers, input, classes, Task::Classification).unwrap();
         let mut parameters = vec![0.0; built.layout().len()];
@@ -240,7 +265,7 @@ fn images_without_pixels_and_windows_beyond_the_edge_are_refused() {
         assert!(complaint(&["conv 2 1x1", "dense auto"], sizes).contains("no columns to learn from"));
     }
     for layer in ["conv 2 2x2", "conv 2 3x1", "pool max 2", "pool mean 3"] {
-        assert!(complaint(&[layer, "dense auto"], [1, 1, 2]).starts_with("model.layers[0]"), "{layer}");
+        assert!(complaint(&[layer, "dense auto"], [1, 1, 2]).starts_with("model.layers[0] "), "{layer}");
     }
 }
 
@@ -348,47 +373,62 @@ fn a_shape_that_does_not_fit_names_layer_expected_and_got() {
     let cases = [
         (
             complaint(&["dense 8", "conv 4 3x3", "dense auto"], image),
-            "model.layers[1]: expected an image",
-            "got rows x 8",
+            "model.layers[1] \"conv 4 3x3\": expected an image (height x width x channels), got rows x 8",
         ),
         (
-            complaint(&["conv 4 7x7", "dense auto"], image),
-            "model.layers[0]: a window of 7x7",
-            "an image of 6x6",
+            complaint(&["conv 4 7x7 pad 1", "conv 4 7x5", "dense auto"], image),
+            "model.layers[1] \"conv 4 7x5\": expected an image of at least 7x5, got 2x2",
         ),
         (
             complaint(&["embedding 4", "dense auto"], image),
-            "model.layers[0]: expected symbols",
-            "got rows x 6 x 6 x 2",
+            "model.layers[0] \"embedding 4\": expected symbols (text), got rows x 6 x 6 x 2",
+        ),
+        (
+            complaint(&["embedding 4", "embedding 4", "dense auto"], text),
+            "model.layers[1] \"embedding 4\": expected the text itself, as the first layer, got rows x 4 x 4",
         ),
         (
             complaint(&["lstm 4", "dense auto"], image),
-            "model.layers[0]: expected a sequence",
-            "got rows x 6 x 6 x 2",
+            "model.layers[0] \"lstm 4\": expected a sequence (positions x numbers), got rows x 6 x 6 x 2",
         ),
         (
             complaint(&["embedding 5", "attention 2", "dense auto"], text),
-            "model.layers[1]: 5 numbers",
-            "2 heads",
+            "model.layers[1] \"attention 2\": expected a width that 2 heads can share, got 5",
         ),
         (
             complaint(&["residual dense 8", "dense auto"], Input::Flat(4)),
-            "model.layers[0]: what goes around is rows x 4",
-            "rows x 8",
+            "model.layers[0] \"residual dense 8\": expected rows x 4 of the layers inside, as what goes around them, \
+             got rows x 8",
+        ),
+        (
+            complaint(&["residual dense 8 | conv 2 3x3", "dense auto"], image),
+            "model.layers[0] \"residual dense 8 | conv 2 3x3\": \"conv 2 3x3\": expected an image (height x width x \
+             channels), got rows x 8",
         ),
         (
             complaint(&["conv 3 3x3"], image),
-            "model.layers[0]: expected one line of numbers",
-            "got rows x 4 x 4 x 3",
+            "model.layers[0] \"conv 3 3x3\": expected one line of numbers at the end, got rows x 4 x 4 x 3",
         ),
         (
             complaint(&["conv 4 3x3 groups 3", "dense auto"], image),
-            "model.layers[0]: 2 channels and 4 filters",
-            "3 groups",
+            "model.layers[0] \"conv 4 3x3 groups 3\": expected channels and filters that 3 groups can share, \
+             got 2 channels and 4 filters",
+        ),
+        (
+            complaint(&["pool max 2 pad 2", "dense auto"], image),
+            "model.layers[0] \"pool max 2x2 pad 2\": expected padding of at most half of the window of 2x2, got 2",
+        ),
+        (
+            complaint(&["reshape 5x5", "dense auto"], image),
+            "model.layers[0] \"reshape 5x5\": expected 25 numbers, got rows x 6 x 6 x 2",
+        ),
+        (
+            complaint(&["dense 7"], image),
+            "model.layers[0] \"dense 7\": expected 3 numbers (the data has 3 classes), got 7",
         ),
     ];
-    for (message, beginning, end) in cases {
-        assert!(message.starts_with(beginning) && message.contains(end), "{message}");
+    for (message, expected) in cases {
+        assert_eq!(message, expected);
     }
 }
 

@@ -170,7 +170,7 @@ fn a_mismatch_names_layer_expected_and_got() {
     let text = refusal(&file("lstm-ts.onnx"), Input::Symbols { window: 5, vocabulary: 40 });
     assert!(text.contains("`table.weight` has vectors for 11 symbols, but the data has 40"), "{text}");
     let text = refusal(&file("convolutions-ts.onnx"), Input::Image([8, 8, 1]));
-    assert!(text.contains("the model answers with 10 numbers, but the data has 3 classes"), "{text}");
+    assert!(text.contains("expected 3 numbers (the data has 3 classes), got 10"), "{text}");
 }
 
 /// A file with something changed.

@@ -25,7 +25,7 @@ enum Command {
     Train(TrainArgs),
     /// Add a worker to a job that runs
     Join(command::join::JoinArgs),
-    /// Train a job while its workers are killed, stopped, cut off and joined, and tell how it came through
+    /// Train a job under random faults, and tell how it came through
     Chaos(command::chaos::ChaosArgs),
     /// Go on with a run from its newest checkpoint
     Resume(command::resume::ResumeArgs),

@@ -1,7 +1,7 @@
 //! The three parts a process can play: launcher of local workers, one of those workers, or a rank of another launcher.
 
 use crate::invitation::Invitation;
-use crate::preflight;
+use crate::preflight::{self, Checked};
 use crate::recipe::Opened;
 use crate::results::Results;
 use crate::signals::Signals;
@@ -29,6 +29,8 @@ const REACH: Duration = Duration::from_secs(10);
 
 /// The variable by which the launcher tells its workers the run folder.
 const FOLDER: &str = "THALWEG_RUN_FOLDER";
+/// The variable by which it tells them what is trained, as it found when it looked.
+const MODEL: &str = "THALWEG_RUN_MODEL";
 /// The variable by which it tells them whether to go on from a checkpoint.
 const RESUMES: &str = "THALWEG_RUN_RESUMES";
 
@@ -38,9 +40,9 @@ pub fn as_launcher(trainer: &Trainer, job: &Job) -> Result<Finish> {
     if trainer.nodes.as_ref().is_some_and(|nodes| nodes.index > 0) {
         return as_further_host(trainer, job, &signals);
     }
-    let (mut results, data) = Results::open(trainer, job, &signals)?;
+    let (mut results, Checked { data, model }) = Results::open(trainer, job, &signals)?;
     drop(data);
-    let plan = plan(trainer, job, &results.folder.path, results.folder.resumes)?;
+    let plan = plan(trainer, job, &model, &results.folder.path, results.folder.resumes)?;
     let event = Event::Launched {
         name: trainer.name.clone(),
         workers: job.spec.engine.workers,
@@ -73,6 +75,11 @@ pub fn as_launcher(trainer: &Trainer, job: &Job) -> Result<Finish> {
     results.close(ended.map(code_of))
 }
 
+/// A digest as variables can hold it.
+fn hexadecimal(digest: &[u8]) -> Vec<u8> {
+    digest.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+}
+
 /// The secret of the workers of this launcher.
 fn token_of(plan: &Plan) -> String {
     let made =
@@ -87,6 +94,7 @@ pub fn ask(invitation: &Invitation) -> Result<(String, usize)> {
         rank: 0,
         world: 0,
         job: [0; 32],
+        model: Vec::new(),
         token: invitation.token.clone().into_bytes(),
         host: linux::host_name(),
         anywhere: true,
@@ -112,6 +120,7 @@ pub fn as_newcomer(mut trainer: Trainer, job: &Job, invitation: &Invitation, num
     let assignment =
         Assignment { job: &job.spec, recipe: &trainer.recipe, folder: Path::new("."), resume: false };
     let prepared = Prepared::alone(&assignment)?;
+    let terms = Terms { model: hexadecimal(prepared.model()), ..terms };
     let quiet = trainer.quiet;
     let console = Mutex::new(Plain::stderr(quiet, None));
     let surroundings = Surroundings {
@@ -135,9 +144,9 @@ pub fn as_newcomer(mut trainer: Trainer, job: &Job, invitation: &Invitation, num
 
 /// The launcher of another host than the first: it shows what its own workers complain about and writes nothing.
 fn as_further_host(trainer: &Trainer, job: &Job, signals: &Signals) -> Result<Finish> {
-    preflight::check(&job.spec, &trainer.recipe, None)?;
+    let Checked { model, .. } = preflight::check(&job.spec, &trainer.recipe, None)?;
     let mut console = Plain::stderr(trainer.quiet, None);
-    let plan = plan(trainer, job, Path::new("."), false)?;
+    let plan = plan(trainer, job, &model, Path::new("."), false)?;
     let ended = local::launch(&plan, &signals.pass_on(), None, &mut |record| quietly(&mut console, record));
     Ok(Finish { report: None, code: code_of(ended.map_err(after_start)?) })
 }
@@ -178,7 +187,8 @@ pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
     let place = &with_port(place, job);
     // Every rank looks at its data before it joins, so that nobody waits for somebody who is still reading.
     if place.rank != 0 {
-        let data = preflight::check(&job.spec, &trainer.recipe, None)?;
+        let Checked { data, model } = preflight::check(&job.spec, &trainer.recipe, None)?;
+        let terms = Terms { model: hexadecimal(&model), ..terms };
         let console = Mutex::new(Plain::stderr(trainer.quiet, None));
         let surroundings = Surroundings {
             signals: Some(signals.pass_on()),
@@ -196,7 +206,8 @@ pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
         let outcome = session::run(place, &terms, surroundings, program);
         return Ok(Finish { report: None, code: code_of_outcome(outcome.map_err(after_start)?, &signals) });
     }
-    let (results, data) = Results::open(trainer, job, &signals)?;
+    let (results, Checked { data, model }) = Results::open(trainer, job, &signals)?;
+    let terms = Terms { model: hexadecimal(&model), ..terms };
     let (folder, resume) = (results.folder.path.clone(), results.folder.resumes);
     let results = Arc::new(Mutex::new(Some(results)));
     let (told, left) = (Arc::clone(&results), Arc::clone(&results));
@@ -251,7 +262,7 @@ fn after_start(mut error: Error) -> Error {
     error
 }
 
-fn plan(trainer: &Trainer, job: &Job, folder: &Path, resumes: bool) -> Result<Plan> {
+fn plan(trainer: &Trainer, job: &Job, model: &[u8], folder: &Path, resumes: bool) -> Result<Plan> {
     let world = job.spec.ranks();
     let (ranks, master) = match &trainer.nodes {
         Some(nodes) => (share(world, nodes.index, nodes.count), Some((nodes.host.clone(), nodes.port))),
@@ -264,7 +275,9 @@ fn plan(trainer: &Trainer, job: &Job, folder: &Path, resumes: bool) -> Result<Pl
         ))
         .hint("raise --workers: it counts all hosts"));
     }
-    let mut variables = vec![(FOLDER.to_string(), folder.as_os_str().to_owned())];
+    let model = String::from_utf8_lossy(&hexadecimal(model)).into_owned();
+    let mut variables =
+        vec![(FOLDER.to_string(), folder.as_os_str().to_owned()), (MODEL.to_string(), model.into())];
     if resumes {
         variables.push((RESUMES.into(), "1".into()));
     }
@@ -306,6 +319,7 @@ fn terms(job: &Job, local: bool) -> Terms {
     Terms {
         job: job.spec.hash(),
         text: job.spec.to_toml(),
+        model: std::env::var_os(MODEL).unwrap_or_default().into_encoded_bytes(),
         elastic: is_elastic(job),
         limits: Limits {
             least: job.spec.fault.min_workers,

@@ -12,10 +12,18 @@ use thalweg_data::Data;
 use thalweg_graph::Optimizer;
 use thalweg_train::Recipe;
 use thalweg_train::hooks::check_parts;
-use thalweg_train::prepare::{check_data, check_optimizer, digest};
+use thalweg_train::prepare::{check_data, check_optimizer, digest, fingerprint};
+
+/// What was found in order.
+pub struct Checked {
+    /// The data, opened.
+    pub data: Data,
+    /// What is trained, as ranks compare it when they meet.
+    pub model: Vec<u8>,
+}
 
 /// Opens the data, builds the model and looks at the checkpoint, as every rank will.
-pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Result<Data> {
+pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Result<Checked> {
     let data = recipe.data(job).map_err(nothing_started)?;
     let rows = data.training.len();
     if (job.engine.workers as u64) > rows {
@@ -32,7 +40,8 @@ pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Resul
     if let Some(folder) = resume {
         check_checkpoint(job, &digest(&data)?, model.layout(), folder)?;
     }
-    Ok(data)
+    let model = fingerprint(model.as_ref(), recipe.onnx(&data.schema)?.as_deref());
+    Ok(Checked { data, model })
 }
 
 /// Whether this build has the transport that the job asks for, and ranks that another launcher started if it needs them.

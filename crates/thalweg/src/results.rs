@@ -1,7 +1,7 @@
 //! What a run leaves behind and shows on the way: its folder, its views and, whatever happens, its report.
 
 use crate::folder::RunFolder;
-use crate::preflight;
+use crate::preflight::{self, Checked};
 use crate::signals::Signals;
 use crate::trainer::{Finish, Trainer};
 use crate::view::{Jsonl, Left, ReportView, TensorBoard, Views, report, summary};
@@ -13,7 +13,6 @@ use thalweg_cluster::session::unix_time;
 use thalweg_core::event::{Event, Level, Outcome, Record};
 use thalweg_core::spec::Job;
 use thalweg_core::{Error, Kind, Result};
-use thalweg_data::Data;
 
 /// The folder of a run and the views on its events.
 pub struct Results {
@@ -26,26 +25,26 @@ pub struct Results {
 }
 
 impl Results {
-    /// Checks all that can be checked, claims the folder and opens the views on it. The data that was opened for the
-    /// check comes along, for those who need it.
-    pub fn open(trainer: &Trainer, job: &Job, signals: &Signals) -> Result<(Results, Data)> {
+    /// Checks all that can be checked, claims the folder and opens the views on it. What was found comes along, for those who
+    /// need it.
+    pub fn open(trainer: &Trainer, job: &Job, signals: &Signals) -> Result<(Results, Checked)> {
         let started = Instant::now();
         let folder = RunFolder::claim(&trainer.name, &trainer.folder)?;
         let unused = folder.traces();
         signals.before_leaving(move || unused.remove());
         let opened = preflight::check(&job.spec, &trainer.recipe, folder.resumes.then_some(&folder.path))
-            .and_then(|data| {
+            .and_then(|checked| {
                 folder.clear()?;
                 folder.keep_job(&job.spec.to_toml())?;
-                Ok((open_views(trainer, job, &folder)?, data))
+                Ok((open_views(trainer, job, &folder)?, checked))
             });
         if opened.is_err() {
             folder.traces().remove();
         }
-        let (views, data) = opened?;
+        let (views, checked) = opened?;
         let summary = trainer.summary && !trainer.quiet;
         let again = trainer.again.clone();
-        Ok((Results { folder, views, summary, again, started }, data))
+        Ok((Results { folder, views, summary, again, started }, checked))
     }
 
     /// Something happened.

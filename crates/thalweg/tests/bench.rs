@@ -21,6 +21,10 @@ fn training_is_measured_in_real_workers() {
         assert_eq!(number("exchange_share") > 0.0, workers == "2");
         assert!(number("peak_rss_bytes") > 1e6);
     }
+    let flags = ["--workers", "2", "--seconds", "0.3", "--reproducible", "--json"];
+    let ended = site.succeed(&[&["bench", "train", "--work", "mlp-b64"][..], &flags].concat());
+    let measured: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert!(measured["reproducible"] == true && measured["cost"].as_f64() > Some(0.1), "{measured}");
     let ended = site.succeed(&["bench", "train", "--work", "lstm", "--seconds", "0.5"]);
     assert!(ended.stdout.starts_with("lstm, 1 worker of 1 thread: "), "{}", ended.stdout);
     site.run(&["bench", "train", "--seconds", "0"]).assert_error(2, &["--seconds 0"]);

@@ -74,6 +74,26 @@ fn any_worker_may_be_killed() {
     }
 }
 
+/// With `train.reproducible` a run that lost a worker on its way ends with the bits of one that never had others.
+#[test]
+fn a_reproducible_run_ends_with_the_same_file_whoever_was_lost() {
+    let on = ["--set", "train.reproducible=true", "--set", "train.epochs=12"];
+    let file = |site: &Site, run: &str| std::fs::read(site.path(run).join("model.safetensors")).unwrap();
+    let whole = Site::new();
+    let arguments = [&LONG[..1], &["--out", "alone", "--workers", "1"], &LONG[3..], &on[..]].concat();
+    whole.succeed(&arguments);
+    for transport in ["strategy.exchange.transport=auto", "strategy.exchange.transport=tcp"] {
+        let site = Site::new();
+        let job = start(&site, 3, &[&on[..], &["--set", transport]].concat());
+        site.signal_worker(1, Signal::SIGKILL);
+        let ended = job.end(PATIENCE);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert_eq!(worlds(&site.report("run")), [3, 2], "{transport}");
+        assert!(file(&site, "run") == file(&whole, "alone"), "{transport}: another file");
+        assert_eq!(site.report("run")["epochs"], whole.report("alone")["epochs"], "{transport}");
+    }
+}
+
 #[test]
 fn two_may_be_killed_at_once() {
     for ranks in [[0, 1], [1, 2], [0, 2]] {
@@ -201,4 +221,34 @@ fn fifty_faults_lose_no_row() {
     assert!(outcome["median_detect_s"].as_f64().unwrap() < 2.0, "{outcome}");
     assert!(outcome["median_recover_s"].as_f64().unwrap() < 10.0, "{outcome}");
     site.assert_empty();
+}
+
+#[test]
+fn one_worker_then_four_then_two_take_the_same_steps_to_the_last_bit() {
+    let site = Site::new();
+    let job = ["--set", "train.reproducible=true", "--set", "train.epochs=50"];
+    site.succeed(&[&["train", "--out", "fixed", "--quiet", "--workers", "3"], &job[..]].concat());
+    let paced = ["--set", "engine.pace=10ms"];
+    let grown = site.start(&[&["train", "--out", "grown", "--workers", "1"], &job[..], &paced[..]].concat());
+    site.await_step("grown", 1);
+    let newcomers: Vec<Process> = (0..3).map(|_| site.start(&["join", "grown"])).collect();
+    let with = |members: Value| {
+        harness::await_some(PATIENCE, &format!("no group of {members}"), || {
+            let mut events = site.events("grown").into_iter().filter(|event| event["event"] == "regrouped");
+            events.any(|event| event["members"] == members).then_some(())
+        });
+    };
+    with(serde_json::json!([0, 1, 2, 3]));
+    let mut leaving = newcomers.into_iter();
+    for newcomer in leaving.by_ref().take(2) {
+        newcomer.signal(Signal::SIGTERM);
+        assert_eq!(newcomer.end(PATIENCE).code, Some(0));
+    }
+    let (grown, stayed) = (grown.end(PATIENCE), leaving.next().unwrap().end(PATIENCE));
+    assert_eq!((grown.code, stayed.code), (Some(0), Some(0)), "{} {}", grown.stderr, stayed.stderr);
+    let report = site.report("grown");
+    assert_eq!(report["failures"].as_array().unwrap().len(), 0, "{}", report["failures"]);
+    assert_eq!(worlds(&report).last(), Some(&2));
+    let model = |run: &str| std::fs::read(site.path(run).join("model.safetensors")).unwrap();
+    assert!(model("grown") == model("fixed"), "the models differ");
 }

@@ -99,6 +99,29 @@ fn a_rank_with_other_values_in_its_data_is_refused_by_name() {
 }
 
 #[test]
+fn a_rank_with_another_model_is_turned_away_when_it_comes() {
+    let site = Site::new();
+    let rows = |more: &str| {
+        (0..60).map(|row| format!("{row},{}{more},{}\n", row * 7 % 11, row % 2)).collect::<String>()
+    };
+    site.write("rows.csv", "a,b,label\n".to_string() + &rows(""));
+    std::fs::create_dir(site.path("elsewhere")).unwrap();
+    site.write("elsewhere/rows.csv", "a,b,c,label\n".to_string() + &rows(",3"));
+    let port = free_port();
+    let job = ["train", "--out", "run", "--set", "data.source=rows.csv", "--set", "fault.join_deadline=5s"];
+    let ranks = (0..2).map(|rank| {
+        let mut command = site.rank(rank, 2, port, &job);
+        if rank == 1 {
+            command.current_dir(site.path("elsewhere"));
+        }
+        Process::start(command)
+    });
+    for rank in ranks.collect::<Vec<_>>() {
+        rank.end(PATIENCE).assert_error(4, &["rank 1 has another model than rank 0"]);
+    }
+}
+
+#[test]
 fn two_shells_give_the_same_model_as_two_workers() {
     let site = Site::new();
     let short = ["train", "--quiet", "--set", "train.max_steps=60"];

@@ -62,6 +62,26 @@ fn sources_without_usable_rows() {
 }
 
 #[test]
+fn labels_of_the_validation_that_training_never_saw() {
+    let site = Site::new();
+    site.write("rows.csv", GOOD);
+    site.write("held.csv", "a,b,label\n1,2,yes\n2,3,maybe\n");
+    let parts = ["held.csv line 3", "`maybe` is not known to the model"];
+    // Rows are read by the ranks: the one that meets it says so, and the job has failed.
+    let sets = ["--set", "data.source=rows.csv", "--set", "data.validation=held.csv", "--workers", "1"];
+    site.run(&[&["train"], &sets[..]].concat()).assert_error(3, &parts);
+    std::fs::create_dir(site.path("images")).unwrap();
+    let images = |count: u32| [[0, 0, 8, 3], count.to_be_bytes(), [0, 0, 0, 2], [0, 0, 0, 2]].concat();
+    let labels = |labels: &[u8]| [&[0, 0, 8, 1], &(labels.len() as u32).to_be_bytes()[..], labels].concat();
+    for (part, classes) in [("train", [0u8, 1, 1, 0]), ("t10k", [1, 0, 7, 1])] {
+        site.write(&format!("images/{part}-images-idx3-ubyte"), [images(4), vec![9; 16]].concat());
+        site.write(&format!("images/{part}-labels-idx1-ubyte"), labels(&classes));
+    }
+    let parts = ["t10k-labels-idx1-ubyte row 3", "the label 7 is not one of the classes 0, 1"];
+    assert_source_refused(&site, "images", &[], &parts);
+}
+
+#[test]
 fn a_source_that_may_not_be_read() {
     if nix::unistd::Uid::effective().is_root() {
         return skip("the administrator may read every file");
@@ -89,7 +109,8 @@ fn sources_that_do_not_fit_the_job() {
     let crowd = ["--workers", "9"];
     assert_source_refused(&site, "rows.csv", &crowd, &["9 workers for 4 training rows", "--workers 4"]);
     let eight = r#"model.layers=["dense 8"]"#;
-    let parts = ["model.layers[0]", "8 numbers", "10 classes", "dense auto"];
+    let parts =
+        ["model.layers[0] \"dense 8\"", "expected 10 numbers (the data has 10 classes), got 8", "dense auto"];
     assert_source_refused(&site, "builtin:digits", &["--set", eight], &parts);
     let target = ["--set", "train.target.accuracy=0.9"];
     site.write("numbers.csv", "a,y\n1,1.5\n2,2.5\n3,3.5\n4,4.75\n");

@@ -51,6 +51,35 @@ fn bytes_through_memory_are_those_of_theory() {
     }
 }
 
+/// The same on tcp around a ring, in buckets that leave during back-propagation: headers, riders, the start and the end
+/// of the job are within two hundredths.
+#[test]
+fn bytes_in_buckets_are_those_of_theory() {
+    let site = Site::new();
+    let sets = [
+        "model.layers=['dense 512 relu', 'dense 256 relu', 'dense auto']",
+        "strategy.exchange.transport=tcp",
+        "strategy.exchange.algorithm=ring",
+        "strategy.exchange.bucket=64KiB",
+    ];
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    site.succeed(&[&["train", "--workers", "4", "--out", "run"][..], &sets, &STEPS].concat());
+    let report = site.report("run");
+    let parameters = 64 * 512 + 512 + 512 * 256 + 256 + 256 * 10 + 10;
+    let theory = 2.0 * 3.0 / 4.0 * 4.0 * f64::from(parameters);
+    for rank in report["ranks"].as_array().unwrap() {
+        let per_step = rank["bytes_sent"].as_f64().unwrap() / 100.0;
+        assert!(per_step > theory && per_step < 1.02 * theory, "{per_step} of {theory}");
+    }
+    let buckets = report["buckets"].as_array().unwrap();
+    let field = |key: &str| buckets.iter().map(|bucket| bucket[key].as_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!(field("first"), ["layers.2.bias", "layers.1.weight", "layers.0.bias", "layers.0.weight"]);
+    assert_eq!(field("algorithm"), ["ring"; 4]);
+    let sum: u64 = buckets.iter().map(|bucket| bucket["bytes"].as_u64().unwrap()).sum();
+    assert!(sum > 4 * parameters as u64, "riders leave with the last one");
+    site.assert_empty();
+}
+
 #[test]
 fn a_group_on_two_hosts_mixes_memory_and_network() {
     let site = Site::new();

@@ -17,17 +17,16 @@ fn start_busy(site: &Site, workers: usize, more: &[&str]) -> Process {
 fn assert_aftermath(site: &Site, ended: &Ended, rank: usize, cause: &str) {
     let others: Vec<String> =
         ranks_named(ended.error()).into_iter().filter(|n| *n != rank).map(|n| n.to_string()).collect();
-    ended.assert_error(
-        3,
-        &[&format!("error: rank {rank} on "), cause, "waited for it in all-reduce of gradients"],
-    );
+    ended.assert_error(3, &[&format!("error: rank {rank} on "), cause, "waited for it in all-"]);
     assert!(!others.is_empty(), "nobody waited: {}", ended.error());
     site.assert_empty();
     let report = site.report("run");
     assert_eq!(report["outcome"], "failed");
     let failure = &report["failures"][0];
     assert_eq!(failure["rank"], rank);
-    assert_eq!(failure["operation"], "all-reduce of gradients");
+    // Now and then a signal strikes at the end of an epoch.
+    let operations = ["all-reduce of gradients", "all-gather of validation"];
+    assert!(operations.contains(&failure["operation"].as_str().unwrap()), "{failure}");
     assert!(failure["cause"].as_str().unwrap().contains(cause), "{failure}");
     assert!(failure["step"].as_u64().unwrap() >= 1, "{failure}");
     assert!(!site.path("run/model.safetensors").exists());

@@ -109,6 +109,52 @@ fn a_table_is_scaled_and_shared_the_same_in_every_world() {
     }
 }
 
+#[test]
+fn a_reproducible_job_writes_the_same_file_in_every_world() {
+    let site = Site::new();
+    let job = ["--set", "train.reproducible=true", "--set", "train.max_steps=60"];
+    let alone = train(&site, "single", &[&job[..], &["--strategy", "single"]].concat());
+    for (workers, transport) in [("1", "auto"), ("2", "shm"), ("3", "auto"), ("3", "tcp"), ("5", "tcp")] {
+        let carrier = format!("strategy.exchange.transport={transport}");
+        let run = format!("{workers}-{transport}");
+        let model = train(&site, &run, &[&job[..], &["--workers", workers, "--set", &carrier]].concat());
+        assert!(model == alone, "{workers} workers over {transport}: another file");
+        assert_eq!(site.report(&run)["final"], site.report("single")["final"], "{run}");
+        assert_eq!(site.report(&run)["epochs"], site.report("single")["epochs"], "{run}");
+    }
+    // Cut in two, and gone on with by others.
+    train(
+        &site,
+        "cut",
+        &["--set", "train.reproducible=true", "--set", "train.max_steps=25", "--workers", "3"],
+    );
+    let end = train(&site, "cut", &[&job[..], &["--workers", "2", "--resume"]].concat());
+    assert!(end == alone, "resumed in another world: another file");
+}
+
+#[test]
+fn shares_by_speed_suit_uneven_workers_and_the_report_tells_their_times() {
+    let site = Site::new();
+    let uneven = ["--workers", "4", "--set", "engine.slow={2=3.0}", "--set", "engine.pace=30ms"];
+    let rate = |split: &str| {
+        let split_by = format!("strategy.split={split}");
+        train(&site, split, &[&uneven[..], &["--set", "train.max_steps=100", "--set", &split_by]].concat());
+        site.report(split)["samples_per_s"].as_f64().unwrap()
+    };
+    let (even, speed) = (rate("even"), rate("speed"));
+    // In virtual time it is more than twice as much; this machine may have other things to do.
+    assert!(speed >= 1.2 * even, "{speed} rows/s with shares by speed, {even} with even ones");
+    let apart = distance(&site, "even", "speed");
+    assert!(apart <= 1e-4, "the same steps but for rounding: {apart:e}");
+    let of = |split: &str, rank: usize, key: &str| site.report(split)["ranks"][rank][key].clone();
+    // But for the short steps at the ends of epochs.
+    assert!(of("even", 2, "rows").as_u64().unwrap().abs_diff(of("even", 1, "rows").as_u64().unwrap()) <= 10);
+    let median = |split: &str, rank: usize| of(split, rank, "step_ms")["median"].as_f64().unwrap();
+    assert!(median("even", 2) > 2.0 * median("even", 1));
+    let rows = |rank: usize| of("speed", rank, "rows").as_f64().unwrap();
+    assert!(rows(2) < 0.7 * rows(1) && rows(2) > 0.0, "{} {}", rows(2), rows(1));
+}
+
 /// MNIST beside the workspace, if it is there.
 fn mnist() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mnist");

@@ -7,6 +7,15 @@
 use thalweg_core::{Result, Tally};
 use thalweg_data::share;
 
+/// Which part of a step is computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Turn<'a> {
+    /// One that others follow.
+    Early,
+    /// The last one: with the sum of those before it, which is empty if there are none, it is the step's gradient.
+    Last(&'a [f32]),
+}
+
 /// Adds up parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Accumulator {
@@ -26,13 +35,15 @@ impl Accumulator {
         &mut self,
         rows: &[u64],
         gradient: &mut [f32],
-        mut compute: impl FnMut(&[u64], &mut [f32]) -> Result<Tally>,
+        mut compute: impl FnMut(&[u64], &mut [f32], Turn<'_>) -> Result<Tally>,
     ) -> Result<Tally> {
         let parts = self.parts.min(rows.len()).max(1);
-        let mut tally = compute(&rows[share(rows.len(), 0, parts)], gradient)?;
+        let first = if parts == 1 { Turn::Last(&[]) } else { Turn::Early };
+        let mut tally = compute(&rows[share(rows.len(), 0, parts)], gradient, first)?;
         for index in 1..parts {
             self.part.resize(gradient.len(), 0.0);
-            tally.add(&compute(&rows[share(rows.len(), index, parts)], &mut self.part)?);
+            let turn = if index + 1 == parts { Turn::Last(gradient) } else { Turn::Early };
+            tally.add(&compute(&rows[share(rows.len(), index, parts)], &mut self.part, turn)?);
             for (sum, part) in gradient.iter_mut().zip(&self.part) {
                 *sum += part;
             }
@@ -47,12 +58,19 @@ mod tests {
 
     /// Every row's gradient is its number; the buffer is overwritten, as models do.
     fn run(parts: usize, rows: &[u64]) -> (f32, u64, Vec<usize>) {
-        let (mut gradient, mut sizes) = ([f32::NAN], Vec::new());
-        let tally = Accumulator::new(parts).gradient(rows, &mut gradient, |rows, gradient| {
+        let (mut gradient, mut sizes, mut last) = ([f32::NAN], Vec::new(), None);
+        let tally = Accumulator::new(parts).gradient(rows, &mut gradient, |rows, gradient, turn| {
             sizes.push(rows.len());
+            last = match turn {
+                Turn::Early => None,
+                Turn::Last(earlier) => {
+                    Some(earlier.first().copied().unwrap_or(0.0) + rows.iter().sum::<u64>() as f32)
+                }
+            };
             gradient[0] = rows.iter().sum::<u64>() as f32;
             Ok(Tally { rows: rows.len() as u64, ..Tally::default() })
         });
+        assert_eq!(last, Some(gradient[0]), "the last part knows the sum of the others");
         (gradient[0], tally.unwrap().rows, sizes)
     }
 

@@ -21,15 +21,16 @@ fn strange(values: &[f32]) -> Option<usize> {
     values.iter().position(|value| !value.is_finite())
 }
 
-/// Checks a rank's own loss and gradient.
+/// Checks a rank's own loss and the part of its gradient that begins at the element `first`.
 pub(crate) fn check_gradient(
     rank: usize,
     step: u64,
     loss: f64,
     gradient: &[f32],
+    first: usize,
     layout: &Layout,
 ) -> Result<()> {
-    check(rank, step, "back-propagation", "the gradient", "the loss", loss, gradient, layout)
+    check(rank, step, "back-propagation", "the gradient", "the loss", loss, gradient, first, layout)
 }
 
 /// Checks a share of the sums over all ranks, which begins at the element `first`.
@@ -47,7 +48,7 @@ pub(crate) fn check_share(
 
 /// Checks the loss, summed over all ranks.
 pub(crate) fn check_loss(rank: usize, step: u64, loss: f64, layout: &Layout) -> Result<()> {
-    check(rank, step, SUMMING, "the summed gradient", "the summed loss", loss, &[], layout)
+    check(rank, step, SUMMING, "the summed gradient", "the summed loss", loss, &[], 0, layout)
 }
 
 /// The operation in which sums come about.
@@ -61,7 +62,7 @@ pub(crate) fn check_model(
     parameters: &[f32],
     layout: &Layout,
 ) -> Result<()> {
-    check(rank, step, "update", "the parameter", "the validation loss", loss, parameters, layout)
+    check(rank, step, "update", "the parameter", "the validation loss", loss, parameters, 0, layout)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the words differ, the check does not")]
@@ -73,10 +74,11 @@ fn check(
     of_loss: &str,
     loss: f64,
     values: &[f32],
+    first: usize,
     layout: &Layout,
 ) -> Result<()> {
     let what = if let Some(place) = strange(values) {
-        let tensor = layout.at(place).map_or("?", |tensor| tensor.name.as_str());
+        let tensor = layout.at(first + place).map_or("?", |tensor| tensor.name.as_str());
         format!("{of_values} of `{tensor}` is {}", values[place]).replace("parameter of", "parameter")
     } else if !loss.is_finite() {
         format!("{of_loss} is {loss}")
@@ -121,9 +123,11 @@ mod tests {
         let mut layout = Layout::default();
         layout.push("a", &[2], Role::Trainable, Density::Dense);
         layout.push("b", &[2], Role::Trainable, Density::Dense);
-        assert!(check_gradient(0, 3, 1.0, &[f32::MAX, -f32::MAX, 0.0, f32::MIN_POSITIVE], &layout).is_ok());
+        assert!(
+            check_gradient(0, 3, 1.0, &[f32::MAX, -f32::MAX, 0.0, f32::MIN_POSITIVE], 0, &layout).is_ok()
+        );
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN] {
-            let error = check_gradient(1, 3, 1.0, &[0.0, 0.0, 0.0, bad], &layout).unwrap_err();
+            let error = check_gradient(1, 3, 1.0, &[0.0, 0.0, bad], 1, &layout).unwrap_err();
             assert!(error.message.starts_with("rank 1: the gradient of `b` is "), "{error}");
             assert!(error.message.ends_with("at step 3"), "{error}");
         }

@@ -87,7 +87,7 @@ impl Worker<'_> {
             schema: self.parts.data.schema.clone(),
             layers: self.parts.layers.clone(),
             onnx: self.parts.onnx.clone(),
-            job: self.job.to_toml(),
+            job: self.job.recipe(),
             step: self.next,
             tensors: unflatten(self.parts.model.layout(), parameters),
         }

@@ -5,14 +5,20 @@
 
 mod accumulate;
 pub mod audit;
+mod buckets;
 pub mod centralized;
 pub mod decentralized;
 mod epoch;
 mod finite;
 mod gossip;
+mod hidden;
 pub mod hooks;
 mod keepsake;
+mod leaves;
 pub mod modelfile;
+mod overlap;
+mod pace;
+mod pass;
 pub mod prepare;
 mod progress;
 mod push_pull;
@@ -20,7 +26,10 @@ mod regroup;
 pub mod rider;
 mod scribe;
 mod shared;
+mod speed;
+mod split;
 pub mod strategy;
+mod tune;
 pub mod validate;
 pub mod worker;
 

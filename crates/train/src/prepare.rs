@@ -51,6 +51,11 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// What is trained, as ranks compare it when they meet.
+    pub fn model(&self) -> &[u8] {
+        &self.start.model_digest
+    }
+
     /// Reads and builds everything without the others, who are at work: so that they need not wait for it.
     pub fn alone(assignment: &Assignment<'_>) -> Result<Prepared> {
         let mut data = assignment.recipe.data(assignment.job)?;
@@ -126,7 +131,7 @@ fn go(worker: &mut Worker<'_>) -> Result<Outcome> {
 }
 
 /// A digest of what is trained. Tensors alone do not tell what a file computes with them.
-fn fingerprint(model: &dyn Model, onnx: Option<&[u8]>) -> Vec<u8> {
+pub fn fingerprint(model: &dyn Model, onnx: Option<&[u8]>) -> Vec<u8> {
     let mut digest = Sha256::new_with_prefix(model.layout().hash());
     onnx.into_iter().for_each(|bytes| digest.update(bytes));
     digest.finalize().to_vec()

@@ -5,6 +5,7 @@ use crate::worker::Step;
 use std::time::Duration;
 use thalweg_cluster::Rank;
 use thalweg_core::event::Event;
+use thalweg_core::times::Spread;
 
 /// The least time between two progress events.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -42,7 +43,8 @@ impl Progress {
 
     /// The event, at the end of `step`.
     pub(crate) fn event(&self, rank: &Rank, step: &Step, steps_per_epoch: u64, now: Duration) -> Event {
-        let (slowest, milliseconds) = self.sums.slowest();
+        let (slowest, _) = self.sums.slowest();
+        let spread = Spread::of(self.sums.compute_ms.iter().map(|sum| sum / self.steps.max(1) as f32));
         Event::Step {
             epoch: step.epoch,
             step: step.number,
@@ -50,7 +52,9 @@ impl Progress {
             loss: self.sums.loss / self.rows.max(1) as f64,
             samples_per_s: self.rows as f64 / (now - self.since).as_secs_f64().max(1e-9),
             slowest: rank.number_at(slowest),
-            slowest_ms: f64::from(milliseconds) / self.steps.max(1) as f64,
+            slowest_ms: spread.max,
+            median_ms: spread.median,
+            fastest_ms: spread.min,
         }
     }
 }

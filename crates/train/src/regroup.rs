@@ -90,10 +90,10 @@ impl Worker<'_> {
             self.brief(source)?;
         }
         self.is_told = true;
-        let algorithm = self.settle_in()?;
+        self.settle_in()?;
         self.recent = Progress::since(self.rank.now());
         if self.rank.generation() == 1 {
-            self.announce(algorithm);
+            self.announce();
         } else {
             let Change { lost, joined, left, .. } = std::mem::take(&mut self.untold);
             if self.rank.index() == 0 {

@@ -11,9 +11,11 @@
 use crate::finite;
 use crate::worker::{Parts, Worker};
 use std::ops::Range;
-use thalweg_cluster::{Commons, Rank};
+use std::time::Duration;
+use thalweg_cluster::{Brackets, Commons, Rank, Slots};
 use thalweg_core::event::{Event, Level};
 use thalweg_core::model::Role;
+use thalweg_core::spec::bucket::Bucket;
 use thalweg_core::spec::strategy::{Algorithm, Carrier, Exchange};
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
 use thalweg_graph::optimizer::Correction;
@@ -33,23 +35,25 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Takes the memory, if the job may be done in it and all ranks have it: gradients of `length` elements, what rides
-    /// along included.
+    /// Takes the memory, if the job may be done in it and all ranks have it: slots for gradients and what rides along.
     pub(crate) fn open(
         rank: &mut Rank,
         job: &JobSpec,
         parts: &Parts,
         correction: &Correction,
-        length: usize,
+        slots: Slots,
         step: u64,
     ) -> Result<Option<Shared>> {
         let exchange = &job.exchange;
-        let suits = exchange.kind == Exchange::Allreduce && exchange.algorithm == Algorithm::Auto;
+        // Named algorithms and buckets of a size are about messages.
+        let suits = exchange.kind == Exchange::Allreduce
+            && exchange.algorithm == Algorithm::Auto
+            && matches!(exchange.bucket, Bucket::Auto | Bucket::Whole);
         if !suits || exchange.transport == Carrier::Tcp || !rank.shares_memory() {
             return Ok(None);
         }
         let kept = parts.optimizer.is_elementwise(correction).then(|| 1 + parts.optimizer.slots().len());
-        let mut commons = match rank.open_commons("arenas", length, 1 + 2 * kept.unwrap_or(0))? {
+        let mut commons = match rank.open_slots("arenas", slots, 1 + 2 * kept.unwrap_or(0))? {
             Ok(commons) => commons,
             Err(words) if exchange.transport == Carrier::Shm => {
                 return Err(Error::new(
@@ -69,7 +73,7 @@ impl Shared {
         };
         if let Some(kept) = kept {
             let columns = all_of(parts);
-            rank.write_shares("parameters", &mut commons, length, |range, shared| {
+            rank.write_shares("parameters", &mut commons, slots.length, |range, shared| {
                 let range = within(&range, parts.parameters.len());
                 for (values, shared) in columns.iter().zip(&mut shared[1..=kept]) {
                     shared[..range.len()].copy_from_slice(&values[range.clone()]);
@@ -84,7 +88,7 @@ impl Shared {
         self.kept.is_some()
     }
 
-    /// Where this worker writes its gradient, and the parameters it reads: shared ones, or its own.
+    /// Where this worker writes its gradients, and the parameters it reads: shared ones, or its own.
     pub(crate) fn at_work<'a>(&'a mut self, own: &'a [f32]) -> (&'a mut [f32], &'a [f32]) {
         let column = self.kept.map(|kept| 1 + self.current * kept);
         let (arena, shared) = self.commons.arena_beside(column.unwrap_or(SUMS));
@@ -112,10 +116,18 @@ impl Shared {
         }
     }
 
-    /// Adds up all gradients.
-    pub(crate) fn sum(&mut self, rank: &mut Rank) -> Result<std::time::Duration> {
+    /// Adds up all gradients, in the order of ranks or as the brackets say, and does `work` on this rank's share.
+    pub(crate) fn sum_and<T>(
+        &mut self,
+        rank: &mut Rank,
+        brackets: Option<&Brackets>,
+        work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
+    ) -> Result<(T, Duration)> {
         let length = self.commons.length();
-        Ok(rank.sum_and("gradients", &mut self.commons, length, |_, _| ())?.1)
+        match brackets {
+            Some(brackets) => rank.sum_brackets_and("gradients", &mut self.commons, brackets, work),
+            None => rank.sum_and("gradients", &mut self.commons, length, work),
+        }
     }
 
     /// Copies parameters and state, as they were after that many steps, into what the worker has of its own. After a
@@ -151,27 +163,26 @@ impl Worker<'_> {
         let (number, step) = (self.rank.number(), self.next);
         let Parts { parameters, optimizer, model, .. } = &mut self.parts;
         let (rate, correction, layout) = (self.schedule.rate(step), &self.correction, model.layout());
-        let (length, kept, current) = (shared.commons.length(), shared.kept.unwrap_or(0), shared.current);
-        let (updated, took) =
-            self.rank.sum_and("gradients", &mut shared.commons, length, |range, columns| {
-                let range = within(&range, parameters.len());
-                let Some((sums, columns)) = columns.split_first_mut() else {
-                    return Err(Error::internal("there is no column for sums"));
-                };
-                let gradient = &sums[..range.len()];
-                finite::check_share(number, step, gradient, range.start, layout)?;
-                let (one, other) = columns.split_at_mut(kept);
-                let (from, to) = if current == 0 { (one, other) } else { (other, one) };
-                let from =
-                    [0, 1, 2].map(|column| from.get(column).map_or(&[][..], |values| &values[..range.len()]));
-                let mut written = to.iter_mut().map(|values| &mut values[..range.len()]);
-                let written = [0, 1, 2].map(|_| written.next().unwrap_or_default());
-                optimizer.update_apart(rate, correction, range.clone(), from, written, gradient);
-                if let Some(values) = to.first_mut() {
-                    move_statistics(layout, &range, &mut values[..range.len()], gradient);
-                }
-                Ok(())
-            })?;
+        let (kept, current) = (shared.kept.unwrap_or(0), shared.current);
+        let (updated, took) = shared.sum_and(self.rank, self.split.brackets(), |range, columns| {
+            let range = within(&range, parameters.len());
+            let Some((sums, columns)) = columns.split_first_mut() else {
+                return Err(Error::internal("there is no column for sums"));
+            };
+            let gradient = &sums[..range.len()];
+            finite::check_share(number, step, gradient, range.start, layout)?;
+            let (one, other) = columns.split_at_mut(kept);
+            let (from, to) = if current == 0 { (one, other) } else { (other, one) };
+            let from =
+                [0, 1, 2].map(|column| from.get(column).map_or(&[][..], |values| &values[..range.len()]));
+            let mut written = to.iter_mut().map(|values| &mut values[..range.len()]);
+            let written = [0, 1, 2].map(|_| written.next().unwrap_or_default());
+            optimizer.update_apart(rate, correction, range.clone(), from, written, gradient);
+            if let Some(values) = to.first_mut() {
+                move_statistics(layout, &range, &mut values[..range.len()], gradient);
+            }
+            Ok(())
+        })?;
         // All have met: the step counts, for all.
         (shared.current, shared.step) = (1 - current, step + 1);
         updated?;

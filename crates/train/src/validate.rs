@@ -1,13 +1,19 @@
 //! Loss and metrics over a set of rows, shared among the ranks.
+//!
+//! Rows are evaluated in blocks that depend on nothing but their number, and the blocks are added up in their order: the
+//! same parameters get the same bits, however many ranks evaluate them.
 
+use std::ops::Range;
 use thalweg_cluster::Rank;
 use thalweg_core::{Batch, Error, Model, Result, Tally};
 use thalweg_data::{Rows, share};
 
-/// Rows evaluated at once.
-const AT_ONCE: u64 = 512;
+/// The rows of a block are at least and at most so many, and between them so many that there are this many blocks.
+const FEWEST: u64 = 32;
+const MOST: u64 = 512;
+const BLOCKS: u64 = 64;
 
-/// Evaluates this rank's share and adds up all shares, in the order of ranks: every rank gets the same sums.
+/// Evaluates this rank's share of the blocks and adds up all of them: every rank gets the same sums.
 pub fn validate(
     rank: &mut Rank,
     model: &mut dyn Model,
@@ -15,36 +21,48 @@ pub fn validate(
     rows: &Rows,
     batch: &mut Batch,
 ) -> Result<Tally> {
-    let mine = share(rows.len() as usize, rank.index(), rank.world());
-    let tally = rank.compute("validation", 0, || {
-        evaluate(model, parameters, rows, mine.start as u64..mine.end as u64, batch)
-    })?;
-    let text = postcard::to_stdvec(&tally).map_err(|error| Error::internal(error.to_string()))?;
+    let mine = share(blocks(rows), rank.index(), rank.world());
+    let tallies = rank.compute("validation", 0, || evaluate_blocks(model, parameters, rows, mine, batch))?;
+    let text = postcard::to_stdvec(&tallies).map_err(|error| Error::internal(error.to_string()))?;
     let mut total = Tally::default();
     for part in rank.all_gather("validation", &text)? {
-        total.add(&postcard::from_bytes(&part).map_err(|error| Error::internal(error.to_string()))?);
+        let tallies: Vec<Tally> =
+            postcard::from_bytes(&part).map_err(|error| Error::internal(error.to_string()))?;
+        tallies.iter().for_each(|tally| total.add(tally));
     }
     Ok(total)
 }
 
-/// Evaluates a range of a set of rows.
-pub fn evaluate(
+/// Evaluates all rows of a set, to the same bits.
+pub fn evaluate(model: &mut dyn Model, parameters: &[f32], rows: &Rows, batch: &mut Batch) -> Result<Tally> {
+    let mut total = Tally::default();
+    let tallies = evaluate_blocks(model, parameters, rows, 0..blocks(rows), batch)?;
+    tallies.iter().for_each(|tally| total.add(tally));
+    Ok(total)
+}
+
+fn block(rows: &Rows) -> u64 {
+    (rows.len() / BLOCKS).clamp(FEWEST, MOST)
+}
+
+fn blocks(rows: &Rows) -> usize {
+    rows.len().div_ceil(block(rows)) as usize
+}
+
+fn evaluate_blocks(
     model: &mut dyn Model,
     parameters: &[f32],
     rows: &Rows,
-    range: std::ops::Range<u64>,
+    blocks: Range<usize>,
     batch: &mut Batch,
-) -> Result<Tally> {
-    let mut tally = Tally::default();
+) -> Result<Vec<Tally>> {
     let mut ids = Vec::new();
-    let mut next = range.start;
-    while next < range.end {
-        let end = (next + AT_ONCE).min(range.end);
+    let evaluate = |number: usize| {
+        let start = number as u64 * block(rows);
         ids.clear();
-        ids.extend((next..end).map(|index| rows.id(index)));
+        ids.extend((start..(start + block(rows)).min(rows.len())).map(|index| rows.id(index)));
         rows.load(&ids, 0, batch)?;
-        tally.add(&model.evaluate(parameters, batch)?);
-        next = end;
-    }
-    Ok(tally)
+        model.evaluate(parameters, batch)
+    };
+    blocks.map(evaluate).collect()
 }

@@ -2,23 +2,25 @@
 
 use crate::accumulate::Accumulator;
 use crate::audit::Ledger;
+use crate::buckets::Plan;
 use crate::finite;
-use crate::hooks::{PassHooks, WORK};
+use crate::overlap::Overlap;
+use crate::pace::Pace;
 use crate::progress::Progress;
-use crate::rider::{self, Rider, Rows, Word};
+use crate::rider::{self, Rider, Rows};
 use crate::scribe::Scribe;
 use crate::shared::{Shared, move_statistics};
-use crate::strategy;
+use crate::split::Split;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::regroup::Change;
-use thalweg_cluster::{Method, Rank};
+use thalweg_cluster::{Rank, Slots};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::spec::inject::Mischief;
 use thalweg_core::spec::schedule::Schedule;
-use thalweg_core::spec::strategy::{Exchange, Optimization};
+use thalweg_core::spec::strategy::Exchange;
 use thalweg_core::{Batch, Error, JobSpec, Model, Result};
-use thalweg_data::{Data, Sampler, share};
+use thalweg_data::{Data, Sampler};
 use thalweg_graph::Optimizer;
 use thalweg_graph::optimizer::Correction;
 
@@ -79,14 +81,22 @@ pub struct Worker<'a> {
     /// Its number among those who compute gradients, and how many they are; a server has none.
     pub(crate) place: Option<usize>,
     pub(crate) workers: usize,
+    /// Who computes which rows, and how what they compute lies in memory.
+    pub(crate) split: Split,
+    pub(crate) slots: Slots,
+    pub(crate) pace: Option<Pace>,
     /// The rows that batches brought to the model in this step: they count, not what was planned.
     pub(crate) consumed: Vec<u64>,
-    accumulator: Accumulator,
+    pub(crate) accumulator: Accumulator,
     pub(crate) schedule: Schedule,
     pub(crate) correction: Correction,
     /// The gradient and, behind it, what rides along; empty where they are in memory that all share.
     pub(crate) buffer: Vec<f32>,
     pub(crate) shared: Option<Shared>,
+    /// How gradients travel as messages.
+    pub(crate) plan: Plan,
+    /// The buckets that leave during the pass, if any do.
+    pub(crate) overlap: Option<Overlap>,
     /// What workers pushed to this server, one after the other.
     pub(crate) pushed: Vec<f32>,
     pub(crate) rider: Rider,
@@ -150,6 +160,9 @@ impl<'a> Worker<'a> {
         let worker = Worker {
             place: None,
             workers: 0,
+            split: Split::new(job, 0),
+            slots: Slots::one(0),
+            pace: None,
             schedule: Schedule::new(job, total_steps(job, &sampler)),
             closed: start.step / sampler.steps_per_epoch().max(1),
             sampler,
@@ -159,6 +172,8 @@ impl<'a> Worker<'a> {
             correction: Correction::of(job),
             buffer: Vec::new(),
             shared: None,
+            plan: Plan::default(),
+            overlap: None,
             pushed: Vec::new(),
             rider: Rider::default(),
             ledger,
@@ -193,12 +208,14 @@ impl<'a> Worker<'a> {
         Ok(worker)
     }
 
-    /// Makes what belongs to one generation of the group: places, memory, the way to exchange. Returns what that is called.
-    pub(crate) fn settle_in(&mut self) -> Result<&'static str> {
+    /// Makes what belongs to one generation of the group: places, memory, the way to exchange.
+    pub(crate) fn settle_in(&mut self) -> Result<()> {
         let (world, job) = (self.rank.world(), self.job);
         self.place = self.rank.index().checked_sub(job.servers());
         self.workers = world - job.servers().min(world);
-        let length = self.parts.parameters.len() + rider::len(world);
+        self.split = Split::new(job, self.workers);
+        self.slots = self.split.slots(self.parts.parameters.len(), rider::len(world));
+        self.pace = Pace::of(job, self.rank.number(), self.workers);
         let writes = self.rank.index() == 0;
         self.scribe = match self.scribe.take() {
             scribe if scribe.is_some() == writes => scribe,
@@ -208,20 +225,41 @@ impl<'a> Worker<'a> {
             }
             Some(_) => None,
         };
-        self.shared = Shared::open(self.rank, job, &self.parts, &self.correction, length, self.next)?;
+        self.shared = Shared::open(self.rank, job, &self.parts, &self.correction, self.slots, self.next)?;
         self.buffer.clear();
-        self.buffer.resize(if self.shared.is_some() { 0 } else { length }, 0.0);
-        let method = strategy::method(job, length * size_of::<f32>(), self.rank);
-        if let Some(method) = method {
+        self.buffer.resize(if self.shared.is_some() { 0 } else { self.slots.elements() }, 0.0);
+        let plan = match self.shared {
+            Some(_) => Plan::default(),
+            // Leaves are summed when the step is computed.
+            None if self.split.leaves().is_some() => Plan::default(),
+            None => Plan::of(job, self.parts.model.layout(), self.workers),
+        };
+        self.travel_by(plan)?;
+        // Who has lost a member wants to go on, not to try things out.
+        if job.strategy.tune && self.rank.generation() == 1 && self.split.leaves().is_none() {
+            self.tune()?;
+        }
+        Ok(())
+    }
+
+    /// From now on gradients travel by the plan of the rank in the first place.
+    pub(crate) fn travel_by(&mut self, plan: Plan) -> Result<()> {
+        let layout = self.parts.model.layout();
+        self.plan = plan.agree(self.rank, layout)?;
+        if let Some(method) = self.plan.main_method(layout) {
             self.rank.exchange_by(method);
         }
-        let name = method.map_or("none", Method::name);
-        Ok(if self.shared.is_some() { "arena" } else { name })
+        self.overlap = match self.job.exchange.kind {
+            Exchange::Allreduce => Overlap::new(self.rank, &self.plan, layout, self.buffer.len()),
+            _ => None,
+        };
+        Ok(())
     }
 
     /// Training begins.
-    pub(crate) fn announce(&self, algorithm: &str) {
+    pub(crate) fn announce(&self) {
         if self.rank.index() == 0 {
+            let layout = self.parts.model.layout();
             let data = &self.parts.data;
             self.rank.emit(Event::Started {
                 rows: data.training.len(),
@@ -238,7 +276,12 @@ impl<'a> Worker<'a> {
                 epochs: self.job.train.epochs,
                 steps_per_epoch: self.sampler.steps_per_epoch(),
                 first_step: self.first_step,
-                algorithm: algorithm.into(),
+                algorithm: match &self.shared {
+                    Some(_) => "arena".into(),
+                    None if self.split.leaves().is_some() && self.rank.world() > 1 => "leaf-tree".into(),
+                    None => self.plan.algorithms(),
+                },
+                buckets: self.plan.reported(layout, self.buffer.len()),
             });
         }
     }
@@ -265,77 +308,37 @@ impl<'a> Worker<'a> {
         Ok(Some(Step { number, epoch: number / steps, index: number % steps }))
     }
 
-    /// `g_i`: the gradients of this worker's share of the step's rows, divided by the rows of the whole step.
-    pub fn compute_gradient(&mut self, step: &Step) -> Result<()> {
-        let (rank, place) = (self.rank.number(), self.rank.index());
-        let start = self.rank.now();
-        let Parts { data, model, parameters, .. } = &mut self.parts;
-        let rows = self.sampler.rows(step.epoch, step.index);
-        let mine = self.place.map_or(&[][..], |place| &rows[share(rows.len(), place, self.workers)]);
-        // A worker on its own takes the mean over its own rows.
-        let alone = self.job.strategy.optimization == Optimization::Decentralized;
-        let divisor = if alone { mine.len().max(1) } else { rows.len() } as f32;
-        let (buffer, parameters) = match &mut self.shared {
-            Some(shared) => shared.at_work(parameters),
-            None => (&mut self.buffer[..], &parameters[..]),
-        };
-        let (gradient, tail) = buffer.split_at_mut(parameters.len());
-        let (batch, accumulator, consumed) = (&mut self.batch, &mut self.accumulator, &mut self.consumed);
-        consumed.clear();
-        let operations = model.flops_per_row() * mine.len() as u64;
-        let parts = self.job.train.accumulate;
-        let (tally, met) = self.rank.compute_together(WORK, operations, |rank| {
-            let mut hooks = PassHooks { rank, parts, met: Duration::ZERO };
-            let tally = accumulator.gradient(mine, gradient, |part, gradient| {
-                data.training.load(part, step.epoch, batch)?;
-                consumed.extend_from_slice(&batch.rows);
-                model.gradient(parameters, batch, 1.0 / divisor, gradient, &mut hooks)
-            })?;
-            Ok((tally, hooks.met))
-        })?;
-        if self.slow_steps > 0 {
-            self.slow_steps -= 1;
-            let took = self.rank.now().saturating_sub(start + met);
-            self.rank.sleep(took * 2);
-        }
-        finite::check_gradient(rank, step.number, tally.loss, gradient, model.layout())?;
-        let milliseconds = (self.rank.now() - start).saturating_sub(met).as_secs_f32() * 1e3;
-        let word = Word {
-            loss: tally.loss,
-            stop: self.rank.stop_requested(),
-            leave: self.rank.leave_requested(),
-            pause: self.rank.pause_requested(),
-            finish: self.rank.finish_requested(),
-            compute_ms: milliseconds,
-            rows: Rows::of(consumed),
-        };
-        Rider::write(word, place, tail);
-        Ok(())
-    }
-
     /// `g`: the sum of all workers' `g_i`, the same bits everywhere.
     pub fn all_reduce_gradient(&mut self) -> Result<()> {
-        let took = match &mut self.shared {
-            Some(shared) => shared.sum(self.rank)?,
-            None => self.rank.all_reduce("gradients", &mut self.buffer)?,
+        let took = match (&mut self.shared, &mut self.overlap, self.split.brackets()) {
+            (Some(shared), _, brackets) => shared.sum_and(self.rank, brackets, |_, _| ())?.1,
+            (None, _, Some(brackets)) => {
+                self.rank.all_reduce_brackets("gradients", brackets, self.slots, &mut self.buffer)?
+            }
+            (None, Some(overlap), None) => overlap.arrive(self.rank, &mut self.buffer)?,
+            (None, None, None) => self.rank.all_reduce("gradients", &mut self.buffer)?,
         };
         self.take_sum(took)
     }
 
     /// The sums of all workers are in the buffer, after an exchange of that length: reads and checks them.
     pub(crate) fn take_sum(&mut self, took: Duration) -> Result<()> {
-        let gradient = &sums(&self.shared, &self.buffer)[..self.parts.parameters.len()];
+        let gradient = &sums(&self.shared, self.slots, &self.buffer)[..self.parts.parameters.len()];
         finite::check_share(self.rank.number(), self.next, gradient, 0, self.parts.model.layout())?;
         self.take_riders(took)
     }
 
     /// The same for what rode along.
     pub(crate) fn take_riders(&mut self, took: Duration) -> Result<()> {
-        self.rider.read(&sums(&self.shared, &self.buffer)[self.parts.parameters.len()..]);
+        self.rider.read(&sums(&self.shared, self.slots, &self.buffer)[self.parts.parameters.len()..]);
         finite::check_loss(self.rank.number(), self.next, self.rider.loss, self.parts.model.layout())?;
         let mine = self.rider.compute_ms[self.rank.index()];
-        let waited = f64::from(self.rider.slowest().1 - mine) / 1e3;
-        self.rank.book_wait(waited.min(took.as_secs_f64()));
+        let took = took.as_secs_f64();
+        let waited = (f64::from(self.rider.slowest().1 - mine) / 1e3).min(took);
+        self.rank.book_wait(waited);
+        if let Some(overlap) = &mut self.overlap {
+            overlap.book(self.rank, took - waited);
+        }
         Ok(())
     }
 
@@ -343,7 +346,7 @@ impl<'a> Worker<'a> {
     /// penalties count once and clipping is the same on every rank.
     pub fn update(&mut self) -> Result<()> {
         let Parts { parameters, optimizer, model, .. } = &mut self.parts;
-        let gradient = &sums(&self.shared, &self.buffer)[..parameters.len()];
+        let gradient = &sums(&self.shared, self.slots, &self.buffer)[..parameters.len()];
         let (rate, correction) = (self.schedule.rate(self.next), &self.correction);
         self.rank.compute("update", 10 * parameters.len() as u64, || {
             optimizer.step(rate, correction, parameters, gradient);
@@ -355,8 +358,9 @@ impl<'a> Worker<'a> {
     /// The step counts: audit, progress, and at the end of an epoch validation.
     pub fn finish(&mut self, step: &Step) -> Result<()> {
         if self.rank.world() == 1 {
-            self.rider.read(&self.buffer[self.parts.parameters.len()..]);
+            self.rider.read(&self.slots.of(&self.buffer, 0)[self.parts.parameters.len()..]);
         }
+        self.split.observe(&self.rider.compute_ms);
         let proves = self.proves_rows();
         let planned = self.sampler.rows(step.epoch, step.index);
         let rows = planned.len() as u64;
@@ -422,8 +426,8 @@ impl<'a> Worker<'a> {
 }
 
 /// The sums of the last exchange, wherever they are.
-fn sums<'a>(shared: &'a Option<Shared>, buffer: &'a [f32]) -> &'a [f32] {
-    shared.as_ref().map_or(buffer, Shared::sums)
+fn sums<'a>(shared: &'a Option<Shared>, slots: Slots, buffer: &'a [f32]) -> &'a [f32] {
+    shared.as_ref().map_or_else(|| slots.of(buffer, 0), Shared::sums)
 }
 
 /// Steps of the whole job.

@@ -4,7 +4,7 @@ use super::{Mesh, PLENTY, each, tag};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use thalweg_comm::collective::operation::SEGMENT;
 use thalweg_comm::collective::{
-    Algorithm, Executor, Flight, Max, Min, Operator, Sum, all_gather, barrier, binomial, broadcast,
+    Algorithm, Executor, Flight, Guest, Max, Min, Operator, Sum, all_gather, barrier, binomial, broadcast,
     broadcast_into, direct, doubling, pairwise, ring,
 };
 use thalweg_comm::transport::{Incoming, Outgoing, Transport};
@@ -161,7 +161,7 @@ pub fn counters_equal_theory<M: Mesh>() {
 }
 
 /// Several all-reduces at once over pieces of one buffer: ranks that start and drive them at different times, every
-/// algorithm, some pieces of many segments.
+/// algorithm, some pieces of many segments, and one of them waited for while the others are under way.
 pub fn several_operations_at_once<M: Mesh>() {
     let world = 3;
     let bounds = [0, 10, 10, 5000, 5001 + SEGMENT / 4, 6000 + SEGMENT / 4];
@@ -172,10 +172,17 @@ pub fn several_operations_at_once<M: Mesh>() {
             let schedule = algorithm.all_reduce(rank, &hosts(world));
             let mut buffer: Vec<f32> = (0..bounds[5]).map(|index| element(rank, index)).collect();
             for (piece, pair) in bounds.windows(2).enumerate() {
-                let tag = tag((round * 10 + piece) as u64);
-                flight.start::<f32>(&schedule, &transport, tag, pair[0]..pair[1]).expect("a start");
+                let number = (round * 10 + piece) as u64;
+                flight.start::<f32>(&schedule, &transport, tag(number), pair[0]..pair[1]).expect("a start");
                 for _ in 0..rank * 3 {
                     flight.progress(&mut transport, &mut buffer, &Sum).expect("progress");
+                }
+                if piece == 2 {
+                    let mut values = [rank as f32; 7];
+                    let guest =
+                        Guest { schedule: &schedule, tag: tag((round * 10 + 9) as u64), values: &mut values };
+                    flight.run_beside(&mut transport, &mut buffer, guest, &Sum, PLENTY).expect("a guest");
+                    assert_eq!(values, [3.0; 7], "{algorithm:?}");
                 }
             }
             flight.finish(&mut transport, &mut buffer, &Sum, PLENTY).expect("all of them");

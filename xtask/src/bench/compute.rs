@@ -3,6 +3,7 @@
 //! Machines are shared and their speed changes from second to second, so only ratios of runs that follow each other
 //! count: ours, theirs, ours, theirs.
 
+use super::mnist::Share;
 use crate::command::{Outcome, build_thalweg, output, root, spelled};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,9 @@ pub struct Arguments {
     /// A Python that has PyTorch
     #[arg(long, default_value = "python3")]
     python: PathBuf,
+    /// The folder of MNIST's IDX files, to train on with `train`
+    #[arg(long, default_value = "../shared/data/mnist")]
+    mnist: PathBuf,
     /// The instructions that either side may use: portable (ours alone), avx2, avx512; the best there are, unless told
     #[arg(long)]
     instructions: Option<String>,
@@ -100,6 +104,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
             held &= comparison.held();
         }
     }
+    let mnist = root().join(&arguments.mnist);
+    if mnist.is_dir() {
+        let share = Share::measure(&binary, &mnist, arguments.pairs, arguments.seconds)?;
+        println!("{}", share.line());
+        held &= share.held();
+    } else {
+        println!("MNIST through `train` is not measured: {} is not there (--mnist)", mnist.display());
+    }
     if held { Ok(()) } else { Err("a target was missed".into()) }
 }
 
@@ -139,7 +151,7 @@ fn measure(command: &mut Command) -> Outcome<Run> {
 }
 
 /// The number behind a key of a line of JSON.
-fn number(text: &str, key: &str) -> Option<f64> {
+pub(super) fn number(text: &str, key: &str) -> Option<f64> {
     let (_, behind) = text.rsplit_once(&format!("\"{key}\":"))?;
     behind.split([',', '}']).next()?.trim().parse().ok()
 }
@@ -190,13 +202,14 @@ impl Comparison {
     }
 }
 
-fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+/// From the smallest to the largest.
+pub(super) fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     values
 }
 
 /// The middle one, the lower of two.
-fn median(sorted: &[f64]) -> f64 {
+pub(super) fn median(sorted: &[f64]) -> f64 {
     sorted[(sorted.len() - 1) / 2]
 }
 

@@ -67,6 +67,54 @@ fn resolved(folder: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
+/// Folders of the repository that no user has.
+const OURS: [&str; 5] = ["crates/", "docs/", "examples/", "testkit/", "xtask/"];
+
+/// Files and folders of the repository that ARCHITECTURE.md and docs/ name in back-ticks exist. A Rust file may be named by
+/// the end of its path, as `worker.rs` or `op/matrix.rs`.
+pub fn named_paths(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let read = |path: &str| path == "ARCHITECTURE.md" || path.starts_with("docs/");
+    for (file, text) in tree.with_extension("md").filter(|(file, _)| read(&file.path)) {
+        for (line, name) in quoted(text) {
+            let ending = format!("/{name}");
+            let exists = match OURS.iter().any(|folder| name.starts_with(folder)) {
+                true => tree.holds(name.trim_end_matches('/')),
+                false if name.ends_with(".rs") => {
+                    tree.files.iter().any(|file| file.path == name || file.path.ends_with(&ending))
+                }
+                false => true,
+            };
+            if !exists {
+                findings.push(Finding::new(
+                    &file.path,
+                    line,
+                    format!("`{name}` does not exist; name the file that does"),
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// What stands in back-ticks outside code blocks and could be a path, with its line.
+fn quoted(text: &str) -> Vec<(usize, &str)> {
+    let is_path = |name: &&str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte))
+    };
+    let mut in_code = false;
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        } else if !in_code {
+            let names = line.split('`').skip(1).step_by(2).filter(is_path);
+            found.extend(names.map(|name| (number + 1, name)));
+        }
+    }
+    found
+}
+
 /// The changelog has a place for what is not released yet.
 pub fn changelog(tree: &Tree) -> Vec<Finding> {
     let text = tree.text("CHANGELOG.md").unwrap_or_default();
@@ -131,6 +179,15 @@ mod tests {
     fn folders_can_be_linked() {
         let tree = Tree::of(&[("README.md", "[docs](docs/) [here](.)"), ("docs/a.md", "[up](..)")]);
         assert!(links(&tree).is_empty());
+    }
+
+    #[test]
+    fn named_paths_exist() {
+        let page = "`crates/a/src/b.rs` `src/b.rs` `b.rs` `crates/a/` `crates/a` `train.rows` `mnist/` `a b.rs`\n\
+                    `gone.rs`\n```\n`crates/none`\n```\nin `crates/a/src/c/` and `xtask/x.py`\n";
+        let tree = Tree::of(&[("docs/a.md", page), ("crates/a/src/b.rs", ""), ("README.md", "`gone.rs`")]);
+        let lines: Vec<_> = named_paths(&tree).iter().map(|finding| finding.line).collect();
+        assert_eq!(lines, [2, 6, 6]);
     }
 
     #[test]

@@ -12,8 +12,7 @@ impl Chair {
     pub(super) fn welcome(&mut self, call: Call, mut stream: TcpStream) {
         let join = match call {
             Call::Ask => {
-                let (text, number) =
-                    (self.charge.text.clone(), self.membership.free_number(self.charge.world));
+                let (text, number) = (self.charge.text.clone(), self.promise());
                 let _ = send(&mut stream, &Answer::Job { text, number });
                 return;
             }
@@ -37,10 +36,22 @@ impl Chair {
         }
     }
 
+    /// A number for somebody who prepares to come: nobody else gets it as long as it may take.
+    fn promise(&mut self) -> usize {
+        let (now, patience) = (self.now(), self.charge.prepare_deadline);
+        self.promised.retain(|_, since| now.saturating_sub(*since) < patience);
+        let mut number = self.membership.free_number(self.charge.world);
+        while self.promised.contains_key(&number) || self.guests.contains_key(&number) {
+            number = self.membership.free_number(number + 1);
+        }
+        self.promised.insert(number, now);
+        number
+    }
+
     /// Why a rank cannot join.
     fn object(&self, join: &Join) -> Option<String> {
         let rank = join.member.rank;
-        if let Some(reason) = welcome::object(join, self.charge.job, self.charge.world) {
+        if let Some(reason) = welcome::object(join, self.charge.job, &self.charge.model, self.charge.world) {
             return Some(reason);
         }
         if let Some(here) = self.guests.get(&rank) {
@@ -65,6 +76,7 @@ impl Chair {
     fn admit(&mut self, join: Join, stream: TcpStream) {
         let Join { member, arrival, doing, .. } = join;
         let (number, now) = (member.rank, self.now());
+        self.promised.remove(&number);
         self.serial += 1;
         let serial = self.serial;
         let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));

@@ -39,6 +39,8 @@ pub struct Charge {
     pub world: usize,
     /// Digest of the job.
     pub job: [u8; 32],
+    /// Digest of what is trained; empty if it is not known.
+    pub model: Vec<u8>,
     /// The job itself, for those who want to join.
     pub text: String,
     /// The shared secret.
@@ -97,6 +99,7 @@ pub fn preside(listener: TcpListener, charge: Charge, voice: Voice) {
         watch: Watch::new(charge.world, charge.step_deadline, charge.step_deadline, charge.prepare_deadline),
         inquest: Inquest::new(charge.world, PATIENCE),
         guests: BTreeMap::new(),
+        promised: BTreeMap::new(),
         turned_away: BTreeMap::new(),
         lost: charge.lost.iter().map(|rank| welcome::ended(*rank)).collect(),
         strikes: BTreeMap::new(),
@@ -121,6 +124,8 @@ struct Chair {
     watch: Watch,
     inquest: Inquest,
     guests: BTreeMap<usize, Guest>,
+    /// Numbers of those who prepare to come, and since when.
+    promised: BTreeMap<usize, Duration>,
     /// Who came and could not stay, and why.
     turned_away: BTreeMap<usize, String>,
     /// Who was lost since the last group, and how.

@@ -371,7 +371,8 @@ impl Crew<'_> {
                 continue;
             }
             let (rank, how, pulse) = (worker.rank, describe(status), worker.last.clone());
-            if self.plan.elastic && self.workers.iter().any(Worker::is_alive) {
+            let goes_on = |worker: &Worker| worker.is_alive() || worker.status.is_some_and(is_fine);
+            if self.plan.elastic && self.workers.iter().any(goes_on) {
                 self.workers[index].cause.get_or_insert(how);
                 self.lose(index)?;
             } else {

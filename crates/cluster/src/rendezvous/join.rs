@@ -49,6 +49,7 @@ pub fn join(
         member: member.clone(),
         world: invitation.world,
         job: invitation.job,
+        model: invitation.model.clone(),
         arrival,
         doing: doing.clone(),
     };
@@ -321,6 +322,7 @@ mod tests {
             rank,
             world: 2,
             job: [7; 32],
+            model: Vec::new(),
             token: b"secret".to_vec(),
             host: "box".into(),
             anywhere: false,

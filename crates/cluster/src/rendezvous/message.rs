@@ -44,6 +44,8 @@ pub struct Join {
     pub world: usize,
     /// Digest of its job.
     pub job: [u8; 32],
+    /// Digest of what it trains; empty if it does not know yet.
+    pub model: Vec<u8>,
     /// Why it comes.
     pub arrival: Arrival,
     /// What it was in before.

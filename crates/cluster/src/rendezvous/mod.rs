@@ -35,6 +35,8 @@ pub struct Invitation {
     pub world: usize,
     /// Digest of the job.
     pub job: [u8; 32],
+    /// Digest of what is trained; empty if it is not known.
+    pub model: Vec<u8>,
     /// The shared secret; empty: only loopback.
     pub token: Vec<u8>,
     /// Its machine.

@@ -25,11 +25,16 @@ pub fn listen(address: SocketAddr, token: &[u8]) -> Result<TcpListener> {
 }
 
 /// Why a rank has come to the wrong job.
-pub fn object(join: &Join, job: [u8; 32], world: usize) -> Option<String> {
+pub fn object(join: &Join, job: [u8; 32], model: &[u8], world: usize) -> Option<String> {
     let rank = join.member.rank;
     if join.job != job {
         return Some(format!(
             "rank {rank} has another job than rank 0: the job files or flags differ (or another job listens on this port)"
+        ));
+    }
+    if !join.model.is_empty() && !model.is_empty() && join.model != model {
+        return Some(format!(
+            "rank {rank} has another model than rank 0: its data, or the file the model comes from, is not the same"
         ));
     }
     (join.arrival == Arrival::First && join.world != world)

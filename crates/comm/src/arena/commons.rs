@@ -3,6 +3,7 @@
 use super::opening::{Sizes, attach, offer};
 use super::share;
 use super::sum::sum_into;
+use crate::collective::brackets::{Brackets, Slots};
 use crate::collective::gather::all_gather;
 use crate::host::{Neighbours, Segment};
 use crate::protocol::{Counter, Phases};
@@ -29,7 +30,7 @@ const PASSAGE: usize = 256 << 10;
 /// The arenas of all ranks of a group on one host, and the columns that they share.
 pub struct Commons {
     rank: usize,
-    length: usize,
+    slots: Slots,
     columns: usize,
     /// By rank: its arena; only the own one can be written.
     arenas: Vec<Segment>,
@@ -62,9 +63,19 @@ impl Commons {
         columns: usize,
         terms: Terms<'_>,
     ) -> Result<Result<Commons, String>, Fault> {
+        Commons::open_slots(neighbours, Slots::one(length), columns, terms)
+    }
+
+    /// The same with several slots in every arena; columns are as long as one of them.
+    pub fn open_slots(
+        neighbours: &Neighbours,
+        slots: Slots,
+        columns: usize,
+        terms: Terms<'_>,
+    ) -> Result<Result<Commons, String>, Fault> {
         let Terms { transport, tag, deadline } = terms;
         let (rank, world) = (transport.rank(), transport.world());
-        let sizes = Sizes { arena: length, shared: length * columns };
+        let sizes = Sizes { arena: slots.elements(), shared: slots.length * columns };
         let offered = offer(neighbours, rank, world, sizes);
         let words = offered.as_ref().err().map(io::Error::to_string);
         let made = all_gather(transport, tag, words.unwrap_or_default().as_bytes(), deadline)?;
@@ -83,7 +94,7 @@ impl Commons {
         let (wanted, crowded) = (vec![Interest::default(); world], is_crowded(world));
         Ok(Ok(Commons {
             rank,
-            length,
+            slots,
             columns,
             arenas,
             shared,
@@ -94,16 +105,21 @@ impl Commons {
         }))
     }
 
-    /// Elements of an arena and of each column.
+    /// Elements of a slot and of each column.
     pub fn length(&self) -> usize {
-        self.length
+        self.slots.length
     }
 
-    /// This rank's arena, to be written.
+    /// How an arena is divided.
+    pub fn slots(&self) -> Slots {
+        self.slots
+    }
+
+    /// This rank's arena with all its slots, to be written.
     pub fn arena(&mut self) -> &mut [f32] {
         self.expect_quiet();
         // SAFETY: in quiet nobody else touches it; the borrow of `self` keeps this rank in quiet.
-        unsafe { elements_mut(&self.arenas[self.rank], 0..self.length) }
+        unsafe { elements_mut(&self.arenas[self.rank], 0..self.slots.elements()) }
     }
 
     /// This rank's arena, to be written, and what is in a column beside it.
@@ -111,7 +127,7 @@ impl Commons {
         self.expect_quiet();
         let commons = &*self;
         // SAFETY: as in `arena`; arena and columns are apart from each other.
-        let arena = unsafe { elements_mut(&commons.arenas[commons.rank], 0..commons.length) };
+        let arena = unsafe { elements_mut(&commons.arenas[commons.rank], 0..commons.slots.elements()) };
         (arena, commons.column(column))
     }
 
@@ -121,21 +137,25 @@ impl Commons {
         assert!(column < self.columns, "column {column} of {}", self.columns);
         // SAFETY: in quiet nobody writes to columns; the borrow of `self` keeps this rank in quiet, and the others
         // cannot leave it without this one.
-        unsafe { elements(&self.shared, column * self.length..(column + 1) * self.length) }
+        unsafe { elements(&self.shared, column * self.slots.length..(column + 1) * self.slots.length) }
     }
 
     /// Copies what is in a column, whatever became of the group: the only look at memory that a failure left in the middle
     /// of an operation. Which columns are whole then is the caller's to know.
     pub fn rescue(&self, column: usize, into: &mut [f32]) {
-        assert!(column < self.columns && into.len() <= self.length, "column {column} of {}", self.columns);
-        let end = (column * self.length) + into.len();
+        assert!(
+            column < self.columns && into.len() <= self.slots.length,
+            "column {column} of {}",
+            self.columns
+        );
+        let end = (column * self.slots.length) + into.len();
         assert!(Sizes::bytes(end) <= self.shared.length(), "inside the segment");
         // SAFETY: inside the mapping, which begins with the counters.
         let start = unsafe { self.shared.base().add(Sizes::bytes(0)).cast::<f32>() };
         for (index, value) in into.iter_mut().enumerate() {
             // SAFETY: within the segment; read as single numbers, without a reference to memory that somebody may still
             // be writing to.
-            *value = unsafe { start.add(column * self.length + index).read_volatile() };
+            *value = unsafe { start.add(column * self.slots.length + index).read_volatile() };
         }
     }
 
@@ -161,15 +181,59 @@ impl Commons {
     ) -> Result<T, Fault> {
         self.work_together(count, terms, |commons, columns| {
             let share = commons.share(count);
-            let terms: Vec<&[f32]> = commons
-                .arenas
-                .iter()
-                // SAFETY: at work nobody writes to arenas.
-                .map(|arena| unsafe { elements(arena, share.clone()) })
-                .collect();
-            sum_into(columns[0], &terms, count);
+            sum_into(columns[0], &commons.first_slots(&share), count);
             work(share, columns)
         })
+    }
+
+    /// The same for terms in all slots: each rank adds up its share of them as the brackets say. What is behind the terms
+    /// in the first slots is added in the order of ranks.
+    pub fn sum_brackets_and<T>(
+        &mut self,
+        brackets: &Brackets,
+        terms: Terms<'_>,
+        work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
+    ) -> Result<T, Fault> {
+        let Slots { length, head, .. } = self.slots;
+        let result = self.work_together(length, terms, |commons, columns| {
+            let share = commons.share(length);
+            let of_terms = share.start.min(head)..share.end.min(head);
+            let behind = share.start.max(head)..share.end.max(head);
+            let terms = brackets.terms().iter().map(|term| {
+                let start = commons.slots.start(term.slot);
+                let range = start + of_terms.start..start + of_terms.end;
+                // SAFETY: at work nobody writes to arenas.
+                unsafe { elements(&commons.arenas[term.rank], range) }
+            });
+            let (sums, others) = columns[0].split_at_mut(of_terms.len());
+            brackets.evaluate(sums, &terms.collect::<Vec<_>>());
+            sum_into(others, &commons.first_slots(&behind), length);
+            work(share, columns)
+        })?;
+        self.count_terms(brackets);
+        Ok(result)
+    }
+
+    /// Some elements of the first slot of every arena.
+    fn first_slots(&self, range: &Range<usize>) -> Vec<&[f32]> {
+        // SAFETY: at work nobody writes to arenas.
+        self.arenas.iter().map(|arena| unsafe { elements(arena, range.clone()) }).collect()
+    }
+
+    /// Ranks with more terms than one are read more than once, those without any not at all.
+    fn count_terms(&mut self, brackets: &Brackets) {
+        let Slots { length, head, .. } = self.slots;
+        let share = self.share(length);
+        let mine = share.start.min(head)..share.end.min(head);
+        let held = brackets.terms().iter().filter(|term| term.rank == self.rank).count();
+        let (terms, others) = (brackets.terms().len(), self.arenas.len() - 1);
+        let change = |terms: usize, ranks: usize, elements: usize| {
+            (4 * elements) as i64 * (terms as i64 - ranks as i64)
+        };
+        let received = change(terms - held, others, mine.len());
+        let sent = change(held, 1, head - mine.len());
+        self.traffic.payload_received = self.traffic.payload_received.saturating_add_signed(received);
+        self.traffic.payload_sent = self.traffic.payload_sent.saturating_add_signed(sent);
     }
 
     /// Each rank writes its share of the first `count` elements of all columns. Returns when all have.
@@ -185,8 +249,8 @@ impl Commons {
     /// Adds up private memory, of any length, by way of the arenas: two copies more than in place.
     pub fn all_reduce_copying(&mut self, buffer: &mut [f32], terms: Terms<'_>) -> Result<(), Fault> {
         let Terms { transport, tag, deadline } = terms;
-        assert!(self.length > 0 || buffer.is_empty(), "nothing passes through an empty arena");
-        for piece in buffer.chunks_mut(self.length.clamp(1, PASSAGE)) {
+        assert!(self.slots.length > 0 || buffer.is_empty(), "nothing passes through an empty arena");
+        for piece in buffer.chunks_mut(self.slots.length.clamp(1, PASSAGE)) {
             self.arena()[..piece.len()].copy_from_slice(piece);
             self.all_reduce(piece.len(), Terms { transport, tag, deadline })?;
             piece.copy_from_slice(&self.column(0)[..piece.len()]);
@@ -210,7 +274,7 @@ impl Commons {
         terms: Terms<'_>,
         work: impl FnOnce(&Commons, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
-        assert!(count <= self.length, "{count} of {} elements", self.length);
+        assert!(count <= self.slots.length, "{count} of {} elements", self.slots.length);
         self.expect_quiet();
         self.quiet = false;
         let Terms { transport, tag, deadline } = terms;
@@ -222,7 +286,7 @@ impl Commons {
         let share = self.share(count);
         let mut columns: Vec<&mut [f32]> = (0..self.columns)
             .map(|column| {
-                let start = column * self.length;
+                let start = column * self.slots.length;
                 // SAFETY: at work each rank touches its own share of the columns only, and these do not overlap.
                 unsafe { elements_mut(&self.shared, start + share.start..start + share.end) }
             })

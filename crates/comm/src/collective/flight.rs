@@ -6,7 +6,8 @@
 //!
 //! Every rank must start the same operations in the same order, and all of a flight before it waits for any: between two
 //! ranks frames arrive in the order they were sent, and one of an operation that is not started here holds up those
-//! behind it.
+//! behind it. [`Flight::run_beside`] is the exception: an operation that all ranks come to after having started the same
+//! ones can be waited for alone.
 
 use super::operation::{Operation, Progress};
 use super::operator::{Element, Operator};
@@ -21,7 +22,25 @@ pub struct Flight {
     operations: Vec<Operation>,
     /// Which piece of the buffer each of those in progress is about, and whether it is done.
     pieces: Vec<(Range<usize>, bool)>,
+    /// The one that runs beside them.
+    guest: Operation,
     wanted: Vec<Interest>,
+}
+
+/// An operation over memory of its own, beside those of a flight.
+pub struct Guest<'a, T> {
+    /// What to do.
+    pub schedule: &'a Schedule,
+    /// What its frames belong to.
+    pub tag: Tag,
+    /// Its memory.
+    pub values: &'a mut [T],
+}
+
+/// Whether anything is still to be done, and whether anything happened.
+struct Look {
+    open: bool,
+    moved: bool,
 }
 
 impl Flight {
@@ -47,6 +66,16 @@ impl Flight {
         Ok(())
     }
 
+    /// The first that is not complete, in the order in which they were started.
+    pub fn first_open(&self) -> Option<usize> {
+        self.pieces.iter().position(|(_, done)| !done)
+    }
+
+    /// Gives up whatever is in progress: after a fault, when the group is at its end.
+    pub fn abandon(&mut self) {
+        self.pieces.clear();
+    }
+
     /// Moves what can be moved without waiting; says whether all is done, something moved, or nothing.
     pub fn progress<T: Element>(
         &mut self,
@@ -54,27 +83,39 @@ impl Flight {
         buffer: &mut [T],
         operator: &dyn Operator<T>,
     ) -> Result<Progress, Fault> {
-        let mut summary = Progress::Done;
-        let mut finished = false;
+        let look = self.advance(transport, buffer, operator)?;
+        Ok(match (look.open, look.moved) {
+            (false, _) => Progress::Done,
+            (true, true) => Progress::Moved,
+            (true, false) => Progress::Idle,
+        })
+    }
+
+    fn advance<T: Element>(
+        &mut self,
+        transport: &mut dyn Transport,
+        buffer: &mut [T],
+        operator: &dyn Operator<T>,
+    ) -> Result<Look, Fault> {
+        let mut look = Look { open: false, moved: false };
         for (operation, (piece, done)) in self.operations.iter_mut().zip(&mut self.pieces) {
             if *done {
                 continue;
             }
             let part = &mut buffer[piece.clone()];
             match operation.progress(transport, part, operator, Company::Several)? {
-                Progress::Done => (*done, finished) = (true, true),
-                Progress::Moved => summary = Progress::Moved,
-                Progress::Idle if summary == Progress::Done => summary = Progress::Idle,
-                Progress::Idle => {}
+                // What one has taken from a stream may have stood before another's.
+                Progress::Done => (*done, look.moved) = (true, true),
+                Progress::Moved => (look.open, look.moved) = (true, true),
+                Progress::Idle => look.open = true,
             }
         }
-        // What one has taken from a stream may have stood before another's.
-        Ok(if finished && summary == Progress::Idle { Progress::Moved } else { summary })
+        Ok(look)
     }
 
     /// Waits until all is done, at most until the deadline; then nothing is in progress any more.
     ///
-    /// After a fault the buffer's contents are unspecified.
+    /// After a fault the buffer's contents are unspecified, and what was open still is, so that it can be named.
     pub fn finish<T: Element>(
         &mut self,
         transport: &mut dyn Transport,
@@ -84,13 +125,36 @@ impl Flight {
     ) -> Result<(), Fault> {
         let mut vigil = Vigil::new(transport.now(), deadline);
         loop {
-            let progress = self.progress(transport, buffer, operator)?;
-            if progress == Progress::Done {
+            let look = self.advance(transport, buffer, operator)?;
+            if !look.open {
                 self.pieces.clear();
                 return Ok(());
             }
             self.want(transport.world());
-            transport.attend(&mut vigil, &self.wanted, progress == Progress::Moved)?;
+            transport.attend(&mut vigil, &self.wanted, look.moved)?;
+        }
+    }
+
+    /// Runs one more operation to its end, at most until the deadline, while the others go on.
+    pub fn run_beside<T: Element>(
+        &mut self,
+        transport: &mut dyn Transport,
+        buffer: &mut [T],
+        guest: Guest<'_, T>,
+        operator: &dyn Operator<T>,
+        deadline: Duration,
+    ) -> Result<(), Fault> {
+        let mut vigil = Vigil::new(transport.now(), deadline);
+        self.guest.start::<T>(guest.schedule, transport, guest.tag, guest.values.len())?;
+        loop {
+            let own = self.guest.progress(transport, guest.values, operator, Company::Several)?;
+            if own == Progress::Done {
+                return Ok(());
+            }
+            let look = self.advance(transport, buffer, operator)?;
+            self.want(transport.world());
+            add(&mut self.wanted, self.guest.wanted());
+            transport.attend(&mut vigil, &self.wanted, look.moved || own == Progress::Moved)?;
         }
     }
 
@@ -99,13 +163,16 @@ impl Flight {
         self.wanted.clear();
         self.wanted.resize(world, Interest::default());
         for (operation, (_, done)) in self.operations.iter_mut().zip(&self.pieces) {
-            if *done {
-                continue;
-            }
-            for (sum, interest) in self.wanted.iter_mut().zip(operation.wanted()) {
-                sum.read |= interest.read;
-                sum.write |= interest.write;
+            if !*done {
+                add(&mut self.wanted, operation.wanted());
             }
         }
+    }
+}
+
+fn add(sums: &mut [Interest], wanted: &[Interest]) {
+    for (sum, interest) in sums.iter_mut().zip(wanted) {
+        sum.read |= interest.read;
+        sum.write |= interest.write;
     }
 }

@@ -15,10 +15,14 @@
 //! | all-to-all     | [`pairwise`]                                                                              |
 //! | barrier        | [`doubling`]                                                                              |
 //!
-//! [`native`] is apart from it: the all-reduce of a transport that has one; a [`Method`] is either. So is [`gather`]: small byte strings of different lengths, directly between all ranks.
+//! [`gather`] is apart from it: small byte strings of different lengths, directly between all ranks. So is [`bracketed`],
+//! an all-reduce of several terms per rank whose order of additions is data itself ([`Brackets`]).
+//! And so is [`native`], the all-reduce of a transport that has one; a [`Method`] is either that or a schedule.
 
 pub mod algorithm;
 pub mod binomial;
+pub mod bracketed;
+pub mod brackets;
 pub mod checker;
 pub mod direct;
 pub mod doubling;
@@ -37,8 +41,9 @@ pub mod ring;
 pub mod schedule;
 
 pub use algorithm::Algorithm;
+pub use brackets::{Brackets, Slots, Term};
 pub use executor::Executor;
-pub use flight::Flight;
+pub use flight::{Flight, Guest};
 pub use gather::{all_gather, barrier, broadcast, broadcast_into};
 pub use method::Method;
 pub use operation::{Operation, Progress};

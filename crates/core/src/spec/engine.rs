@@ -1,7 +1,10 @@
 //! `[engine]`: where the ranks run.
 
+use super::JobSpec;
+use super::factors::Factors;
 use super::section::section;
 use super::setting::choice;
+use std::time::Duration;
 
 /// Most threads of a worker.
 pub const MOST_THREADS: usize = 64;
@@ -25,5 +28,36 @@ section! {
         threads: usize = 1;
         /// The port rank 0 listens on; 0: any free one (one machine only).
         port: u64 = 0;
+        /// To try out uneven machines: ranks that compute so many times slower than they could, by sleeping.
+        slow: Factors = Factors::default();
+        /// To try out many machines on few cores: the time an even share of a full step is to take; shorter computations are drawn out by sleeping, in proportion to their rows.
+        pace: Option<Duration> = None;
+        /// To try out unsteady machines: a computation takes up to this share longer, drawn by seed for every rank and step.
+        jitter: f64 = 0.0;
+    }
+}
+
+/// Complaints about values that no machine has.
+pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
+    let EngineSpec { threads, port, slow, pace, jitter, .. } = &spec.engine;
+    if !(1..=MOST_THREADS).contains(threads) {
+        complain("engine.threads", format!("must be between 1 and {MOST_THREADS}, is {threads}"));
+    }
+    if *port > 65535 {
+        complain("engine.port", format!("must be at most 65535, is {port}"));
+    }
+    for (rank, factor) in slow.iter() {
+        if rank >= spec.ranks() {
+            complain("engine.slow", format!("there is no rank {rank}: there are {} ranks", spec.ranks()));
+        }
+        if !(1.0..=1e6).contains(&factor) {
+            complain("engine.slow", format!("rank {rank}: must be between 1 and a million, is {factor}"));
+        }
+    }
+    if pace.is_some_and(|pace| pace.is_zero()) {
+        complain("engine.pace", "must be above 0".into());
+    }
+    if !(0.0..=10.0).contains(jitter) {
+        complain("engine.jitter", format!("must be between 0 and 10, is {jitter}"));
     }
 }

@@ -130,6 +130,23 @@ impl Layers {
         }
     }
 
+    /// Puts what stands behind `path.` together again: that is a table of the user's own keys. The last origin is told.
+    pub(super) fn fold(&mut self, path: &str) {
+        let prefix = format!("{path}.");
+        let inner: Vec<String> = self.values.keys().filter(|key| key.starts_with(&prefix)).cloned().collect();
+        if inner.is_empty() {
+            return;
+        }
+        let (mut table, mut origin) = (toml::Table::new(), Origin::Default);
+        for key in inner {
+            if let Some((value, said)) = self.values.remove(&key) {
+                table.insert(key[prefix.len()..].to_string(), value);
+                origin = said;
+            }
+        }
+        self.set(path, Value::Table(table), origin);
+    }
+
     /// Complaints about keys that do not exist, with the nearest one that does.
     pub fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
         let is_group = |path: &str| known.iter().any(|key| key.starts_with(&format!("{path}.")));

@@ -11,10 +11,12 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use toml::Value;
 
+pub mod bucket;
 pub mod clip;
 pub mod data;
 pub mod delimiter;
 pub mod engine;
+pub mod factors;
 pub mod fault;
 pub mod inject;
 pub mod layers;
@@ -22,6 +24,7 @@ pub mod model;
 pub mod nearest;
 pub mod optimizer;
 pub mod preset;
+mod reproducible;
 pub mod schedule;
 pub mod section;
 pub mod setting;
@@ -118,6 +121,7 @@ impl Job {
         let keys = JobSpec::keys();
         let mut known: Vec<&str> = keys.iter().map(|key| key.path.as_str()).collect();
         known.push("format");
+        keys.iter().filter(|key| key.is_table).for_each(|key| said.fold(&key.path));
         complaints.extend(said.unknown_keys(&known));
         apply_preset(&mut said, &mut complaints);
         let spec = JobSpec::read(&said, &mut complaints);
@@ -167,24 +171,38 @@ impl JobSpec {
 
     /// The whole job as a file that gives this job again.
     pub fn to_toml(&self) -> String {
-        let mut text = format!("format = {FORMAT}\n");
-        let mut section = "";
-        let values = self.values();
-        for (path, value) in &values {
-            let (group, name) = path.rsplit_once('.').unwrap_or(("", path));
-            if group != section {
-                let _ = write!(text, "\n[{group}]\n");
-                section = group;
-            }
-            let _ = writeln!(text, "{name} = {value}");
+        as_toml(&self.values())
+    }
+
+    /// What decides the result, as a file. That is all of it, unless the result is reproducible: then it does not matter
+    /// where it was computed and by how many.
+    pub fn recipe(&self) -> String {
+        let mut values = self.values();
+        if self.train.reproducible {
+            let elsewhere = ["engine.", "fault.", "strategy."];
+            values.retain(|(path, _)| !elsewhere.iter().any(|group| path.starts_with(group)));
         }
-        text
+        as_toml(&values)
     }
 
     /// A digest by which ranks recognise that they run the same job.
     pub fn hash(&self) -> [u8; 32] {
         Sha256::digest(self.to_toml()).into()
     }
+}
+
+fn as_toml(values: &[(String, Value)]) -> String {
+    let mut text = format!("format = {FORMAT}\n");
+    let mut section = "";
+    for (path, value) in values {
+        let (group, name) = path.rsplit_once('.').unwrap_or(("", path));
+        if group != section {
+            let _ = write!(text, "\n[{group}]\n");
+            section = group;
+        }
+        let _ = writeln!(text, "{name} = {value}");
+    }
+    text
 }
 
 /// Sets what the preset sets. An explicit value that says otherwise is refused; without an explicit preset the dials
@@ -216,13 +234,6 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
     let workers = spec.engine.workers;
     if workers == 0 || workers > 4096 {
         complain("engine.workers", format!("must be between 1 and 4096, is {workers}"));
-    }
-    if !(1..=engine::MOST_THREADS).contains(&spec.engine.threads) {
-        let reason = format!("must be between 1 and {}, is {}", engine::MOST_THREADS, spec.engine.threads);
-        complain("engine.threads", reason);
-    }
-    if spec.engine.port > 65535 {
-        complain("engine.port", format!("must be at most 65535, is {}", spec.engine.port));
     }
     if spec.train.global_batch == 0 {
         complain("train.global_batch", "must be at least 1".into());
@@ -258,6 +269,8 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
         );
     }
     strategy::check(spec, &mut complain);
+    engine::check(spec, &mut complain);
+    reproducible::check(spec, &mut complain);
     // A preset without an exchange says one worker too: that conflict was told already.
     let by_preset = matches!(layers.origin("strategy.exchange.kind"), Origin::Preset(_));
     if spec.exchange.kind == strategy::Exchange::None && workers > 1 && !by_preset {

@@ -16,6 +16,8 @@ pub struct Key {
     pub expects: String,
     /// Each allowed name and what it means, if they are a closed list.
     pub choices: &'static [(&'static str, &'static str)],
+    /// Whether it is a table whose keys are up to the user.
+    pub is_table: bool,
 }
 
 /// A group of keys with a common prefix.
@@ -60,6 +62,7 @@ macro_rules! section {
                     default: defaults.$field.show(),
                     expects: <$type>::expects(),
                     choices: <$type>::choices(),
+                    is_table: <$type>::is_table(),
                 },)+]
             }
 

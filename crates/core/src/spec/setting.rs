@@ -13,6 +13,11 @@ pub trait Setting: Sized {
         &[]
     }
 
+    /// Whether it is a table whose keys are up to the user.
+    fn is_table() -> bool {
+        false
+    }
+
     /// Reads it; the error says what is wrong with it.
     fn read(value: &Value) -> Result<Self, String>;
 

@@ -1,6 +1,7 @@
 //! `[strategy]`: how the work is distributed. A preset, or the dials one by one.
 
 use super::JobSpec;
+use super::bucket::Bucket;
 use super::section::section;
 use super::setting::{Auto, choice};
 
@@ -75,6 +76,17 @@ choice! {
     }
 }
 
+choice! {
+    /// How many rows of a step each worker computes.
+    Split {
+        /// As many as the others, give or take one.
+        Even = "even",
+        /// In proportion to how fast it was lately: slow workers get fewer rows, and no gradient weighs more for it. Unless
+        /// train.reproducible is set, the bits then depend on the times measured.
+        Speed = "speed",
+    }
+}
+
 section! {
     /// How the work is distributed.
     "strategy" StrategySpec {
@@ -82,6 +94,10 @@ section! {
         preset: String = "allreduce".into();
         /// Who holds the optimizer's state.
         optimization: Optimization = Optimization::Centralized;
+        /// How many rows of a step each worker computes.
+        split: Split = Split::Even;
+        /// Before the first step, try buckets and algorithms on this very group and model for some seconds and take the fastest, instead of the fixed table: two runs may then differ in their last bits.
+        tune: bool = false;
     }
 }
 
@@ -108,6 +124,8 @@ section! {
         kind: Exchange = Exchange::Allreduce;
         /// Which schedule carries it out.
         algorithm: Algorithm = Algorithm::Auto;
+        /// All-reduce by messages: the gradient leaves in pieces of about this size, each as soon as back-propagation has finished its tensors. auto: from a fixed table by the size of the gradient. tensor: every tensor on its own. whole: all of it after the pass. A size or tensor on one host means messages there, too, instead of sums in shared memory.
+        bucket: Bucket = Bucket::Auto;
         /// What carries bytes between ranks.
         transport: Carrier = Carrier::Auto;
         /// Gossip: how likely a worker is to send its parameters to another one after a step.
@@ -162,6 +180,21 @@ pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
             spec.exchange.transport.name()
         );
         complain("strategy.exchange.algorithm", reason);
+    }
+    let cut = matches!(spec.exchange.bucket, Bucket::Tensor | Bucket::Bytes(_));
+    if spec.exchange.algorithm == Algorithm::Native && cut {
+        let reason = "`native` takes the gradient whole; drop this key, or name another algorithm";
+        complain("strategy.exchange.bucket", reason.into());
+    }
+    if exchange != Allreduce {
+        if spec.exchange.bucket != Bucket::Auto {
+            let reason =
+                format!("only an all-reduce cuts the gradient into buckets, `{}` does not", exchange.name());
+            complain("strategy.exchange.bucket", reason);
+        }
+        if spec.strategy.tune {
+            complain("strategy.tune", format!("only an all-reduce is tuned, `{}` is not", exchange.name()));
+        }
     }
     let probability = spec.exchange.probability;
     if !(probability > 0.0 && probability <= 1.0) {

@@ -15,6 +15,8 @@ section! {
         max_steps: Option<u64> = None;
         /// Decides the order of rows, the split and the initial parameters.
         seed: u64 = 7;
+        /// The same bits on any number of workers, over any transport, after any resize: steps are computed in fixed leaves of a few rows, summed along a fixed tree. It costs time: see docs/data-parallel.md.
+        reproducible: bool = false;
         /// Penalty on the parameters' absolute values: l1 * sign(w) is added to the step's gradient, before clipping; the loss shown is without it.
         l1: f64 = 0.0;
         /// Penalty on half the parameters' squares: l2 * w is added to the step's gradient, before clipping; the loss shown is without it.

@@ -152,7 +152,8 @@ impl Part {
                 row + 1,
                 self.labels[row],
                 names.join(", ")
-            ))),
+            ))
+            .hint("take the row out, or give the training part images of that class")),
         }
     }
 }

@@ -121,6 +121,18 @@ mod tests {
     }
 
     #[test]
+    fn what_keeps_order_does_and_what_does_not_falls_somewhere() {
+        for name in Activation::NAMES {
+            let activation = Activation::named(name).unwrap();
+            let mut values: Vec<f32> = (-600..=600).map(|step| step as f32 / 64.0).collect();
+            forward(&mut values, activation);
+            // Rounding may exchange neighbours.
+            let rises = values.windows(2).all(|pair| pair[1] >= pair[0] - 1e-6);
+            assert_eq!(rises, activation.keeps_order(), "{name}");
+        }
+    }
+
+    #[test]
     fn known_values() {
         let mut values = [2.0, -2.0];
         forward(&mut values, Activation::Relu);

@@ -1,6 +1,7 @@
 //! Windows over images, a whole line of channels at a time.
 
 use super::dispatch::dispatch;
+use super::short;
 use crate::op::window::Window;
 
 /// Calls `each` with the place of a result (in channels), the place of a point under it, and the point's number.
@@ -50,38 +51,48 @@ dispatch! {
 /// Channels that are worked on while they stay in registers.
 const LANES: usize = 16;
 
-/// Calls `each` for the results one after the other, with the place of a result and those of the points under it.
-#[inline(always)]
-fn results(window: &Window, image: [usize; 3], rows: usize, mut each: impl FnMut(usize, &Under<'_>)) {
-    let [height, width, channels] = image;
-    let Ok([downs, acrosses]) = window.places([height, width]) else { return };
-    for row in 0..rows {
-        for down in 0..downs {
-            for across in 0..acrosses {
-                let result = ((row * downs + down) * acrosses + across) * channels;
-                each(result, &Under { window, image, row, place: [down, across] });
+/// Where a window stands: the row of the batch, and the place. It goes from result to result; a closure called for each
+/// of them would be compiled for any machine and called, not inlined into code for this one.
+struct Under<'a> {
+    window: &'a Window,
+    image: [usize; 3],
+    places: [usize; 2],
+    row: usize,
+    place: [usize; 2],
+}
+
+impl<'a> Under<'a> {
+    /// At the first place of the first row; nothing if the window does not fit.
+    #[inline(always)]
+    fn first(window: &'a Window, image: [usize; 3]) -> Option<Under<'a>> {
+        let places = window.places([image[0], image[1]]).ok()?;
+        Some(Under { window, image, places, row: 0, place: [0; 2] })
+    }
+
+    /// Goes to the next place, or to the next row.
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.place[1] += 1;
+        if self.place[1] == self.places[1] {
+            self.place = [self.place[0] + 1, 0];
+            if self.place[0] == self.places[0] {
+                (self.row, self.place) = (self.row + 1, [0; 2]);
             }
         }
     }
 }
 
-/// Where a window stands: the row of the batch, and the place.
-struct Under<'a> {
-    window: &'a Window,
-    image: [usize; 3],
-    row: usize,
-    place: [usize; 2],
-}
-
 dispatch! {
     /// The largest point of each result.
-    pub fn largest(output: &mut [f32], images: &[f32], window: &Window, image: [usize; 3], rows: usize) {
-        results(window, image, rows, |result, under| {
-            for (block, most) in output[result..result + image[2]].chunks_mut(LANES).enumerate() {
-                let (best, _) = best_of(images, under, block * LANES, most.len());
-                most.copy_from_slice(&best[..most.len()]);
+    pub fn largest(output: &mut [f32], images: &[f32], window: &Window, image: [usize; 3]) {
+        let Some(mut under) = Under::first(window, image) else { return };
+        for results in output.chunks_exact_mut(image[2].max(1)) {
+            for (block, most) in results.chunks_mut(LANES).enumerate() {
+                let (best, _) = best_of(images, &under, block * LANES, most.len());
+                short::copy(most, &best[..most.len()]);
             }
-        });
+            under.advance();
+        }
     }
 }
 
@@ -93,17 +104,18 @@ dispatch! {
         images: &[f32],
         window: &Window,
         image: [usize; 3],
-        rows: usize,
     ) {
-        results(window, image, rows, |result, under| {
-            let most = output[result..result + image[2]].chunks_mut(LANES);
-            let chosen = chosen[result..result + image[2]].chunks_mut(LANES);
-            for (block, (most, chosen)) in most.zip(chosen).enumerate() {
-                let (best, numbers) = best_of(images, under, block * LANES, most.len());
-                most.copy_from_slice(&best[..most.len()]);
-                chosen.copy_from_slice(&numbers[..most.len()]);
+        let Some(mut under) = Under::first(window, image) else { return };
+        let channels = image[2].max(1);
+        for (results, chosen) in output.chunks_exact_mut(channels).zip(chosen.chunks_exact_mut(channels)) {
+            let blocks = results.chunks_mut(LANES).zip(chosen.chunks_mut(LANES));
+            for (block, (most, chosen)) in blocks.enumerate() {
+                let (best, numbers) = best_of(images, &under, block * LANES, most.len());
+                short::copy(most, &best[..most.len()]);
+                short::copy(chosen, &numbers[..most.len()]);
             }
-        });
+            under.advance();
+        }
     }
 }
 

@@ -36,7 +36,8 @@ impl Embedding {
             return Err(format!("expected symbols (text), got {}", assembly.shape(input)));
         };
         if !assembly.is_features(input) {
-            return Err("an embedding reads the data itself: it must be the first layer".into());
+            let got = assembly.shape(input);
+            return Err(format!("expected the text itself, as the first layer, got {got}"));
         }
         let width = self.width;
         let initializer = Initializer::Normal(DEVIATION);

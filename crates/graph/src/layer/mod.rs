@@ -183,9 +183,14 @@ pub fn parse(texts: &[String]) -> Result<Vec<Layer>> {
     texts.iter().enumerate().map(read).collect()
 }
 
-/// The error that names a layer.
-pub(crate) fn wrong(index: usize, reason: impl fmt::Display) -> Error {
+/// The error that names a place in the list.
+fn wrong(index: usize, reason: impl fmt::Display) -> Error {
     Error::job(format!("model.layers[{index}]: {reason}"))
+}
+
+/// The error that names a layer which does not fit what it reads: by its place and by its text.
+pub(crate) fn misfit(index: usize, layer: &Layer, reason: impl fmt::Display) -> Error {
+    Error::job(format!("model.layers[{index}] \"{layer}\": {reason}"))
 }
 
 #[cfg(test)]

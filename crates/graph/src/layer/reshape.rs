@@ -30,7 +30,7 @@ impl Reshape {
         let got = assembly.shape(input).clone();
         let wanted = self.sizes.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
         if wanted != Some(got.per_row()) {
-            return Err(format!("expected {} numbers for {self}, got {got}", wanted.unwrap_or(usize::MAX)));
+            return Err(format!("expected {} numbers, got {got}", wanted.unwrap_or(usize::MAX)));
         }
         if assembly.is_features(input) {
             Ok(assembly.features(&self.sizes))

@@ -40,7 +40,7 @@ impl Residual {
     /// A convolution that makes of the image that came in one of the size that goes out.
     fn shortcut(&self, assembly: &mut Assembly, input: NodeId, value: NodeId) -> Result<NodeId, String> {
         let (from, to) = (assembly.shape(input), assembly.shape(value));
-        let mismatch = || format!("what goes around is {from}, but the layers inside make {to} of it");
+        let mismatch = || format!("expected {from} of the layers inside, as what goes around them, got {to}");
         let (&[height, width, channels], &[down, across, filters]) = (from.sizes(), to.sizes()) else {
             return Err(mismatch());
         };

@@ -79,7 +79,7 @@ impl Operator for Attention {
         };
         match wide % 3 == 0 && self.heads > 0 && (wide / 3) % self.heads == 0 {
             true => Ok(inputs[0].with_sizes(&[positions, wide / 3])),
-            false => Err(format!("{} numbers cannot be shared by {} heads", wide / 3, self.heads)),
+            false => Err(format!("expected a width that {} heads can share, got {}", self.heads, wide / 3)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Values side by side along the last size, and the way back: one of them cut out again.
+//! Values side by side along the last size, and one of them cut out again: each is the other's way back.
 
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
@@ -17,6 +17,15 @@ pub struct Columns {
     pub begin: usize,
     /// How many.
     pub count: usize,
+}
+
+/// The way back of [`Columns`]: zeros on both sides of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ColumnsGradient {
+    /// The first of them.
+    pub begin: usize,
+    /// How many columns a line had.
+    pub whole: usize,
 }
 
 impl Operator for Concatenate {
@@ -93,6 +102,47 @@ impl Operator for Columns {
             call.output.chunks_exact_mut(self.count.max(1)).zip(call.inputs[0].chunks_exact(whole))
         {
             part.copy_from_slice(&line[self.begin..self.begin + self.count]);
+        }
+        Ok(())
+    }
+
+    fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
+        let input = tape.input(node, 0);
+        let whole = tape.shape(input).width();
+        let op = ColumnsGradient { begin: self.begin, whole };
+        let gradient = tape.add(Op::ColumnsGradient(op), &[delta]);
+        tape.give(input, gradient);
+    }
+
+    fn flops(&self, _: &[&Shape], _: &Shape) -> u64 {
+        0
+    }
+}
+
+impl Operator for ColumnsGradient {
+    fn describe(&self) -> String {
+        format!("columns from {}'", self.begin)
+    }
+
+    fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
+        expect_inputs(inputs, 1)?;
+        match self.begin + inputs[0].width() <= self.whole {
+            true => Ok(inputs[0].with_width(self.whole)),
+            false => Err(format!("expected at most {} columns, got {}", self.whole - self.begin, inputs[0])),
+        }
+    }
+
+    fn is_by_rows(&self, _: &Batch) -> bool {
+        true
+    }
+
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+        let count = call.shapes[0].width();
+        call.output.fill(0.0);
+        for (line, part) in
+            call.output.chunks_exact_mut(self.whole.max(1)).zip(call.inputs[0].chunks_exact(count.max(1)))
+        {
+            line[self.begin..self.begin + count].copy_from_slice(part);
         }
         Ok(())
     }

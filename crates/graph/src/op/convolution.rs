@@ -71,7 +71,7 @@ impl Sizes {
         };
         if groups == 0 || !channels.is_multiple_of(groups) || !filters.is_multiple_of(groups) {
             return Err(format!(
-                "{channels} channels and {filters} filters cannot be cut into {groups} groups"
+                "expected channels and filters that {groups} groups can share, got {channels} channels and {filters} filters"
             ));
         }
         let places = window.places([height, width])?;

@@ -116,7 +116,7 @@ impl Elementwise {
                 false => operand.has_rows() == shape.has_rows() && operand.per_row() == shape.per_row(),
             };
             if !fits {
-                return Err(format!("{}: {operand} does not fit {shape}", step.name()));
+                return Err(format!("{}: expected {shape}, got {operand}", step.name()));
             }
         }
         Ok(())

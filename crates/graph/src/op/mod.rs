@@ -126,6 +126,8 @@ pub enum Op {
     Concatenate(concatenate::Concatenate),
     /// Some columns of a value.
     Columns(concatenate::Columns),
+    /// Its way back.
+    ColumnsGradient(concatenate::ColumnsGradient),
     /// The last two sizes exchanged.
     Transpose(transpose::Transpose),
     /// Multi-head attention.
@@ -178,6 +180,7 @@ impl Op {
             Op::RnnGradient(op) => op,
             Op::Concatenate(op) => op,
             Op::Columns(op) => op,
+            Op::ColumnsGradient(op) => op,
             Op::Transpose(op) => op,
             Op::Attention(op) => op,
             Op::AttentionGradient(op) => op,

@@ -53,8 +53,13 @@ impl Operator for Pool {
         let &[height, width, channels] = inputs[0].sizes() else {
             return Err(format!("expected an image (height x width x channels), got {}", inputs[0]));
         };
-        if self.window.padding.iter().zip(&self.window.size).any(|(padding, size)| 2 * padding > *size) {
-            return Err("padding must be at most half of the window".into());
+        let Window { size, padding, .. } = self.window;
+        if let Some(padding) = (0..2).find(|axis| padding[*axis] > size[*axis] / 2).map(|axis| padding[axis])
+        {
+            let [height, width] = size;
+            return Err(format!(
+                "expected padding of at most half of the window of {height}x{width}, got {padding}"
+            ));
         }
         let [down, across] = self.window.places([height, width])?;
         Ok(inputs[0].with_sizes(&[down, across, channels]))
@@ -78,10 +83,10 @@ impl Operator for Pool {
                 pool::gather(output, images, window, image, rows, share(window));
             }
             (Pooling::Largest, None) => {
-                pool::largest(output, images, window, image, rows);
+                pool::largest(output, images, window, image);
             }
             (Pooling::Largest, Some(chosen)) => {
-                pool::largest_chosen(output, chosen, images, window, image, rows);
+                pool::largest_chosen(output, chosen, images, window, image);
             }
         }
         Ok(())

@@ -21,17 +21,23 @@ impl Window {
 
     /// How many places it finds on an image of that size, down and across.
     pub fn places(&self, image: [usize; 2]) -> Result<[usize; 2], String> {
+        let reach =
+            |axis: usize| self.dilation[axis].checked_mul(self.size[axis].checked_sub(1)?)?.checked_add(1);
         let along = |axis: usize| {
-            let reach = self.dilation[axis].checked_mul(self.size[axis].checked_sub(1)?)?.checked_add(1)?;
+            let reach = reach(axis)?;
             let room = self.padding[axis].checked_mul(2)?.checked_add(image[axis])?;
             Some(room.checked_sub(reach)?.checked_div(self.stride[axis])? + 1)
         };
         match (along(0), along(1)) {
             (Some(down), Some(across)) => Ok([down, across]),
-            _ => Err(format!(
-                "a window of {}x{} does not fit an image of {}x{}",
-                self.size[0], self.size[1], image[0], image[1]
-            )),
+            _ => {
+                let least = |axis: usize| {
+                    let padding = self.padding[axis].saturating_mul(2);
+                    reach(axis).unwrap_or(usize::MAX).saturating_sub(padding).max(1)
+                };
+                let (height, width) = (least(0), least(1));
+                Err(format!("expected an image of at least {height}x{width}, got {}x{}", image[0], image[1]))
+            }
         }
     }
 
@@ -54,7 +60,7 @@ mod tests {
         assert_eq!(halved.places([28, 7]), Ok([14, 4]));
         let wide = Window { dilation: [2, 2], ..Window::new([3, 3]) };
         assert_eq!(wide.places([5, 6]), Ok([1, 2]));
-        assert!(Window::new([5, 5]).places([4, 9]).unwrap_err().contains("5x5 does not fit an image of 4x9"));
+        assert!(Window::new([5, 5]).places([4, 9]).unwrap_err().contains("at least 5x5, got 4x9"));
         assert_eq!(halved.under(0, 0, 0, 28), None);
         assert_eq!(halved.under(0, 3, 2, 28), Some(7));
     }

@@ -1,7 +1,6 @@
 //! Takes the largest of a window before bias and activation instead of after them: both keep the order of numbers, so
 //! the largest stays the largest, and they have fewer numbers left to work on, on the way back too.
 
-use crate::activation::Activation;
 use crate::graph::{Graph, NodeId};
 use crate::op::Op;
 use crate::op::elementwise::Step;
@@ -35,7 +34,7 @@ fn kept_order(graph: &Graph, id: NodeId) -> Option<Step> {
     let Op::Elementwise(chain) = &graph.node(id).op else { return None };
     match chain.steps.as_slice() {
         [step @ Step::Bias] => Some(*step),
-        [step @ Step::Activate(activation)] if *activation != Activation::Gelu => Some(*step),
+        [step @ Step::Activate(activation)] if activation.keeps_order() => Some(*step),
         _ => None,
     }
 }
@@ -43,21 +42,27 @@ fn kept_order(graph: &Graph, id: NodeId) -> Option<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::activation::Activation;
     use crate::input::Input;
     use crate::network::Network;
     use thalweg_core::Task;
 
-    #[test]
-    fn the_largest_is_taken_first() {
-        let layers = ["conv 3 3x3 relu", "pool max 2", "flatten", "dense auto"].map(String::from);
+    /// What the pool behind such a convolution reads in the end.
+    fn pooled(convolution: &str, pool: &str) -> Op {
+        let layers = [convolution, pool, "flatten", "dense auto"].map(String::from);
         let network = Network::build_for(&layers, Input::Image([6, 6, 1]), 2, Task::Classification).unwrap();
         let after = run(network.graph());
         let pool = after.nodes().find(|(_, node)| matches!(node.op, Op::Pool(_))).unwrap().1;
-        assert!(matches!(after.node(pool.inputs[0]).op, Op::Convolution(_)));
-        let mean = ["conv 3 3x3 relu", "pool mean 2", "flatten", "dense auto"].map(String::from);
-        let network = Network::build_for(&mean, Input::Image([6, 6, 1]), 2, Task::Classification).unwrap();
-        let after = run(network.graph());
-        let pool = after.nodes().find(|(_, node)| matches!(node.op, Op::Pool(_))).unwrap().1;
-        assert!(matches!(after.node(pool.inputs[0]).op, Op::Elementwise(_)), "a mean is not kept");
+        after.node(pool.inputs[0]).op.clone()
+    }
+
+    #[test]
+    fn the_largest_is_taken_first() {
+        assert!(matches!(pooled("conv 3 3x3", "pool max 2"), Op::Convolution(_)));
+        for name in Activation::NAMES {
+            let first = matches!(pooled(&format!("conv 3 3x3 {name}"), "pool max 2"), Op::Convolution(_));
+            assert_eq!(first, !name.starts_with("gelu"), "{name}");
+        }
+        assert!(matches!(pooled("conv 3 3x3 relu", "pool mean 2"), Op::Elementwise(_)), "a mean is not kept");
     }
 }

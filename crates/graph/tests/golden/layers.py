@@ -129,31 +129,59 @@ case("mean", ["conv 3 3x3 pad 1 leaky-relu", "pool mean 2", "dense auto"], ("ima
      lambda x, b1, w1, b0, w0: F.linear(flat(F.avg_pool2d(F.leaky_relu(conv(x, w0, b0, padding=1)), 2)), w1, b1), 3)
 case("global", ["conv 3 3x3 sigmoid", "pool global", "dense auto"], ("image", 5, 6, 2), [(3,), (3, 3), (3,), (3, 3, 3, 2)],
      lambda x, b1, w1, b0, w0: F.linear(torch.sigmoid(conv(x, w0, b0)).mean((2, 3)), w1, b1), 3)
+case("relu", ["conv 3 3x3 relu", "dense 5 relu", "dense auto"], ("image", 5, 6, 2), [(3,), (3, 5), (5,), (5, 36), (3,), (3, 3, 3, 2)],
+     lambda x, b2, w2, b1, w1, b0, w0: F.linear(torch.relu(F.linear(flat(torch.relu(conv(x, w0, b0))), w1, b1)), w2, b2), 3)
+case("exact gelu", ["dense 7 gelu-erf", "dense auto"], ("image", 2, 2, 2), [(3,), (3, 7), (7,), (7, 8)],
+     lambda x, b1, w1, b0, w0: F.linear(F.gelu(F.linear(flat(x), w0, b0)), w1, b1), 3)
+for approximate, word in [("none", "gelu-erf"), ("tanh", "gelu")]:
+    # In a third of the windows the largest number is not the one that was largest before: the curve falls before it rises.
+    case("largest behind " + word, [f"conv 3 4x4 {word}", "pool max 2", "dense auto"], ("image", 6, 5, 7),
+         [(3,), (3, 3), (3,), (3, 4, 4, 7)],
+         lambda x, b1, w1, b0, w0: F.linear(flat(F.max_pool2d(F.gelu(conv(x, w0, b0), approximate=approximate), 2)), w1, b1), 3)
+case("mean with padding", ["conv 3 3x3 tanh", "pool mean 3 stride 2 pad 1", "dense auto"], ("image", 6, 7, 2),
+     [(3,), (3, 18), (3,), (3, 3, 3, 2)],
+     lambda x, b1, w1, b0, w0: F.linear(flat(F.avg_pool2d(torch.tanh(conv(x, w0, b0)), 3, 2, 1, count_include_pad=True)), w1, b1), 3)
+case("projection", ["residual conv 3 3x3 pad 1 tanh | conv 4 3x3 pad 1", "dense auto"], ("image", 3, 4, 2),
+     [(3,), (3, 48), (4, 1, 1, 2), (4,), (4, 3, 3, 3), (3,), (3, 3, 3, 2)],
+     lambda x, b1, w1, around, bb, wb, ba, wa: F.linear(
+         flat(conv(torch.tanh(conv(x, wa, ba, padding=1)), wb, bb, padding=1) + conv(x, around, None)), w1, b1), 3)
+case("projection with stride", ["residual conv 3 3x3 stride 2 pad 1 tanh", "dense auto"], ("image", 5, 6, 2),
+     [(3,), (3, 27), (3, 1, 1, 2), (3,), (3, 3, 3, 2)],
+     lambda x, b1, w1, around, ba, wa: F.linear(
+         flat(torch.tanh(conv(x, wa, ba, stride=2, padding=1)) + conv(x, around, None, stride=2)), w1, b1), 3)
 case("layernorm", ["flatten", "dense 5", "layernorm", "dense auto"], ("image", 2, 2, 2), [(3,), (3, 5), (5,), (5,), (5,), (5, 8)],
      lambda x, b1, w1, nb, nw, b0, w0: F.linear(F.layer_norm(F.linear(flat(x), w0, b0), (5,), nw, nb), w1, b1), 3)
 
 
-def batchnorm():
-    """The running statistics have moves instead of gradients, a tenth of the way to the batch's; variances begin above 1."""
-    parameters = Parameters([(3,), (3, 27), (3,), (3,), (3,), (3,), (3,), (3, 3, 3, 2)])
+def batchnorm(name, texts, source, width, outer, inner, before, after):
+    """Between `before`, with parameters of the shapes `inner`, and `after`, with those of `outer`. The running statistics
+    have moves instead of gradients, a tenth of the way to the batch's; variances begin above 1."""
+    parameters = Parameters([*outer, (width,), (width,), (width,), (width,), *inner])
+    begin = sum(parameters.sizes[:len(outer) + 2])
+    places = slice(begin, begin + width), slice(begin + width, begin + 2 * width)
     with torch.no_grad():
-        parameters.flat[90:93] += 1
+        parameters.flat[places[0]] += 1
     parameters.cut()
+    kind, *sizes = source
 
     def run():
-        b1, w1, nb, nw, variance, mean, b0, w0 = parameters.tensors
-        x = conv(numbers(ROWS * 5 * 5 * 2, 10).reshape(ROWS, 5, 5, 2).permute(0, 3, 1, 2), w0, b0)
-        learned = F.batch_norm(x, torch.zeros(3), torch.ones(3), nw, nb, training=True)
-        loss = F.cross_entropy(F.linear(flat(learned), w1, b1), torch.tensor([0, 1, 2]), reduction="sum")
+        outer_tensors, rest = parameters.tensors[:len(outer)], parameters.tensors[len(outer):]
+        nb, nw, variance, mean, *inner_tensors = rest
+        x = before(numbers(ROWS * torch.Size(sizes).numel(), 10).reshape(ROWS, *sizes).permute(0, 3, 1, 2), *inner_tensors)
+        learned = F.batch_norm(x, torch.zeros(width), torch.ones(width), nw, nb, training=True)
+        loss = F.cross_entropy(after(learned, *outer_tensors), torch.tensor([0, 1, 2]), reduction="sum")
         told = F.batch_norm(x, mean.detach(), variance.detach(), nw, nb, training=False)
-        lines = x.permute(0, 2, 3, 1).reshape(-1, 3)
-        moves = [(slice(90, 93), 0.1 * (variance - lines.var(0))), (slice(93, 96), 0.1 * (mean - lines.mean(0)))]
-        return F.linear(flat(told), w1, b1), loss, moves
+        lines = x.movedim(1, -1).reshape(-1, width)
+        moves = [(places[0], 0.1 * (variance - lines.var(0))), (places[1], 0.1 * (mean - lines.mean(0)))]
+        return after(told, *outer_tensors), loss, moves
 
-    show("batchnorm", ["conv 3 3x3", "batchnorm", "dense auto"], ("image", 5, 5, 2), parameters, run)
+    show(name, texts, source, parameters, run)
 
 
-batchnorm()
+batchnorm("batchnorm", ["conv 3 3x3", "batchnorm", "dense auto"], ("image", 5, 5, 2), 3, [(3,), (3, 27)], [(3,), (3, 3, 3, 2)],
+          lambda x, b0, w0: conv(x, w0, b0), lambda x, b1, w1: F.linear(flat(x), w1, b1))
+batchnorm("batchnorm of flat rows", ["dense 5", "batchnorm", "tanh", "dense auto"], ("image", 2, 2, 2), 5, [(3,), (3, 5)], [(5,), (5, 8)],
+          lambda x, b0, w0: F.linear(flat(x), w0, b0), lambda x, b1, w1: F.linear(torch.tanh(x), w1, b1))
 case("embedding", ["embedding 4 positions", "dense auto"], ("symbols", 5, 6), [(6,), (6, 4), (5, 4), (6, 4)],
      lambda ids, b1, w1, places, table: F.linear(table[ids] + places, w1, b1), 6)
 case("lstm", ["embedding 4", "lstm 3", "dense auto"], ("symbols", 5, 6), [(6,), (6, 3), (12, 3), (12,), (12, 4), (6, 4)],

@@ -57,16 +57,7 @@ impl Plain {
                     0.5 * x
                         * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
                 }
-                Activation::GeluErf => {
-                    // The series of the error function, which needs no library.
-                    let scaled = x / 2f64.sqrt();
-                    let term = |sum: (f64, f64), n: i32| {
-                        let power = if n == 0 { scaled } else { -sum.1 * scaled * scaled / f64::from(n) };
-                        (sum.0 + power / f64::from(2 * n + 1), power)
-                    };
-                    let sum = (0..200).fold((0.0, 0.0), term).0;
-                    0.5 * x * (1.0 + 2.0 / std::f64::consts::PI.sqrt() * sum)
-                }
+                Activation::GeluErf => 0.5 * x * (1.0 + erf(x / 2f64.sqrt())),
             };
             values = sums.into_iter().map(apply).collect();
         }
@@ -110,6 +101,19 @@ impl Plain {
             })
             .collect()
     }
+}
+
+/// The error function by the series whose terms all have the sign of `x`, so that nothing cancels.
+fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= 2.0 * x * x / f64::from(2 * n + 1);
+        sum += term;
+    }
+    2.0 / std::f64::consts::PI.sqrt() * (-x * x).exp() * sum
 }
 
 /// Every row of a batch as `width` numbers.

@@ -35,7 +35,7 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
     let (rows, what, threads) = rows(args, &saved)?;
     let mut network = network.with_team(Team::of(threads, 1));
     let mut batch = rows.empty_batch();
-    let tally = evaluate(&mut network, &parameters, &rows, 0..rows.len(), &mut batch)?;
+    let tally = evaluate(&mut network, &parameters, &rows, &mut batch)?;
     let metrics = tally.metrics(&saved.schema);
     if args.json {
         let mut object = serde_json::Map::from_iter([("rows".to_string(), tally.rows.into())]);

@@ -1,9 +1,10 @@
 //! Where the job stands, as far as the events have told; the terminal's views say it each in their way.
 
-use super::wording::{count, counted, headline, number, printable, rate, seconds};
+use super::wording::{count, counted, headline, is_uneven, milliseconds, number, printable, rate, seconds};
 use thalweg_cluster::rendezvous::ranks as named;
 use thalweg_core::Culprit;
 use thalweg_core::event::{Event, Level, Metrics, Record};
+use thalweg_core::times::Spread;
 
 /// The state behind the progress bar and the plain lines.
 #[derive(Default)]
@@ -22,7 +23,7 @@ pub(super) struct Course {
     loss: Option<f64>,
     validation: Option<Metrics>,
     samples_per_s: f64,
-    slowest: Option<usize>,
+    slowest: Option<(usize, Spread)>,
     pace: Pace,
     /// It was said that the job stops.
     stopping: bool,
@@ -76,11 +77,22 @@ impl Course {
                 vec![stopping(record.rank, ranks, hosts)]
             }
             Event::Started { .. } => self.start(record),
-            Event::Step { epoch, step, loss, samples_per_s, slowest, .. } => {
+            Event::Step {
+                epoch,
+                step,
+                loss,
+                samples_per_s,
+                slowest,
+                slowest_ms,
+                median_ms,
+                fastest_ms,
+                ..
+            } => {
                 self.pace.add((step + 1).saturating_sub(self.done), *samples_per_s);
                 (self.epoch, self.done) = (*epoch, step + 1);
                 (self.loss, self.samples_per_s) = (Some(*loss), *samples_per_s);
-                self.slowest = Some(*slowest);
+                let times = Spread { min: *fastest_ms, median: *median_ms, max: *slowest_ms };
+                self.slowest = Some((*slowest, times));
                 Vec::new()
             }
             Event::Epoch { epoch, step, loss, validation, .. } => {
@@ -158,7 +170,7 @@ impl Course {
             self.loss.map(|loss| format!("loss {}", number(loss))),
             self.metric(),
             (self.samples_per_s > 0.0).then(|| rate(self.samples_per_s)),
-            self.slowest.map(|rank| format!("slowest: rank {rank}")),
+            self.slowest.map(|(rank, times)| slowest(rank, &times)),
         ];
         parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
     }
@@ -175,6 +187,14 @@ impl Course {
         let elapsed = self.now - self.started?;
         let left = self.total.saturating_sub(self.done);
         (done > 0 && elapsed > 0.0).then(|| seconds(elapsed / done as f64 * left as f64))
+    }
+}
+
+/// `slowest: rank 1`, with the shortest, the middle and the longest time of all ranks where they are far apart.
+fn slowest(rank: usize, times: &Spread) -> String {
+    match is_uneven(times.min, times.max) {
+        true => format!("slowest: rank {rank} ({})", milliseconds(times)),
+        false => format!("slowest: rank {rank}"),
     }
 }
 
@@ -277,6 +297,7 @@ pub(super) mod tests {
             steps_per_epoch: 10,
             first_step,
             algorithm: "ring".into(),
+            buckets: Vec::new(),
         }
     }
 
@@ -290,6 +311,8 @@ pub(super) mod tests {
             samples_per_s,
             slowest: 1,
             slowest_ms: 2.0,
+            median_ms: 1.9,
+            fastest_ms: 1.8,
         }
     }
 
@@ -319,6 +342,8 @@ pub(super) mod tests {
             "loss 0.5000  validation accuracy 0.9610  60 k samples/s  slowest: rank 1"
         );
         assert!(course.status().len() <= 80);
+        let times = Spread { min: 19.6, median: 20.04, max: 61.0 };
+        assert_eq!(slowest(2, &times), "slowest: rank 2 (20/20/61 ms)");
     }
 
     #[test]

@@ -36,6 +36,7 @@ impl ReportView {
         let mut report = blank(name, job);
         if let Some(earlier) = earlier {
             report.algorithm = earlier.algorithm;
+            report.buckets = earlier.buckets;
             report.world = earlier.world;
             report.last = earlier.last;
             report.epochs = earlier.epochs;
@@ -106,9 +107,10 @@ impl View for ReportView {
     fn record(&mut self, record: &Record) -> Result<()> {
         match &record.event {
             Event::Joined { hosts, .. } => self.workers = hosts.len().saturating_sub(self.servers),
-            Event::Started { first_step, algorithm, .. } => {
+            Event::Started { first_step, algorithm, buckets, .. } => {
                 self.started = Some(record.time);
                 self.report.algorithm.clone_from(algorithm);
+                self.report.buckets.clone_from(buckets);
                 self.start(*first_step);
             }
             Event::Stopping { ranks, .. } if !ranks.is_empty() => self.report.stopped_by.clone_from(ranks),
@@ -186,6 +188,7 @@ fn blank(name: &str, job: &Job) -> Report {
         dials: dials.map(|(key, value)| (key.clone(), value.clone())).collect(),
         job: values,
         algorithm: String::new(),
+        buckets: Vec::new(),
         world: Vec::new(),
         last: BTreeMap::new(),
         epochs: Vec::new(),

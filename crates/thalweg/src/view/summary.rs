@@ -1,6 +1,6 @@
 //! The last words of a successful job, for somebody who sees it for the first time.
 
-use super::wording::{bytes, counted, headline, number, rate, seconds};
+use super::wording::{bytes, counted, headline, is_uneven, milliseconds, number, rate, seconds};
 use std::fmt::Write;
 use std::path::Path;
 use thalweg_core::event::Outcome;
@@ -32,6 +32,9 @@ pub fn summary(report: &Report, left: Left<'_>) -> String {
     }
     if let Some(shares) = shares(&report.ranks) {
         line("ranks", shares);
+    }
+    if let Some(times) = step_times(&report.ranks) {
+        line("steps", times);
     }
     let result = match report.outcome {
         Outcome::Interrupted if left.checkpoint => "checkpoints/, ",
@@ -154,12 +157,37 @@ fn shares(ranks: &[RankReport]) -> Option<String> {
     };
     let sent: u64 = ranks.iter().map(|rank| rank.bytes_sent).sum();
     Some(format!(
-        "computing {}, exchanging {}, waiting {}; {} sent",
+        "computing {}, exchanging {}, waiting {}; {} sent{}",
         column(0),
         column(1),
         column(2),
-        bytes(sent)
+        bytes(sent),
+        hidden_share(ranks)
+            .map_or(String::new(), |share| format!("; {share:.0}% of the exchange was hidden")),
     ))
+}
+
+/// How long steps took, rank by rank, if that differs much: of a few each, of many the fastest and the slowest.
+fn step_times(ranks: &[RankReport]) -> Option<String> {
+    let computed: Vec<&RankReport> = ranks.iter().filter(|rank| rank.rows > 0).collect();
+    let by_median =
+        |one: &&&RankReport, other: &&&RankReport| one.step_ms.median.total_cmp(&other.step_ms.median);
+    let fastest = *computed.iter().min_by(by_median)?;
+    let slowest = *computed.iter().max_by(by_median)?;
+    if !is_uneven(fastest.step_ms.median, slowest.step_ms.median) {
+        return None;
+    }
+    let told = if computed.len() > 4 { vec![fastest, slowest] } else { computed };
+    let each = |rank: &&RankReport| format!("{} on rank {}", milliseconds(&rank.step_ms), rank.rank);
+    let told: Vec<String> = told.iter().map(each).collect();
+    Some(format!("computing took {} (min/median/max)", told.join(", ")))
+}
+
+/// What share of the exchange went on behind computation, in percent; nothing if none could.
+fn hidden_share(ranks: &[RankReport]) -> Option<f64> {
+    let hidden: f64 = ranks.iter().map(|rank| rank.hidden_s).sum();
+    let shown: f64 = ranks.iter().map(|rank| rank.exchange_s).sum();
+    (hidden > 0.0).then(|| 100.0 * hidden / (hidden + shown))
 }
 
 fn next(report: &Report, left: Left<'_>) -> Vec<(String, &'static str)> {
@@ -202,6 +230,7 @@ mod tests {
     use std::time::Duration;
     use thalweg_core::Job;
     use thalweg_core::report::{EpochReport, World};
+    use thalweg_core::times::Spread;
 
     fn left<'a>(folder: &'a str, checkpoint: bool, again: Option<&'a str>) -> Left<'a> {
         Left { folder: Path::new(folder), checkpoint, again }
@@ -310,6 +339,23 @@ files     runs/a/ report.json, events.jsonl
         assert!(promise(&[]));
         assert!(!promise(&[("strategy.optimization", "decentralized")]));
         assert!(!promise(&[("model.batchnorm", "local")]));
+    }
+
+    #[test]
+    fn uneven_ranks_are_told_with_their_times() {
+        let rank = |rank, median| {
+            let step_ms = Spread { min: median - 1.0, median, max: 2.0 * median };
+            RankReport { rank, rows: 7, step_ms, ..RankReport::default() }
+        };
+        let mut ranks = vec![rank(0, 20.0), rank(1, 61.0)];
+        assert_eq!(
+            step_times(&ranks).unwrap(),
+            "computing took 19/20/40 ms on rank 0, 60/61/122 ms on rank 1 (min/median/max)"
+        );
+        ranks.extend((2..6).map(|number| rank(number, 20.0 + number as f64)));
+        assert_eq!(step_times(&ranks).unwrap().matches("on rank").count(), 2);
+        ranks.remove(1);
+        assert_eq!(step_times(&ranks[..2]), None, "much the same");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! How numbers and names are said, the same in every view.
 
 use thalweg_core::event::Metrics;
+use thalweg_core::times::Spread;
 
 /// A loss or a metric in about four digits.
 pub fn number(value: f64) -> String {
@@ -33,6 +34,17 @@ pub fn seconds(seconds: f64) -> String {
         60..=3599 => format!("{} m {:02} s", whole / 60, whole % 60),
         _ => format!("{} h {:02} m", whole / 3600, whole % 3600 / 60),
     }
+}
+
+/// Whether times in milliseconds are so far apart that somebody should know: a quarter, and a millisecond.
+pub fn is_uneven(shortest: f64, longest: f64) -> bool {
+    longest > 1.25 * shortest && longest > shortest + 1.0
+}
+
+/// `19/20/61 ms`: the shortest, the middle and the longest time.
+pub fn milliseconds(times: &Spread) -> String {
+    let digits = if times.max < 9.95 { 1 } else { 0 };
+    format!("{:.digits$}/{:.digits$}/{:.digits$} ms", times.min, times.median, times.max)
 }
 
 /// `9,610`.

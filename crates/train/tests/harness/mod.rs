@@ -9,7 +9,7 @@ use thalweg_cluster::engine::threads::{self, Ended};
 use thalweg_comm::transport::sim::{Mishap, Network as Simulated, Trace};
 use thalweg_core::event::Outcome;
 use thalweg_core::spec::Layers;
-use thalweg_core::{Job, JobSpec, Model, Result, Schema};
+use thalweg_core::{Batch, Gradient, Hooks, Job, JobSpec, Layout, Model, Result, Schema, Tally};
 use thalweg_data::Data;
 use thalweg_graph::{Network, Options, Team};
 use thalweg_train::{Assignment, Recipe, SavedModel};
@@ -41,12 +41,88 @@ fn job(settings: &[&str]) -> JobSpec {
 
 /// Trains on that many workers (and those who serve them), going on from what is in the folder.
 pub fn train(world: usize, folder: &Path, settings: &[&str]) -> Vec<Ended<Outcome>> {
+    train_with(world, folder, settings, Silence::Never)
+}
+
+/// The same with models that do not announce.
+pub fn train_with(world: usize, folder: &Path, settings: &[&str], silence: Silence) -> Vec<Ended<Outcome>> {
     let workers = format!("engine.workers={world}");
     let job = job(&[settings, &[workers.as_str()]].concat());
     threads::run(job.ranks(), job.train.seed, |rank| {
-        let recipe = FromJob(job.model.layers.clone(), Options::of(&job));
-        thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true }, None)
+        let network = FromJob(job.model.layers.clone(), Options::of(&job));
+        let silent = match silence {
+            Silence::Never => false,
+            Silence::Always => true,
+            Silence::Of(index) => index == rank.index(),
+        };
+        let recipe: Box<dyn Recipe> = if silent { Box::new(Silenced(network)) } else { Box::new(network) };
+        thalweg_train::run(rank, &Assignment { job: &job, recipe: &*recipe, folder, resume: true }, None)
     })
+}
+
+/// Which workers' models say nothing of their gradients during the pass.
+#[derive(Clone, Copy)]
+pub enum Silence {
+    Never,
+    Always,
+    Of(usize),
+}
+
+/// Models that do not announce.
+struct Silenced(FromJob);
+
+impl Recipe for Silenced {
+    fn data(&self, job: &JobSpec) -> Result<Data> {
+        self.0.data(job)
+    }
+    fn model(&self, schema: &Schema, team: &Arc<Team>) -> Result<Box<dyn Model>> {
+        Ok(Box::new(Silent(self.0.model(schema, team)?)))
+    }
+    fn layers(&self, schema: &Schema) -> Result<Vec<String>> {
+        self.0.layers(schema)
+    }
+}
+
+struct Silent(Box<dyn Model>);
+
+/// Hears everything and passes on sums alone.
+struct Deaf<'a>(&'a mut dyn Hooks);
+
+impl Hooks for Deaf<'_> {
+    fn gradient(&mut self, _: Gradient<'_>) -> Result<()> {
+        Ok(())
+    }
+    fn reduce(&mut self, values: &mut [f32]) -> Result<()> {
+        self.0.reduce(values)
+    }
+}
+
+impl Model for Silent {
+    fn layout(&self) -> &Layout {
+        self.0.layout()
+    }
+    fn initialize(&self, seed: u64, parameters: &mut [f32]) {
+        self.0.initialize(seed, parameters);
+    }
+    fn gradient(
+        &mut self,
+        parameters: &[f32],
+        batch: &Batch,
+        scale: f32,
+        gradient: &mut [f32],
+        hooks: &mut dyn Hooks,
+    ) -> Result<Tally> {
+        self.0.gradient(parameters, batch, scale, gradient, &mut Deaf(hooks))
+    }
+    fn evaluate(&mut self, parameters: &[f32], batch: &Batch) -> Result<Tally> {
+        self.0.evaluate(parameters, batch)
+    }
+    fn predict(&mut self, parameters: &[f32], batch: &Batch, outputs: &mut Vec<f32>) -> Result<()> {
+        self.0.predict(parameters, batch, outputs)
+    }
+    fn flops_per_row(&self) -> u64 {
+        self.0.flops_per_row()
+    }
 }
 
 /// The parameters of the finished model.

@@ -15,6 +15,9 @@ pub struct Network {
     pub bandwidth: f64,
     /// Floating-point operations per second of a rank.
     pub speed: f64,
+    /// Whether bytes on their way are off a rank's hands, as with sockets. Else it holds on to them until they are read,
+    /// which shows what relies on a buffer.
+    pub buffered: bool,
     /// Where all randomness comes from.
     pub seed: u64,
 }
@@ -28,6 +31,7 @@ impl Network {
             jitter: 0.2,
             bandwidth: 1.25e9,
             speed: 1e10,
+            buffered: false,
             seed,
         }
     }

@@ -9,12 +9,18 @@ const REPLICATED: &[(&str, &str)] = &[
     ("strategy.exchange.algorithm", "auto"),
 ];
 
-const RING: &[(&str, &str)] = &[
-    ("strategy.optimization", "centralized"),
-    ("strategy.scheduling.kind", "bsp"),
-    ("strategy.exchange.kind", "allreduce"),
-    ("strategy.exchange.algorithm", "ring"),
-];
+/// Around a ring, in buckets of this size.
+macro_rules! ring {
+    ($bucket:literal) => {
+        &[
+            ("strategy.optimization", "centralized"),
+            ("strategy.scheduling.kind", "bsp"),
+            ("strategy.exchange.kind", "allreduce"),
+            ("strategy.exchange.algorithm", "ring"),
+            ("strategy.exchange.bucket", $bucket),
+        ]
+    };
+}
 
 pub(super) const PRESETS: &[Preset] = &[
     Preset {
@@ -41,11 +47,11 @@ pub(super) const PRESETS: &[Preset] = &[
     Preset {
         name: "horovod",
         system: "Horovod (Sergeev and Del Balso 2018)",
-        dials: RING,
-        summary: "Ring all-reduce of gradients, averaged, with the same update on every worker.",
+        dials: ring!("64MiB"),
+        summary: "Ring all-reduce of gradients, fused into buffers that leave during back-propagation, with the same update on every worker.",
         when: "You come from Horovod and want its exchange step for step.",
         missing: &[
-            "tensor fusion with overlap of back-propagation",
+            "fusion by cycle time (here buffers leave when they are full)",
             "Adasum",
             "elastic membership",
             "fp16 compression",
@@ -54,11 +60,11 @@ pub(super) const PRESETS: &[Preset] = &[
     Preset {
         name: "pytorch-ddp",
         system: "PyTorch DistributedDataParallel (Li et al. 2020)",
-        dials: RING,
-        summary: "All-reduce of gradients in the order back-propagation finishes them.",
+        dials: ring!("25MiB"),
+        summary: "All-reduce of gradients in buckets that leave in the order back-propagation finishes them.",
         when: "You come from torchrun and DistributedDataParallel.",
         missing: &[
-            "buckets that leave during back-propagation",
+            "a smaller first bucket",
             "communication hooks",
             "join for uneven inputs (not needed here: a rank may have no row)",
         ],
@@ -66,9 +72,9 @@ pub(super) const PRESETS: &[Preset] = &[
     Preset {
         name: "baidu",
         system: "Baidu ring all-reduce (Gibiansky 2017)",
-        dials: RING,
-        summary: "The first ring all-reduce for deep learning: scatter-reduce, then all-gather.",
+        dials: ring!("tensor"),
+        summary: "The first ring all-reduce for deep learning: scatter-reduce, then all-gather, tensor by tensor.",
         when: "To compare with the original: every tensor of the gradient goes around one ring.",
-        missing: &["one exchange per tensor (here all tensors share one exchange)"],
+        missing: &[],
     },
 ];

@@ -12,6 +12,7 @@ macro_rules! sweep {
         $(#[$attribute])*
         pub mod $name {
             use super::super::{Left, Right, Target, store, tiles};
+            use super::own_register;
             use std::arch::x86_64::{$add, $fused, $load, $spread, $store, $zero};
 
             /// Rows of a tile, at most.
@@ -61,14 +62,19 @@ macro_rules! sweep {
                 depth: usize,
             ) {
                 assert!(depth > 0 && panel.values.len() == (depth - 1) * panel.line + WIDTH, "a panel of that depth");
+                let last = (ROWS - 1) * result.row_stride + result.columns;
+                assert!(result.values.len() >= last && result.columns <= WIDTH, "a tile inside its result");
                 // Loops, not closures: a closure does not have the instructions of the function it stands in.
-                let mut rows: [&[f32]; ROWS] = [&[]; ROWS];
+                let mut rows = [left.as_ptr(); ROWS];
                 if APART {
+                    assert!(left.len() >= (ROWS - 1) * left_stride + depth, "rows inside the left factor");
                     for row in 0..ROWS {
-                        rows[row] = &left[row * left_stride..][..depth];
+                        // SAFETY: the row begins inside the left factor.
+                        rows[row] = own_register(unsafe { left.as_ptr().add(row * left_stride) });
                     }
                 }
-                let together = if APART { &[][..] } else { &left.as_chunks::<ROWS>().0[..depth] };
+                assert!(APART || left.len() >= ROWS * depth, "a tile of that depth");
+                let mut together = left.as_ptr();
                 let mut sums = [[$zero(); 2]; ROWS];
                 for step in 0..depth {
                     // SAFETY: a line has as many numbers as two vectors, and the last one ends where the panel does.
@@ -78,29 +84,40 @@ macro_rules! sweep {
                     };
                     for row in 0..ROWS {
                         let factor = $spread(match APART {
-                            // SAFETY: every row has `depth` numbers. Said this way, each row keeps a register of its own.
-                            true => unsafe { *rows[row].as_ptr().add(step) },
-                            false => together[step][row],
+                            // SAFETY: every row has `depth` numbers.
+                            true => unsafe { *rows[row].add(step) },
+                            // SAFETY: a tile has as many numbers for every step.
+                            false => unsafe { *together.add(row) },
                         });
                         sums[row][0] = $fused(factor, first, sums[row][0]);
                         sums[row][1] = $fused(factor, second, sums[row][1]);
                     }
-                }
-                for row in 0..ROWS {
-                    let values = &mut result.values[row * result.row_stride..][..result.columns];
-                    let mut narrow = [0.0f32; WIDTH];
-                    let is_whole = values.len() == WIDTH;
-                    let line = if is_whole { values.as_mut_ptr() } else { narrow.as_mut_ptr() };
-                    // SAFETY: either line has as many numbers as two vectors.
-                    unsafe {
-                        if is_whole && result.add {
-                            sums[row][0] = $add(sums[row][0], $load(line));
-                            sums[row][1] = $add(sums[row][1], $load(line.add($lanes)));
-                        }
-                        $store(line, sums[row][0]);
-                        $store(line.add($lanes), sums[row][1]);
+                    if !APART {
+                        together = together.wrapping_add(ROWS);
                     }
-                    if !is_whole {
+                }
+                if result.columns == WIDTH {
+                    for row in 0..ROWS {
+                        // SAFETY: the line lies inside the result and has as many numbers as two vectors.
+                        unsafe {
+                            let line = result.values.as_mut_ptr().add(row * result.row_stride);
+                            if result.add {
+                                sums[row][0] = $add(sums[row][0], $load(line));
+                                sums[row][1] = $add(sums[row][1], $load(line.add($lanes)));
+                            }
+                            $store(line, sums[row][0]);
+                            $store(line.add($lanes), sums[row][1]);
+                        }
+                    }
+                } else {
+                    for row in 0..ROWS {
+                        let mut narrow = [0.0f32; WIDTH];
+                        // SAFETY: the line has as many numbers as two vectors.
+                        unsafe {
+                            $store(narrow.as_mut_ptr(), sums[row][0]);
+                            $store(narrow.as_mut_ptr().add($lanes), sums[row][1]);
+                        }
+                        let values = &mut result.values[row * result.row_stride..][..result.columns];
                         store(values, &narrow, result.add);
                     }
                 }
@@ -121,3 +138,15 @@ sweep!(
     avx512, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", 16, _mm512_setzero_ps, _mm512_set1_ps, _mm512_fmadd_ps,
     _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, 8, 1 2 3 4 5 6 7 8
 );
+
+/// The same address, of which the compiler knows nothing: it would otherwise count from row to row in every step, eight
+/// instructions that a narrow processor has no time for.
+#[inline(always)]
+#[expect(clippy::pointers_in_nomem_asm_block, reason = "an address that nothing is read from here")]
+fn own_register(mut address: *const f32) -> *const f32 {
+    // SAFETY: no instruction.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(reg) address, options(nomem, nostack, preserves_flags, pure))
+    };
+    address
+}

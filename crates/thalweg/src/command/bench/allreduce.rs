@@ -1,7 +1,8 @@
 //! `thalweg bench allreduce`: how long an all-reduce takes between ranks of this machine.
 //!
-//! The ranks are processes that the local launcher starts from this very command (threads for `mem`; for `mpi` its mpirun has
-//! started them already), and what is measured are the calls training makes: schedules of messages, and on `shm`, unless an algorithm is named, sums in
+//! The ranks are processes that the local launcher starts from this very command (threads for `mem`), or that another
+//! launcher started, on any hosts, by the variables that `train` understands as well; what is
+//! measured are the calls training makes: schedules of messages, and on `shm`, unless an algorithm is named, sums in
 //! place of tensors that live in shared memory (`arena`) and of private ones that pass through it (`arena-copying`). A measurement is the time of the slowest rank from a
 //! barrier on; the median counts. Every rank fills its buffer and checks every element of the result: at each call where
 //! the sum replaces the buffer, at every eighth where it stands beside it and the buffer is still there for the next call.
@@ -26,7 +27,7 @@ use thalweg_core::{Error, Kind, Result};
 /// What `bench allreduce` takes.
 #[derive(Args, Debug)]
 pub struct AllreduceArgs {
-    /// Numbers of ranks (on mpi mpirun's)
+    /// Numbers of ranks; under another launcher there are as many as it started
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "2,4,8")]
     ranks: Vec<usize>,
     /// Sizes of the buffer
@@ -67,6 +68,14 @@ impl Connection {
             Connection::Tcp => "tcp",
             Connection::Mem => "mem",
             Connection::Mpi => "mpi",
+        }
+    }
+
+    fn carrier(self) -> Carrier {
+        match self {
+            Connection::Tcp => Carrier::Tcp,
+            Connection::Mpi => Carrier::Mpi,
+            Connection::Shm | Connection::Mem => Carrier::Shm,
         }
     }
 }
@@ -134,21 +143,31 @@ impl Means<'_> {
 
 /// Measures every number of ranks; in a worker, does its part.
 pub fn run(args: &AllreduceArgs) -> Result<()> {
-    if let Some(place) = worker_place()? {
-        return as_worker(args, &place);
-    }
-    if args.ranks.contains(&0) {
-        return Err(Error::job("--ranks: there is no all-reduce among 0 ranks"));
-    }
     if args.algorithm.0 == Some(Method::Native) && args.transport != Connection::Mpi {
         let name = args.transport.name();
         return Err(Error::job(format!("--algorithm native: `{name}` has no all-reduce of its own"))
             .hint("use --transport mpi"));
     }
-    if args.transport == Connection::Mpi {
-        return under_mpirun(args);
+    mpi::check(args.transport.carrier())?;
+    if let Some(place) = environment::detect(&|name| std::env::var(name).ok())? {
+        if args.transport == Connection::Mem {
+            return Err(Error::job("--transport mem: ranks that a launcher started are no threads")
+                .hint("use --transport shm or tcp"));
+        }
+        let by_us = std::env::var_os(thalweg_cluster::uplink::VARIABLE).is_some();
+        if place.rank == 0 && !by_us {
+            print_header(args);
+        }
+        return as_worker(args, &place);
     }
-    print_head(args);
+    if args.ranks.contains(&0) {
+        return Err(Error::job("--ranks: there is no all-reduce among 0 ranks"));
+    }
+    if args.transport == Connection::Mpi {
+        return Err(Error::job("--transport mpi: MPI's launcher did not start this process")
+            .hint(mpi::START_WITH_MPIRUN));
+    }
+    print_header(args);
     for &world in &args.ranks {
         match args.transport {
             Connection::Mem => in_threads(args, world)?,
@@ -158,30 +177,9 @@ pub fn run(args: &AllreduceArgs) -> Result<()> {
     Ok(())
 }
 
-fn print_head(args: &AllreduceArgs) {
+fn print_header(args: &AllreduceArgs) {
     if !args.json {
         println!("transport  algorithm             ranks       bytes  microseconds       fastest  bus GB/s");
-    }
-}
-
-/// One of the ranks that mpirun has started.
-fn under_mpirun(args: &AllreduceArgs) -> Result<()> {
-    mpi::check(Carrier::Mpi)?;
-    let place = environment::detect(&|name| std::env::var(name).ok())?;
-    let place = place.ok_or_else(|| {
-        Error::job("--transport mpi: MPI's launcher did not start this process").hint(mpi::START_WITH_MPIRUN)
-    })?;
-    if place.rank == 0 {
-        print_head(args);
-    }
-    as_worker(args, &place)
-}
-
-/// The place the launcher gave this process, if it is one of its workers.
-fn worker_place() -> Result<Option<Place>> {
-    match std::env::var_os(thalweg_cluster::uplink::VARIABLE) {
-        None => Ok(None),
-        Some(_) => environment::detect(&|name| std::env::var(name).ok()),
     }
 }
 
@@ -215,13 +213,10 @@ fn as_worker(args: &AllreduceArgs, place: &Place) -> Result<()> {
         step_deadline: DEADLINE,
         join_deadline: DEADLINE,
         prepare_deadline: DEADLINE,
-        carrier: match args.transport {
-            Connection::Tcp => Carrier::Tcp,
-            Connection::Mpi => Carrier::Mpi,
-            Connection::Shm | Connection::Mem => Carrier::Shm,
-        },
+        carrier: args.transport.carrier(),
         port: 0,
         text: String::new(),
+        model: Vec::new(),
         elastic: false,
         limits: Limits { least: 1, most: usize::MAX, patience: Duration::from_secs(30) },
     };
@@ -246,6 +241,11 @@ fn in_threads(args: &AllreduceArgs, world: usize) -> Result<()> {
 /// Measures every size; rank 0 prints.
 fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
     rank.begin_preparation("measuring");
+    if args.transport == Connection::Shm && rank.world() > 1 && !rank.shares_memory() {
+        return Err(
+            Error::job("--transport shm: the ranks are not all on one host").hint("use --transport tcp")
+        );
+    }
     for &bytes in &args.sizes {
         let length = bytes / size_of::<f32>();
         if args.transport == Connection::Shm && args.algorithm.0.is_none() && rank.world() > 1 {

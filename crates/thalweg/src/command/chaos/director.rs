@@ -207,6 +207,8 @@ mod tests {
             samples_per_s: 1.0,
             slowest: 0,
             slowest_ms: 0.0,
+            fastest_ms: 0.0,
+            median_ms: 0.0,
         }
     }
 

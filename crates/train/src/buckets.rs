@@ -1,0 +1,259 @@
+//! How a gradient travels as messages: in which buckets, and by which schedule each is summed.
+//!
+//! Tensors stand in the order in which back-propagation finishes them, so a bucket is a run of neighbours: it can leave
+//! when the last of them is ready. What rides along is behind the last tensor and leaves with the last bucket. The
+//! choice is rank 0's; the others are told.
+
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use thalweg_cluster::{Algorithm, Bucket, Method, Rank};
+use thalweg_core::spec::bucket::Bucket as Size;
+use thalweg_core::spec::strategy::{Carrier, Exchange};
+use thalweg_core::{Error, JobSpec, Layout, Result, report};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// The buckets of a gradient, in the order in which they leave; none if nothing is exchanged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Part {
+    /// Its tensors, by number.
+    tensors: Range<usize>,
+    /// The name of the schedule.
+    algorithm: String,
+}
+
+impl Plan {
+    /// What the job says, and where it leaves the choice open, what a fixed table says: the same for every run.
+    pub(crate) fn of(job: &JobSpec, layout: &Layout, workers: usize) -> Plan {
+        let total = bytes(layout, &(0..layout.tensors().len()));
+        let asked = Method::named(job.exchange.algorithm.name());
+        let size = match job.exchange.bucket {
+            // What the transport sums by itself is one piece.
+            Size::Auto if job.exchange.transport == Carrier::Mpi && asked.is_none() => Size::Whole,
+            Size::Auto => auto(total),
+            size => size,
+        };
+        match job.exchange.kind {
+            Exchange::Allreduce if workers > 1 => Plan::cut(job, layout, size, workers),
+            // Gossip, too, adds up when the workers meet.
+            Exchange::Gossip if workers > 1 => Plan::cut(job, layout, Size::Whole, workers),
+            _ => Plan::default(),
+        }
+    }
+
+    /// Buckets of that size, by the job's algorithm or by the table's; where the transport sums by itself, all in one.
+    pub(crate) fn cut(job: &JobSpec, layout: &Layout, size: Size, workers: usize) -> Plan {
+        let asked = Method::named(job.exchange.algorithm.name());
+        let pieces = cut(layout, if asked == Some(Method::Native) { Size::Whole } else { size });
+        let native = job.exchange.transport == Carrier::Mpi && pieces.len() == 1;
+        let part = |tensors: Range<usize>| {
+            let bytes = usize::try_from(bytes(layout, &tensors)).unwrap_or(usize::MAX);
+            let method = asked.unwrap_or_else(|| Method::choose(native, bytes, workers));
+            Part { tensors, algorithm: method.name().into() }
+        };
+        Plan { parts: pieces.into_iter().map(part).collect() }
+    }
+
+    /// The same buckets, summed by another algorithm.
+    pub(crate) fn by(mut self, algorithm: Algorithm) -> Plan {
+        self.parts.iter_mut().for_each(|part| part.algorithm = algorithm.name().into());
+        self
+    }
+
+    /// Rank 0's plan, for all.
+    pub(crate) fn agree(self, rank: &mut Rank, layout: &Layout) -> Result<Plan> {
+        let broken = |error: postcard::Error| Error::internal(format!("a plan of the exchange: {error}"));
+        let told = rank.broadcast("plan of the exchange", postcard::to_stdvec(&self).map_err(broken)?)?;
+        let plan: Plan = postcard::from_bytes(&told).map_err(broken)?;
+        let mut next = 0;
+        for part in &plan.parts {
+            let method = Method::named(&part.algorithm);
+            let usable = method.is_some_and(|method| method != Method::Native || plan.parts.len() == 1);
+            let known = usable && part.tensors.start == next;
+            next = part.tensors.end;
+            if !known || next > layout.tensors().len() {
+                return Err(Error::internal(format!("rank 0's plan of the exchange is of no use: {plan:?}")));
+            }
+        }
+        Ok(plan)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Which tensors each has.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Range<usize>> {
+        self.parts.iter().map(|part| &part.tensors)
+    }
+
+    /// The schedule of the longest bucket: that of all that is summed besides.
+    pub(crate) fn main_method(&self, layout: &Layout) -> Option<Method> {
+        let longest = self.parts.iter().max_by_key(|part| bytes(layout, &part.tensors))?;
+        Method::named(&longest.algorithm)
+    }
+
+    /// The schedules by name: one, or several with a plus between them.
+    pub(crate) fn algorithms(&self) -> String {
+        let mut names: Vec<&str> = Vec::new();
+        for part in &self.parts {
+            if !names.contains(&part.algorithm.as_str()) {
+                names.push(&part.algorithm);
+            }
+        }
+        if names.is_empty() { "none".into() } else { names.join("+") }
+    }
+
+    /// For the transport: buckets of a buffer of `length` elements, the last one with what rides along.
+    pub(crate) fn buckets(&self, layout: &Layout, length: usize) -> Vec<Bucket> {
+        let count = self.parts.len();
+        let bucket = |(index, part): (usize, &Part)| {
+            let range = elements(layout, &part.tensors);
+            let name = match (self.ends(layout, part), count) {
+                (_, 1) => "gradients".into(),
+                ((first, last), _) if first == last => {
+                    format!("gradients of {first} (bucket {} of {count})", index + 1)
+                }
+                ((first, last), _) => {
+                    format!("gradients of {first} to {last} (bucket {} of {count})", index + 1)
+                }
+            };
+            Bucket {
+                range: range.start..if index + 1 == count { length } else { range.end },
+                algorithm: match Method::named(&part.algorithm) {
+                    Some(Method::Schedule(algorithm)) => algorithm,
+                    // Never cut into buckets that leave.
+                    Some(Method::Native) | None => Algorithm::Ring,
+                },
+                name,
+            }
+        };
+        self.parts.iter().enumerate().map(bucket).collect()
+    }
+
+    /// For the report.
+    pub(crate) fn reported(&self, layout: &Layout, length: usize) -> Vec<report::Bucket> {
+        let bucket = |(part, bucket): (&Part, Bucket)| {
+            let (first, last) = self.ends(layout, part);
+            let bytes = (bucket.range.len() * size_of::<f32>()) as u64;
+            report::Bucket {
+                first: first.into(),
+                last: last.into(),
+                bytes,
+                algorithm: part.algorithm.clone(),
+            }
+        };
+        self.parts.iter().zip(self.buckets(layout, length)).map(bucket).collect()
+    }
+
+    /// The names of its first and last tensor.
+    fn ends<'a>(&self, layout: &'a Layout, part: &Part) -> (&'a str, &'a str) {
+        let name = |index: usize| layout.tensors().get(index).map_or("?", |tensor| tensor.name.as_str());
+        (name(part.tensors.start), name(part.tensors.end.saturating_sub(1)))
+    }
+}
+
+/// The size of buckets if nobody says. Short gradients are one message anyway; of long ones about an eighth can hide
+/// behind the computation of the rest, in pieces long enough that latency does not count and short enough that the first
+/// one leaves soon.
+fn auto(total: u64) -> Size {
+    match total {
+        0..=MIB => Size::Whole,
+        total => Size::Bytes((total / 8).clamp(512 * KIB, 8 * MIB)),
+    }
+}
+
+/// Runs of tensors that have a size together; a longer tensor is a bucket of its own.
+fn cut(layout: &Layout, size: Size) -> Vec<Range<usize>> {
+    let count = layout.tensors().len();
+    let most = match size {
+        Size::Whole | Size::Auto => u64::MAX,
+        Size::Tensor => 0,
+        Size::Bytes(bytes) => bytes,
+    };
+    let mut buckets = Vec::new();
+    let mut start = 0;
+    for next in 1..count {
+        if bytes(layout, &(start..next + 1)) > most {
+            buckets.push(start..next);
+            start = next;
+        }
+    }
+    buckets.push(start..count);
+    buckets
+}
+
+fn elements(layout: &Layout, tensors: &Range<usize>) -> Range<usize> {
+    let at = |index: usize| layout.tensors().get(index).map_or(layout.len(), |tensor| tensor.offset);
+    at(tensors.start)..at(tensors.end)
+}
+
+fn bytes(layout: &Layout, tensors: &Range<usize>) -> u64 {
+    (elements(layout, tensors).len() * size_of::<f32>()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_core::model::{Density, Role};
+
+    fn layout(sizes: &[usize]) -> Layout {
+        let mut layout = Layout::default();
+        for (index, size) in sizes.iter().enumerate() {
+            layout.push(format!("t{index}"), &[*size], Role::Trainable, Density::Dense);
+        }
+        layout
+    }
+
+    #[test]
+    fn small_tensors_are_put_together_and_long_ones_stay_alone() {
+        let layout = layout(&[1, 2, 30, 4, 5, 6]);
+        assert_eq!(cut(&layout, Size::Bytes(4 * 12)), [0..2, 2..3, 3..5, 5..6]);
+        assert_eq!(cut(&layout, Size::Tensor).len(), 6);
+        assert_eq!(cut(&layout, Size::Whole), std::slice::from_ref(&(0..6)));
+        assert_eq!(cut(&Layout::default(), Size::Tensor), std::slice::from_ref(&(0..0)));
+    }
+
+    #[test]
+    fn buckets_cover_the_buffer_in_order_and_are_named() {
+        let layout = layout(&[10, 20, 30]);
+        let job = JobSpec::default();
+        let plan = Plan::cut(&job, &layout, Size::Bytes(120), 4);
+        let buckets = plan.buckets(&layout, 69);
+        assert_eq!(buckets.iter().map(|bucket| bucket.range.clone()).collect::<Vec<_>>(), [0..30, 30..69]);
+        assert_eq!(buckets[0].name, "gradients of t0 to t1 (bucket 1 of 2)");
+        assert_eq!(buckets[1].name, "gradients of t2 (bucket 2 of 2)");
+        assert_eq!(plan.reported(&layout, 69)[1].bytes, 4 * 39);
+        assert_eq!(Plan::of(&job, &layout, 4).buckets(&layout, 69)[0].name, "gradients");
+        assert_eq!(Plan::of(&job, &layout, 1), Plan::default());
+    }
+
+    #[test]
+    fn what_the_transport_sums_by_itself_is_not_cut() {
+        let layout = layout(&[1 << 20, 1 << 20]);
+        let mut job = JobSpec::default();
+        job.exchange.transport = Carrier::Mpi;
+        let plan = Plan::of(&job, &layout, 4);
+        assert_eq!((plan.len(), plan.algorithms().as_str()), (1, "native"));
+        assert_eq!(plan.main_method(&layout), Some(Method::Native));
+        // Who asks for buckets gets messages.
+        job.exchange.bucket = Size::Tensor;
+        let plan = Plan::of(&job, &layout, 4);
+        assert_eq!((plan.len(), plan.algorithms().as_str()), (2, "halving-doubling"));
+    }
+
+    #[test]
+    fn the_table_takes_long_buckets_for_long_gradients() {
+        assert_eq!(auto(MIB), Size::Whole);
+        assert_eq!(auto(2 * MIB), Size::Bytes(512 * KIB));
+        assert_eq!(auto(32 * MIB), Size::Bytes(4 * MIB));
+        assert_eq!(auto(1 << 30), Size::Bytes(8 * MIB));
+    }
+}

@@ -1,0 +1,160 @@
+//! `cargo xtask bench hosts`: several hosts on links of a known rate, beside what a plain TCP stream gets through them.
+//!
+//! Hosts are network namespaces of this machine, so their processors are shared: what is measured here are links. At each
+//! rate an all-reduce stands beside its bound, 2 (n - 1) / n times its bytes at the goodput of a plain stream in the same
+//! run; at the first rate a job is trained with its gradient in buckets and as a whole, on as many hosts as there are
+//! cores (each computes while bytes travel) and on all of them; then a cable is pulled.
+
+mod network;
+mod ranks;
+pub mod stream;
+
+use crate::command::{Outcome, build_thalweg};
+use clap::Args;
+use network::Network;
+use ranks::{Ranks, numbers};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How to measure.
+#[derive(Args)]
+pub struct Arguments {
+    /// Hosts, one rank on each
+    #[arg(long, default_value_t = 4)]
+    hosts: usize,
+    /// Rates of the links, as `tc` writes them; the first is trained on
+    #[arg(long, value_delimiter = ',', default_value = "1gbit,100mbit")]
+    rates: Vec<String>,
+    /// MiB of the all-reduce
+    #[arg(long, default_value_t = 16)]
+    mebibytes: usize,
+    /// How long to measure each all-reduce, and each plain stream
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// A binary to measure instead of building one
+    #[arg(long)]
+    binary: Option<PathBuf>,
+}
+
+/// To reach, of the bound.
+const GOAL: f64 = 0.95;
+/// The longest a group of ranks may take.
+const LIMIT: Duration = Duration::from_secs(120);
+const STEP_DEADLINE: Duration = Duration::from_secs(2);
+/// Within which a pulled cable must end the job: the step's deadline, then three seconds.
+const NAMED: Duration = Duration::from_secs(5);
+
+/// A job whose exchange takes about as long as its computation at 1 Gbit/s: 5.4 MB in 14 tensors.
+const JOB: &[&str] = &[
+    "model.layers=['dense 512 relu', 'dense 512 relu', 'dense 512 relu', 'dense 512 relu', 'dense 512 relu', 'dense 512 relu', 'dense auto']",
+    "train.global_batch=1024",
+    "train.epochs=1000000",
+];
+
+/// Measures all and prints; a pulled cable that is not named is a failure, a rate is only a figure.
+pub fn run(arguments: &Arguments) -> Outcome {
+    if let Some(why) = Network::missing() {
+        println!("skipped: hosts: {why}");
+        return Ok(());
+    }
+    let binary = match &arguments.binary {
+        Some(binary) => binary.clone(),
+        None => build_thalweg(&["--release"])?,
+    };
+    for rate in &arguments.rates {
+        let network = Network::up(arguments.hosts, rate)?;
+        all_reduce(&network, rate, &binary, arguments)?;
+    }
+    let Some(rate) = arguments.rates.first() else { return Ok(()) };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).clamp(2, arguments.hosts.max(2));
+    if cores < arguments.hosts {
+        let network = Network::up(cores, rate)?;
+        train_both_ways(&network, rate, &binary)?;
+    }
+    let network = Network::up(arguments.hosts, rate)?;
+    train_both_ways(&network, rate, &binary)?;
+    pulled_cable(&network, &binary)
+}
+
+/// An all-reduce beside its bound.
+fn all_reduce(network: &Network, rate: &str, binary: &Path, arguments: &Arguments) -> Outcome {
+    let before = stream::goodput(network, 0, 1, arguments.seconds)?;
+    let size = format!("{}MiB", arguments.mebibytes);
+    let seconds = arguments.seconds.to_string();
+    let words = ["bench", "allreduce", "--json", "--transport", "tcp", "--algorithm", "ring"];
+    let words = [&words[..], &["--sizes", &size, "--seconds", &seconds]].concat();
+    let mut ranks = Ranks::start(network, binary, &words)?;
+    ranks.succeed(LIMIT)?;
+    let text = ranks.output(0);
+    let after = stream::goodput(network, network.len() - 1, 0, arguments.seconds)?;
+    let goodput = (before + after) / 2.0;
+    let measured = |key: &str| numbers(&text, key).first().map(|us| us / 1e6);
+    let (Some(median), Some(best)) = (measured("us"), measured("us_min")) else {
+        return Err(format!("no figures in: {text}"));
+    };
+    let n = network.len() as f64;
+    let bound = 2.0 * (n - 1.0) / n * (arguments.mebibytes << 20) as f64 / goodput;
+    println!(
+        "{rate:>8}: plain stream {:.1} and {:.1} MB/s; all-reduce of {size} among {n}: {:.1} ms (best {:.1}), bound {:.1} \
+         ms: {:.1}% of it (best {:.1}%; to reach {:.0}%)",
+        before / 1e6,
+        after / 1e6,
+        1e3 * median,
+        1e3 * best,
+        1e3 * bound,
+        100.0 * bound / median,
+        100.0 * bound / best,
+        100.0 * GOAL,
+    );
+    Ok(())
+}
+
+fn train_both_ways(network: &Network, rate: &str, binary: &Path) -> Outcome {
+    ["whole", "auto"].into_iter().try_for_each(|bucket| train(network, rate, binary, bucket))
+}
+
+/// Some steps of a job: how fast, and what share of its exchange was hidden.
+fn train(network: &Network, rate: &str, binary: &Path, bucket: &str) -> Outcome {
+    let bucket_setting = format!("strategy.exchange.bucket={bucket}");
+    let settings =
+        [JOB, &["train.max_steps=40", "strategy.exchange.algorithm=ring", &bucket_setting]].concat();
+    let mut ranks = Ranks::train(network, binary, &settings)?;
+    ranks.succeed(LIMIT)?;
+    let report = ranks.report()?;
+    let sum = |key: &str| numbers(&report, key).iter().sum::<f64>();
+    let (hidden, shown) = (sum("hidden_s"), sum("exchange_s"));
+    println!(
+        "{rate:>8}: training on {} hosts, bucket = {bucket}: {:.0} rows/s; exchange {:.2} s, hidden {hidden:.2} s of all \
+         ranks: {:.0}% hidden",
+        network.len(),
+        numbers(&report, "samples_per_s").first().copied().unwrap_or(f64::NAN),
+        shown,
+        100.0 * hidden / (hidden + shown).max(1e-9),
+    );
+    Ok(())
+}
+
+/// The last host's cable is pulled: the job ends and names its rank.
+fn pulled_cable(network: &Network, binary: &Path) -> Outcome {
+    let deadline = format!("fault.step_deadline={}s", STEP_DEADLINE.as_secs());
+    let settings = [JOB, &[&deadline, "strategy.exchange.algorithm=ring"]].concat();
+    let mut ranks = Ranks::train(network, binary, &settings)?;
+    ranks.wait_for_steps(LIMIT)?;
+    let last = network.len() - 1;
+    network.cut(last)?;
+    let begin = Instant::now();
+    let status = ranks.wait(0, LIMIT)?;
+    let took = begin.elapsed();
+    let said = ranks.output(0);
+    let named = said.contains(&format!("rank {last}"));
+    println!(
+        "a pulled cable: {} after {:.2} s ({status}; the step's deadline is {:.0} s)",
+        if named { format!("rank {last} named") } else { "NOT named".into() },
+        took.as_secs_f64(),
+        STEP_DEADLINE.as_secs_f64(),
+    );
+    match named && took <= NAMED {
+        true => Ok(()),
+        false => Err(format!("rank {last} was not named within {:.0} s:\n{said}", NAMED.as_secs_f64())),
+    }
+}
