@@ -12,10 +12,12 @@ pub mod remote;
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
+use thalweg_comm::collective::operator::Number;
+use thalweg_comm::collective::{Executor, Goal, Sum};
 use thalweg_comm::host::{self, Bell, Neighbour};
 use thalweg_comm::transport::sim::{Network, Sim, Simulation};
 use thalweg_comm::transport::tcp::Socket;
-use thalweg_comm::transport::{Mem, Ring, Shm, Tag, Tcp, Transport, Way, mesh, ring};
+use thalweg_comm::transport::{Fault, Mem, Ring, Shm, Tag, Tcp, Transport, Way, mesh, ring};
 
 /// Puts bytes on the way from one rank to another, as if the first had sent them.
 pub type Inject = Box<dyn Fn(usize, usize, &[u8])>;
@@ -38,6 +40,18 @@ pub const PLENTY: Duration = Duration::from_secs(60);
 /// A tag for one operation.
 pub fn tag(operation: u64) -> Tag {
     Tag { generation: 1, operation, tensor: 0 }
+}
+
+/// Runs a collective by the schedule that is taken when nobody chooses.
+pub fn collective<T: Number>(
+    transport: &mut dyn Transport,
+    tag: Tag,
+    goal: Goal,
+    buffer: &mut [T],
+) -> Result<(), Fault> {
+    let hosts: Vec<usize> = (0..transport.world()).collect();
+    let schedule = goal.schedule(transport.rank(), &hosts, size_of_val(buffer));
+    Executor::new().run(&schedule, transport, tag, buffer, &Sum, PLENTY)
 }
 
 /// Runs the same program on every rank, each in its own thread, and returns their results by rank.

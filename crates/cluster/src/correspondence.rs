@@ -1,10 +1,14 @@
 //! What passes between single ranks: agreed transfers, and letters that nobody waits for.
 
 use crate::rank::Rank;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_comm::post::{Letter, Post};
 use thalweg_comm::transport::{Incoming, Outgoing};
 use thalweg_core::Result;
+
+/// Most numbers of a frame: a longer piece travels in several.
+const PIECE: usize = 16 << 20;
 
 impl Rank {
     /// Sends and receives numbers, all at once: `push` of `gradients`, for instance. Every rank takes part, if only with
@@ -16,22 +20,25 @@ impl Rank {
         sends: &[(usize, &[f32])],
         receives: &mut [(usize, &mut [f32])],
     ) -> Result<Duration> {
+        let outgoing: Vec<(usize, &[f32])> =
+            sends.iter().flat_map(|(to, values)| values.chunks(PIECE).map(|piece| (*to, piece))).collect();
+        let incoming: Vec<(usize, &mut [f32])> = receives
+            .iter_mut()
+            .flat_map(|(from, values)| values.chunks_mut(PIECE).map(|piece| (*from, piece)))
+            .collect();
         // The k-th piece to a rank is the k-th piece from this one there.
-        let place = |peers: &[usize], index: usize| {
-            peers[..index].iter().filter(|&&peer| peer == peers[index]).count() as u32
-        };
-        let to: Vec<usize> = sends.iter().map(|(to, _)| *to).collect();
-        let from: Vec<usize> = receives.iter().map(|(from, _)| *from).collect();
+        let (to, from) =
+            (places(outgoing.iter().map(|(to, _)| *to)), places(incoming.iter().map(|(from, _)| *from)));
         self.operate(kind, name, |rank, tag, deadline| {
-            let outgoing = sends.iter().enumerate().map(|(index, (peer, values))| Outgoing {
-                to: *peer,
-                chunk: place(&to, index),
-                bytes: bytemuck::cast_slice(values),
+            let outgoing = outgoing.iter().zip(to).map(|((to, piece), chunk)| Outgoing {
+                to: *to,
+                chunk,
+                bytes: bytemuck::cast_slice(piece),
             });
-            let incoming = receives.iter_mut().enumerate().map(|(index, (peer, values))| Incoming {
-                from: *peer,
-                chunk: place(&from, index),
-                bytes: bytemuck::cast_slice_mut(values),
+            let incoming = incoming.into_iter().zip(from).map(|((from, piece), chunk)| Incoming {
+                from,
+                chunk,
+                bytes: bytemuck::cast_slice_mut(piece),
             });
             let (outgoing, mut incoming): (Vec<_>, Vec<_>) = (outgoing.collect(), incoming.collect());
             rank.parts.transport.transfer(tag, &outgoing, &mut incoming, deadline)
@@ -73,5 +80,26 @@ impl Rank {
         });
         self.post = Some(post);
         drained.map(|_| ())
+    }
+}
+
+/// How many pieces with the same peer come before each.
+fn places(peers: impl Iterator<Item = usize>) -> Vec<u32> {
+    let mut counts = BTreeMap::new();
+    let mut place = |peer: usize| {
+        let count = counts.entry(peer).or_insert(0u32);
+        *count += 1;
+        *count - 1
+    };
+    peers.map(&mut place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_counted_by_peer() {
+        assert_eq!(places([3, 1, 3, 3, 1].into_iter()), [0, 0, 1, 2, 1]);
     }
 }

@@ -8,7 +8,7 @@
 use crate::rank::{Rank, host_numbers};
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_comm::collective::{Algorithm, Flight, Guest, Progress, Schedule, Sum};
+use thalweg_comm::collective::{Algorithm, Flight, Goal, Guest, Progress, Schedule, Sum};
 use thalweg_comm::transport::{Fault, Tag};
 use thalweg_core::event::Phase;
 use thalweg_core::{Error, Result};
@@ -164,7 +164,8 @@ impl Rank {
         self.look_after(departures, buffer)?;
         let flight = &mut departures.flight;
         let took = self.operate("all-reduce", name, |rank, tag, deadline| {
-            let guest = Guest { schedule: &rank.schedule, tag, values };
+            let schedule = rank.means.schedule(Goal::AllReduce, size_of_val(values));
+            let guest = Guest { schedule: &schedule, tag, values };
             flight.run_beside(rank.parts.transport.as_mut(), buffer, guest, &Sum, deadline)
         })?;
         departures.looked = (self.now(), departures.flight.first_open().is_some());

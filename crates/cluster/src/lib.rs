@@ -7,6 +7,7 @@
 mod account;
 pub mod beacon;
 pub mod checkpoint;
+mod collectives;
 mod commons;
 pub mod coordinator;
 mod correspondence;
@@ -35,5 +36,7 @@ pub use errand::Errand;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, share};
-pub use thalweg_comm::collective::{Brackets, Method, Slots, Term};
+pub use thalweg_comm::collective::{self, Brackets, Goal, Method, Slots, Term};
 pub use thalweg_comm::linux;
+pub use thalweg_comm::transport::sim;
+pub use thalweg_comm::wait::declare_threads;

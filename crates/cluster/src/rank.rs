@@ -4,13 +4,11 @@
 //! processes and on a simulated network, and everything that waits has a deadline, a name and an owner.
 
 use crate::beacon::Beacon;
+use crate::collectives::Means;
 use crate::regroup::{Change, Regroup};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
-use thalweg_comm::collective::{
-    Algorithm, Brackets, Executor, Method, Schedule, Slots, Sum, bracketed, doubling, gather, native,
-};
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
@@ -66,11 +64,8 @@ pub struct Rank {
     pub(crate) parts: Parts,
     /// Its letters, if its program writes any.
     pub(crate) post: Option<Post>,
-    /// How an all-reduce is carried out.
-    pub(crate) schedule: Schedule,
-    /// Whether the transport itself does it instead.
-    native: bool,
-    executor: Executor,
+    /// How collectives are carried out.
+    pub(crate) means: Means,
     pub(crate) operation: u64,
     pub(crate) step: u64,
     pub(crate) training: bool,
@@ -91,15 +86,13 @@ impl Rank {
         let place = parts.transport.rank();
         let rank = parts.numbers.get(place).copied().unwrap_or(place);
         let host = parts.hosts.get(place).cloned().unwrap_or_default();
-        let schedule = Algorithm::Ring.all_reduce(place, &host_numbers(&parts));
+        let means = Means::of(&parts);
         let account = RankReport { rank, host, transport: parts.carrier.into(), ..RankReport::default() };
         let generation = parts.generation;
         let rank = Rank {
             parts,
             post: None,
-            schedule,
-            native: false,
-            executor: Executor::new(),
+            means,
             operation: first_operation(generation),
             step: 0,
             training: false,
@@ -243,113 +236,6 @@ impl Rank {
         if fresh > 0 {
             self.parts.clock.charge(fresh);
         }
-    }
-
-    /// From now on all-reduces are carried out this way. All ranks must say the same.
-    pub fn exchange_by(&mut self, method: Method) {
-        self.native = method == Method::Native;
-        // What goes on beside messages is messages in any case.
-        let algorithm = match method {
-            Method::Schedule(algorithm) => algorithm,
-            Method::Native => Algorithm::Ring,
-        };
-        self.schedule = algorithm.all_reduce(self.index(), &host_numbers(&self.parts));
-    }
-
-    /// What an all-reduce of so many bytes is carried out by where nobody chooses.
-    pub fn choose_method(&self, bytes: usize) -> Method {
-        Method::choose(self.parts.transport.adds_up(), bytes, self.world())
-    }
-
-    /// Adds up a buffer over all ranks, in place; every rank gets the same bits.
-    pub fn all_reduce(&mut self, name: &str, buffer: &mut [f32]) -> Result<Duration> {
-        if self.world() == 1 {
-            return Ok(Duration::ZERO);
-        }
-        self.operate("all-reduce", name, |rank, tag, deadline| {
-            let transport = rank.parts.transport.as_mut();
-            match rank.native {
-                true => native::all_reduce(transport, tag, buffer, deadline),
-                false => rank.executor.run(&rank.schedule, transport, tag, buffer, &Sum, deadline),
-            }
-        })
-    }
-
-    /// Adds up the terms in all ranks' slots as the brackets say; the sum is in everybody's first slot.
-    pub fn all_reduce_brackets(
-        &mut self,
-        name: &str,
-        brackets: &Brackets,
-        slots: Slots,
-        memory: &mut [f32],
-    ) -> Result<Duration> {
-        if self.world() == 1 {
-            return Ok(Duration::ZERO);
-        }
-        self.operate("all-reduce", name, |rank, tag, deadline| {
-            bracketed::all_reduce(rank.parts.transport.as_mut(), tag, brackets, slots, memory, deadline)
-        })
-    }
-
-    /// Returns when every rank has come here.
-    pub fn barrier(&mut self, name: &str) -> Result<Duration> {
-        let schedule = doubling::barrier(self.index(), self.world());
-        self.operate("barrier", name, |rank, tag, deadline| {
-            let transport = rank.parts.transport.as_mut();
-            rank.executor.run::<f32>(&schedule, transport, tag, &mut [], &Sum, deadline)
-        })
-    }
-
-    /// Adds up a buffer in the middle of a piece of work, and goes on with it.
-    pub fn all_reduce_within(&mut self, work: &str, name: &str, buffer: &mut [f32]) -> Result<Duration> {
-        let took = self.all_reduce(name, buffer)?;
-        if self.training {
-            self.enter(Phase::Computing, work);
-        }
-        Ok(took)
-    }
-
-    /// Collects a few bytes of every rank on every rank, in the order of ranks.
-    pub fn all_gather(&mut self, name: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        if self.world() == 1 {
-            return Ok(vec![mine.to_vec()]);
-        }
-        let mut all = Vec::new();
-        self.operate("all-gather", name, |rank, tag, deadline| {
-            all = gather::all_gather(rank.parts.transport.as_mut(), tag, mine, deadline)?;
-            Ok(())
-        })?;
-        Ok(all)
-    }
-
-    /// Everybody gets rank 0's bytes; the others' own are ignored.
-    pub fn broadcast(&mut self, name: &str, mine: Vec<u8>) -> Result<Vec<u8>> {
-        if self.world() == 1 {
-            return Ok(mine);
-        }
-        let mut theirs = Vec::new();
-        self.operate("broadcast", name, |rank, tag, deadline| {
-            theirs = gather::broadcast(rank.parts.transport.as_mut(), tag, 0, mine, deadline)?;
-            Ok(())
-        })?;
-        Ok(theirs)
-    }
-
-    /// Everybody's numbers become rank 0's.
-    pub fn broadcast_into(&mut self, name: &str, values: &mut [f32]) -> Result<()> {
-        if self.world() == 1 {
-            return Ok(());
-        }
-        self.operate("broadcast", name, |rank, tag, deadline| {
-            gather::broadcast_into(
-                rank.parts.transport.as_mut(),
-                tag,
-                0,
-                bytemuck::cast_slice_mut(values),
-                deadline,
-            )
-        })?;
-        Ok(())
     }
 
     /// Makes sure that all ranks mean the same; names the first that does not.

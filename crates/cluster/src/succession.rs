@@ -1,10 +1,10 @@
 //! How a rank's program passes from one generation of the group to the next.
 
+use crate::collectives::Means;
 use crate::membership::Standing;
 use crate::rank::{Rank, first_operation};
 use crate::regroup::{Change, Generation};
 use crate::rendezvous::neighbourhood::Connected;
-use thalweg_comm::collective::{Algorithm, Method};
 use thalweg_core::event::Phase;
 use thalweg_core::{Error, Result};
 
@@ -65,7 +65,7 @@ impl Rank {
         parts.beacon.attach(parts.transport.abort_handle(), number);
         self.account.transport = parts.carrier.into();
         (self.operation, self.post) = (first_operation(number), None);
-        self.exchange_by(Method::Schedule(Algorithm::Ring));
+        self.means = Means::of(&self.parts);
         Ok(())
     }
 

@@ -21,7 +21,7 @@ pub mod linux;
 pub mod post;
 pub mod protocol;
 pub mod transport;
-mod wait;
+pub mod wait;
 pub mod wire;
 
 pub use collective::{Algorithm, Executor, Schedule};

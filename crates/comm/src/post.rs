@@ -15,6 +15,9 @@ const LETTERS: u64 = u64::MAX;
 /// Bytes of the frame that announces a letter: its subject and its length.
 const ENVELOPE: usize = 12;
 
+/// Most bytes of a frame: a longer letter travels in several.
+const PIECE: usize = 64 << 20;
+
 /// The subject of the letter that says that no more will come for now.
 const LAST: u32 = u32::MAX;
 
@@ -48,6 +51,8 @@ struct Parcel {
     envelope: [u8; ENVELOPE],
     announced: bool,
     bytes: Vec<u8>,
+    /// Up to where they have left.
+    position: usize,
 }
 
 #[derive(Default)]
@@ -55,6 +60,13 @@ struct Arriving {
     envelope: [u8; ENVELOPE],
     /// Subject and memory, once announced.
     letter: Option<(u32, Vec<u8>)>,
+    /// Up to where it has arrived.
+    position: usize,
+}
+
+/// The frame of a letter that begins at `position`: its number behind the announcement, and its bytes.
+fn piece(position: usize, length: usize) -> (u32, std::ops::Range<usize>) {
+    (1 + (position / PIECE) as u32, position..length.min(position + PIECE))
 }
 
 impl Post {
@@ -81,7 +93,7 @@ impl Post {
         envelope[..4].copy_from_slice(&subject.to_le_bytes());
         envelope[4..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
         if let Some(queue) = self.outgoing.get_mut(to) {
-            queue.push_back(Parcel { envelope, announced: false, bytes });
+            queue.push_back(Parcel { envelope, announced: false, bytes, position: 0 });
         }
     }
 
@@ -104,16 +116,21 @@ impl Post {
     fn push(&mut self, transport: &mut dyn Transport, to: usize) -> Result<bool, Fault> {
         let mut moved = false;
         while let Some(parcel) = self.outgoing[to].front_mut() {
+            let (chunk, range) = piece(parcel.position, parcel.bytes.len());
+            let end = range.end;
             let (chunk, bytes) = match parcel.announced {
                 false => (0, &parcel.envelope[..]),
-                true => (1, &parcel.bytes[..]),
+                true => (chunk, &parcel.bytes[range]),
             };
             let progress = transport.send(self.tag, Outgoing { to, chunk, bytes })?;
             moved |= progress != Moved::Nothing;
             match (progress, parcel.announced) {
                 (Moved::Whole, false) => parcel.announced = true,
-                (Moved::Whole, true) => drop(self.outgoing[to].pop_front()),
+                (Moved::Whole, true) => parcel.position = end,
                 _ => break,
+            }
+            if chunk > 0 && parcel.position == parcel.bytes.len() {
+                self.outgoing[to].pop_front();
             }
         }
         Ok(moved)
@@ -126,13 +143,24 @@ impl Post {
             let arriving = &mut self.incoming[from];
             let (chunk, bytes) = match &mut arriving.letter {
                 None => (0, &mut arriving.envelope[..]),
-                Some((_, bytes)) => (1, &mut bytes[..]),
+                Some((_, bytes)) => {
+                    let (chunk, range) = piece(arriving.position, bytes.len());
+                    (chunk, &mut bytes[range])
+                }
             };
+            let length = bytes.len();
             let progress = transport.receive(self.tag, Incoming { from, chunk, bytes }, Company::Several)?;
             moved |= progress != Moved::Nothing;
             if progress != Moved::Whole {
                 break;
             }
+            if let Some((_, bytes)) = &arriving.letter {
+                arriving.position += length;
+                if arriving.position < bytes.len() {
+                    continue;
+                }
+            }
+            arriving.position = 0;
             match arriving.letter.take() {
                 None => self.incoming[from].letter = Some(self.announced(from)?),
                 Some((LAST, _)) => self.silent[from] = true,
@@ -227,6 +255,23 @@ mod tests {
             each(mesh(world), chat);
             each(Simulation::new(Network::ordinary(world, 3), &[]).ranks(), chat);
         }
+    }
+
+    #[test]
+    fn letters_travel_in_pieces() {
+        assert_eq!(piece(0, 0), (1, 0..0));
+        assert_eq!(piece(0, PIECE + 3), (1, 0..PIECE));
+        assert_eq!(piece(PIECE, PIECE + 3), (2, PIECE..PIECE + 3));
+        each(mesh(2), |mut transport: Mem| {
+            let mut post = Post::new(2, 1, PIECE + 3);
+            if transport.rank() == 1 {
+                post.send(0, 7, vec![5; PIECE + 3]);
+            }
+            post.drain(&mut transport, PLENTY).unwrap();
+            let letter = post.take();
+            assert!(transport.rank() == 1 || letter.is_some_and(|letter| letter.bytes == vec![5; PIECE + 3]));
+            transport.close();
+        });
     }
 
     #[test]

@@ -5,7 +5,17 @@
 //! any two of them, for others may need it of whom it knows nothing; with more ranks than cores it does so at once and
 //! soon sleeps.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
+
+/// Threads that each rank computes with.
+static THREADS: AtomicUsize = AtomicUsize::new(1);
+
+/// Says how many threads each rank of this host computes with: those of a rank that is waited for need their cores, too.
+/// To be said before the ranks of this process are connected.
+pub fn declare_threads(threads: usize) {
+    THREADS.store(threads.max(1), Ordering::Relaxed);
+}
 
 /// How long to look before sleeping.
 ///
@@ -55,9 +65,15 @@ impl Patience {
     }
 }
 
-/// Whether so many ranks are more than this process has cores; its affinity and the quota of its group count.
+/// Whether so many ranks, with all their threads, are more than this process has cores; its affinity and the quota of its
+/// group count.
 pub(crate) fn is_crowded(ranks: usize) -> bool {
-    ranks > available_parallelism().map_or(1, usize::from)
+    let cores = available_parallelism().map_or(1, usize::from);
+    exceed(ranks, THREADS.load(Ordering::Relaxed), cores)
+}
+
+fn exceed(ranks: usize, threads: usize, cores: usize) -> bool {
+    ranks.saturating_mul(threads) > cores
 }
 
 #[cfg(test)]
@@ -70,5 +86,10 @@ mod tests {
         assert!(patience.pass(1) && !patience.pass(patience.looks + patience.offers + 1));
         assert!(!Patience::NONE.pass(1));
         assert_eq!(Patience::among(usize::MAX).looks, 0);
+    }
+
+    #[test]
+    fn the_threads_of_all_ranks_must_fit_the_cores() {
+        assert!(!exceed(2, 2, 4) && exceed(2, 3, 4) && exceed(5, 1, 4) && exceed(usize::MAX, 2, 4));
     }
 }

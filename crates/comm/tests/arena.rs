@@ -157,6 +157,17 @@ fn bytes_are_counted_as_messages_would_be() {
 }
 
 #[test]
+fn shares_are_counted_as_half_an_all_reduce() {
+    for traffic in on_each::<Shared, _>(4, |transport, neighbours| {
+        let mut commons = open(transport, neighbours, 4096, 2);
+        commons.write_shares(4096, terms(transport, 1), |_, _| ()).expect("shares");
+        commons.traffic()
+    }) {
+        assert_eq!((traffic.payload_sent, traffic.payload_received), (3 * 4096, 3 * 4096));
+    }
+}
+
+#[test]
 fn a_death_ends_a_meeting_and_is_named_by_everybody() {
     let faults = on_each::<Shared, _>(4, |transport, neighbours| {
         let rank = transport.rank();

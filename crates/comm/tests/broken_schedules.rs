@@ -1,8 +1,8 @@
 //! Schedules with one thing changed: the checker finds what is wrong with them.
 
 use proptest::prelude::*;
-use thalweg_comm::collective::checker::{Goal, check};
-use thalweg_comm::collective::{Action, Schedule, binomial, direct, doubling, halving, pairwise, ring};
+use thalweg_comm::collective::checker::check;
+use thalweg_comm::collective::{Action, Goal, Schedule, binomial, direct, doubling, halving, pairwise, ring};
 
 fn world(n: usize, schedule: fn(usize, usize) -> Schedule) -> Vec<Schedule> {
     (0..n).map(|rank| schedule(rank, n)).collect()

@@ -85,6 +85,10 @@ fn the_hash_changes_with_every_key() {
         "engine.slow={1=2.0}",
         "engine.pace=5ms",
         "engine.jitter=0.1",
+        "engine.network.latency=1ms",
+        "engine.network.variation=0.5",
+        "engine.network.bandwidth=2GiB",
+        "engine.network.speed=2e10",
     ];
     let mut hashes = HashSet::from([JobSpec::default().hash()]);
     for assignment in changed {

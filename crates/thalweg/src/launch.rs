@@ -10,13 +10,13 @@ use crate::view::{Plain, View};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use thalweg_cluster::Rank;
 use thalweg_cluster::engine::environment::{Meeting, PORT, Place};
 use thalweg_cluster::engine::local::{self, Director, Ended, Plan, STOPPED};
 use thalweg_cluster::linux;
 use thalweg_cluster::membership::Limits;
 use thalweg_cluster::rendezvous;
 use thalweg_cluster::session::{self, Leaving, Surroundings, Terms, unix_time};
+use thalweg_cluster::{Rank, declare_threads};
 use thalweg_core::event::{Event, Outcome, Record};
 use thalweg_core::spec::Job;
 use thalweg_core::spec::strategy::{Carrier, Exchange};
@@ -160,6 +160,7 @@ fn quietly(console: &mut impl View, record: &Record) -> Result<()> {
 
 /// One of the launcher's workers: does its part and ends the process.
 pub fn as_worker(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
+    declare_threads(job.spec.engine.threads);
     let folder = std::env::var_os(FOLDER).map_or_else(|| PathBuf::from("."), PathBuf::from);
     let resume = std::env::var_os(RESUMES).is_some();
     let assignment = Assignment { job: &job.spec, recipe: &trainer.recipe, folder: &folder, resume };
@@ -182,6 +183,7 @@ pub fn as_worker(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> 
 
 /// A rank that another launcher started. Rank 0 has the views and writes the results.
 pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
+    declare_threads(job.spec.engine.threads);
     let signals = Signals::watch()?;
     let terms = terms(job, place.local);
     let place = &with_port(place, job);
@@ -255,7 +257,7 @@ fn with_port(place: &Place, job: &Job) -> Place {
 }
 
 /// What a rank met in the data is its failure once the ranks have started; exit code 2 means that nothing started.
-fn after_start(mut error: Error) -> Error {
+pub(crate) fn after_start(mut error: Error) -> Error {
     if error.kind == Kind::Data {
         error.kind = Kind::RankFailed;
     }

@@ -25,6 +25,7 @@ mod recipe;
 mod results;
 mod scratch;
 mod signals;
+mod simulation;
 pub mod trainer;
 pub mod view;
 

@@ -4,6 +4,7 @@ use crate::folder::Choice;
 use crate::launch;
 use crate::preflight;
 use crate::recipe::{JobRecipe, OwnRecipe};
+use crate::simulation;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use thalweg_cluster::engine::environment::{self, Place};
 use thalweg_cluster::engine::local::Director;
 use thalweg_core::report::Report;
+use thalweg_core::spec::engine::EngineKind;
 use thalweg_core::spec::{Job, Layers, Origin};
 use thalweg_core::{Error, JobSpec, Kind, Model, Result, Schema};
 use thalweg_data::Data;
@@ -175,6 +177,9 @@ impl Trainer {
         let job = Job::resolve(std::mem::take(&mut self.layers))?;
         preflight::check_carrier(&job.spec, place.as_ref())?;
         self.recipe.from_job = Some(JobRecipe::new(&job.spec));
+        if job.spec.engine.kind == EngineKind::Sim {
+            return simulation::run(&self, &job, place.as_ref());
+        }
         match place {
             None => launch::as_launcher(&self, &job),
             Some(place) if place.launcher == "thalweg" => launch::as_worker(&self, &job, &place),

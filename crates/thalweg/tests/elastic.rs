@@ -108,6 +108,22 @@ fn over_tcp_as_well() {
     }
 }
 
+/// Buckets that were under way when it happened are forgotten; the step is done again.
+#[test]
+fn in_the_middle_of_back_propagation_as_well() {
+    let buckets = ["--set", "strategy.exchange.transport=tcp", "--set", "strategy.exchange.bucket=tensor"];
+    for rank in [0, 1] {
+        let site = Site::new();
+        let job = start(&site, 3, &buckets);
+        site.signal_worker(rank, Signal::SIGKILL);
+        let report = assert_complete(&site, job);
+        assert_eq!(worlds(&report), [3, 2]);
+        // Whether its end or its silence was seen first does not matter here.
+        assert_failure(&report, rank, "");
+        assert_eq!(report["buckets"].as_array().unwrap().len(), 4);
+    }
+}
+
 #[test]
 fn a_stopped_worker_is_given_up_and_never_comes_back() {
     for rank in [0, 1] {

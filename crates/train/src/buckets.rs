@@ -29,8 +29,9 @@ struct Part {
 }
 
 impl Plan {
-    /// What the job says, and where it leaves the choice open, what a fixed table says: the same for every run.
-    pub(crate) fn of(job: &JobSpec, layout: &Layout, workers: usize) -> Plan {
+    /// What the job says, and where it leaves the choice open, what a fixed table says: the same for every run. `hosts` has
+    /// the number of each rank's host.
+    pub(crate) fn of(job: &JobSpec, layout: &Layout, hosts: &[usize]) -> Plan {
         let total = bytes(layout, &(0..layout.tensors().len()));
         let asked = Method::named(job.exchange.algorithm.name());
         let size = match job.exchange.bucket {
@@ -40,21 +41,21 @@ impl Plan {
             size => size,
         };
         match job.exchange.kind {
-            Exchange::Allreduce if workers > 1 => Plan::cut(job, layout, size, workers),
+            Exchange::Allreduce if hosts.len() > 1 => Plan::cut(job, layout, size, hosts),
             // Gossip, too, adds up when the workers meet.
-            Exchange::Gossip if workers > 1 => Plan::cut(job, layout, Size::Whole, workers),
+            Exchange::Gossip if hosts.len() > 1 => Plan::cut(job, layout, Size::Whole, hosts),
             _ => Plan::default(),
         }
     }
 
     /// Buckets of that size, by the job's algorithm or by the table's; where the transport sums by itself, all in one.
-    pub(crate) fn cut(job: &JobSpec, layout: &Layout, size: Size, workers: usize) -> Plan {
+    pub(crate) fn cut(job: &JobSpec, layout: &Layout, size: Size, hosts: &[usize]) -> Plan {
         let asked = Method::named(job.exchange.algorithm.name());
         let pieces = cut(layout, if asked == Some(Method::Native) { Size::Whole } else { size });
         let native = job.exchange.transport == Carrier::Mpi && pieces.len() == 1;
         let part = |tensors: Range<usize>| {
             let bytes = usize::try_from(bytes(layout, &tensors)).unwrap_or(usize::MAX);
-            let method = asked.unwrap_or_else(|| Method::choose(native, bytes, workers));
+            let method = asked.unwrap_or_else(|| Method::choose(native, bytes, hosts));
             Part { tensors, algorithm: method.name().into() }
         };
         Plan { parts: pieces.into_iter().map(part).collect() }
@@ -225,14 +226,14 @@ mod tests {
     fn buckets_cover_the_buffer_in_order_and_are_named() {
         let layout = layout(&[10, 20, 30]);
         let job = JobSpec::default();
-        let plan = Plan::cut(&job, &layout, Size::Bytes(120), 4);
+        let plan = Plan::cut(&job, &layout, Size::Bytes(120), &[0; 4]);
         let buckets = plan.buckets(&layout, 69);
         assert_eq!(buckets.iter().map(|bucket| bucket.range.clone()).collect::<Vec<_>>(), [0..30, 30..69]);
         assert_eq!(buckets[0].name, "gradients of t0 to t1 (bucket 1 of 2)");
         assert_eq!(buckets[1].name, "gradients of t2 (bucket 2 of 2)");
         assert_eq!(plan.reported(&layout, 69)[1].bytes, 4 * 39);
-        assert_eq!(Plan::of(&job, &layout, 4).buckets(&layout, 69)[0].name, "gradients");
-        assert_eq!(Plan::of(&job, &layout, 1), Plan::default());
+        assert_eq!(Plan::of(&job, &layout, &[0; 4]).buckets(&layout, 69)[0].name, "gradients");
+        assert_eq!(Plan::of(&job, &layout, &[0]), Plan::default());
     }
 
     #[test]
@@ -240,12 +241,12 @@ mod tests {
         let layout = layout(&[1 << 20, 1 << 20]);
         let mut job = JobSpec::default();
         job.exchange.transport = Carrier::Mpi;
-        let plan = Plan::of(&job, &layout, 4);
+        let plan = Plan::of(&job, &layout, &[0, 1, 2, 3]);
         assert_eq!((plan.len(), plan.algorithms().as_str()), (1, "native"));
         assert_eq!(plan.main_method(&layout), Some(Method::Native));
         // Who asks for buckets gets messages.
         job.exchange.bucket = Size::Tensor;
-        let plan = Plan::of(&job, &layout, 4);
+        let plan = Plan::of(&job, &layout, &[0, 1, 2, 3]);
         assert_eq!((plan.len(), plan.algorithms().as_str()), (2, "halving-doubling"));
     }
 

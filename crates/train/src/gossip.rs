@@ -1,5 +1,8 @@
 //! The verbs of workers that write to each other.
 
+#[cfg(test)]
+mod weights;
+
 use crate::rider::Rider;
 use crate::worker::{Step, Worker, total_steps};
 use thalweg_core::{Culprit, Error, Kind, Result};
@@ -35,7 +38,12 @@ impl Worker<'_> {
         let mut letter = Vec::with_capacity(WEIGHT + 4 * self.parts.parameters.len());
         letter.extend_from_slice(&weight.to_le_bytes());
         self.parts.parameters.iter().for_each(|value| letter.extend_from_slice(&value.to_le_bytes()));
-        self.rank.send_letter(other, PARAMETERS, letter)
+        let sent = self.rank.send_letter(other, PARAMETERS, letter);
+        #[cfg(test)]
+        if sent {
+            weights::told(self.rank.index(), other, weight);
+        }
+        sent
     }
 
     /// The next `(w_j, weight)` that has arrived.
@@ -57,6 +65,8 @@ impl Worker<'_> {
         if !(weight > 0.0 && weight <= 1.0) || values.iter().any(|value| !value.is_finite()) {
             return Err(wrong(format!("parameters that are not finite, or the weight {weight}")));
         }
+        #[cfg(test)]
+        weights::heard(self.rank.index(), letter.from, weight);
         Ok(Some((values, weight)))
     }
 
@@ -84,6 +94,8 @@ impl Worker<'_> {
 
     /// The weighted mean of all workers takes the place of this one's parameters, which are returned.
     pub fn take_mean(&mut self, weight: f64) -> Result<Vec<f32>> {
+        #[cfg(test)]
+        weights::meets(self.rank.index(), weight);
         let weights = self.rank.all_gather("weights", &weight.to_le_bytes())?;
         let total: f64 =
             weights.iter().filter_map(|bytes| Some(f64::from_le_bytes(*bytes.first_chunk()?))).sum();

@@ -206,7 +206,7 @@ mod tests {
         layout.push("dense", &[2], Role::Trainable, Density::Dense);
         layout.push("rows", &[3, 2], Role::Trainable, Density::Rows);
         layout.push("last", &[1], Role::Trainable, Density::Dense);
-        let plan = Plan::cut(&JobSpec::default(), &layout, Bucket::Tensor, 2);
+        let plan = Plan::cut(&JobSpec::default(), &layout, Bucket::Tensor, &[0; 2]);
         Overlap::new(rank, &plan, &layout, 12).unwrap()
     }
 

@@ -94,7 +94,7 @@ impl Worker<'_> {
         let open = Method::named(self.job.exchange.algorithm.name()).is_none();
         let mut plans = vec![self.plan.clone()];
         for size in sizes {
-            let plan = Plan::cut(self.job, layout, *size, self.workers);
+            let plan = Plan::cut(self.job, layout, *size, self.rank.host_numbers());
             let ways = [Algorithm::Ring, Algorithm::HalvingDoubling, Algorithm::Direct].into_iter();
             let others: Vec<Plan> = ways.filter(|_| open).map(|way| plan.clone().by(way)).collect();
             for plan in std::iter::once(plan).chain(others) {

@@ -18,7 +18,7 @@ use thalweg_cluster::{Rank, Slots};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::spec::inject::Mischief;
 use thalweg_core::spec::schedule::Schedule;
-use thalweg_core::spec::strategy::Exchange;
+use thalweg_core::spec::strategy::{Algorithm as NamedAlgorithm, Exchange};
 use thalweg_core::{Batch, Error, JobSpec, Model, Result};
 use thalweg_data::{Data, Sampler};
 use thalweg_graph::Optimizer;
@@ -232,7 +232,7 @@ impl<'a> Worker<'a> {
             Some(_) => Plan::default(),
             // Leaves are summed when the step is computed.
             None if self.split.leaves().is_some() => Plan::default(),
-            None => Plan::of(job, self.parts.model.layout(), self.workers),
+            None => Plan::of(job, self.parts.model.layout(), self.rank.host_numbers()),
         };
         self.travel_by(plan)?;
         // Who has lost a member wants to go on, not to try things out.
@@ -247,7 +247,9 @@ impl<'a> Worker<'a> {
         let layout = self.parts.model.layout();
         self.plan = plan.agree(self.rank, layout)?;
         if let Some(method) = self.plan.main_method(layout) {
-            self.rank.exchange_by(method);
+            // What a job names is for all sums; what was chosen, for those of that size.
+            let named = self.job.exchange.algorithm != NamedAlgorithm::Auto;
+            self.rank.exchange_by(method, if named { 0 } else { size_of_val(&self.buffer[..]) });
         }
         self.overlap = match self.job.exchange.kind {
             Exchange::Allreduce => Overlap::new(self.rank, &self.plan, layout, self.buffer.len()),

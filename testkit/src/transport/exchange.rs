@@ -1,11 +1,11 @@
 //! Cases in which nothing goes wrong.
 
-use super::{Mesh, PLENTY, each, tag};
+use super::{Mesh, PLENTY, collective, each, tag};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use thalweg_comm::collective::operation::SEGMENT;
 use thalweg_comm::collective::{
-    Algorithm, Executor, Flight, Guest, Max, Min, Operator, Sum, all_gather, barrier, binomial, broadcast,
-    broadcast_into, direct, doubling, pairwise, ring,
+    Algorithm, Executor, Flight, Goal, Guest, Max, Min, Operator, Sum, all_gather, binomial, broadcast,
+    direct, doubling, pairwise, ring,
 };
 use thalweg_comm::transport::{Incoming, Outgoing, Transport};
 use thalweg_comm::wire::HEADER;
@@ -295,7 +295,7 @@ pub fn broadcast_from_every_root<M: Mesh>() {
                 let got = broadcast(&mut transport, tag(operation), root, vec![rank as u8; rank], PLENTY);
                 assert_eq!(got.expect("a broadcast"), vec![root as u8; root]);
                 let mut buffer = vec![rank as u8; 1000 * root];
-                broadcast_into(&mut transport, tag(operation + 1), root, &mut buffer, PLENTY)
+                collective(&mut transport, tag(operation + 1), Goal::Broadcast { root }, &mut buffer)
                     .expect("a broadcast");
                 assert!(buffer.iter().all(|&byte| byte == root as u8));
             }
@@ -311,7 +311,7 @@ pub fn barrier_waits_for_all<M: Mesh>() {
         each(M::connect(world), |mut transport| {
             for round in 1..=10 {
                 arrived.fetch_add(1, Ordering::SeqCst);
-                barrier(&mut transport, tag(round as u64), PLENTY).expect("a barrier");
+                collective(&mut transport, tag(round as u64), Goal::Barrier, &mut [0u8]).expect("a barrier");
                 assert!(arrived.load(Ordering::SeqCst) >= round * world);
             }
             transport.close();

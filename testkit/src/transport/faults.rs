@@ -1,9 +1,9 @@
 //! Cases in which something goes wrong: it ends soon, for everybody, and names the right rank.
 
-use super::{Mesh, PLENTY, each, tag};
+use super::{Mesh, PLENTY, collective, each, tag};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use thalweg_comm::collective::{Executor, Sum, all_gather, barrier, broadcast_into, ring};
+use thalweg_comm::collective::{Executor, Goal, Sum, all_gather, ring};
 use thalweg_comm::transport::{Cause, Fault, Incoming, Outgoing, Transport, culprit};
 use thalweg_comm::wire::{Header, MAX_PAYLOAD};
 
@@ -236,7 +236,7 @@ pub fn another_operation_is_noticed<M: Mesh>() {
 pub fn different_lengths_are_noticed<M: Mesh>() {
     let faults = each(M::connect(2), |mut transport| {
         let mut buffer = vec![0; 10 + transport.rank()];
-        broadcast_into(&mut transport, tag(1), 0, &mut buffer, PLENTY).err()
+        collective(&mut transport, tag(1), Goal::Broadcast { root: 0 }, &mut buffer).err()
     });
     let fault = faults[1].clone().expect("rank 1 notices");
     assert!(matches!(&fault.cause, Cause::Protocol(_)) && fault.peer == Some(0), "{fault}");
@@ -246,7 +246,7 @@ pub fn different_lengths_are_noticed<M: Mesh>() {
 pub fn an_announced_length_is_bounded<M: Mesh>() {
     let (ranks, inject) = M::forge(2);
     let length = u64::MAX.to_le_bytes();
-    inject(1, 0, &[&Header::data(1, 1, 0, 0, &length).encode()[..], &length].concat());
+    inject(1, 0, &[&Header::data(1, 1, 0, 1, &length).encode()[..], &length].concat());
     each(ranks, |mut transport| match transport.rank() {
         0 => {
             let fault = all_gather(&mut transport, tag(1), b"abc", PLENTY).expect_err("too long");
@@ -283,6 +283,10 @@ pub fn impossible_partners_are_refused<M: Mesh>() {
         let mut ranks = M::connect(2);
         let fault = send_byte(&mut ranks[0], partner, 1).expect_err("no such partner");
         assert!(matches!(&fault.cause, Cause::Protocol(_)) && fault.peer == Some(0), "{fault}");
-        assert_eq!(barrier(&mut ranks[0], tag(2), PLENTY), Err(fault), "a fault is final");
+        assert_eq!(
+            collective(&mut ranks[0], tag(2), Goal::Barrier, &mut [0u8]),
+            Err(fault),
+            "a fault is final"
+        );
     }
 }

@@ -6,12 +6,13 @@
 //! The peers are timed by their own programs, in a folder beside the workspace or one that is named: a C program for
 //! MPI and a Python script for Gloo, which print the same keys as ours. Those that this machine cannot run are left out
 //! with a notice. The machine's noise meets all of them: each figure is the median over several rounds in which all
-//! take their turn.
+//! take their turn. A missed target is a failure.
 
-use crate::command::{Outcome, build_thalweg, output, root, run as run_command, succeeds};
+use super::peer::{Peers, median, number, value, yes};
+use crate::command::{Outcome, build_thalweg, output, run as run_command, succeeds};
 use clap::Args;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// How to measure.
@@ -29,15 +30,11 @@ pub struct Arguments {
     /// Rounds in which all take their turn
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// A Python with torch, for Gloo
-    #[arg(long, default_value = "python3")]
-    python: PathBuf,
     /// The launcher of an Open MPI; its compiler stands beside it
     #[arg(long, default_value = "mpirun")]
     mpirun: PathBuf,
-    /// The folder of gloo_allreduce.py and mpi_allreduce.c (default: shared/peers beside the workspace)
-    #[arg(long)]
-    peers: Option<PathBuf>,
+    #[command(flatten)]
+    peers: Peers,
     /// A binary to measure instead of building one
     #[arg(long)]
     binary: Option<PathBuf>,
@@ -48,6 +45,13 @@ const COPYING: &str = "arena-copying";
 const MPI: &str = "openmpi";
 const GLOO: &str = "gloo";
 
+const KIB_4: usize = 4 << 10;
+const MIB_1: usize = 1 << 20;
+const MIB_100: usize = 100 << 20;
+
+/// What counts as level with a peer.
+const LEVEL: f64 = 0.9;
+
 /// Microseconds by (ranks, bytes), then by peer, one per round.
 type Figures = BTreeMap<(usize, usize), BTreeMap<String, Vec<f64>>>;
 
@@ -57,10 +61,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Some(binary) => binary.clone(),
         None => build_thalweg(&["--release"])?,
     };
-    let beside = root().parent().map(|folder| folder.join("shared/peers")).unwrap_or_default();
-    let peers = arguments.peers.clone().unwrap_or(beside);
-    let mpi_program = mpi_program(arguments, &peers);
-    let gloo = gloo_script(arguments, &peers);
+    let mpi_program = left_out("Open MPI", mpi_program(arguments));
+    let gloo = left_out("Gloo", arguments.peers.script("gloo_allreduce.py"));
     let mut figures = Figures::new();
     for _ in 0..arguments.rounds {
         for &ranks in &arguments.ranks {
@@ -80,45 +82,40 @@ pub fn run(arguments: &Arguments) -> Outcome {
                 note(&mut figures, &mut mpi)?;
             }
             if let Some(script) = &gloo {
-                let mut gloo = Command::new(&arguments.python);
-                note(&mut figures, gloo.arg(script).args([&ranks.to_string(), &seconds]))?;
+                note(&mut figures, &mut script.with(&[&ranks.to_string(), &seconds]))?;
             }
         }
     }
     if let Some(program) = &mpi_program {
         let _ = std::fs::remove_file(program);
     }
-    print!("{}", table(&figures));
-    Ok(())
+    let (table, held) = table(&arguments.transport, &figures);
+    print!("{table}");
+    if held { Ok(()) } else { Err("a target was missed".into()) }
 }
 
-/// Compiles the MPI program into a file of its own; nothing if there is no MPI.
-fn mpi_program(arguments: &Arguments, peers: &Path) -> Option<PathBuf> {
+/// A peer that this machine cannot run is left out with a notice.
+fn left_out<T>(peer: &str, found: Outcome<T>) -> Option<T> {
+    found.map_err(|words| println!("notice: without {peer}: {words}")).ok()
+}
+
+/// Compiles the MPI program into a file of its own.
+fn mpi_program(arguments: &Arguments) -> Outcome<PathBuf> {
+    let source = arguments.peers.file("mpi_allreduce.c")?;
     let compiler = arguments.mpirun.with_file_name("mpicc");
-    let source = peers.join("mpi_allreduce.c");
-    if !source.exists() || !succeeds(Command::new(&compiler).arg("--version")) {
-        println!("notice: without Open MPI: {} or {} is missing", compiler.display(), source.display());
-        return None;
+    if !succeeds(Command::new(&compiler).arg("--version")) {
+        return Err(format!("{} is missing: --mpirun names a launcher beside it", compiler.display()));
     }
     let program = std::env::temp_dir().join(format!("thalweg-mpi-allreduce-{}", std::process::id()));
-    let compiled = run_command(Command::new(compiler).arg("-O2").arg("-o").arg(&program).arg(source));
-    compiled.map_err(|error| println!("notice: without Open MPI: {error}")).ok().map(|()| program)
-}
-
-fn gloo_script(arguments: &Arguments, peers: &Path) -> Option<PathBuf> {
-    let script = peers.join("gloo_allreduce.py");
-    let ready = script.exists() && succeeds(Command::new(&arguments.python).args(["-c", "import torch"]));
-    if !ready {
-        println!("notice: without Gloo: {} or a Python with torch is missing", script.display());
-    }
-    ready.then_some(script)
+    run_command(Command::new(compiler).arg("-O3").arg("-o").arg(&program).arg(source))?;
+    Ok(program)
 }
 
 /// Runs it and keeps the figures of the lines it prints.
 fn note(figures: &mut Figures, command: &mut Command) -> Outcome {
     let text = output(command)?;
     for line in String::from_utf8_lossy(&text).lines() {
-        let number = |key| value(line, key).and_then(|text| text.parse::<f64>().ok());
+        let number = |key| number(line, key);
         if let (Some(peer), Some(ranks), Some(bytes), Some(time)) =
             (value(line, "peer"), number("n"), number("bytes"), number("us"))
         {
@@ -130,42 +127,80 @@ fn note(figures: &mut Figures, command: &mut Command) -> Outcome {
     Ok(())
 }
 
-/// The value of a key in a flat JSON object, without its quotes.
-fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
-    let (_, behind) = line.split_once(&format!("\"{key}\":"))?;
-    let end = behind.find([',', '}'])?;
-    Some(behind[..end].trim().trim_matches('"'))
+/// What is asked for of one ratio, and what it is.
+struct Ratio {
+    found: Option<f64>,
+    target: Option<f64>,
 }
 
-fn table(figures: &Figures) -> String {
-    let mut table = String::from(
-        "ranks      bytes    thalweg us    copying us    openmpi us       gloo us  openmpi/ours  openmpi/copying  gloo/ours\n",
-    );
+impl Ratio {
+    /// Whether it misses a target it was measured against.
+    fn is_missed(&self) -> bool {
+        matches!((self.found, self.target), (Some(found), Some(target)) if found < target)
+    }
+
+    fn show(&self) -> String {
+        match (self.found, self.target) {
+            (None, _) => "-".into(),
+            (Some(found), None) => format!("{found:.2}x"),
+            (Some(found), Some(target)) => format!("{found:.2}x of {target} {}", yes(found >= target)),
+        }
+    }
+}
+
+/// How much slower Open MPI is to be than sums of tensors that live in shared memory, or than messages over tcp.
+fn target_beside_mpi(transport: &str, ranks: usize, bytes: usize) -> Option<f64> {
+    let by_ranks = |targets: [f64; 3]| match ranks {
+        2 => Some(targets[0]),
+        4 => Some(targets[1]),
+        8 => Some(targets[2]),
+        _ => None,
+    };
+    match (transport, bytes) {
+        ("tcp", _) => Some(LEVEL),
+        (_, KIB_4) => by_ranks([1.0, 2.0, 2.0]),
+        (_, MIB_1) => by_ranks([3.5, 5.0, 10.0]),
+        (_, MIB_100) => by_ranks([5.0, 8.0, 9.0]),
+        _ => None,
+    }
+}
+
+/// The ratios of one line: Open MPI to ours and to copying, Gloo to ours.
+fn ratios(transport: &str, ranks: usize, bytes: usize, times: [Option<f64>; 4]) -> [Ratio; 3] {
+    let [ours, copying, mpi, gloo] = times;
+    let ratio = |peer: Option<f64>, ours: Option<f64>, target| {
+        let found = peer.zip(ours).map(|(peer, ours)| peer / ours);
+        Ratio { found, target }
+    };
+    let beside_gloo = (transport == "tcp" && bytes <= MIB_1).then_some(10.0);
+    [
+        ratio(mpi, ours, target_beside_mpi(transport, ranks, bytes)),
+        ratio(mpi, copying, Some(LEVEL)),
+        ratio(gloo, ours, beside_gloo),
+    ]
+}
+
+/// The table, and whether every target that could be measured was met.
+fn table(transport: &str, figures: &Figures) -> (String, bool) {
+    let (mut table, mut held) = (String::new(), true);
+    if transport == "shm" {
+        table += "thalweg: tensors that live in shared memory (arenas), as gradients do in training;\n\
+                  copying: private memory, copied into arenas and out of them, as the peers' tensors are\n";
+    }
+    table += "ranks      bytes   thalweg us   copying us   openmpi us      gloo us        openmpi/ours     \
+              openmpi/copying           gloo/ours\n";
     for ((ranks, bytes), peers) in figures {
         let times = [OURS, COPYING, MPI, GLOO].map(|peer| peers.get(peer).map(|times| median(times)));
-        let shown = times.map(|time| time.map_or("-".into(), |time| format!("{time:.1}")));
-        let ratio = |peer: Option<f64>, ours: Option<f64>| match (peer, ours) {
-            (Some(peer), Some(ours)) => format!("{:.2}x", peer / ours),
-            _ => "-".into(),
-        };
+        let ratios = ratios(transport, *ranks, *bytes, times);
+        held &= !ratios.iter().any(Ratio::is_missed);
+        let [ours, copying, mpi, gloo] =
+            times.map(|time| time.map_or("-".into(), |time| format!("{time:.1}")));
+        let [one, two, three] = ratios.map(|ratio| ratio.show());
         table += &format!(
-            "{ranks:>5} {bytes:>10} {:>13} {:>13} {:>13} {:>13} {:>13} {:>16} {:>10}\n",
-            shown[0],
-            shown[1],
-            shown[2],
-            shown[3],
-            ratio(times[2], times[0]),
-            ratio(times[2], times[1]),
-            ratio(times[3], times[0])
+            "{ranks:>5} {bytes:>10} {ours:>12} {copying:>12} {mpi:>12} {gloo:>12} {one:>19} {two:>19} {three:>19}\n"
         );
     }
-    table
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    (table, held)
 }
 
 #[cfg(test)]
@@ -173,17 +208,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_found_in_a_line() {
-        let line = "{\"peer\": \"gloo\", \"n\": 2, \"bytes\": 4096, \"us\": 789.25}";
-        assert_eq!(value(line, "peer"), Some("gloo"));
-        assert_eq!(value(line, "us"), Some("789.25"));
-        assert_eq!(value(line, "bus_gbps"), None);
+    fn ratios_are_of_medians_and_missing_peers_a_dash() {
+        let peers = BTreeMap::from([(OURS.to_string(), vec![5.0, 1.0, 2.0]), (MPI.to_string(), vec![4.0])]);
+        let figures = Figures::from([((2, 4096), peers)]);
+        let (shown, held) = table("shm", &figures);
+        assert!(shown.contains("live in shared memory") && shown.contains("2.00x of 1 yes") && held);
+        assert!(shown.lines().last().is_some_and(|line| line.ends_with('-')));
     }
 
     #[test]
-    fn ratios_are_of_medians_and_missing_peers_a_dash() {
-        let peers = BTreeMap::from([(OURS.to_string(), vec![5.0, 1.0, 2.0]), (MPI.to_string(), vec![4.0])]);
-        let table = table(&Figures::from([((2, 4096), peers)]));
-        assert!(table.lines().nth(1).is_some_and(|line| line.contains("2.00x") && line.ends_with("-")));
+    fn a_missed_target_is_seen() {
+        let figures = |ours: f64| {
+            let one = |peer: &str, time: f64| (peer.to_string(), vec![time]);
+            Figures::from([((4, MIB_1), BTreeMap::from([one(OURS, ours), one(MPI, 9.0), one(GLOO, 100.0)]))])
+        };
+        assert!(table("tcp", &figures(10.0)).1, "0.9 is level");
+        assert!(!table("tcp", &figures(10.1)).1);
+        assert!(!table("shm", &figures(2.0)).1 && table("shm", &figures(1.8)).1);
     }
 }

@@ -1,7 +1,7 @@
 //! MNIST through `thalweg train` beside `bench train`: who trains on files, with ends of epochs, checkpoints and a report,
 //! gets the speed that is measured.
 
-use super::compute::{median, number, sorted};
+use super::peer::number;
 use crate::command::{Outcome, output};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -82,6 +82,17 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         self.clear();
     }
+}
+
+/// From the smallest to the largest.
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// The middle one, the lower of two.
+fn median(sorted: &[f64]) -> f64 {
+    sorted[(sorted.len() - 1) / 2]
 }
 
 #[cfg(test)]

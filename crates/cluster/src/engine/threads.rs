@@ -3,7 +3,7 @@
 //! Programs cannot tell: they see the same [`Rank`]. Tests run strategies on it, and simulations any number of ranks.
 
 use crate::beacon::Beacon;
-use crate::rank::{PREPARATION, Parts, Rank};
+use crate::rank::{Emit, PREPARATION, Parts, Rank};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_comm::host::{self, Neighbours};
@@ -34,7 +34,10 @@ pub fn run<T: Send>(
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         (Box::new(transport) as Box<dyn Transport>, clock, neighbours.next().unwrap_or_default())
     });
-    each(ranks.collect(), seed, Duration::from_secs(30), program)
+    heard(
+        Stage { seats: ranks.collect(), seed, step_deadline: Duration::from_secs(30), name: "mem" },
+        program,
+    )
 }
 
 /// Runs a program on every rank of a simulated world; the same arguments give the same answers and the same trace.
@@ -44,14 +47,37 @@ pub fn simulate<T: Send>(
     step_deadline: Duration,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
 ) -> (Vec<Ended<T>>, Trace) {
-    let seed = network.seed;
-    let simulation = Simulation::new(network, mishaps);
-    let ranks = simulation.ranks().into_iter().map(|transport| {
+    let simulation = Simulation::new(network.clone(), mishaps);
+    let ended = heard(stage(&simulation, &network, step_deadline), program);
+    (ended, simulation.trace())
+}
+
+/// The same, with somebody who watches every rank while it runs.
+pub fn simulate_watched<T: Send>(
+    network: Network,
+    step_deadline: Duration,
+    watcher: &(dyn Fn(usize) -> Watcher + Sync),
+    program: impl Fn(&mut Rank) -> Result<T> + Sync,
+) -> (Vec<Result<T>>, Trace) {
+    let simulation = Simulation::new(network.clone(), &[]);
+    let ended = each(stage(&simulation, &network, step_deadline), watcher, program);
+    (ended, simulation.trace())
+}
+
+/// Who watches a rank.
+pub struct Watcher {
+    /// Hears its events.
+    pub emit: Emit,
+    /// Sees what it does, and can ask it to stop.
+    pub beacon: Arc<Beacon>,
+}
+
+fn stage(simulation: &Simulation, network: &Network, step_deadline: Duration) -> Stage {
+    let seats = simulation.ranks().into_iter().map(|transport| {
         let clock: Arc<dyn Clock> = Arc::new(Virtual(simulation.clock(transport.rank())));
         (Box::new(transport) as Box<dyn Transport>, clock, Neighbours::new())
     });
-    let ended = each(ranks.collect(), seed, step_deadline, program);
-    (ended, simulation.trace())
+    Stage { seats: seats.collect(), seed: network.seed, step_deadline, name: "sim" }
 }
 
 /// The clock of a simulated rank.
@@ -78,24 +104,48 @@ impl Clock for Virtual {
 /// What a rank needs to take part: its connections, its time, and whom it shares memory with.
 type Seat = (Box<dyn Transport>, Arc<dyn Clock>, Neighbours);
 
-fn each<T: Send>(
-    ranks: Vec<Seat>,
+/// A world of threads before its program begins.
+struct Stage {
+    seats: Vec<Seat>,
     seed: u64,
     step_deadline: Duration,
+    /// What carries its bytes.
+    name: &'static str,
+}
+
+/// Keeps the events of every rank.
+fn heard<T: Send>(stage: Stage, program: impl Fn(&mut Rank) -> Result<T> + Sync) -> Vec<Ended<T>> {
+    let events: Vec<Arc<Mutex<Vec<Event>>>> = stage.seats.iter().map(|_| Arc::default()).collect();
+    let watcher = |rank: usize| {
+        let heard = Arc::clone(&events[rank]);
+        let emit: Emit =
+            Arc::new(move |event| heard.lock().unwrap_or_else(PoisonError::into_inner).push(event));
+        Watcher { emit, beacon: Beacon::new() }
+    };
+    let results = each(stage, &watcher, program);
+    let told = |events: &Mutex<Vec<Event>>| {
+        std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner))
+    };
+    results.into_iter().zip(&events).map(|(result, events)| Ended { result, events: told(events) }).collect()
+}
+
+fn each<T: Send>(
+    stage: Stage,
+    watcher: &(dyn Fn(usize) -> Watcher + Sync),
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
-) -> Vec<Ended<T>> {
-    let (world, program) = (ranks.len(), &program);
-    let one = move |transport, clock, neighbours| {
-        let events = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&events);
+) -> Vec<Result<T>> {
+    let Stage { seats, seed, step_deadline, name } = stage;
+    let (world, program) = (seats.len(), &program);
+    let one = move |(transport, clock, neighbours): Seat| {
+        let Watcher { emit, beacon } = watcher(transport.rank());
         let mut rank = Rank::new(Parts {
             transport,
             clock,
-            emit: Arc::new(move |event| heard.lock().unwrap_or_else(PoisonError::into_inner).push(event)),
-            beacon: Beacon::new(),
+            emit,
+            beacon,
             hosts: vec!["memory".into(); world],
             neighbours,
-            carrier: "mem",
+            carrier: name,
             generation: 1,
             numbers: Vec::new(),
             change: Default::default(),
@@ -108,14 +158,11 @@ fn each<T: Send>(
         if result.is_ok() {
             rank.leave();
         }
-        drop(rank);
-        let events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
-        Ended { result, events }
+        result
     };
     std::thread::scope(|scope| {
-        let start = |(transport, clock, neighbours)| scope.spawn(move || one(transport, clock, neighbours));
-        let threads: Vec<_> = ranks.into_iter().map(start).collect();
-        let panicked = |_| Ended { result: Err(Error::internal("a rank panicked")), events: Vec::new() };
+        let threads: Vec<_> = seats.into_iter().map(|seat| scope.spawn(move || one(seat))).collect();
+        let panicked = |_| Err(Error::internal("a rank panicked"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
     })
 }

@@ -179,11 +179,16 @@ impl Commons {
         terms: Terms<'_>,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
-        self.work_together(count, terms, |commons, columns| {
+        let others = self.arenas.len() - 1;
+        let summed = self.work_together(count, terms, |commons, columns| {
             let share = commons.share(count);
             sum_into(columns[0], &commons.first_slots(&share), count);
             work(share, columns)
-        })
+        })?;
+        let share = self.share(count).len();
+        self.book(count - share, others * share);
+        self.book_column(count);
+        Ok(summed)
     }
 
     /// The same for terms in all slots: each rank adds up its share of them as the brackets say. What is behind the terms
@@ -210,6 +215,9 @@ impl Commons {
             sum_into(others, &commons.first_slots(&behind), length);
             work(share, columns)
         })?;
+        let share = self.share(length).len();
+        self.book(length - share, (self.arenas.len() - 1) * share);
+        self.book_column(length);
         self.count_terms(brackets);
         Ok(result)
     }
@@ -236,14 +244,18 @@ impl Commons {
         self.traffic.payload_sent = self.traffic.payload_sent.saturating_add_signed(sent);
     }
 
-    /// Each rank writes its share of the first `count` elements of all columns. Returns when all have.
+    /// Each rank writes its share of the first `count` elements of all columns; the bytes of one are booked,
+    /// as if each had told the others its share. Returns when all have.
     pub fn write_shares<T>(
         &mut self,
         count: usize,
         terms: Terms<'_>,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
-        self.work_together(count, terms, |commons, columns| work(commons.share(count), columns))
+        let written =
+            self.work_together(count, terms, |commons, columns| work(commons.share(count), columns))?;
+        self.book_column(count);
+        Ok(written)
     }
 
     /// Adds up private memory, of any length, by way of the arenas: two copies more than in place.
@@ -295,11 +307,19 @@ impl Commons {
         drop(columns);
         self.meet(transport, deadline)?;
         self.quiet = true;
-        let (others, share) = (self.arenas.len() - 1, share.len());
-        let bytes = 4 * (others * share + count - share) as u64;
-        self.traffic.payload_sent += bytes;
-        self.traffic.payload_received += bytes;
         Ok(result)
+    }
+
+    /// Books that each rank has written its share of a column and all others read it.
+    fn book_column(&mut self, count: usize) {
+        let (share, others) = (self.share(count).len(), self.arenas.len() - 1);
+        self.book(others * share, count - share);
+    }
+
+    /// Books elements that others read here and this rank read elsewhere.
+    fn book(&mut self, sent: usize, received: usize) {
+        self.traffic.payload_sent += 4 * sent as u64;
+        self.traffic.payload_received += 4 * received as u64;
     }
 
     /// After an operation that failed half-way others may still be at work on this memory: nobody gets at it any more.

@@ -1,5 +1,6 @@
 //! The algorithms of an all-reduce by name, and which one is chosen when nobody chooses.
 
+use super::forecast::Spread;
 use super::schedule::{Cost, Schedule};
 use super::{binomial, direct, doubling, halving, hierarchical, ring};
 
@@ -69,11 +70,24 @@ impl Algorithm {
         }
     }
 
-    /// The choice for so many bytes and ranks, from a fixed table, so that every run and every rank makes the same.
+    /// The choice for so many bytes and ranks, from a fixed table, so that every run and every rank makes the same;
+    /// `hosts[r]` says on which host rank r is, by any number. Among hosts with several ranks each, adding up within hosts
+    /// first is taken where a [model](super::forecast) says that it is clearly faster than the table's choice.
+    pub fn choose(bytes: usize, hosts: &[usize]) -> Algorithm {
+        let flat = Algorithm::choose_flat(bytes, hosts.len());
+        let spread = Spread::of(hosts);
+        let seconds = |algorithm| spread.seconds(algorithm, bytes);
+        match spread.is_mixed() && seconds(Algorithm::Hierarchical) < 0.8 * seconds(flat) {
+            true => Algorithm::Hierarchical,
+            false => flat,
+        }
+    }
+
+    /// The choice among ranks that are all equally far from each other.
     ///
     /// Short buffers pay for steps and messages, long ones for bytes; a world that is no power of two folds badly.
     /// The limits were measured over TCP with more ranks than cores, where a message costs more than a step.
-    pub fn choose(bytes: usize, world: usize) -> Algorithm {
+    fn choose_flat(bytes: usize, world: usize) -> Algorithm {
         const KIB: usize = 1 << 10;
         let limit = |kib: usize| bytes <= kib * KIB;
         match world {
@@ -96,9 +110,18 @@ mod tests {
         for world in 2..=64 {
             let hosts: Vec<usize> = (0..world).collect();
             let cost =
-                |bytes: usize| Algorithm::choose(bytes, world).all_reduce_cost(0, &hosts, bytes / 4, 4);
+                |bytes: usize| Algorithm::choose(bytes, &hosts).all_reduce_cost(0, &hosts, bytes / 4, 4);
             assert!(cost(1024).steps <= 2 * world.ilog2() as u64 + 2);
             assert!(cost(64 << 20).bytes_sent <= 2 * (64 << 20));
         }
+    }
+
+    #[test]
+    fn ranks_of_one_host_first_where_hosts_have_several() {
+        let hosts =
+            |world: usize, per_host: usize| (0..world).map(|rank| rank / per_host).collect::<Vec<_>>();
+        assert_eq!(Algorithm::choose(100 << 20, &hosts(8, 4)), Algorithm::Hierarchical);
+        assert_eq!(Algorithm::choose(100 << 20, &hosts(8, 8)), Algorithm::Ring);
+        assert_eq!(Algorithm::choose(100 << 20, &hosts(8, 1)), Algorithm::Ring);
     }
 }

@@ -94,7 +94,8 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
-    use super::super::checker::{Goal, prove};
+    use super::super::checker::prove;
+    use super::super::goal::Goal;
     use super::*;
 
     #[test]

@@ -5,34 +5,10 @@
 //! rank goes to its next step when all of its current one has moved. If nothing moves any more before all are through,
 //! that is the deadlock. A [`Goal`] says what must be where in the end.
 
+use super::goal::Goal;
 use super::schedule::{Action, Chunks, Schedule, Step};
 use std::rc::Rc;
 use thiserror::Error;
-
-/// What a collective is to achieve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
-    /// Every chunk of every rank is the sum over all ranks.
-    AllReduce,
-    /// Every chunk of the root is.
-    Reduce {
-        /// The root, modulo the world.
-        root: usize,
-    },
-    /// Every chunk of every rank is the root's.
-    Broadcast {
-        /// The root, modulo the world.
-        root: usize,
-    },
-    /// Chunk r of rank r is the sum over all ranks.
-    ReduceScatter,
-    /// Chunk c of every rank is rank c's.
-    AllGather,
-    /// Chunk s of rank r is what was chunk r of rank s.
-    AllToAll,
-    /// Every rank has heard of every other, how often does not matter.
-    Barrier,
-}
 
 /// What is wrong with a set of schedules.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

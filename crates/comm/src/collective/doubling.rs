@@ -32,7 +32,8 @@ pub fn all_reduce_cost(rank: usize, world: usize, length: usize, width: usize) -
 }
 
 /// Nobody leaves before all have come: in step k every rank tells the one 2^k behind it that it has heard of the 2^k
-/// before it (dissemination, any n). The buffer is empty; what arrives is only the news.
+/// before it (dissemination, any n). The buffer is one element whose value does not matter: what arrives is only the news,
+/// but with an empty buffer no step would wait for the one before.
 pub fn barrier(rank: usize, world: usize) -> Schedule {
     let news = |bit: usize| {
         let distance = (1 << bit) % world;
@@ -45,14 +46,15 @@ pub fn barrier(rank: usize, world: usize) -> Schedule {
     Schedule { chunks: 1, steps: (0..ceil_log2(world)).map(news).collect() }
 }
 
-/// What [`barrier`] costs: nothing but its steps.
+/// What [`barrier`] costs, besides its element: nothing but its steps.
 pub fn barrier_cost(world: usize) -> Cost {
     Cost::of(ceil_log2(world), 0, 0, 0, 0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::checker::{Goal, prove, prove_costs};
+    use super::super::checker::{prove, prove_costs};
+    use super::super::goal::Goal;
     use super::*;
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::operation::{Operation, Progress};
 use super::operator::{Element, Operator};
-use super::schedule::Schedule;
+use super::schedule::{Partition, Schedule};
 use crate::transport::{Company, Fault, Tag, Transport, Vigil};
 use std::time::Duration;
 
@@ -31,8 +31,32 @@ impl Executor {
         operator: &dyn Operator<T>,
         deadline: Duration,
     ) -> Result<(), Fault> {
-        let mut vigil = Vigil::new(transport.now(), deadline);
         self.operation.start::<T>(schedule, transport, tag, buffer.len())?;
+        self.finish(transport, buffer, operator, deadline)
+    }
+
+    /// The same for chunks that end where the list says; all ranks must divide alike.
+    pub fn run_ragged<T: Element>(
+        &mut self,
+        schedule: &Schedule,
+        transport: &mut dyn Transport,
+        tag: Tag,
+        (buffer, ends): (&mut [T], &[usize]),
+        operator: &dyn Operator<T>,
+        deadline: Duration,
+    ) -> Result<(), Fault> {
+        self.operation.start_ragged::<T>(schedule, transport, tag, Partition::Ends(ends))?;
+        self.finish(transport, buffer, operator, deadline)
+    }
+
+    fn finish<T: Element>(
+        &mut self,
+        transport: &mut dyn Transport,
+        buffer: &mut [T],
+        operator: &dyn Operator<T>,
+        deadline: Duration,
+    ) -> Result<(), Fault> {
+        let mut vigil = Vigil::new(transport.now(), deadline);
         loop {
             let progress = self.operation.progress(transport, buffer, operator, Company::Alone)?;
             if progress == Progress::Done {

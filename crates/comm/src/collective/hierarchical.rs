@@ -50,7 +50,8 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
-    use super::super::checker::{Goal, prove};
+    use super::super::checker::prove;
+    use super::super::goal::Goal;
     use super::*;
 
     /// Some ways to put ranks on hosts: all on one, each on its own, in blocks, dealt out, ragged.

@@ -31,8 +31,9 @@ impl Method {
     }
 
     /// The choice for so many bytes and ranks, where nobody chooses: the transport's own, or one from a fixed table.
-    pub fn choose(native: bool, bytes: usize, world: usize) -> Method {
-        if native { Method::Native } else { Method::Schedule(Algorithm::choose(bytes, world)) }
+    /// `hosts[r]` says on which host rank r is, by any number.
+    pub fn choose(native: bool, bytes: usize, hosts: &[usize]) -> Method {
+        if native { Method::Native } else { Method::Schedule(Algorithm::choose(bytes, hosts)) }
     }
 }
 

@@ -15,9 +15,10 @@
 //! | all-to-all     | [`pairwise`]                                                                              |
 //! | barrier        | [`doubling`]                                                                              |
 //!
-//! [`gather`] is apart from it: small byte strings of different lengths, directly between all ranks. So is [`bracketed`],
-//! an all-reduce of several terms per rank whose order of additions is data itself ([`Brackets`]).
-//! And so is [`native`], the all-reduce of a transport that has one; a [`Method`] is either that or a schedule.
+//! [`Goal`] is such an operation with the schedule that is taken when nobody chooses; [`gather`] uses them for byte strings
+//! whose lengths only their owners know. [`bracketed`] is apart from it: an all-reduce of
+//! several terms per rank whose order of additions is data itself ([`Brackets`]).
+//! So is [`native`], the all-reduce of a transport that has one; a [`Method`] is either that or a schedule.
 
 pub mod algorithm;
 pub mod binomial;
@@ -29,7 +30,9 @@ pub mod doubling;
 pub mod executor;
 pub mod flight;
 pub mod fold;
+pub mod forecast;
 pub mod gather;
+pub mod goal;
 pub mod halving;
 pub mod hierarchical;
 pub mod method;
@@ -44,7 +47,8 @@ pub use algorithm::Algorithm;
 pub use brackets::{Brackets, Slots, Term};
 pub use executor::Executor;
 pub use flight::{Flight, Guest};
-pub use gather::{all_gather, barrier, broadcast, broadcast_into};
+pub use gather::{all_gather, broadcast};
+pub use goal::Goal;
 pub use method::Method;
 pub use operation::{Operation, Progress};
 pub use operator::{Element, Max, Min, Operator, Sum};

@@ -9,7 +9,7 @@
 //! side by side as long as every rank starts them in the same order.
 
 use super::operator::{Element, Operator};
-use super::schedule::{Action, ReceiveChunks, Schedule, SendChunks};
+use super::schedule::{Action, Partition, ReceiveChunks, Schedule, SendChunks};
 use crate::transport::{Cause, Company, Fault, Incoming, Interest, Moved, Outgoing, Tag, Transport};
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
@@ -104,6 +104,17 @@ impl Operation {
         tag: Tag,
         length: usize,
     ) -> Result<(), Fault> {
+        self.start_ragged::<T>(schedule, transport, tag, Partition::Even(length))
+    }
+
+    /// The same for chunks of any lengths; all ranks must divide alike.
+    pub fn start_ragged<T: Element>(
+        &mut self,
+        schedule: &Schedule,
+        transport: &dyn Transport,
+        tag: Tag,
+        partition: Partition<'_>,
+    ) -> Result<(), Fault> {
         let (rank, world) = (transport.rank(), transport.world());
         let sound =
             |step: &super::Step| step.is_within(rank, world, schedule.chunks) && step.overwritten().is_none();
@@ -111,6 +122,13 @@ impl Operation {
             return Err(misuse(
                 rank,
                 "the schedule overwrites a chunk in use or names one that does not exist",
+            ));
+        }
+        // Frames number their elements with 32 bits.
+        if !partition.fits(schedule.chunks) || u32::try_from(partition.length()).is_err() {
+            return Err(misuse(
+                rank,
+                "the chunks do not fit the schedule, or the buffer has 2^32 elements or more",
             ));
         }
         self.tag = Some(tag);
@@ -124,12 +142,12 @@ impl Operation {
         self.wanted.resize(world, Interest::default());
         for step in &schedule.steps {
             for SendChunks { to, chunks } in &step.sends {
-                let range = chunks.elements(length, schedule.chunks);
+                let range = partition.elements(*chunks, schedule.chunks);
                 self.transfers.push(Transfer::new::<T>(*to, Kind::Send, range, 0));
             }
             for ReceiveChunks { from, sent, chunks, action } in &step.receives {
-                let range = chunks.elements(length, schedule.chunks);
-                let theirs = super::Chunks { first: *sent, ..*chunks }.elements(length, schedule.chunks);
+                let range = partition.elements(*chunks, schedule.chunks);
+                let theirs = partition.elements(super::Chunks { first: *sent, ..*chunks }, schedule.chunks);
                 if theirs.len() != range.len() {
                     return Err(misuse(rank, "chunks that change places must have the same length"));
                 }
@@ -203,7 +221,8 @@ impl Operation {
     /// By peer, what the operation waits for.
     pub fn wanted(&mut self) -> &[Interest] {
         for (peer, interest) in self.wanted.iter_mut().enumerate() {
-            interest.read = self.receiving[peer].is_some();
+            // What has arrived and only waits for its turn is owed by nobody: its sender may have left since.
+            interest.read = self.receiving[peer].is_some_and(|index| !self.transfers[index].staged);
             interest.write = self.sending[peer].is_some_and(|index| {
                 let transfer = &self.transfers[index];
                 transfer.begun

@@ -29,7 +29,8 @@ pub fn all_to_all_cost(rank: usize, world: usize, length: usize, width: usize) -
 
 #[cfg(test)]
 mod tests {
-    use super::super::checker::{Goal, prove};
+    use super::super::checker::prove;
+    use super::super::goal::Goal;
     use super::*;
 
     #[test]

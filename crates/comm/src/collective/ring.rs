@@ -66,7 +66,8 @@ fn all_but(length: usize, world: usize, chunk: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::checker::{Goal, prove};
+    use super::super::checker::prove;
+    use super::super::goal::Goal;
     use super::*;
 
     #[test]

@@ -227,6 +227,44 @@ impl Schedule {
     }
 }
 
+/// How a buffer is divided into chunks.
+#[derive(Clone, Copy, Debug)]
+pub enum Partition<'a> {
+    /// So many elements, divided evenly, see [`chunk_range`].
+    Even(usize),
+    /// Each chunk ends where the list says, and begins where the one before it ends.
+    Ends(&'a [usize]),
+}
+
+impl Partition<'_> {
+    /// All elements.
+    pub fn length(self) -> usize {
+        match self {
+            Partition::Even(length) => length,
+            Partition::Ends(ends) => ends.last().copied().unwrap_or(0),
+        }
+    }
+
+    /// Whether it divides into so many chunks.
+    pub fn fits(self, chunks: usize) -> bool {
+        match self {
+            Partition::Even(_) => true,
+            Partition::Ends(ends) => ends.len() == chunks && ends.is_sorted(),
+        }
+    }
+
+    /// The elements that some of so many chunks hold.
+    pub fn elements(self, of: Chunks, chunks: usize) -> Range<usize> {
+        match self {
+            Partition::Even(length) => of.elements(length, chunks),
+            Partition::Ends(ends) => {
+                let start = |chunk: usize| chunk.checked_sub(1).map_or(0, |before| ends[before]);
+                start(of.first)..start(of.first + of.count)
+            }
+        }
+    }
+}
+
 /// Chunk `index` of `chunks` of a buffer of `length` elements: all of nearly the same size, the first ones one
 /// element longer where it does not divide, and empty ones at the end if there are more chunks than elements.
 pub fn chunk_range(length: usize, chunks: usize, index: usize) -> Range<usize> {
@@ -258,6 +296,14 @@ mod tests {
                 assert_eq!(Chunks::all(chunks).elements(length, chunks), 0..length);
             }
         }
+    }
+
+    #[test]
+    fn ragged_chunks_end_where_they_are_told() {
+        let partition = Partition::Ends(&[3, 3, 10]);
+        assert_eq!([0, 1, 2].map(|chunk| partition.elements(Chunks::one(chunk), 3)), [0..3, 3..3, 3..10]);
+        assert_eq!((partition.elements(Chunks::all(3), 3), partition.length()), (0..10, 10));
+        assert!(partition.fits(3) && !partition.fits(2) && !Partition::Ends(&[2, 1]).fits(2));
     }
 
     #[test]

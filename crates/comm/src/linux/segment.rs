@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::fstat;
 use nix::unistd::ftruncate;
 use std::io;
@@ -145,6 +146,16 @@ impl Drop for Segment {
 
 /// Refuses what this machine has no room for, before the kernel has to kill somebody over it.
 fn check_room(length: usize, machine: &Machine) -> io::Result<()> {
+    // Past this limit the kernel ends the process instead of refusing.
+    let (files, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+    if length as u64 > files {
+        let what = format!(
+            "{} KiB of shared memory are more than the {} KiB that a file may have here (ulimit -f)",
+            length >> 10,
+            files >> 10
+        );
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+    }
     let limits = [machine.memory_available, machine.memory_limit];
     match limits.into_iter().flatten().min() {
         Some(room) if length as u64 > room => {

@@ -92,8 +92,9 @@ impl std::error::Error for Fault {}
 /// The rank that started it, given what the ranks of one group report about the same failure.
 ///
 /// A rank that is named but does not speak itself is behind it: the bystanders of a dead or stopped rank wait for
-/// each other in a chain, and the chain ends at the one that reports nothing. If all of them speak, the one that
-/// came late waited far less than the others; if no one did, it is a link and not a rank: `None`.
+/// each other in a chain, and the chain ends at the one that reports nothing. If all of them speak, one of them sent
+/// what it must not, or so somebody said who speaks no more; or the one that came late waited far less than the others.
+/// If no one did, it is a link and not a rank: `None`.
 pub fn culprit(reports: &[(usize, Fault)]) -> Option<usize> {
     let speaks = |rank: usize| reports.iter().any(|(reporter, _)| *reporter == rank);
     let mut weights: BTreeMap<usize, u32> = BTreeMap::new();
@@ -106,7 +107,7 @@ pub fn culprit(reports: &[(usize, Fault)]) -> Option<usize> {
     if let Some(heaviest) = heaviest {
         return weights.into_iter().find(|(_, weight)| *weight == heaviest).map(|(rank, _)| rank);
     }
-    proven(reports).or_else(|| latest(reports))
+    proven(reports).or_else(|| accused(reports, speaks)).or_else(|| latest(reports))
 }
 
 /// How much a report says about its suspects: a closed connection is seen, a silence only suffered.
@@ -121,6 +122,12 @@ fn weight(cause: &Cause) -> u32 {
 fn proven(reports: &[(usize, Fault)]) -> Option<usize> {
     let proof = |cause: &Cause| matches!(cause, Cause::Protocol(_) | Cause::Corrupt | Cause::Left);
     reports.iter().find(|(_, fault)| proof(&fault.cause)).and_then(|(_, fault)| fault.peer)
+}
+
+/// A rank that another accused before it fell silent itself.
+fn accused(reports: &[(usize, Fault)], speaks: impl Fn(usize) -> bool) -> Option<usize> {
+    let told = |fault: &Fault| matches!(fault.cause, Cause::Reported { by } if !speaks(by));
+    reports.iter().find(|(_, fault)| told(fault)).and_then(|(_, fault)| fault.peer)
 }
 
 /// The reporter that waited less than half as long as every other.
@@ -174,5 +181,6 @@ mod tests {
     fn what_was_sent_is_proof() {
         let reports = [(0, Fault::of(1, Cause::Corrupt)), (1, Fault::of(1, Cause::Reported { by: 0 }))];
         assert_eq!(culprit(&reports), Some(1));
+        assert_eq!(culprit(&reports[1..]), Some(1), "its accuser speaks no more");
     }
 }

@@ -3,12 +3,13 @@
 //! Every pair of ranks has a pipe in each direction. Frames pass through it as the bytes they would be on a
 //! network, checksum and all, and are counted. A pipe is short, and a send is done only when the other rank has
 //! taken its last byte: a schedule that secretly relies on a buffer hangs here, and a test finds it.
-//! [`Links`] plays the saboteur: it kills ranks, cuts links and puts alien bytes on them.
+//! [`Links`] plays the saboteur: it kills and stops ranks, cuts links and puts alien bytes on them.
 
 use super::stream::{Link, Streamed, Wires};
 use super::vigil::Interest;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,11 +27,14 @@ pub fn mesh(world: usize) -> Vec<Mem> {
     };
     let pipes: Vec<Vec<Arc<Pipe>>> =
         (0..world).map(|from| (0..world).map(|to| pipe(from, to)).collect()).collect();
-    let links = Links { pipes: Arc::new(pipes) };
+    let gates = (0..world).map(|_| Arc::default()).collect();
+    let links = Links { pipes: Arc::new(pipes), gates, meter: Arc::default() };
     let rank = |rank: usize| {
         let link = |peer: usize| Duplex {
             incoming: links.pipes[peer][rank].clone(),
             outgoing: links.pipes[rank][peer].clone(),
+            gate: links.gates[rank].clone(),
+            meter: links.meter.clone(),
         };
         let streams = (0..world).map(|peer| (peer != rank).then(|| link(peer))).collect();
         let pipes = Pipes { streams, bells: bells.clone(), rank, heard: 0, links: links.clone() };
@@ -50,6 +54,8 @@ impl Mem {
 #[derive(Clone)]
 pub struct Links {
     pipes: Arc<Vec<Vec<Arc<Pipe>>>>,
+    gates: Vec<Arc<Gate>>,
+    meter: Arc<Meter>,
 }
 
 impl Links {
@@ -66,11 +72,71 @@ impl Links {
         }
     }
 
+    /// Lets a rank stand still where it next touches its pipes, its connections open, until [`Links::resume`].
+    pub fn stop(&self, rank: usize) {
+        self.gates[rank].shut.store(true, Ordering::Release);
+    }
+
+    /// Lets a stopped rank go on.
+    pub fn resume(&self, rank: usize) {
+        let gate = &self.gates[rank];
+        let guard = unpoisoned(gate.lock.lock());
+        gate.shut.store(false, Ordering::Release);
+        drop(guard);
+        gate.opened.notify_all();
+    }
+
+    /// Bytes that ranks have sent so far, all together: by it a moment of a run can be named.
+    pub fn carried(&self) -> u64 {
+        self.meter.carried.load(Ordering::Relaxed)
+    }
+
+    /// Lets no rank send more once so many bytes were sent; to strike at that moment.
+    pub fn hold_at(&self, bytes: u64) {
+        self.meter.held_below.store(u64::MAX - bytes, Ordering::Relaxed);
+        self.pipes.iter().flatten().for_each(|pipe| pipe.ring());
+    }
+
     /// Puts bytes on the way from one rank to another as if they had been sent.
     pub fn inject(&self, from: usize, to: usize, bytes: &[u8]) {
         let pipe = &self.pipes[from][to];
-        pipe.lock().bytes.extend(bytes);
+        let mut flow = pipe.lock();
+        flow.bytes.extend(bytes);
+        flow.forged += bytes.len();
+        drop(flow);
         pipe.ring();
+    }
+}
+
+/// What a group has sent so far, and where it is held.
+#[derive(Default)]
+struct Meter {
+    carried: AtomicU64,
+    /// How far below the largest number the limit is: nothing is held at first.
+    held_below: AtomicU64,
+}
+
+impl Meter {
+    fn is_held(&self) -> bool {
+        self.carried.load(Ordering::Relaxed) >= u64::MAX - self.held_below.load(Ordering::Relaxed)
+    }
+}
+
+/// Where a stopped rank stands.
+#[derive(Default)]
+struct Gate {
+    shut: AtomicBool,
+    lock: Mutex<()>,
+    opened: Condvar,
+}
+
+impl Gate {
+    /// Returns at once if it is open.
+    fn pass(&self) {
+        if self.shut.load(Ordering::Acquire) {
+            let guard = unpoisoned(self.lock.lock());
+            drop(self.opened.wait_while(guard, |_| self.shut.load(Ordering::Acquire)));
+        }
     }
 }
 
@@ -109,6 +175,8 @@ struct Pipe {
 struct Flow {
     bytes: VecDeque<u8>,
     closed: bool,
+    /// How many of them stand at the end without having been sent: nobody waits until they are read.
+    forged: usize,
 }
 
 impl Pipe {
@@ -135,10 +203,13 @@ fn unpoisoned<T>(result: Result<T, PoisonError<T>>) -> T {
 pub struct Duplex {
     incoming: Arc<Pipe>,
     outgoing: Arc<Pipe>,
+    gate: Arc<Gate>,
+    meter: Arc<Meter>,
 }
 
 impl Read for Duplex {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.gate.pass();
         let mut flow = self.incoming.lock();
         if flow.bytes.is_empty() {
             return if flow.closed { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
@@ -152,16 +223,19 @@ impl Read for Duplex {
 
 impl Write for Duplex {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.gate.pass();
         let mut flow = self.outgoing.lock();
         if flow.closed {
             return Err(ErrorKind::BrokenPipe.into());
         }
         let count = bytes.len().min(CAPACITY.saturating_sub(flow.bytes.len()));
-        if count == 0 {
+        if count == 0 || self.meter.is_held() {
             return Err(ErrorKind::WouldBlock.into());
         }
         flow.bytes.extend(&bytes[..count]);
+        flow.forged = 0;
         drop(flow);
+        self.meter.carried.fetch_add(count as u64, Ordering::Relaxed);
         self.outgoing.ring();
         Ok(count)
     }
@@ -177,7 +251,8 @@ impl Link for Duplex {
     }
 
     fn is_drained(&mut self) -> bool {
-        self.outgoing.lock().bytes.is_empty()
+        let flow = self.outgoing.lock();
+        flow.bytes.len() <= flow.forged
     }
 
     fn finish(&mut self) {
@@ -219,6 +294,7 @@ impl Wires for Pipes {
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
+        self.links.gates[self.rank].pass();
         self.bells[self.rank].wait(self.heard, timeout);
         for (peer, stream) in self.streams.iter().enumerate() {
             if watched[peer] && stream.as_ref().is_some_and(|stream| stream.incoming.lock().closed) {

@@ -333,8 +333,10 @@ impl<W: Wires> Transport for Streamed<W> {
             Ok(moved) => return Ok(moved),
             Err(Interruption::Wrong(cause)) => return Err(self.fail(Fault::of(peer, cause))),
             Err(Interruption::Farewell(departure)) => {
-                self.standing[peer] = Standing::Left(departure);
-                self.news = true;
+                // It stays where it is, for every operation that looks there: it is news once.
+                let left = Standing::Left(departure);
+                self.news |= self.standing[peer] != left;
+                self.standing[peer] = left;
             }
             Err(Interruption::Stream) => self.hung_up(peer),
         }

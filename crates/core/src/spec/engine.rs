@@ -2,8 +2,9 @@
 
 use super::JobSpec;
 use super::factors::Factors;
+use super::inject::Faults;
 use super::section::section;
-use super::setting::choice;
+use super::setting::{Bytes, choice};
 use std::time::Duration;
 
 /// Most threads of a worker.
@@ -14,6 +15,9 @@ choice! {
     EngineKind {
         /// Processes of this binary on this machine; with torchrun, mpirun or srun variables set, their ranks.
         Local = "local",
+        /// Nobody: the ranks are threads on a simulated network, in virtual time. The same job gives the same bytes and the
+        /// same trace.
+        Sim = "sim",
     }
 }
 
@@ -59,5 +63,40 @@ pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
     }
     if !(0.0..=10.0).contains(jitter) {
         complain("engine.jitter", format!("must be between 0 and 10, is {jitter}"));
+    }
+    check_network(spec, complain);
+}
+
+section! {
+    /// The network of `engine.kind = "sim"`.
+    "engine.network" NetworkSpec {
+        /// What a message needs from one rank to another, however short it is.
+        latency: Duration = Duration::from_micros(50);
+        /// By how much latency varies: 0.2 makes it up to a fifth longer, drawn from the seed.
+        variation: f64 = 0.2;
+        /// Bytes per second that a rank can send, and that it can receive.
+        bandwidth: Bytes = Bytes(1 << 30);
+        /// Floating-point operations per second of a rank.
+        speed: f64 = 1e10;
+    }
+}
+
+/// What a network can be.
+fn check_network(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
+    let NetworkSpec { variation, bandwidth, speed, .. } = spec.network;
+    if !(0.0..=100.0).contains(&variation) {
+        complain("engine.network.variation", format!("must be between 0 and 100, is {variation}"));
+    }
+    if bandwidth.0 == 0 {
+        complain("engine.network.bandwidth", "must be above 0".into());
+    }
+    if speed <= 0.0 {
+        complain("engine.network.speed", format!("must be above 0, is {speed}"));
+    }
+    if spec.engine.kind == EngineKind::Sim && spec.fault.inject != Faults::default() {
+        complain("fault.inject", "faults are done to processes, and simulated ranks are none".into());
+    }
+    if spec.engine.kind == EngineKind::Sim && spec.engine.port != 0 {
+        complain("engine.port", "simulated ranks have no port; drop one of the two".into());
     }
 }

@@ -85,6 +85,7 @@ job! {
     exchange: strategy::ExchangeSpec,
     fault: fault::FaultSpec,
     engine: engine::EngineSpec,
+    network: engine::NetworkSpec,
 }
 
 /// A validated job and where its values came from.
@@ -290,6 +291,17 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
         && deadline.is_zero()
     {
         complain("fault.join_deadline", "must be above 0".into());
+    }
+    if spec.fault.min_workers == 0 {
+        complain("fault.min_workers", "must be at least 1".into());
+    }
+    if let Auto::Is(most) = spec.fault.max_workers
+        && most < workers.max(spec.fault.min_workers)
+    {
+        complain(
+            "fault.max_workers",
+            format!("is {most}, below the workers that the job begins with or needs"),
+        );
     }
     if spec.fault.checkpoint_keep == 0 {
         complain("fault.checkpoint_keep", "must be at least 1".into());

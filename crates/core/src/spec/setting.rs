@@ -130,18 +130,19 @@ impl<T: Setting> Setting for Option<T> {
 /// A length of time, written `500ms`, `30s`, `10m` or `2h`, in whole milliseconds.
 impl Setting for Duration {
     fn expects() -> String {
-        "a time such as \"500ms\", \"30s\", \"10m\" or \"2h\"".into()
+        "a time such as \"50us\", \"500ms\", \"30s\", \"10m\" or \"2h\"".into()
     }
     fn read(value: &Value) -> Result<Self, String> {
-        parse_quantity(value, &[("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)])
-            .map(|seconds| (seconds * 1000.0).round())
-            .filter(|milliseconds| *milliseconds < 9e15)
-            .map(|milliseconds| Duration::from_millis(milliseconds as u64))
+        parse_quantity(value, &[("us", 1e-6), ("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)])
+            .map(|seconds| (seconds * 1e6).round())
+            .filter(|microseconds| *microseconds < 9e18)
+            .map(|microseconds| Duration::from_micros(microseconds as u64))
             .ok_or_else(|| mismatch::<Self>(value))
     }
     fn show(&self) -> Option<Value> {
         let milliseconds = self.as_millis();
         let text = match milliseconds {
+            _ if !self.subsec_micros().is_multiple_of(1000) => format!("{}us", self.as_micros()),
             0 => "0s".into(),
             ms if ms % 3_600_000 == 0 => format!("{}h", ms / 3_600_000),
             ms if ms % 60_000 == 0 => format!("{}m", ms / 60_000),

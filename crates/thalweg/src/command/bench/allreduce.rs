@@ -255,7 +255,7 @@ fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
             report(args, rank, Means::Copying(&mut commons), length)?;
         } else {
             let method = args.algorithm.0.unwrap_or_else(|| rank.choose_method(bytes));
-            rank.exchange_by(method);
+            rank.exchange_by(method, 0);
             report(args, rank, Means::Messages(method), length)?;
         }
     }

@@ -1,0 +1,241 @@
+//! What all ranks do together with one buffer each: one interface to every collective, element type and operator.
+//!
+//! Which schedule carries out a collective is read from a fixed table by its size; the job, or a measurement, can name the
+//! algorithm of the all-reduces that matter to it.
+
+use crate::rank::{Parts, Rank, host_numbers};
+use std::sync::Arc;
+use std::time::Duration;
+use thalweg_comm::collective::operator::Number;
+use thalweg_comm::collective::{
+    Algorithm, Brackets, Element, Executor, Goal, Method, Operator, Schedule, Slots, Sum, bracketed,
+    chunk_range, gather, native,
+};
+use thalweg_core::Result;
+use thalweg_core::event::Phase;
+
+/// How a rank carries out collectives.
+pub(crate) struct Means {
+    rank: usize,
+    /// On which host each rank is, by number.
+    hosts: Vec<usize>,
+    executor: Executor,
+    /// The method that was named for all-reduces of at least so many bytes.
+    named: Option<(Method, usize)>,
+    /// The schedules of all-reduces so far.
+    schedules: Vec<(Algorithm, Arc<Schedule>)>,
+}
+
+impl Means {
+    /// Those of a rank of this group; all-reduces are carried out as the table says.
+    pub(crate) fn of(parts: &Parts) -> Means {
+        Means::new(parts.transport.rank(), host_numbers(parts))
+    }
+
+    fn new(rank: usize, hosts: Vec<usize>) -> Means {
+        Means { rank, hosts, executor: Executor::new(), named: None, schedules: Vec::new() }
+    }
+
+    /// What was named for an all-reduce of so many bytes, if anything was.
+    fn method(&self, bytes: usize) -> Option<Method> {
+        self.named.filter(|(_, least)| bytes >= *least).map(|(method, _)| method)
+    }
+
+    /// The algorithm of an all-reduce by messages.
+    fn algorithm(&self, bytes: usize) -> Algorithm {
+        match self.method(bytes) {
+            Some(Method::Schedule(algorithm)) => algorithm,
+            Some(Method::Native) | None => Algorithm::choose(bytes, &self.hosts),
+        }
+    }
+
+    /// What carries out a collective of so many bytes.
+    pub(crate) fn schedule(&mut self, goal: Goal, bytes: usize) -> Arc<Schedule> {
+        if goal != Goal::AllReduce {
+            return Arc::new(goal.schedule(self.rank, &self.hosts, bytes));
+        }
+        let algorithm = self.algorithm(bytes);
+        if let Some((_, schedule)) = self.schedules.iter().find(|(known, _)| *known == algorithm) {
+            return Arc::clone(schedule);
+        }
+        let schedule = Arc::new(algorithm.all_reduce(self.rank, &self.hosts));
+        self.schedules.push((algorithm, Arc::clone(&schedule)));
+        schedule
+    }
+}
+
+impl Rank {
+    /// On which host each rank is, by number: what [`Algorithm::choose`] asks for.
+    pub fn host_numbers(&self) -> &[usize] {
+        &self.means.hosts
+    }
+
+    /// From now on all-reduces of at least so many bytes are carried out this way, shorter ones by the table. All ranks
+    /// must say the same.
+    pub fn exchange_by(&mut self, method: Method, least_bytes: usize) {
+        self.means.named = Some((method, least_bytes));
+    }
+
+    /// What an all-reduce of so many bytes is carried out by where nobody chooses: the transport's own, or the table's.
+    pub fn choose_method(&self, bytes: usize) -> Method {
+        Method::choose(self.parts.transport.adds_up(), bytes, &self.means.hosts)
+    }
+
+    /// Carries out a collective over everybody's `buffer`, in place. All ranks must give the same goal and length.
+    pub fn collective<T: Element>(
+        &mut self,
+        goal: Goal,
+        name: &str,
+        buffer: &mut [T],
+        operator: &dyn Operator<T>,
+    ) -> Result<Duration> {
+        if self.world() == 1 {
+            return Ok(Duration::ZERO);
+        }
+        let schedule = self.means.schedule(goal, size_of_val(buffer));
+        self.operate(goal.name(), name, |rank, tag, deadline| {
+            let transport = rank.parts.transport.as_mut();
+            rank.means.executor.run(&schedule, transport, tag, buffer, operator, deadline)
+        })
+    }
+
+    /// The elements of a buffer that are this rank's in a reduce-scatter and an all-gather.
+    pub fn share(&self, length: usize) -> std::ops::Range<usize> {
+        chunk_range(length, self.world(), self.index())
+    }
+
+    /// Adds up a buffer over all ranks, in place; every rank gets the same bits.
+    pub fn all_reduce<T: Number>(&mut self, name: &str, buffer: &mut [T]) -> Result<Duration> {
+        let native = self.means.method(size_of_val(buffer)) == Some(Method::Native) && self.world() > 1;
+        match T::singles(buffer).filter(|_| native) {
+            Some(buffer) => self.operate(Goal::AllReduce.name(), name, |rank, tag, deadline| {
+                native::all_reduce(rank.parts.transport.as_mut(), tag, buffer, deadline)
+            }),
+            None => self.collective(Goal::AllReduce, name, buffer, &Sum),
+        }
+    }
+
+    /// Adds up the terms in all ranks' slots as the brackets say; the sum is in everybody's first slot.
+    pub fn all_reduce_brackets(
+        &mut self,
+        name: &str,
+        brackets: &Brackets,
+        slots: Slots,
+        memory: &mut [f32],
+    ) -> Result<Duration> {
+        if self.world() == 1 {
+            return Ok(Duration::ZERO);
+        }
+        self.operate("all-reduce", name, |rank, tag, deadline| {
+            bracketed::all_reduce(rank.parts.transport.as_mut(), tag, brackets, slots, memory, deadline)
+        })
+    }
+
+    /// Adds up a buffer in the middle of a piece of work, and goes on with it.
+    pub fn all_reduce_within(&mut self, work: &str, name: &str, buffer: &mut [f32]) -> Result<Duration> {
+        let took = self.all_reduce(name, buffer)?;
+        if self.training {
+            self.enter(Phase::Computing, work);
+        }
+        Ok(took)
+    }
+
+    /// Returns when every rank has come here.
+    pub fn barrier(&mut self, name: &str) -> Result<Duration> {
+        self.collective(Goal::Barrier, name, &mut [0u8], &Sum)
+    }
+
+    /// Everybody's numbers become rank 0's.
+    pub fn broadcast_into<T: Number>(&mut self, name: &str, values: &mut [T]) -> Result<()> {
+        self.collective(Goal::Broadcast { root: 0 }, name, values, &Sum).map(|_| ())
+    }
+
+    /// Collects a few bytes of every rank on every rank, in the order of ranks.
+    pub fn all_gather(&mut self, name: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        if self.world() == 1 {
+            return Ok(vec![mine.to_vec()]);
+        }
+        let mut all = Vec::new();
+        self.operate("all-gather", name, |rank, tag, deadline| {
+            all = gather::all_gather(rank.parts.transport.as_mut(), tag, mine, deadline)?;
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// Everybody gets rank 0's bytes; the others' own are ignored.
+    pub fn broadcast(&mut self, name: &str, mine: Vec<u8>) -> Result<Vec<u8>> {
+        if self.world() == 1 {
+            return Ok(mine);
+        }
+        let mut theirs = Vec::new();
+        self.operate("broadcast", name, |rank, tag, deadline| {
+            theirs = gather::broadcast(rank.parts.transport.as_mut(), tag, 0, mine, deadline)?;
+            Ok(())
+        })?;
+        Ok(theirs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::threads;
+    use thalweg_comm::collective::{Max, Min};
+    use thalweg_comm::transport::sim::Network;
+
+    /// Every collective, with several element types and operators, as programs call them.
+    fn program(rank: &mut Rank) -> Result<()> {
+        let (index, world) = (rank.index(), rank.world());
+        let mut counts = vec![index as u64 + 1; 7];
+        rank.all_reduce("counts", &mut counts)?;
+        assert_eq!(counts, vec![(world * (world + 1) / 2) as u64; 7]);
+        let mut extremes = [index as f64, -(index as f64)];
+        rank.collective(Goal::AllReduce, "extremes", &mut extremes, &Max)?;
+        assert_eq!(extremes, [world as f64 - 1.0, 0.0]);
+        let mut least = [index as i32 - 3];
+        rank.collective(Goal::Reduce { root: world - 1 }, "least", &mut least, &Min)?;
+        assert!(index + 1 < world || least == [-3]);
+        let either = |mine: &mut [u8], theirs: &[u8]| mine.iter_mut().zip(theirs).for_each(|(a, b)| *a |= b);
+        let mut bits = vec![1u8 << index; 5];
+        rank.collective(Goal::ReduceScatter, "bits", &mut bits, &either)?;
+        let share = rank.share(5);
+        assert!(bits[share.clone()].iter().all(|bits| *bits == ((1u16 << world) - 1) as u8));
+        let mut owners = vec![0u32; 5];
+        owners[share].fill(index as u32);
+        rank.collective(Goal::AllGather, "owners", &mut owners, &Sum)?;
+        assert!(owners.is_sorted() && owners[0] == 0);
+        let mut letters = vec![index as f32; 3 * world];
+        rank.collective(Goal::AllToAll, "letters", &mut letters, &Sum)?;
+        assert!(letters.iter().enumerate().all(|(place, from)| place / 3 == *from as usize));
+        let mut values = vec![index as f32; 3];
+        rank.broadcast_into("values", &mut values)?;
+        assert_eq!(values, [0.0; 3]);
+        assert_eq!(rank.all_gather("names", &vec![index as u8; index])?[world - 1].len(), world - 1);
+        assert_eq!(rank.broadcast("word", vec![index as u8])?, [0]);
+        rank.barrier("the end").map(|_| ())
+    }
+
+    #[test]
+    fn programs_reach_every_collective_with_any_elements_and_operators() {
+        for world in [1, 2, 3, 5, 8] {
+            for ended in threads::run(world, 0, program) {
+                assert_eq!(ended.result, Ok(()));
+            }
+            let network = Network::ordinary(world, 1);
+            for ended in threads::simulate(network, &[], Duration::from_secs(30), program).0 {
+                assert_eq!(ended.result, Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn short_sums_do_not_run_the_algorithm_of_long_ones() {
+        let mut means = Means::new(0, (0..8).collect());
+        means.named = Some((Method::Schedule(Algorithm::Ring), 1 << 20));
+        assert_eq!(means.algorithm(100 << 20), Algorithm::Ring);
+        assert_eq!(means.algorithm(64), Algorithm::BinomialTree);
+        assert_ne!(means.schedule(Goal::AllReduce, 64), means.schedule(Goal::AllReduce, 1 << 20));
+        assert_eq!(means.schedules.len(), 2);
+    }
+}

@@ -1,0 +1,145 @@
+//! A thousand random schedules of faults on the simulated network and as many on threads: one to four ranks are killed
+//! or stopped, links cut, alien bytes put on them, while all algorithms, several operations at once and letters are
+//! under way. Never a hang, never a wrong result, always the right culprit. A failing seed says how to see it again.
+
+mod judge;
+mod scene;
+mod threads;
+mod work;
+
+use judge::Outcome;
+use scene::{Scene, Work};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use thalweg_comm::transport::sim::{Happening, Kind, Mishap, Network, Simulation};
+use thalweg_testkit::transport::each;
+
+const SEEDS: u64 = 1000;
+
+/// Names a single seed to run.
+const VARIABLE: &str = "THALWEG_SEED";
+
+/// Runs that wait for nothing but a deadline can wait side by side.
+const SIDE_BY_SIDE: usize = 16;
+
+/// The most failing seeds that are shown.
+const SHOWN: usize = 5;
+
+/// Ten times what the slowest run takes, on a busy machine.
+const HANG: Duration = Duration::from_secs(60);
+
+/// On the simulated network; the longest an undisturbed run may take is known by trying.
+fn simulated(scene: &Scene, seed: u64) -> Outcome {
+    let run = |mishaps: &[Mishap]| {
+        let network = Network { jitter: 3.0, ..Network::ordinary(scene.world, seed) };
+        let simulation = Simulation::new(network, mishaps);
+        let ended = each(simulation.ranks(), |transport| work::perform(scene, transport));
+        (ended, simulation.trace())
+    };
+    let (ended, trace) = run(&[]);
+    assert!(ended.iter().all(Option::is_none), "nothing went wrong, but {ended:?}");
+    let span = trace.entries.last().map_or(Duration::ZERO, |entry| entry.time);
+    let timely = |mishap: &Mishap| Mishap::at(span.mul_f64(mishap.at.as_secs_f64()), mishap.kind.clone());
+    let (ended, trace) = run(&scene.mishaps.iter().map(timely).collect::<Vec<_>>());
+    let struck = trace.entries.into_iter().filter_map(|entry| match entry.happening {
+        Happening::Mishap(kind) => Some(kind),
+        _ => None,
+    });
+    Outcome { struck: struck.collect(), ended }
+}
+
+/// Runs every seed, several side by side, and judges each; how many were disturbed, by kind of fault and of work.
+fn run_all(test: &'static str, run: fn(&Scene, u64) -> Outcome) -> BTreeMap<&'static str, u64> {
+    let single = std::env::var(VARIABLE).ok().and_then(|seed| seed.parse().ok());
+    let last = single.map_or(SEEDS, |seed: u64| seed + 1);
+    let next = Arc::new(AtomicU64::new(single.unwrap_or(0)));
+    let (sender, receiver) = mpsc::channel();
+    for _ in 0..SIDE_BY_SIDE {
+        let (next, sender) = (Arc::clone(&next), sender.clone());
+        // Not scoped: one that hangs must not keep the test from saying so.
+        std::thread::spawn(move || {
+            let seeds = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+            for seed in seeds.take_while(|seed| *seed < last) {
+                let outcome = std::panic::catch_unwind(|| run(&Scene::of(seed), seed));
+                if sender.send((seed, outcome)).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    drop(sender);
+    let again = |seed: u64| {
+        let scene = Scene::of(seed);
+        format!("\n{scene:?}\nagain: {VARIABLE}={seed} cargo test -p thalweg-comm --test mishaps {test}")
+    };
+    let (mut counts, mut wrong) = (BTreeMap::new(), Vec::new());
+    let mut waited_for: BTreeSet<u64> = (single.unwrap_or(0)..last).collect();
+    while let Some(&first) = waited_for.first() {
+        let Ok((seed, outcome)) = receiver.recv_timeout(HANG) else {
+            panic!("seed {first} or one of the {SIDE_BY_SIDE} after it hangs{}", again(first))
+        };
+        waited_for.remove(&seed);
+        match outcome {
+            Err(_) => wrong.push(format!("seed {seed} panicked{}", again(seed))),
+            Ok(outcome) => {
+                wrong.extend(outcome.wrong().map(|words| format!("seed {seed}: {words}{}", again(seed))));
+                if outcome.is_disturbed() {
+                    count(&mut counts, &Scene::of(seed), &outcome);
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong[..wrong.len().min(SHOWN)].join("\n"));
+    if single.is_none() {
+        println!("{test}: disturbed {counts:?}");
+    }
+    counts
+}
+
+fn count(counts: &mut BTreeMap<&'static str, u64>, scene: &Scene, outcome: &Outcome) {
+    let work = match scene.work {
+        Work::AllReduce(algorithm) => algorithm.name(),
+        Work::InFlight(_) => "in flight",
+        Work::AllToAll => "all-to-all",
+        Work::Broadcast => "broadcast",
+        Work::Letters => "letters",
+    };
+    let kinds = outcome.struck.first().map(|kind| match kind {
+        Kind::Kill { .. } => "kill",
+        Kind::Stop { .. } => "stop",
+        Kind::Cut { .. } => "cut",
+        Kind::Garbage { .. } => "garbage",
+        Kind::Slow { .. } => "slow",
+    });
+    for key in [Some("all"), Some(work), kinds].into_iter().flatten() {
+        *counts.entry(key).or_default() += 1;
+    }
+}
+
+/// Most schedules struck somebody, and each kind of fault and of work had its share.
+fn assert_enough(counts: &BTreeMap<&'static str, u64>) {
+    if std::env::var_os(VARIABLE).is_some() {
+        return;
+    }
+    let of = |key: &str| counts.get(key).copied().unwrap_or(0);
+    assert!(of("all") > SEEDS / 2, "{counts:?}");
+    for kind in ["kill", "stop", "cut", "garbage"] {
+        assert!(of(kind) > SEEDS / 20, "few began with a {kind}: {counts:?}");
+    }
+    let works = thalweg_comm::Algorithm::ALL.map(thalweg_comm::Algorithm::name);
+    for work in works.into_iter().chain(["in flight", "all-to-all", "broadcast", "letters"]) {
+        assert!(of(work) > SEEDS / 100, "few disturbed {work}: {counts:?}");
+    }
+}
+
+#[test]
+fn on_the_simulated_network() {
+    assert_enough(&run_all("on_the_simulated_network", simulated));
+}
+
+#[test]
+fn on_threads() {
+    assert_enough(&run_all("on_threads", threads::run));
+}

@@ -1,0 +1,155 @@
+//! `engine.kind = "sim"`: all ranks of a job in this process, on a simulated network and in virtual time.
+//!
+//! What is trained is trained for real, only the time it takes is made up from the network's numbers and the work's
+//! floating-point operations. Twice the same job gives the same model, byte by byte, and the same `trace.txt`.
+
+use crate::launch::after_start;
+use crate::recipe::JobRecipe;
+use crate::results::Results;
+use crate::signals::Signals;
+use crate::trainer::{Finish, Trainer};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use thalweg_cluster::Beacon;
+use thalweg_cluster::engine::environment::Place;
+use thalweg_cluster::engine::threads::{self, Watcher};
+use thalweg_cluster::session::unix_time;
+use thalweg_cluster::sim::{Network, Trace};
+use thalweg_core::event::{Event, Outcome, Record};
+use thalweg_core::spec::Job;
+use thalweg_core::{Error, JobSpec, Result};
+use thalweg_train::Assignment;
+
+/// The name of the trace in the run folder.
+pub const TRACE: &str = "trace.txt";
+
+/// Runs all ranks to their end.
+pub fn run(trainer: &Trainer, job: &Job, place: Option<&Place>) -> Result<Finish> {
+    refuse(trainer, place)?;
+    let signals = Signals::watch()?;
+    let (results, data) = Results::open(trainer, job, &signals)?;
+    drop(data);
+    let (folder, resume) = (results.folder.path.clone(), results.folder.resumes);
+    let stage = Arc::new(Stage { results: Mutex::new(results), refused: Mutex::new(None) });
+    stage.record(
+        None,
+        Event::Launched {
+            name: trainer.name.clone(),
+            workers: job.spec.engine.workers,
+            strategy: job.spec.strategy.preset.clone(),
+        },
+    );
+    let beacons: Vec<Arc<Beacon>> = (0..job.spec.ranks()).map(|_| Beacon::new()).collect();
+    pass_on(&signals, &beacons);
+    let watcher = |rank: usize| {
+        let told = Arc::clone(&stage);
+        let emit = Arc::new(move |event| told.record(Some(rank), event));
+        Watcher { emit, beacon: Arc::clone(&beacons[rank]) }
+    };
+    let (ended, trace) =
+        threads::simulate_watched(network(&job.spec), job.spec.fault.step_deadline, &watcher, |rank| {
+            let recipe = JobRecipe::new(&job.spec);
+            thalweg_train::run(
+                rank,
+                &Assignment { job: &job.spec, recipe: &recipe, folder: &folder, resume },
+                None,
+            )
+        });
+    let kept = keep(&trace, &folder);
+    let code = |outcome| if outcome == Outcome::Interrupted { signals.code() } else { 0 };
+    let ended = first(ended).map(code).map_err(after_start);
+    let (results, refused) = Stage::take(stage)?;
+    results.close(refused.map_or(ended, Err).and_then(|code| kept.map(|()| code)))
+}
+
+/// What cannot be simulated.
+fn refuse(trainer: &Trainer, place: Option<&Place>) -> Result<()> {
+    let sim = "engine.kind = \"sim\"";
+    if let Some(place) = place {
+        return Err(Error::job(format!(
+            "{sim} is all ranks in one process, but {} started this",
+            place.launcher
+        ))
+        .hint("run it by itself: `thalweg train`"));
+    }
+    if trainer.nodes.is_some() {
+        return Err(Error::job(format!("{sim} is all ranks in one process: it has no hosts to share")));
+    }
+    match trainer.recipe.data.is_some() || trainer.recipe.model.is_some() {
+        true => Err(Error::job(format!("{sim} takes data and model from the job, not from a program"))),
+        false => Ok(()),
+    }
+}
+
+/// The network of a job.
+fn network(job: &JobSpec) -> Network {
+    Network {
+        world: job.ranks(),
+        latency: job.network.latency,
+        jitter: job.network.variation,
+        bandwidth: job.network.bandwidth.0 as f64,
+        speed: job.network.speed,
+        buffered: true,
+        seed: job.train.seed,
+    }
+}
+
+/// A signal asks all ranks to stop.
+fn pass_on(signals: &Signals, beacons: &[Arc<Beacon>]) {
+    let (incoming, beacons) = (signals.pass_on(), beacons.to_vec());
+    std::thread::spawn(move || {
+        for _ in incoming {
+            beacons.iter().for_each(|beacon| beacon.request_stop());
+        }
+    });
+}
+
+/// The outcome of rank 0, or the failure of the rank that did not merely lose another.
+fn first(ended: Vec<Result<Outcome>>) -> Result<Outcome> {
+    let own = |rank: usize, error: &Error| error.culprit.as_ref().is_none_or(|culprit| culprit.rank == rank);
+    let failures =
+        || ended.iter().enumerate().filter_map(|(rank, ended)| Some((rank, ended.as_ref().err()?)));
+    match failures().find(|(rank, error)| own(*rank, error)).or_else(|| failures().next()) {
+        Some((_, error)) => Err(error.clone()),
+        None => ended.into_iter().next().unwrap_or_else(|| Err(Error::internal("a world without ranks"))),
+    }
+}
+
+/// Writes down what happened, one line each.
+fn keep(trace: &Trace, folder: &Path) -> Result<()> {
+    let path = folder.join(TRACE);
+    let write = || {
+        let mut file = BufWriter::new(std::fs::File::create(&path)?);
+        trace.entries.iter().try_for_each(|entry| writeln!(file, "{entry}"))?;
+        file.flush()
+    };
+    write().map_err(|error| Error::io(format!("cannot write {}", path.display()), &error))
+}
+
+/// What all ranks tell, one after another.
+struct Stage {
+    results: Mutex<Results>,
+    /// The first complaint of a view: the job ends with it.
+    refused: Mutex<Option<Error>>,
+}
+
+impl Stage {
+    fn record(&self, rank: Option<usize>, event: Event) {
+        if matches!(event, Event::Pulse(_)) {
+            return;
+        }
+        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = results.record(&Record { time: unix_time(), rank, event }) {
+            self.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+    }
+
+    fn take(stage: Arc<Stage>) -> Result<(Results, Option<Error>)> {
+        let stage =
+            Arc::into_inner(stage).ok_or_else(|| Error::internal("a rank outlived its simulation"))?;
+        let unpoisoned = PoisonError::into_inner;
+        let results = stage.results.into_inner().unwrap_or_else(unpoisoned);
+        Ok((results, stage.refused.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    }
+}

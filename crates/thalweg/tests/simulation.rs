@@ -1,0 +1,50 @@
+//! `engine.kind = "sim"`: a whole job in one process, in virtual time, the same every time.
+
+mod harness;
+
+use harness::Site;
+
+const SIM: [&str; 4] = ["train", "--quiet", "--set", "engine.kind=sim"];
+
+#[test]
+fn sixty_four_simulated_workers_twice_leave_the_same_model_and_the_same_trace() {
+    let site = Site::new();
+    let [one, other] = ["one", "other"].map(|run| {
+        let rest =
+            ["--workers", "64", "--set", "train.epochs=2", "--set", "train.global_batch=128", "--out", run];
+        site.succeed(&[&SIM[..], &rest].concat());
+        let read = |name: &str| std::fs::read(site.path(run).join(name)).unwrap();
+        (read("model.safetensors"), read("trace.txt"))
+    });
+    assert!(one.0 == other.0, "another model");
+    assert!(one.1 == other.1 && one.1.len() > 100_000, "another trace");
+    let report = site.report("one");
+    let ranks = report["ranks"].as_array().unwrap();
+    assert_eq!((ranks.len(), &ranks[63]["transport"]), (64, &"sim".into()));
+    assert!(report["audit"].as_array().unwrap().iter().all(|epoch| epoch["once"] == epoch["expected"]));
+    site.assert_empty();
+}
+
+#[test]
+fn a_slower_network_takes_more_virtual_time_to_the_same_model() {
+    let site = Site::new();
+    let [fast, slow] = ["50us", "20ms"].map(|latency| {
+        let setting = format!("engine.network.latency={latency}");
+        let rest = ["--workers", "4", "--set", "train.epochs=1", "--set", &setting, "--out", latency];
+        site.succeed(&[&SIM[..], &rest].concat());
+        let report = site.report(latency);
+        (report["final"]["loss"].as_f64().unwrap(), report["samples_per_s"].as_f64().unwrap())
+    });
+    assert_eq!(fast.0, slow.0, "time changes nothing that is learned");
+    assert!(fast.1 > 5.0 * slow.1, "{fast:?} {slow:?}");
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused() {
+    let site = Site::new();
+    let hosts = ["--nnodes", "2", "--node-rank", "0", "--master", "127.0.0.1"];
+    site.run(&[&SIM[..], &hosts].concat()).assert_error(2, &["engine.kind", "hosts"]);
+    let ended = site.run(&[&SIM[..], &["--set", "engine.network.bandwidth=0B"]].concat());
+    ended.assert_error(2, &["engine.network.bandwidth", "above 0"]);
+    site.assert_empty();
+}

@@ -1,0 +1,121 @@
+//! `cargo xtask bench ddp`: training on several workers of one host beside PyTorch's DistributedDataParallel over Gloo,
+//! in alternating pairs. Every worker has one thread and the work's batch.
+
+use super::peer::{Peers, Rates, Script, measure, median, yes};
+use crate::command::{Outcome, build_thalweg};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// How to measure.
+#[derive(Args)]
+pub struct Arguments {
+    /// What to train: mlp, mlp-b64, wide, lenet, gpt, lstm
+    #[arg(long, value_delimiter = ',', default_value = "mlp,lenet,wide")]
+    works: Vec<String>,
+    /// Workers of either side, of one thread each
+    #[arg(long, default_value_t = 2)]
+    workers: usize,
+    /// Pairs of runs for each work
+    #[arg(long, default_value_t = 9)]
+    pairs: usize,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    #[command(flatten)]
+    peers: Peers,
+    /// A binary to measure instead of building one
+    #[arg(long)]
+    binary: Option<PathBuf>,
+}
+
+/// The ratio to PyTorch that is asked for, on two workers.
+fn target(work: &str, workers: usize) -> Option<f64> {
+    match (work, workers) {
+        ("mlp", 2) => Some(3.5),
+        ("lenet", 2) => Some(2.0),
+        ("wide", 2) => Some(1.4),
+        _ => None,
+    }
+}
+
+/// The share of a step that exchange and wait may take where nothing hides them.
+const EXCHANGE: f64 = 0.07;
+
+/// All pairs of a work.
+struct Comparison {
+    work: String,
+    workers: usize,
+    rates: Rates,
+    /// Of our runs.
+    shares: Vec<f64>,
+}
+
+/// Measures every work and reports; a missed target is a failure.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let script = arguments.peers.script("torch_ddp.py")?;
+    let binary = match &arguments.binary {
+        Some(binary) => binary.clone(),
+        None => build_thalweg(&["--release"])?,
+    };
+    println!("work     workers {}  exchange at most  held", Rates::HEADER);
+    let mut held = true;
+    for work in &arguments.works {
+        let comparison = compare(arguments, &binary, &script, work)?;
+        println!("{}", comparison.line());
+        held &= comparison.held();
+    }
+    if held { Ok(()) } else { Err("a target was missed".into()) }
+}
+
+fn compare(arguments: &Arguments, binary: &Path, script: &Script, work: &str) -> Outcome<Comparison> {
+    let (workers, seconds) = (arguments.workers.to_string(), arguments.seconds.to_string());
+    let (mut rates, mut shares) = (Rates::default(), Vec::new());
+    for _ in 0..arguments.pairs.max(1) {
+        let mut ours = Command::new(binary);
+        ours.args(["bench", "train", "--json", "--threads", "1", "--work", work, "--workers", &workers]);
+        let [mine, share] = measure(ours.args(["--seconds", &seconds]), ["samples_per_s", "exchange_share"])?;
+        let mut theirs = script.with(&[work, &workers, &seconds]);
+        let [yours] = measure(&mut theirs, ["samples_per_s"])?;
+        rates.push(mine, yours);
+        shares.push(share);
+    }
+    Ok(Comparison { work: work.into(), workers: arguments.workers, rates, shares })
+}
+
+impl Comparison {
+    fn held(&self) -> bool {
+        let fast = target(&self.work, self.workers).is_none_or(|target| self.rates.ratio() >= target);
+        fast && median(&self.shares) <= EXCHANGE
+    }
+
+    fn line(&self) -> String {
+        let share = median(&self.shares);
+        format!(
+            "{:<8} {:>7} {} {:>8.1}% {:>6.0}% {:>5}",
+            self.work,
+            self.workers,
+            self.rates.line(target(&self.work, self.workers)),
+            100.0 * share,
+            100.0 * EXCHANGE,
+            yes(share <= EXCHANGE)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speed_and_exchange_must_both_hold() {
+        let comparison = |ratio: f64, share: f64| {
+            let mut rates = Rates::default();
+            rates.push(100.0 * ratio, 100.0);
+            Comparison { work: "mlp".into(), workers: 2, rates, shares: vec![share] }
+        };
+        assert!(comparison(3.6, 0.06).held());
+        assert!(!comparison(3.4, 0.06).held() && !comparison(3.6, 0.08).held());
+        assert!(comparison(3.6, 0.08).line().ends_with("NO"));
+    }
+}
