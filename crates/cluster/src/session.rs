@@ -77,6 +77,9 @@ pub struct Surroundings {
     pub on_leave: OnLeave,
 }
 
+/// How long a rank that is done keeps the coordinator's role for the others: as long as they need.
+const ROLE: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// What asks a process to end.
 const SIGTERM: i32 = 15;
 
@@ -126,9 +129,10 @@ pub fn run<T>(
         session.last_word(&failed);
         failed
     });
+    // Those who are left may have to form a group once more, and do the end of the job again; or this rank left them long
+    // before the end. Whoever has the coordinator's role stays for them, with signs of life.
+    role.see_out(if result.is_ok() { ROLE } else { Duration::from_secs(5) });
     session.state.ended.store(true, Ordering::Relaxed);
-    // Those who are left may have to form a group once more, and do the end of the job again.
-    role.see_out(if result.is_ok() { terms.prepare_deadline } else { Duration::from_secs(5) });
     if let Some(uplink) = &session.uplink {
         uplink.drain();
     }

@@ -27,7 +27,6 @@ use thalweg_data::share;
 struct Briefing {
     next: u64,
     closed: u64,
-    optimizer_steps: u64,
     epoch_loss: (f64, u64),
     audit: Vec<u8>,
     last: Metrics,
@@ -158,7 +157,6 @@ impl Worker<'_> {
             mine = postcard::to_stdvec(&Briefing {
                 next: self.next,
                 closed: self.closed,
-                optimizer_steps: self.parts.optimizer.steps(),
                 epoch_loss: self.epoch_loss,
                 audit: self.ledger.to_bytes(),
                 last: self.last.clone(),
@@ -187,7 +185,8 @@ impl Worker<'_> {
                 ));
             }
         }
-        self.parts.optimizer.set_steps(told.optimizer_steps);
+        // One that died in the middle of a step may have let others count it before it counted.
+        self.parts.optimizer.set_steps(told.next);
         let mut ledger = Ledger::new(self.parts.data.training.source_len());
         ledger.absorb(&told.audit)?;
         self.ledger = ledger;

@@ -46,6 +46,8 @@ impl Session {
         let mut command = Command::new(binary);
         command.args(["train", "--resume", "--out"]).arg(folder.join("run"));
         command.args(["--set", "train.epochs=1000000", "--set", &format!("engine.port={port}")]);
+        // What is measured is the end of a job, not how it goes on.
+        command.args(["--set", "fault.elastic=false"]);
         command.args(settings.iter().flat_map(|setting| ["--set", setting]));
         for name in LAUNCHER_VARIABLES {
             command.env_remove(name);

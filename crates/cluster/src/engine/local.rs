@@ -76,6 +76,9 @@ const TICK: Duration = Duration::from_millis(20);
 /// The rendezvous keeps its own deadline and knows more: this is the net below it.
 const NET: Duration = Duration::from_secs(5);
 
+/// What the coordinator has on launchers of other hosts.
+const HEAD_START: Duration = Duration::from_millis(500);
+
 /// How long the kernel may take to end a process that was killed (one that waits for a dead disk may take for ever).
 const CONFIRM: Duration = Duration::from_secs(10);
 
@@ -130,12 +133,15 @@ pub fn launch<'a>(
     on_record: &mut dyn FnMut(&Record) -> Result<()>,
 ) -> Result<Ended> {
     let (sender, receiver) = channel();
+    // Away from the coordinator a launcher lets it speak first: the end of a rank must not be taken for its cause.
+    let step_deadline =
+        plan.step_deadline + if plan.ranks.contains(&0) { Duration::ZERO } else { HEAD_START };
     let mut crew = Crew {
         plan,
         director,
         workers: Vec::new(),
         sender,
-        watch: Watch::new(plan.world, plan.step_deadline, plan.join_deadline + NET, plan.prepare_deadline),
+        watch: Watch::new(plan.world, step_deadline, plan.join_deadline + NET, plan.prepare_deadline),
         inquest: Inquest::new(plan.world, PATIENCE_FOR_A_VERDICT),
         start: Instant::now(),
         started: false,

@@ -53,7 +53,6 @@ pub(super) const PRESETS: &[Preset] = &[
         missing: &[
             "fusion by cycle time (here buffers leave when they are full)",
             "Adasum",
-            "elastic membership",
             "fp16 compression",
         ],
     },
