@@ -16,6 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BINARY = Path(os.environ.get("THALWEG_BINARY") or ROOT / "target/debug/thalweg")
 MPIRUN = shlex.split(os.environ.get("THALWEG_MPIRUN", ""))
+# Built with the transport over MPI, and where it finds that MPI's library.
+MPI_BINARY = os.environ.get("THALWEG_MPI_BINARY")
+MPI_LIBRARIES = os.environ.get("THALWEG_MPI_LIBRARIES")
 
 # A launcher around the tests must not be mistaken for the launcher under test.
 LAUNCHER_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
@@ -70,8 +73,8 @@ class Ended:
 class Running:
     """A process in a session of its own; what it prints goes to files, so that it never blocks on us."""
 
-    def __init__(self, arguments, folder, name, prefix=(), **variables):
-        self.words = [str(word) for word in (*prefix, BINARY, *arguments)]
+    def __init__(self, arguments, folder, name, prefix=(), binary=BINARY, **variables):
+        self.words = [str(word) for word in (*prefix, binary, *arguments)]
         shown = [f"{variable}={value}" for variable, value in variables.items()]
         self.command = shlex.join(["env", *shown, *self.words] if shown else self.words)
         self.files = [folder / f"{name}.stdout", folder / f"{name}.stderr"]
@@ -120,13 +123,13 @@ class Jobs:
     folder: Path
     started: list = field(default_factory=list)
 
-    def start(self, *arguments, prefix=(), **variables):
-        running = Running(arguments, self.folder, f"process-{len(self.started)}", prefix, **variables)
+    def start(self, *arguments, prefix=(), binary=BINARY, **variables):
+        running = Running(arguments, self.folder, f"process-{len(self.started)}", prefix, binary, **variables)
         self.started.append(running)
         return running
 
-    def run(self, *arguments, seconds=120, prefix=(), **variables):
-        return self.start(*arguments, prefix=prefix, **variables).wait(seconds)
+    def run(self, *arguments, seconds=120, **how):
+        return self.start(*arguments, **how).wait(seconds)
 
     def job(self, text=DIGITS_JOB, name="job.toml"):
         path = self.folder / name

@@ -7,6 +7,7 @@
 pub mod bracketing;
 pub mod exchange;
 pub mod faults;
+pub mod remote;
 
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};

@@ -63,8 +63,13 @@ pub fn succeeds(command: &mut Command) -> bool {
 
 /// Builds the `thalweg` binary and says where it is.
 pub fn build_thalweg(profile: &[&str]) -> Outcome<PathBuf> {
-    let mut build = cargo(&["build", "-p", "thalweg", "--message-format=json-render-diagnostics"]);
-    let messages = output(build.args(profile))?;
+    build_thalweg_by(&mut cargo(&[]), profile)
+}
+
+/// The same by a cargo that was told more.
+pub fn build_thalweg_by(cargo: &mut Command, arguments: &[&str]) -> Outcome<PathBuf> {
+    let build = cargo.args(["build", "-p", "thalweg", "--message-format=json-render-diagnostics"]);
+    let messages = output(build.args(arguments))?;
     let messages = String::from_utf8_lossy(&messages);
     executable(&messages).ok_or_else(|| "cargo built no binary called thalweg".into())
 }

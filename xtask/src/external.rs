@@ -5,6 +5,9 @@
 //! with `skipped:`, and the tests that need it are left out. The last line counts: `external: 12 passed, 0 failed,
 //! 3 skipped`. `.ci/run` reads both.
 
+mod mpi;
+
+use self::mpi::Mpi;
 use crate::command::{Outcome, build_thalweg, root, run as run_command, succeeds};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,13 +25,19 @@ pub fn run(arguments: &[String]) -> Outcome {
     if !succeeds(Command::new("ip").arg("-V")) {
         skipped("the command `ip` (Debian: iproute2)", "the tests with several hosts");
     }
+    let mpi = launcher.as_ref().and_then(|launcher| Mpi::find(&environment, launcher));
+    let with_mpi = mpi.as_ref().map(|mpi| mpi.binary(&folder)).transpose()?;
+    let suite = mpi.as_ref().map_or(Ok(()), Mpi::check);
     let binary = build_thalweg(&[])?;
     let mut tests = Command::new(environment.join("bin/python"));
     tests.args(["-m", "pytest", "-rs", "--tb=short", "-p", "no:cacheprovider", "tests-external"]);
     tests.args(arguments).current_dir(root());
     tests.env("THALWEG_BINARY", binary).env("PYTHONDONTWRITEBYTECODE", "1");
     tests.env("THALWEG_MPIRUN", launcher.unwrap_or_default().join(" "));
-    run_command(&mut tests)
+    if let (Some(mpi), Some(binary)) = (&mpi, &with_mpi) {
+        mpi.announce(binary, &mut tests);
+    }
+    run_command(&mut tests).and(suite)
 }
 
 /// The virtual environment with the packages of `requirements.txt`, made or brought up to date.

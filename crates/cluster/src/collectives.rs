@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
 use thalweg_comm::collective::{
-    Algorithm, Brackets, Element, Executor, Goal, Operator, Schedule, Slots, Sum, bracketed, chunk_range,
-    gather,
+    Algorithm, Brackets, Element, Executor, Goal, Method, Operator, Schedule, Slots, Sum, bracketed,
+    chunk_range, gather, native,
 };
 use thalweg_core::Result;
 use thalweg_core::event::Phase;
@@ -20,8 +20,8 @@ pub(crate) struct Means {
     /// On which host each rank is, by number.
     hosts: Vec<usize>,
     executor: Executor,
-    /// The algorithm that was named for all-reduces of at least so many bytes.
-    named: Option<(Algorithm, usize)>,
+    /// The method that was named for all-reduces of at least so many bytes.
+    named: Option<(Method, usize)>,
     /// The schedules of all-reduces so far.
     schedules: Vec<(Algorithm, Arc<Schedule>)>,
 }
@@ -36,11 +36,16 @@ impl Means {
         Means { rank, hosts, executor: Executor::new(), named: None, schedules: Vec::new() }
     }
 
-    /// The algorithm of an all-reduce.
+    /// What was named for an all-reduce of so many bytes, if anything was.
+    fn method(&self, bytes: usize) -> Option<Method> {
+        self.named.filter(|(_, least)| bytes >= *least).map(|(method, _)| method)
+    }
+
+    /// The algorithm of an all-reduce by messages.
     fn algorithm(&self, bytes: usize) -> Algorithm {
-        match self.named {
-            Some((algorithm, least)) if bytes >= least => algorithm,
-            _ => Algorithm::choose(bytes, &self.hosts),
+        match self.method(bytes) {
+            Some(Method::Schedule(algorithm)) => algorithm,
+            Some(Method::Native) | None => Algorithm::choose(bytes, &self.hosts),
         }
     }
 
@@ -67,8 +72,13 @@ impl Rank {
 
     /// From now on all-reduces of at least so many bytes are carried out this way, shorter ones by the table. All ranks
     /// must say the same.
-    pub fn exchange_by(&mut self, algorithm: Algorithm, least_bytes: usize) {
-        self.means.named = Some((algorithm, least_bytes));
+    pub fn exchange_by(&mut self, method: Method, least_bytes: usize) {
+        self.means.named = Some((method, least_bytes));
+    }
+
+    /// What an all-reduce of so many bytes is carried out by where nobody chooses: the transport's own, or the table's.
+    pub fn choose_method(&self, bytes: usize) -> Method {
+        Method::choose(self.parts.transport.adds_up(), bytes, &self.means.hosts)
     }
 
     /// Carries out a collective over everybody's `buffer`, in place. All ranks must give the same goal and length.
@@ -96,7 +106,13 @@ impl Rank {
 
     /// Adds up a buffer over all ranks, in place; every rank gets the same bits.
     pub fn all_reduce<T: Number>(&mut self, name: &str, buffer: &mut [T]) -> Result<Duration> {
-        self.collective(Goal::AllReduce, name, buffer, &Sum)
+        let native = self.means.method(size_of_val(buffer)) == Some(Method::Native) && self.world() > 1;
+        match T::singles(buffer).filter(|_| native) {
+            Some(buffer) => self.operate(Goal::AllReduce.name(), name, |rank, tag, deadline| {
+                native::all_reduce(rank.parts.transport.as_mut(), tag, buffer, deadline)
+            }),
+            None => self.collective(Goal::AllReduce, name, buffer, &Sum),
+        }
     }
 
     /// Adds up the terms in all ranks' slots as the brackets say; the sum is in everybody's first slot.
@@ -216,7 +232,7 @@ mod tests {
     #[test]
     fn short_sums_do_not_run_the_algorithm_of_long_ones() {
         let mut means = Means::new(0, (0..8).collect());
-        means.named = Some((Algorithm::Ring, 1 << 20));
+        means.named = Some((Method::Schedule(Algorithm::Ring), 1 << 20));
         assert_eq!(means.algorithm(100 << 20), Algorithm::Ring);
         assert_eq!(means.algorithm(64), Algorithm::BinomialTree);
         assert_ne!(means.schedule(Goal::AllReduce, 64), means.schedule(Goal::AllReduce, 1 << 20));

@@ -37,7 +37,7 @@ pub use errand::Errand;
 pub use rank::Rank;
 pub use thalweg_comm::Algorithm;
 pub use thalweg_comm::arena::{Commons, share};
-pub use thalweg_comm::collective::{self, Brackets, Goal, Slots, Term};
+pub use thalweg_comm::collective::{self, Brackets, Goal, Method, Slots, Term};
 pub use thalweg_comm::linux;
 pub use thalweg_comm::transport::sim;
 pub use thalweg_comm::wait::declare_threads;

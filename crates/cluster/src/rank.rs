@@ -41,7 +41,7 @@ pub struct Parts {
     pub hosts: Vec<String>,
     /// The ranks it shares memory with, by rank; empty if it shares none.
     pub neighbours: Neighbours,
-    /// What carries its bytes: `shm`, `tcp`, both, or something for ranks that are threads.
+    /// What carries its bytes: `shm`, `tcp`, both, `mpi`, or something for ranks that are threads.
     pub carrier: &'static str,
     /// Generation of the group.
     pub generation: u32,

@@ -260,6 +260,17 @@ fn a_preset_overrules_defaults_and_nothing_else() {
 }
 
 #[test]
+fn an_all_reduce_of_the_transport_needs_one_that_has_it() {
+    let native = "strategy.exchange.algorithm=native";
+    refused_with("", &[native], &["`native`", "`auto` has none", "transport = \"mpi\""]);
+    refused_with("", &[native, "strategy.exchange.transport=tcp"], &["`tcp` has none"]);
+    assert_eq!(
+        accepted("", &[native, "strategy.exchange.transport=mpi"]).exchange.algorithm,
+        Algorithm::Native
+    );
+}
+
+#[test]
 fn without_an_explicit_preset_the_dials_speak_for_themselves() {
     let spec = accepted("", &["strategy.exchange.algorithm=ring"]);
     assert_eq!(spec.exchange.algorithm, Algorithm::Ring);

@@ -338,9 +338,10 @@ fn terms(job: &Job, local: bool) -> Terms {
     }
 }
 
-/// Whether the others go on when a worker is lost: not all strategies can yet.
+/// Whether the others go on when a worker is lost: not all strategies can yet, nor every transport.
 fn is_elastic(job: &Job) -> bool {
-    job.spec.fault.elastic && job.spec.exchange.kind == Exchange::Allreduce
+    let exchange = &job.spec.exchange;
+    job.spec.fault.elastic && exchange.kind == Exchange::Allreduce && exchange.transport.can_regroup()
 }
 
 fn code_of(ended: Ended) -> u8 {

@@ -3,6 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 use thalweg_cluster::checkpoint::{self, Found};
+use thalweg_cluster::engine::environment::Place;
+use thalweg_cluster::rendezvous::mpi;
+use thalweg_core::spec::strategy::Carrier;
 use thalweg_core::spec::{Job, Layers};
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
 use thalweg_data::Data;
@@ -39,6 +42,17 @@ pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Resul
     }
     let model = fingerprint(model.as_ref(), recipe.onnx(&data.schema)?.as_deref());
     Ok(Checked { data, model })
+}
+
+/// Whether this build has the transport that the job asks for, and ranks that another launcher started if it needs them.
+pub fn check_carrier(job: &JobSpec, place: Option<&Place>) -> Result<()> {
+    mpi::check(job.exchange.transport)?;
+    let own = place.is_none_or(|place| place.launcher == "thalweg");
+    if job.exchange.transport == Carrier::Mpi && own && job.ranks() > 1 {
+        let message = "strategy.exchange.transport: `mpi` is between ranks that MPI started, not this command's own workers";
+        return Err(Error::job(message).hint(mpi::START_WITH_MPIRUN));
+    }
+    Ok(())
 }
 
 /// A source that cannot be read is the job's fault as long as nothing has started.

@@ -2,6 +2,7 @@
 
 use crate::folder::Choice;
 use crate::launch;
+use crate::preflight;
 use crate::recipe::{JobRecipe, OwnRecipe};
 use crate::simulation;
 use std::cell::RefCell;
@@ -174,6 +175,7 @@ impl Trainer {
             self.adopt_world(place);
         }
         let job = Job::resolve(std::mem::take(&mut self.layers))?;
+        preflight::check_carrier(&job.spec, place.as_ref())?;
         self.recipe.from_job = Some(JobRecipe::new(&job.spec));
         if job.spec.engine.kind == EngineKind::Sim {
             return simulation::run(&self, &job, place.as_ref());

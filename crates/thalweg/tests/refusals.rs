@@ -149,6 +149,18 @@ fn jobs_that_say_what_no_job_can_say() {
 }
 
 #[test]
+fn a_transport_that_is_not_built_in_or_not_at_hand() {
+    let site = Site::new();
+    let todo = if cfg!(feature = "mpi") { "mpirun -n" } else { "cargo build --release --features mpi" };
+    for workers in ["2", "4"] {
+        let mpi = ["train", "--workers", workers, "--set", "strategy.exchange.transport=mpi"];
+        assert_refused(&site, &mpi, &["`mpi`", "what to do", todo]);
+    }
+    assert_refused(&site, &["bench", "allreduce", "--transport", "mpi"], &["mpi", "what to do", todo]);
+    assert_refused(&site, &["bench", "allreduce", "--algorithm", "native"], &["`shm`", "--transport mpi"]);
+}
+
+#[test]
 fn job_files_with_mistakes_are_told_by_line() {
     let site = Site::new();
     site.write("job.toml", "[train]\nepoch = 3\nseed = 4\n\n[modle]\nlayers = []\n");

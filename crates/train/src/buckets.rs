@@ -6,9 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use thalweg_cluster::{Algorithm, Bucket, Rank};
+use thalweg_cluster::{Algorithm, Bucket, Method, Rank};
 use thalweg_core::spec::bucket::Bucket as Size;
-use thalweg_core::spec::strategy::Exchange;
+use thalweg_core::spec::strategy::{Carrier, Exchange};
 use thalweg_core::{Error, JobSpec, Layout, Result, report};
 
 const KIB: u64 = 1 << 10;
@@ -33,7 +33,10 @@ impl Plan {
     /// the number of each rank's host.
     pub(crate) fn of(job: &JobSpec, layout: &Layout, hosts: &[usize]) -> Plan {
         let total = bytes(layout, &(0..layout.tensors().len()));
+        let asked = Method::named(job.exchange.algorithm.name());
         let size = match job.exchange.bucket {
+            // What the transport sums by itself is one piece.
+            Size::Auto if job.exchange.transport == Carrier::Mpi && asked.is_none() => Size::Whole,
             Size::Auto => auto(total),
             size => size,
         };
@@ -45,15 +48,17 @@ impl Plan {
         }
     }
 
-    /// Buckets of that size, by the job's algorithm or by the table's.
+    /// Buckets of that size, by the job's algorithm or by the table's; where the transport sums by itself, all in one.
     pub(crate) fn cut(job: &JobSpec, layout: &Layout, size: Size, hosts: &[usize]) -> Plan {
-        let asked = Algorithm::named(job.exchange.algorithm.name());
+        let asked = Method::named(job.exchange.algorithm.name());
+        let pieces = cut(layout, if asked == Some(Method::Native) { Size::Whole } else { size });
+        let native = job.exchange.transport == Carrier::Mpi && pieces.len() == 1;
         let part = |tensors: Range<usize>| {
             let bytes = usize::try_from(bytes(layout, &tensors)).unwrap_or(usize::MAX);
-            let algorithm = asked.unwrap_or_else(|| Algorithm::choose(bytes, hosts));
-            Part { tensors, algorithm: algorithm.name().into() }
+            let method = asked.unwrap_or_else(|| Method::choose(native, bytes, hosts));
+            Part { tensors, algorithm: method.name().into() }
         };
-        Plan { parts: cut(layout, size).into_iter().map(part).collect() }
+        Plan { parts: pieces.into_iter().map(part).collect() }
     }
 
     /// The same buckets, summed by another algorithm.
@@ -69,7 +74,9 @@ impl Plan {
         let plan: Plan = postcard::from_bytes(&told).map_err(broken)?;
         let mut next = 0;
         for part in &plan.parts {
-            let known = Algorithm::named(&part.algorithm).is_some() && part.tensors.start == next;
+            let method = Method::named(&part.algorithm);
+            let usable = method.is_some_and(|method| method != Method::Native || plan.parts.len() == 1);
+            let known = usable && part.tensors.start == next;
             next = part.tensors.end;
             if !known || next > layout.tensors().len() {
                 return Err(Error::internal(format!("rank 0's plan of the exchange is of no use: {plan:?}")));
@@ -89,9 +96,9 @@ impl Plan {
     }
 
     /// The schedule of the longest bucket: that of all that is summed besides.
-    pub(crate) fn main_algorithm(&self, layout: &Layout) -> Option<Algorithm> {
+    pub(crate) fn main_method(&self, layout: &Layout) -> Option<Method> {
         let longest = self.parts.iter().max_by_key(|part| bytes(layout, &part.tensors))?;
-        Algorithm::named(&longest.algorithm)
+        Method::named(&longest.algorithm)
     }
 
     /// The schedules by name: one, or several with a plus between them.
@@ -121,7 +128,11 @@ impl Plan {
             };
             Bucket {
                 range: range.start..if index + 1 == count { length } else { range.end },
-                algorithm: Algorithm::named(&part.algorithm).unwrap_or(Algorithm::Ring),
+                algorithm: match Method::named(&part.algorithm) {
+                    Some(Method::Schedule(algorithm)) => algorithm,
+                    // Never cut into buckets that leave.
+                    Some(Method::Native) | None => Algorithm::Ring,
+                },
                 name,
             }
         };
@@ -223,6 +234,20 @@ mod tests {
         assert_eq!(plan.reported(&layout, 69)[1].bytes, 4 * 39);
         assert_eq!(Plan::of(&job, &layout, &[0; 4]).buckets(&layout, 69)[0].name, "gradients");
         assert_eq!(Plan::of(&job, &layout, &[0]), Plan::default());
+    }
+
+    #[test]
+    fn what_the_transport_sums_by_itself_is_not_cut() {
+        let layout = layout(&[1 << 20, 1 << 20]);
+        let mut job = JobSpec::default();
+        job.exchange.transport = Carrier::Mpi;
+        let plan = Plan::of(&job, &layout, &[0, 1, 2, 3]);
+        assert_eq!((plan.len(), plan.algorithms().as_str()), (1, "native"));
+        assert_eq!(plan.main_method(&layout), Some(Method::Native));
+        // Who asks for buckets gets messages.
+        job.exchange.bucket = Size::Tensor;
+        let plan = Plan::of(&job, &layout, &[0, 1, 2, 3]);
+        assert_eq!((plan.len(), plan.algorithms().as_str()), (2, "halving-doubling"));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use crate::buckets::Plan;
 use crate::worker::{Step, Worker};
 use std::time::Duration;
-use thalweg_cluster::Algorithm;
+use thalweg_cluster::{Algorithm, Method};
 use thalweg_core::Result;
 use thalweg_core::event::{Event, Level};
 use thalweg_core::spec::bucket::Bucket;
@@ -91,7 +91,7 @@ impl Worker<'_> {
             Bucket::Auto => &SIZES,
             asked => std::slice::from_ref(asked),
         };
-        let open = Algorithm::named(self.job.exchange.algorithm.name()).is_none();
+        let open = Method::named(self.job.exchange.algorithm.name()).is_none();
         let mut plans = vec![self.plan.clone()];
         for size in sizes {
             let plan = Plan::cut(self.job, layout, *size, self.rank.host_numbers());

@@ -242,10 +242,10 @@ impl<'a> Worker<'a> {
     pub(crate) fn travel_by(&mut self, plan: Plan) -> Result<()> {
         let layout = self.parts.model.layout();
         self.plan = plan.agree(self.rank, layout)?;
-        if let Some(algorithm) = self.plan.main_algorithm(layout) {
+        if let Some(method) = self.plan.main_method(layout) {
             // What a job names is for all sums; what was chosen, for those of that size.
             let named = self.job.exchange.algorithm != NamedAlgorithm::Auto;
-            self.rank.exchange_by(algorithm, if named { 0 } else { size_of_val(&self.buffer[..]) });
+            self.rank.exchange_by(method, if named { 0 } else { size_of_val(&self.buffer[..]) });
         }
         self.overlap = match self.job.exchange.kind {
             Exchange::Allreduce => Overlap::new(self.rank, &self.plan, layout, self.buffer.len()),

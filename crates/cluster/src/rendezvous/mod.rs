@@ -17,6 +17,7 @@ pub mod handshake;
 pub mod join;
 pub mod mesh;
 pub mod message;
+pub mod mpi;
 pub mod neighbourhood;
 pub mod reception;
 pub mod timed;

@@ -7,8 +7,8 @@
 
 use super::mesh::Group;
 use super::message::{receive, send};
-use super::ranks;
 use super::timed::Timed;
+use super::{mpi, ranks};
 use std::io;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub struct Connected {
     pub transport: Box<dyn Transport>,
     /// Those it shares memory with.
     pub neighbours: Neighbours,
-    /// What carries its bytes: `shm`, `tcp` or `shm+tcp`.
+    /// What carries its bytes: `shm`, `tcp`, `shm+tcp` or `mpi`.
     pub carrier: &'static str,
 }
 
@@ -52,7 +52,10 @@ pub fn settle(
     let invitation = group.invitation;
     let broken = |error: io::Error| Error::io("cannot set up a connection", &error);
     let mut near = near(group);
-    if near.is_empty() {
+    if invitation.carrier == Carrier::Mpi {
+        return mpi::settle(group, peers, near.len());
+    }
+    if invitation.carrier == Carrier::Tcp || near.is_empty() {
         let transport = Box::new(Tcp::new(group.place, peers).map_err(broken)?);
         return Ok(Connected { transport, neighbours: Vec::new(), carrier: "tcp" });
     }
@@ -99,11 +102,11 @@ pub fn settle(
     Ok(Connected { transport, neighbours, carrier })
 }
 
-/// The other ranks of this host, if memory is to be shared at all.
+/// The other ranks of this host.
 fn near(group: &Group<'_>) -> Vec<usize> {
     let members = &group.roster.members;
     let identity = members.get(group.place).and_then(|me| me.identity.as_ref());
-    if group.invitation.carrier == Carrier::Tcp || identity.is_none() {
+    if identity.is_none() {
         return Vec::new();
     }
     let same = |place: &usize| members[*place].identity.as_ref() == identity;

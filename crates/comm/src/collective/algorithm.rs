@@ -44,11 +44,6 @@ impl Algorithm {
         }
     }
 
-    /// The one of that name.
-    pub fn named(name: &str) -> Option<Algorithm> {
-        Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
-    }
-
     /// The schedule of `rank`; `hosts[r]` says on which host rank r is, by any number, and as many as there are ranks.
     pub fn all_reduce(self, rank: usize, hosts: &[usize]) -> Schedule {
         let world = hosts.len();
@@ -109,14 +104,6 @@ impl Algorithm {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_lead_back_to_their_algorithms() {
-        for algorithm in Algorithm::ALL {
-            assert_eq!(Algorithm::named(algorithm.name()), Some(algorithm));
-        }
-        assert_eq!(Algorithm::named("rings"), None);
-    }
 
     #[test]
     fn short_buffers_take_few_steps_and_long_ones_few_bytes() {

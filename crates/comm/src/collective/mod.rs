@@ -18,6 +18,7 @@
 //! [`Goal`] is such an operation with the schedule that is taken when nobody chooses; [`gather`] uses them for byte strings
 //! whose lengths only their owners know. [`bracketed`] is apart from it: an all-reduce of
 //! several terms per rank whose order of additions is data itself ([`Brackets`]).
+//! So is [`native`], the all-reduce of a transport that has one; a [`Method`] is either that or a schedule.
 
 pub mod algorithm;
 pub mod binomial;
@@ -34,6 +35,8 @@ pub mod gather;
 pub mod goal;
 pub mod halving;
 pub mod hierarchical;
+pub mod method;
+pub mod native;
 pub mod operation;
 pub mod operator;
 pub mod pairwise;
@@ -46,6 +49,7 @@ pub use executor::Executor;
 pub use flight::{Flight, Guest};
 pub use gather::{all_gather, broadcast};
 pub use goal::Goal;
+pub use method::Method;
 pub use operation::{Operation, Progress};
 pub use operator::{Element, Max, Min, Operator, Sum};
 pub use schedule::{Action, Chunks, Cost, ReceiveChunks, Schedule, SendChunks, Step, chunk_range};

@@ -43,11 +43,17 @@ pub trait Number: Element {
     fn smaller(self, other: Self) -> Self;
     /// The larger one.
     fn larger(self, other: Self) -> Self;
+
+    /// The same numbers, if they are of single precision: all that a transport's own sum takes.
+    fn singles(_numbers: &mut [Self]) -> Option<&mut [f32]> {
+        None
+    }
 }
 
 macro_rules! floating_point {
-    ($($type:ty)+) => {$(
+    ($($type:ty $({ $($more:item)+ })?)+) => {$(
         impl Number for $type {
+            $($($more)+)?
             fn plus(self, other: Self) -> Self { self + other }
             fn smaller(self, other: Self) -> Self { if other.total_cmp(&self).is_lt() { other } else { self } }
             fn larger(self, other: Self) -> Self { if other.total_cmp(&self).is_gt() { other } else { self } }
@@ -65,7 +71,14 @@ macro_rules! whole {
     )+};
 }
 
-floating_point!(f32 f64);
+floating_point! {
+    f32 {
+        fn singles(numbers: &mut [f32]) -> Option<&mut [f32]> {
+            Some(numbers)
+        }
+    }
+    f64
+}
 whole!(u8 i32 u32 i64 u64);
 
 /// A plain loop that the compiler vectorises.

@@ -250,7 +250,7 @@ impl Link for Duplex {
         Ok(self.incoming.lock().bytes.iter().copied().collect())
     }
 
-    fn is_drained(&self) -> bool {
+    fn is_drained(&mut self) -> bool {
         let flow = self.outgoing.lock();
         flow.bytes.len() <= flow.forged
     }

@@ -4,12 +4,14 @@
 //! [`Transport::receive`] go on with one frame, [`Transport::attend`] waits, with a deadline, until there may be more to
 //! do, and turns whatever happened to the others into a fault that names one. [`Transport::transfer`], made of them,
 //! carries out any number of sends and receives at once, so that nothing depends on a buffer in between.
-//! [`mem`] connects threads, [`shm`] processes of one host, [`tcp`] hosts, [`sim`] ranks in virtual time; all are
-//! [`stream::Streamed`] over their own byte streams, so that framing, checksums, deadlines and blame exist once.
+//! [`mem`] connects threads, [`shm`] processes of one host, [`tcp`] hosts, [`sim`] ranks in virtual time, and with the
+//! feature of that name `mpi` what an MPI connects; all are [`stream::Streamed`] over their own byte streams, so that framing, checksums, deadlines and blame exist once.
 
 pub mod fault;
 mod frame;
 pub mod mem;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 pub mod ring;
 pub mod shm;
 pub mod sim;
@@ -97,6 +99,14 @@ pub trait Transport: Send {
     /// have changed. It does not touch one that is awake, and nothing where no memory is shared.
     fn nudge(&mut self, peer: usize);
 
+    /// Whether it has an all-reduce of its own.
+    fn adds_up(&self) -> bool;
+
+    /// Goes on adding up this buffer over all ranks by the transport's own means, in place, as far as it goes without
+    /// waiting. Repeated with the same buffer until all of it has moved; all ranks must do so, with buffers of the same
+    /// length. A fault where it [has none](Transport::adds_up).
+    fn add_up(&mut self, tag: Tag, buffer: &mut [f32]) -> Result<Moved, Fault>;
+
     /// Carries out all sends and receives at once and returns when all are done, see [`Transport::send`],
     /// [`Transport::receive`] and [`Transport::attend`]. Several chunks to or from the same rank travel in the order of
     /// the list.
@@ -163,6 +173,18 @@ pub struct Traffic {
     pub total_sent: u64,
     /// All bytes taken from the network, headers included.
     pub total_received: u64,
+}
+
+impl Traffic {
+    /// Counts a sum of so many bytes that was not made of messages of ours as those it needs at least: from every rank
+    /// what it adds to the others' shares, and the sum of its own.
+    pub(crate) fn add_sum(&mut self, bytes: usize, world: usize) {
+        let least = (2 * bytes as u64 * (world as u64 - 1)).div_ceil(world as u64);
+        self.payload_sent += least;
+        self.payload_received += least;
+        self.total_sent += least;
+        self.total_received += least;
+    }
 }
 
 /// Ends the transfers of one rank from another thread, within some 20 ms.

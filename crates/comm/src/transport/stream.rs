@@ -28,8 +28,16 @@ pub trait Link: Read + Write + Send {
     fn last_words(&mut self) -> io::Result<Vec<u8>>;
 
     /// Whether the peer has taken all that was written, as far as this stream can know.
-    fn is_drained(&self) -> bool {
+    fn is_drained(&mut self) -> bool {
         true
+    }
+
+    /// Whether a farewell travels apart from the bytes, so that it can be told in the middle of a frame.
+    const FAREWELL_APART: bool = false;
+
+    /// Writes a farewell, or as much of it as there is room for.
+    fn bid_farewell(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write(bytes)
     }
 
     /// Ends the outgoing half; what was written before still arrives.
@@ -78,6 +86,19 @@ pub trait Wires: Send {
     fn patience(&self) -> Patience {
         Patience::NONE
     }
+
+    /// See [`Transport::adds_up`].
+    fn adds_up(&self) -> bool {
+        false
+    }
+
+    /// Goes on with an all-reduce of its own, as far as it goes without waiting; see [`Transport::add_up`].
+    fn add_up(&mut self, _buffer: &mut [f32]) -> io::Result<Moved> {
+        Err(io::Error::new(ErrorKind::Unsupported, "this transport has no all-reduce of its own"))
+    }
+
+    /// The group was left in good order.
+    fn left(&mut self) {}
 }
 
 /// A transport over the byte streams `W`.
@@ -125,13 +146,19 @@ impl<W: Wires> Streamed<W> {
         &self.wires
     }
 
+    /// The same, to change them.
+    #[cfg(feature = "mpi")]
+    pub(super) fn wires_mut(&mut self) -> &mut W {
+        &mut self.wires
+    }
+
     fn others(&self) -> impl Iterator<Item = usize> + use<W> {
         let rank = self.rank;
         (0..self.standing.len()).filter(move |&peer| peer != rank)
     }
 
-    /// Whether the group is still there, and a frame of that length with that peer can be meant.
-    fn check(&mut self, tag: Tag, peer: usize, length: usize) -> Result<(), Fault> {
+    /// Whether the group is still there.
+    fn check_group(&mut self, tag: Tag) -> Result<(), Fault> {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
@@ -139,6 +166,12 @@ impl<W: Wires> Streamed<W> {
             return Err(Fault::of(self.rank, Cause::Left));
         }
         self.generation = tag.generation;
+        Ok(())
+    }
+
+    /// The same, and whether a frame of that length with that peer can be meant.
+    fn check(&mut self, tag: Tag, peer: usize, length: usize) -> Result<(), Fault> {
+        self.check_group(tag)?;
         if peer == self.rank || peer >= self.standing.len() || length > MAX_PAYLOAD {
             let what = format!("rank {} cannot exchange {length} bytes with rank {peer}", self.rank);
             return Err(self.fail(Fault::of(self.rank, Cause::Protocol(what))));
@@ -233,14 +266,14 @@ impl<W: Wires> Streamed<W> {
         let start = self.wires.now();
         let farewell = Header::farewell(self.generation, departure).encode();
         for peer in self.others() {
-            let torn = self.outboxes[peer].is_torn();
+            let torn = !W::Link::FAREWELL_APART && self.outboxes[peer].is_torn();
             if torn || self.standing[peer] != Standing::Present {
                 continue;
             }
             let mut rest = &farewell[..];
             while !rest.is_empty() {
                 let Some(link) = &mut self.wires.links()[peer] else { break };
-                match link.write(rest) {
+                match link.bid_farewell(rest) {
                     Ok(count) if count > 0 => rest = &rest[count..],
                     Err(error) if try_later(&error) && self.wires.now() - start < grace => {
                         self.wires.pause(Duration::from_millis(1));
@@ -320,6 +353,19 @@ impl<W: Wires> Transport for Streamed<W> {
         self.wires.nudge(peer);
     }
 
+    fn adds_up(&self) -> bool {
+        self.wires.adds_up()
+    }
+
+    fn add_up(&mut self, tag: Tag, buffer: &mut [f32]) -> Result<Moved, Fault> {
+        self.check_group(tag)?;
+        let outcome = self.wires.add_up(buffer);
+        if outcome.as_ref().is_ok_and(|moved| *moved == Moved::Whole) {
+            self.traffic.add_sum(size_of_val(buffer), self.standing.len());
+        }
+        outcome.map_err(|error| self.fail(Fault::of(self.rank, Cause::Protocol(error.to_string()))))
+    }
+
     fn sever(&mut self, peer: usize) {
         if let Some(Some(link)) = self.wires.links().get_mut(peer) {
             link.finish();
@@ -344,6 +390,9 @@ impl<W: Wires> Transport for Streamed<W> {
     }
 
     fn close(&mut self) {
-        self.depart(Departure::Done, GRACE);
+        if !self.departed {
+            self.depart(Departure::Done, GRACE);
+            self.wires.left();
+        }
     }
 }

@@ -42,8 +42,8 @@ choice! {
 choice! {
     /// Which schedule carries out an all-reduce.
     Algorithm {
-        /// On one host in shared memory, without messages; else chosen from a fixed table by size and number of workers.
-        /// The report records it.
+        /// On one host in shared memory, without messages; on mpi `native`; else chosen from a fixed table by size and
+        /// number of workers. The report records it.
         Auto = "auto",
         /// Around a ring in 2 (n - 1) steps; each worker sends 2 (n - 1) / n of the bytes.
         Ring = "ring",
@@ -57,6 +57,8 @@ choice! {
         Direct = "direct",
         /// A tree within each host, a ring between hosts.
         Hierarchical = "hierarchical",
+        /// The all-reduce of the transport itself: only on mpi.
+        Native = "native",
     }
 }
 
@@ -69,6 +71,8 @@ choice! {
         Shm = "shm",
         /// Tcp between all.
         Tcp = "tcp",
+        /// The MPI of the cluster, between ranks that its mpirun started; in builds with `--features mpi`.
+        Mpi = "mpi",
     }
 }
 
@@ -129,6 +133,13 @@ section! {
     }
 }
 
+impl Carrier {
+    /// Whether a group on it can lose or gain members: with MPI a lost rank ends the job.
+    pub fn can_regroup(self) -> bool {
+        self != Carrier::Mpi
+    }
+}
+
 impl JobSpec {
     /// Ranks that hold parameters for the workers and compute no gradients; they come first.
     pub fn servers(&self) -> usize {
@@ -162,6 +173,18 @@ pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
             format!("`{}` workers are not scheduled `{}`", optimization.name(), scheduling.name()),
         ),
         _ => {}
+    }
+    if spec.exchange.algorithm == Algorithm::Native && spec.exchange.transport != Carrier::Mpi {
+        let reason = format!(
+            "`native` is an all-reduce of the transport itself, and `{}` has none: set strategy.exchange.transport = \"mpi\"",
+            spec.exchange.transport.name()
+        );
+        complain("strategy.exchange.algorithm", reason);
+    }
+    let cut = matches!(spec.exchange.bucket, Bucket::Tensor | Bucket::Bytes(_));
+    if spec.exchange.algorithm == Algorithm::Native && cut {
+        let reason = "`native` takes the gradient whole; drop this key, or name another algorithm";
+        complain("strategy.exchange.bucket", reason.into());
     }
     if exchange != Allreduce {
         if spec.exchange.bucket != Bucket::Auto {

@@ -119,7 +119,7 @@ impl Link for SimLink {
         Ok(self.world.unread(self.way.back()))
     }
 
-    fn is_drained(&self) -> bool {
+    fn is_drained(&mut self) -> bool {
         self.world.is_drained(self.way)
     }
 

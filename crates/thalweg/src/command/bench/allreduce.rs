@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use thalweg_cluster::engine::environment::{self, Place};
 use thalweg_cluster::engine::local::{self, Ended, Plan};
 use thalweg_cluster::membership::Limits;
+use thalweg_cluster::rendezvous::mpi;
 use thalweg_cluster::session::{self, Surroundings, Terms};
-use thalweg_cluster::{Algorithm, Commons, Rank, rank};
+use thalweg_cluster::{Commons, Method, Rank, rank};
 use thalweg_core::spec::nearest;
 use thalweg_core::spec::setting::{Bytes, Setting};
 use thalweg_core::spec::strategy::Carrier;
@@ -56,15 +57,36 @@ enum Connection {
     Tcp,
     /// Threads, connected by memory
     Mem,
+    /// Processes that mpirun has started: mpirun -n 4 thalweg bench allreduce --transport mpi
+    Mpi,
 }
 
-/// An algorithm, or the choice of the table.
+impl Connection {
+    fn name(self) -> &'static str {
+        match self {
+            Connection::Shm => "shm",
+            Connection::Tcp => "tcp",
+            Connection::Mem => "mem",
+            Connection::Mpi => "mpi",
+        }
+    }
+
+    fn carrier(self) -> Carrier {
+        match self {
+            Connection::Tcp => Carrier::Tcp,
+            Connection::Mpi => Carrier::Mpi,
+            Connection::Shm | Connection::Mem => Carrier::Shm,
+        }
+    }
+}
+
+/// An algorithm, or the choice that a job would make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Choice(Option<Algorithm>);
+struct Choice(Option<Method>);
 
 fn algorithm(name: &str) -> Result<Choice, String> {
-    let names = || std::iter::once("auto").chain(Algorithm::ALL.map(Algorithm::name));
-    match Algorithm::named(name) {
+    let names = || std::iter::once("auto").chain(Method::all().map(Method::name));
+    match Method::named(name) {
         None if name != "auto" => Err(nearest::unknown("algorithm", name, names())),
         found => Ok(Choice(found)),
     }
@@ -102,7 +124,7 @@ struct Line {
 /// How an all-reduce is carried out.
 enum Means<'a> {
     /// By messages.
-    Messages(Algorithm),
+    Messages(Method),
     /// In place, in shared memory.
     Arena(&'a mut Commons),
     /// By way of shared memory.
@@ -112,7 +134,7 @@ enum Means<'a> {
 impl Means<'_> {
     fn name(&self) -> &'static str {
         match self {
-            Means::Messages(algorithm) => algorithm.name(),
+            Means::Messages(method) => method.name(),
             Means::Arena(_) => "arena",
             Means::Copying(_) => "arena-copying",
         }
@@ -121,6 +143,12 @@ impl Means<'_> {
 
 /// Measures every number of ranks; in a worker, does its part.
 pub fn run(args: &AllreduceArgs) -> Result<()> {
+    if args.algorithm.0 == Some(Method::Native) && args.transport != Connection::Mpi {
+        let name = args.transport.name();
+        return Err(Error::job(format!("--algorithm native: `{name}` has no all-reduce of its own"))
+            .hint("use --transport mpi"));
+    }
+    mpi::check(args.transport.carrier())?;
     if let Some(place) = environment::detect(&|name| std::env::var(name).ok())? {
         if args.transport == Connection::Mem {
             return Err(Error::job("--transport mem: ranks that a launcher started are no threads")
@@ -135,11 +163,15 @@ pub fn run(args: &AllreduceArgs) -> Result<()> {
     if args.ranks.contains(&0) {
         return Err(Error::job("--ranks: there is no all-reduce among 0 ranks"));
     }
+    if args.transport == Connection::Mpi {
+        return Err(Error::job("--transport mpi: MPI's launcher did not start this process")
+            .hint(mpi::START_WITH_MPIRUN));
+    }
     print_header(args);
     for &world in &args.ranks {
         match args.transport {
-            Connection::Shm | Connection::Tcp => launch(world)?,
             Connection::Mem => in_threads(args, world)?,
+            _ => launch(world)?,
         }
     }
     Ok(())
@@ -181,7 +213,7 @@ fn as_worker(args: &AllreduceArgs, place: &Place) -> Result<()> {
         step_deadline: DEADLINE,
         join_deadline: DEADLINE,
         prepare_deadline: DEADLINE,
-        carrier: if args.transport == Connection::Tcp { Carrier::Tcp } else { Carrier::Shm },
+        carrier: args.transport.carrier(),
         port: 0,
         text: String::new(),
         model: Vec::new(),
@@ -222,9 +254,9 @@ fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
             report(args, rank, Means::Arena(&mut commons), length)?;
             report(args, rank, Means::Copying(&mut commons), length)?;
         } else {
-            let algorithm = args.algorithm.0.unwrap_or_else(|| Algorithm::choose(bytes, rank.host_numbers()));
-            rank.exchange_by(algorithm, 0);
-            report(args, rank, Means::Messages(algorithm), length)?;
+            let method = args.algorithm.0.unwrap_or_else(|| rank.choose_method(bytes));
+            rank.exchange_by(method, 0);
+            report(args, rank, Means::Messages(method), length)?;
         }
     }
     Ok(())
@@ -238,11 +270,7 @@ fn report(args: &AllreduceArgs, rank: &mut Rank, mut means: Means<'_>, length: u
     let microseconds = |seconds: f64| (seconds * 1e8).round() / 1e2;
     let line = Line {
         peer: "thalweg",
-        transport: match args.transport {
-            Connection::Shm => "shm",
-            Connection::Tcp => "tcp",
-            Connection::Mem => "mem",
-        },
+        transport: args.transport.name(),
         algorithm: means.name(),
         n: world,
         bytes,
@@ -360,7 +388,7 @@ mod tests {
         assert_eq!(size("64KiB"), Ok(65536));
         assert!(size("7B").is_err() && size("much").is_err());
         assert_eq!(algorithm("auto"), Ok(Choice(None)));
-        assert_eq!(algorithm("direct"), Ok(Choice(Some(Algorithm::Direct))));
+        assert_eq!(algorithm("direct"), Ok(Choice(Method::named("direct"))));
         assert!(algorithm("rign").unwrap_err().contains("ring"));
     }
 
