@@ -3,7 +3,7 @@
 //! Which schedule carries out a collective is read from a fixed table by its size; the job, or a measurement, can name the
 //! algorithm of the all-reduces that matter to it.
 
-use crate::rank::{Parts, Rank, host_numbers};
+use crate::rank::{Parts, Rank};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
@@ -32,7 +32,7 @@ impl Means {
     /// Those of a rank of this group; all-reduces are carried out as the table says.
     pub(crate) fn of(parts: &Parts) -> Means {
         let everybody = Circle::everybody(parts.transport.rank(), parts.transport.world());
-        Means::among(everybody, host_numbers(parts))
+        Means::among(everybody, parts.hosts.numbers().to_vec())
     }
 
     /// Those among some ranks, who are on these hosts.

@@ -9,6 +9,7 @@ use super::mesh::Group;
 use super::message::{receive, send};
 use super::timed::Timed;
 use super::{mpi, ranks};
+use crate::hosts::Hosts;
 use std::io;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -104,13 +105,9 @@ pub fn settle(
 
 /// The other ranks of this host.
 fn near(group: &Group<'_>) -> Vec<usize> {
-    let members = &group.roster.members;
-    let identity = members.get(group.place).and_then(|me| me.identity.as_ref());
-    if identity.is_none() {
-        return Vec::new();
-    }
-    let same = |place: &usize| members[*place].identity.as_ref() == identity;
-    (0..members.len()).filter(|place| *place != group.place).filter(same).collect()
+    let hosts = Hosts::of(&group.roster.members);
+    let here = |place: &usize| hosts.numbers()[*place] == hosts.numbers()[group.place];
+    (0..hosts.numbers().len()).filter(|place| *place != group.place).filter(here).collect()
 }
 
 type Met = (usize, io::Result<(Neighbour, Ring)>);
