@@ -71,6 +71,8 @@ fn job(more: &str) -> JobSpec {
         "engine.threads=1",
         "engine.workers=4",
         "fault.checkpoint_every=0",
+        // A newcomer takes what there is of state in four steps.
+        "fault.join_piece=96B",
         &epochs,
     ] {
         layers.add_assignment(setting).unwrap();
