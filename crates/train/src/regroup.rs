@@ -51,7 +51,7 @@ impl Worker<'_> {
     /// ranks do the same.
     pub(crate) fn regroup(&mut self, orderly: bool) -> Result<()> {
         let start = self.rank.now();
-        if orderly && self.rank.leave_requested() {
+        if orderly && self.leaves {
             (self.has_left, self.regroups) = (true, false);
             self.rank.depart();
             return Ok(());

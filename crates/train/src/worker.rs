@@ -132,6 +132,8 @@ pub struct Worker<'a> {
     pub(crate) begun_step: bool,
     /// Whether the group is formed anew before the next step.
     pub(crate) regroups: bool,
+    /// Whether this rank leaves the group then: all others have heard of it.
+    pub(crate) leaves: bool,
     /// Whether this rank has left the job, which goes on.
     pub(crate) has_left: bool,
     /// The step after which the job is done, if somebody asked for an early end.
@@ -189,6 +191,7 @@ impl<'a> Worker<'a> {
             untold: None,
             begun_step: false,
             regroups: false,
+            leaves: false,
             has_left: false,
             last_step: None,
             slow_steps: 0,
@@ -427,6 +430,7 @@ impl<'a> Worker<'a> {
             Some(course) => !leaving.is_empty() && course.survives(leaving),
         };
         self.regroups = self.rank.is_elastic() && changes;
+        self.leaves = self.regroups && leaving.contains(&self.rank.index());
         if self.rider.finishing && self.last_step.is_none() {
             self.last_step = Some(self.next.next_multiple_of(self.sampler.steps_per_epoch()));
         }

@@ -28,7 +28,9 @@ fn finished(run: &Run) -> Vec<&Finished> {
 /// With a job of these settings: all end with the same bits, and with reproducible sums those of a rank alone.
 fn assert_same(settings: &[&str]) {
     let reproducible = settings.contains(&"train.reproducible=true");
-    let job = job::job(settings);
+    // So many steps in an epoch that some are left wherever somebody comes, so small that rounding stays small.
+    let small = ["train.global_batch=3", "train.optimizer={kind='momentum', lr=0.02}"];
+    let job = job::job(&[&small, settings].concat());
     let calm = job::run_job(job, 5, 2, &[], || ());
     let mishaps = joins(calm.duration());
     let run = job::run_job(job, 5, 2, &mishaps, || ());
@@ -61,7 +63,9 @@ fn so_are_corrections_schedules_and_statistics() {
     assert_same(&["train.reproducible=true", clip]);
     assert_same(&["train.reproducible=true", clip, decay]);
     assert_same(&["train.reproducible=true", "train.l2=0.01", "train.l1=0.001", "train.clip={value=0.01}"]);
-    assert_same(&["model.layers=['dense 6', 'batchnorm', 'tanh', 'dense auto']"]);
+    // Normalised by few rows, differences by rounding grow.
+    let layers = "model.layers=['dense 6', 'batchnorm', 'tanh', 'dense auto']";
+    assert_same(&[layers, "train.global_batch=8"]);
     assert_same(&["strategy.exchange.bucket=tensor"]);
     assert_same(&["strategy.split=speed"]);
 }
@@ -80,15 +84,15 @@ fn penalties_in_a_clipped_norm_are_not_taught_but_told() {
 #[test]
 fn the_loss_of_the_last_teacher_is_named() {
     let span = job::run(3, 1, &[], || ()).duration();
-    let orphaned = (0..40).find_map(|tenth| {
+    let orphaned = (0..40).find_map(|later| {
         let join = span.mul_f64(0.3);
-        let kill = join + Duration::from_millis(tenth);
+        let kill = join + Duration::from_millis(later);
         let mishaps = [Mishap::at(join, Kind::Join { rank: 1 }), Mishap::at(kill, Kind::Kill { rank: 0 })];
         let run = job::run(3, 1, &mishaps, || ());
         invariants::check(&Schedule { world: 1, mishaps: mishaps.to_vec() }, &run, 0.0).ok()?;
-        run.ended[1].result.clone().err()
+        run.ended[1].result.clone().err().filter(|error| error.message.starts_with("nobody is left who has"))
     });
     let error = orphaned.expect("it is always told before");
-    assert!(error.message.contains("nobody is left who has the job's state"), "{error}");
+    assert!(error.message.contains("rank 0 vanished"), "{error}");
     assert!(error.hint.unwrap().contains("thalweg resume"));
 }

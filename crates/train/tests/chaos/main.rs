@@ -4,6 +4,7 @@
 
 mod invariants;
 mod job;
+mod lessons;
 mod schedule;
 
 use invariants::Figures;
