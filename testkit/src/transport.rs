@@ -1,10 +1,11 @@
 //! The conformance suite of transports: what every implementation must do, each as one test.
 //!
 //! An implementation names how to connect a group ([`Mesh`]) and writes `transport_conformance!(name, TheMesh)`;
-//! that makes one test of every case in [`exchange`], [`bracketing`] and [`faults`]. Waits are ten times as generous as what is
+//! that makes one test of every case in [`exchange`], [`bracketing`], [`circles`] and [`faults`]. Waits are ten times as generous as what is
 //! promised; outcome and culprit are exact.
 
 pub mod bracketing;
+pub mod circles;
 pub mod exchange;
 pub mod faults;
 pub mod remote;
@@ -39,7 +40,7 @@ pub const PLENTY: Duration = Duration::from_secs(60);
 
 /// A tag for one operation.
 pub fn tag(operation: u64) -> Tag {
-    Tag { generation: 1, operation, tensor: 0 }
+    Tag { generation: 1, operation, group: 0 }
 }
 
 /// Runs a collective by the schedule that is taken when nobody chooses.
@@ -253,6 +254,13 @@ macro_rules! transport_conformance {
                 barrier_waits_for_all
             );
             $crate::transport_conformance!(@cases $mesh, bracketing: brackets_do_not_depend_on_the_world);
+            $crate::transport_conformance!(@cases $mesh, circles:
+                circles_overlap
+                what_comes_too_early_is_put_aside
+                circles_gather_and_tell
+                a_death_in_a_circle_names_the_rank
+                the_silent_member_is_named
+            );
             $crate::transport_conformance!(@cases $mesh, faults:
                 the_silent_rank_is_named
                 the_end_of_a_chain_of_waiting_is_found

@@ -2,6 +2,7 @@
 
 use crate::rank::Rank;
 use std::time::Duration;
+use thalweg_comm::transport::Transport;
 use thalweg_core::report::RankReport;
 
 impl Rank {

@@ -8,18 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
 use thalweg_comm::collective::{
-    Algorithm, Brackets, Element, Executor, Goal, Method, Operator, Schedule, Slots, Sum, bracketed,
+    Algorithm, Brackets, Circle, Element, Executor, Goal, Method, Operator, Schedule, Slots, Sum, bracketed,
     chunk_range, gather, native,
 };
+use thalweg_comm::transport::Transport;
 use thalweg_core::Result;
 use thalweg_core::event::Phase;
 
 /// How a rank carries out collectives.
 pub(crate) struct Means {
-    rank: usize,
-    /// On which host each rank is, by number.
+    /// Who takes part.
+    pub(crate) circle: Circle,
+    /// On which host each of them is, by number.
     hosts: Vec<usize>,
-    executor: Executor,
+    pub(crate) executor: Executor,
     /// The method that was named for all-reduces of at least so many bytes.
     named: Option<(Method, usize)>,
     /// The schedules of all-reduces so far.
@@ -29,11 +31,13 @@ pub(crate) struct Means {
 impl Means {
     /// Those of a rank of this group; all-reduces are carried out as the table says.
     pub(crate) fn of(parts: &Parts) -> Means {
-        Means::new(parts.transport.rank(), host_numbers(parts))
+        let everybody = Circle::everybody(parts.transport.rank(), parts.transport.world());
+        Means::among(everybody, host_numbers(parts))
     }
 
-    fn new(rank: usize, hosts: Vec<usize>) -> Means {
-        Means { rank, hosts, executor: Executor::new(), named: None, schedules: Vec::new() }
+    /// Those among some ranks, who are on these hosts.
+    pub(crate) fn among(circle: Circle, hosts: Vec<usize>) -> Means {
+        Means { circle, hosts, executor: Executor::new(), named: None, schedules: Vec::new() }
     }
 
     /// What was named for an all-reduce of so many bytes, if anything was.
@@ -52,13 +56,14 @@ impl Means {
     /// What carries out a collective of so many bytes.
     pub(crate) fn schedule(&mut self, goal: Goal, bytes: usize) -> Arc<Schedule> {
         if goal != Goal::AllReduce {
-            return Arc::new(goal.schedule(self.rank, &self.hosts, bytes));
+            return Arc::new(self.circle.carry(goal.schedule(self.circle.place(), &self.hosts, bytes)));
         }
         let algorithm = self.algorithm(bytes);
         if let Some((_, schedule)) = self.schedules.iter().find(|(known, _)| *known == algorithm) {
             return Arc::clone(schedule);
         }
-        let schedule = Arc::new(algorithm.all_reduce(self.rank, &self.hosts));
+        let schedule = algorithm.all_reduce(self.circle.place(), &self.hosts);
+        let schedule = Arc::new(self.circle.carry(schedule));
         self.schedules.push((algorithm, Arc::clone(&schedule)));
         schedule
     }
@@ -231,7 +236,7 @@ mod tests {
 
     #[test]
     fn short_sums_do_not_run_the_algorithm_of_long_ones() {
-        let mut means = Means::new(0, (0..8).collect());
+        let mut means = Means::among(Circle::everybody(0, 8), (0..8).collect());
         means.named = Some((Method::Schedule(Algorithm::Ring), 1 << 20));
         assert_eq!(means.algorithm(100 << 20), Algorithm::Ring);
         assert_eq!(means.algorithm(64), Algorithm::BinomialTree);

@@ -4,7 +4,7 @@ use crate::rank::Rank;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_comm::post::{Letter, Post};
-use thalweg_comm::transport::{Incoming, Outgoing};
+use thalweg_comm::transport::{Incoming, Outgoing, Transport};
 use thalweg_core::Result;
 
 /// Most numbers of a frame: a longer piece travels in several.

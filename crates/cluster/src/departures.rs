@@ -105,7 +105,7 @@ impl Rank {
         let Departures { buckets, flight, left, first, .. } = departures;
         let Some((bucket, schedule)) = buckets.get(*left) else { return Ok(()) };
         let (generation, operation) = (self.parts.generation, *first + *left as u64);
-        let tag = Tag { generation, operation, tensor: *left as u32 };
+        let tag = Tag { generation, operation, group: 0 };
         flight.start::<f32>(schedule, self.parts.transport.as_ref(), tag, bucket.range.clone())?;
         *left += 1;
         Ok(())

@@ -7,6 +7,7 @@
 mod account;
 pub mod beacon;
 pub mod checkpoint;
+mod circle;
 mod collectives;
 mod commons;
 pub mod coordinator;
@@ -32,6 +33,7 @@ pub mod uplink;
 pub mod watch;
 
 pub use beacon::Beacon;
+pub use circle::{Circle, Pending, Within};
 pub use departures::{Bucket, Departures};
 pub use errand::Errand;
 pub use rank::Rank;

@@ -3,6 +3,7 @@
 use crate::linux;
 use crate::rank::Rank;
 use std::time::Duration;
+use thalweg_comm::transport::Transport;
 use thalweg_core::event::Event;
 use thalweg_core::spec::inject::{Fault, Mischief};
 

@@ -9,6 +9,7 @@ use crate::regroup::{Change, Regroup};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
+use thalweg_comm::collective::Underway;
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
@@ -29,8 +30,8 @@ const REASON: Duration = Duration::from_millis(800);
 
 /// What a rank is made of.
 pub struct Parts {
-    /// Its connections.
-    pub transport: Box<dyn Transport>,
+    /// Its connections, and the operations that are under way on them.
+    pub transport: Underway,
     /// Its time.
     pub clock: Arc<dyn Clock>,
     /// Where its events go.
@@ -66,6 +67,8 @@ pub struct Rank {
     pub(crate) post: Option<Post>,
     /// How collectives are carried out.
     pub(crate) means: Means,
+    /// Number and name of the circles it has formed in this generation.
+    pub(crate) circles: Vec<(u32, String)>,
     pub(crate) operation: u64,
     pub(crate) step: u64,
     pub(crate) training: bool,
@@ -93,6 +96,7 @@ impl Rank {
             parts,
             post: None,
             means,
+            circles: Vec::new(),
             operation: first_operation(generation),
             step: 0,
             training: false,
@@ -262,13 +266,27 @@ impl Rank {
         name: &str,
         run: impl FnOnce(&mut Rank, Tag, Duration) -> Result<(), Fault>,
     ) -> Result<Duration> {
+        let tag = self.next_tag();
+        self.await_operation(kind, name, |rank, deadline| run(rank, tag, deadline))
+    }
+
+    /// What the frames of the next operation of all ranks belong to.
+    pub(crate) fn next_tag(&mut self) -> Tag {
         self.operation += 1;
-        self.parts.beacon.enter(self.step, Phase::Exchanging, self.operation, &format!("{kind} of {name}"));
+        Tag { generation: self.parts.generation, operation: self.operation, group: 0 }
+    }
+
+    /// Waits for an operation, whoever takes part in it.
+    pub(crate) fn await_operation(
+        &mut self,
+        kind: &str,
+        name: &str,
+        run: impl FnOnce(&mut Rank, Duration) -> Result<(), Fault>,
+    ) -> Result<Duration> {
+        self.enter(Phase::Exchanging, &format!("{kind} of {name}"));
         self.check()?;
-        let start = self.now();
-        let tag = Tag { generation: self.parts.generation, operation: self.operation, tensor: 0 };
-        let deadline = self.deadline();
-        let result = run(self, tag, deadline);
+        let (start, deadline) = (self.now(), self.deadline());
+        let result = run(self, deadline);
         let took = self.now() - start;
         if self.training {
             self.account.exchange_s += took.as_secs_f64();
@@ -328,7 +346,7 @@ impl Rank {
 pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
     let rank = |transport| {
         Rank::new(Parts {
-            transport: Box::new(transport),
+            transport: Underway::from(Box::new(transport) as Box<dyn Transport>),
             clock: Arc::new(SystemClock::default()),
             emit: Arc::new(|_| {}),
             beacon: Beacon::new(),

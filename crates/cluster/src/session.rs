@@ -303,7 +303,7 @@ impl Session {
     fn rank(&self, terms: &Terms, generation: Generation, emit: Emit, delegate: Option<Delegate>) -> Rank {
         let Generation { number, transport, neighbours, carrier, numbers, hosts, change } = generation;
         Rank::new(Parts {
-            transport,
+            transport: transport.into(),
             hosts,
             numbers,
             neighbours,

@@ -5,6 +5,7 @@ use crate::membership::Standing;
 use crate::rank::{Rank, first_operation};
 use crate::regroup::{Change, Generation};
 use crate::rendezvous::neighbourhood::Connected;
+use thalweg_comm::transport::Transport;
 use thalweg_core::event::Phase;
 use thalweg_core::{Error, Result};
 
@@ -60,7 +61,7 @@ impl Rank {
         self.keep_traffic();
         let (after, neighbours) = (self.parts.generation, std::mem::take(&mut self.parts.neighbours));
         // The others must not take this rank's connections for alive.
-        self.parts.transport = Connected::alone().transport;
+        self.parts.transport = Connected::alone().transport.into();
         let delegate =
             self.parts.delegate.as_mut().ok_or_else(|| Error::internal("a group that cannot change"))?;
         let next = delegate.next(after, standing, &doing, &neighbours)?;
@@ -68,12 +69,12 @@ impl Rank {
         let parts = &mut self.parts;
         change.follow(std::mem::take(&mut parts.change));
         (parts.generation, parts.transport, parts.neighbours, parts.carrier) =
-            (number, transport, neighbours, carrier);
+            (number, transport.into(), neighbours, carrier);
         (parts.numbers, parts.hosts, parts.change) = (numbers, hosts, change);
         parts.beacon.attach(parts.transport.abort_handle(), number);
         self.account.transport = parts.carrier.into();
         (self.operation, self.post) = (first_operation(number), None);
-        self.means = Means::of(&self.parts);
+        (self.means, self.circles) = (Means::of(&self.parts), Vec::new());
         Ok(())
     }
 

@@ -7,8 +7,8 @@
 //! | 0..4   | magic      | tells data from a farewell, and both from a stranger's bytes     |
 //! | 4..8   | generation | frames of a group that no longer exists are recognised           |
 //! | 8..16  | operation  | two ranks that run different operations notice at the first frame |
-//! | 16..20 | tensor     | so does a rank that exchanges another tensor                     |
-//! | 20..24 | chunk      | which part of the tensor this is                                 |
+//! | 16..20 | group      | operations of several groups pass over one connection            |
+//! | 20..24 | chunk      | which part of the buffer this is                                 |
 //! | 24..28 | length     | of the payload, at most [`MAX_PAYLOAD`]                          |
 //! | 28..32 | checksum   | CRC-32C of the 28 bytes before it and of the payload             |
 //!
@@ -24,13 +24,13 @@ pub const HEADER: usize = 32;
 pub const MAX_PAYLOAD: usize = 1 << 30;
 
 const CHECKED: usize = HEADER - 4;
-const DATA: u32 = u32::from_le_bytes(*b"TLWD");
-const FAREWELL: u32 = u32::from_le_bytes(*b"TLWF");
+const DATA: u32 = u32::from_le_bytes(*b"TLD2");
+const FAREWELL: u32 = u32::from_le_bytes(*b"TLF2");
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A chunk of a tensor.
+    /// A chunk of a buffer.
     Data,
     /// The last frame on its connection, see [`Departure`].
     Farewell,
@@ -43,11 +43,11 @@ pub struct Header {
     pub kind: Kind,
     /// The life of the group the frame belongs to.
     pub generation: u32,
-    /// The number of the operation within the generation.
+    /// The number of the operation within its group.
     pub operation: u64,
-    /// The tensor the operation is about.
-    pub tensor: u32,
-    /// The part of the tensor; in a farewell, the [`Departure`].
+    /// The group that operates: 0 for all ranks, see [`crate::collective::Circle`].
+    pub group: u32,
+    /// The part of the buffer; in a farewell, the [`Departure`].
     pub chunk: u32,
     /// Bytes of payload that follow.
     pub length: u32,
@@ -57,11 +57,11 @@ pub struct Header {
 
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Header { generation, operation, tensor, chunk, length, .. } = self;
+        let Header { generation, operation, group, chunk, length, .. } = self;
         match self.kind {
             Kind::Data => write!(
                 f,
-                "generation {generation}, operation {operation}, tensor {tensor}, chunk {chunk}, {length} bytes"
+                "generation {generation}, operation {operation}, group {group}, chunk {chunk}, {length} bytes"
             ),
             Kind::Farewell => write!(f, "a damaged farewell"),
         }
@@ -84,9 +84,9 @@ pub enum HeaderError {
 
 impl Header {
     /// The header of a data frame, its checksum computed over `payload`.
-    pub fn data(generation: u32, operation: u64, tensor: u32, chunk: u32, payload: &[u8]) -> Header {
+    pub fn data(generation: u32, operation: u64, group: u32, chunk: u32, payload: &[u8]) -> Header {
         let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        let header = Header { kind: Kind::Data, generation, operation, tensor, chunk, length, checksum: 0 };
+        let header = Header { kind: Kind::Data, generation, operation, group, chunk, length, checksum: 0 };
         Header { checksum: crc32c::crc32c_append(header.seed(), payload), ..header }
     }
 
@@ -97,7 +97,7 @@ impl Header {
             kind: Kind::Farewell,
             generation,
             operation: 0,
-            tensor: 0,
+            group: 0,
             chunk,
             length: 0,
             checksum: 0,
@@ -126,7 +126,7 @@ impl Header {
         bytes[0..4].copy_from_slice(&magic.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.generation.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.operation.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.tensor.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.group.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.chunk.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.length.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.checksum.to_le_bytes());
@@ -154,7 +154,7 @@ impl Header {
             kind,
             generation: word(4),
             operation: u64::from(word(8)) | u64::from(word(12)) << 32,
-            tensor: word(16),
+            group: word(16),
             chunk: word(20),
             length,
             checksum: word(28),
@@ -224,8 +224,8 @@ mod tests {
         }
 
         #[test]
-        fn a_header_survives_the_wire(generation: u32, operation: u64, tensor: u32, chunk: u32, payload: Vec<u8>) {
-            let header = Header::data(generation, operation, tensor, chunk, &payload);
+        fn a_header_survives_the_wire(generation: u32, operation: u64, group: u32, chunk: u32, payload: Vec<u8>) {
+            let header = Header::data(generation, operation, group, chunk, &payload);
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
             prop_assert_eq!(crc32c::crc32c_append(header.seed(), &payload), header.checksum);
         }

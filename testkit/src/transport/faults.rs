@@ -217,14 +217,14 @@ pub fn a_forged_checksum_is_noticed<M: Mesh>() {
     assert_eq!(forged::<M>(&[&header[..], &[8]].concat()), Cause::Corrupt);
 }
 
-/// An intact frame of another generation, operation, tensor or chunk: the fault says what was expected and what came.
+/// An intact frame of another generation, operation, group or chunk: the fault says what was expected and what came.
 pub fn another_operation_is_noticed<M: Mesh>() {
     for other in
         [Header::data(2, 1, 0, 0, &[7]), Header::data(1, 9, 0, 0, &[7]), Header::data(1, 1, 3, 4, &[7])]
     {
         match forged::<M>(&[&other.encode()[..], &[7]].concat()) {
             Cause::Protocol(what) => {
-                assert!(what.contains("expected generation 1, operation 1, tensor 0, chunk 0"), "{what}");
+                assert!(what.contains("expected generation 1, operation 1, group 0, chunk 0"), "{what}");
                 assert!(what.contains(&format!("got {other}")), "{what}");
             }
             cause => panic!("{cause}"),

@@ -15,8 +15,8 @@ use thalweg_comm::transport::{
     Abort, Cause, Company, Fault, Incoming, Interest, Moved, Outgoing, Tag, Traffic, Transport, Vigil,
 };
 
-/// The name of a frame under way: peer, operation, chunk and length.
-type Frame = (usize, u64, u32, usize);
+/// The name of a frame under way: peer, group, operation, chunk and length.
+type Frame = (usize, u32, u64, u32, usize);
 
 /// What a rank's process is asked to do.
 #[derive(Serialize, Deserialize)]
@@ -35,6 +35,7 @@ enum Order {
         aborted: bool,
     },
     AddUp(u32, u64, Option<Vec<f32>>),
+    AdmitGroups,
     Forge(usize, Vec<u8>),
     Traffic,
     Close,
@@ -220,7 +221,7 @@ impl Transport for Remote {
     }
 
     fn send(&mut self, tag: Tag, frame: Outgoing<'_>) -> Result<Moved, Fault> {
-        let name = (frame.to, tag.operation, frame.chunk, frame.bytes.len());
+        let name = (frame.to, tag.group, tag.operation, frame.chunk, frame.bytes.len());
         let bytes = self.shown.insert(name).then(|| frame.bytes.to_vec());
         let (moved, _) = self.moved(&Order::Send(tag.generation, name, bytes))?;
         if moved == Moved::Whole {
@@ -230,7 +231,7 @@ impl Transport for Remote {
     }
 
     fn receive(&mut self, tag: Tag, frame: Incoming<'_>, company: Company) -> Result<Moved, Fault> {
-        let name = (frame.from, tag.operation, frame.chunk, frame.bytes.len());
+        let name = (frame.from, tag.group, tag.operation, frame.chunk, frame.bytes.len());
         let order = Order::Receive(tag.generation, name, company == Company::Several);
         let (moved, bytes) = self.moved(&order)?;
         if moved == Moved::Whole {
@@ -253,6 +254,10 @@ impl Transport for Remote {
     }
 
     fn nudge(&mut self, _peer: usize) {}
+
+    fn admit_groups(&mut self) {
+        drop(self.ask(&Order::AdmitGroups));
+    }
 
     fn adds_up(&self) -> bool {
         self.adds_up
@@ -383,7 +388,7 @@ impl<T: Transport> Member<T> {
             Order::Receive(generation, name, several) => return self.receive(generation, name, several),
             Order::AddUp(generation, operation, terms) => {
                 self.sum = terms.unwrap_or_else(|| std::mem::take(&mut self.sum));
-                let moved = self.transport.add_up(Tag { generation, operation, tensor: 0 }, &mut self.sum);
+                let moved = self.transport.add_up(Tag { generation, operation, group: 0 }, &mut self.sum);
                 return match moved {
                     Ok(Moved::Whole) => Answer::Sum(std::mem::take(&mut self.sum)),
                     moved => answer(moved, Vec::new()),
@@ -400,6 +405,10 @@ impl<T: Transport> Member<T> {
                     wanted.into_iter().map(|(read, write)| Interest { read, write }).collect();
                 self.transport.attend(&mut self.vigil, &wanted, moved)
             }
+            Order::AdmitGroups => {
+                self.transport.admit_groups();
+                Ok(())
+            }
             Order::Traffic => {
                 let Traffic { payload_sent, payload_received, total_sent, total_received } =
                     self.transport.traffic();
@@ -414,10 +423,10 @@ impl<T: Transport> Member<T> {
     }
 
     fn send(&mut self, generation: u32, name: Frame, bytes: Option<Vec<u8>>) -> Answer {
-        let (to, operation, chunk, _) = name;
+        let (to, group, operation, chunk, _) = name;
         self.outgoing.extend(bytes.map(|bytes| (name, bytes)));
         let bytes = self.outgoing.get(&name).map_or(&[][..], |bytes| &bytes[..]);
-        let tag = Tag { generation, operation, tensor: 0 };
+        let tag = Tag { generation, operation, group };
         let moved = self.transport.send(tag, Outgoing { to, chunk, bytes });
         if moved == Ok(Moved::Whole) {
             self.outgoing.remove(&name);
@@ -426,9 +435,9 @@ impl<T: Transport> Member<T> {
     }
 
     fn receive(&mut self, generation: u32, name: Frame, several: bool) -> Answer {
-        let (from, operation, chunk, length) = name;
+        let (from, group, operation, chunk, length) = name;
         let bytes = self.incoming.entry(name).or_insert_with(|| vec![0; length]);
-        let tag = Tag { generation, operation, tensor: 0 };
+        let tag = Tag { generation, operation, group };
         let company = if several { Company::Several } else { Company::Alone };
         let moved = self.transport.receive(tag, Incoming { from, chunk, bytes }, company);
         let arrived = if moved == Ok(Moved::Whole) { self.incoming.remove(&name) } else { None };

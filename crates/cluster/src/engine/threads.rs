@@ -139,7 +139,7 @@ fn each<T: Send>(
     let one = move |(transport, clock, neighbours): Seat| {
         let Watcher { emit, beacon } = watcher(transport.rank());
         let mut rank = Rank::new(Parts {
-            transport,
+            transport: transport.into(),
             clock,
             emit,
             beacon,

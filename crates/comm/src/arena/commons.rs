@@ -291,7 +291,7 @@ impl Commons {
         self.quiet = false;
         let Terms { transport, tag, deadline } = terms;
         let mine = &self.arenas[self.rank];
-        mine.word(OPERATION).release(operation(tag));
+        mine.word(OPERATION).release(tag.operation);
         mine.word(COUNT).release(count as u64);
         self.meet(transport, deadline)?;
         self.compare(tag, count)?;
@@ -360,21 +360,16 @@ impl Commons {
     fn compare(&self, tag: Tag, count: usize) -> Result<(), Fault> {
         for (peer, arena) in self.arenas.iter().enumerate() {
             let (theirs, length) = (arena.word(OPERATION).value(), arena.word(COUNT).value());
-            if (theirs, length) != (operation(tag), count as u64) {
+            if (theirs, length) != (tag.operation, count as u64) {
                 let what = format!(
                     "expected {count} elements in operation {}; got {length} in operation {theirs}",
-                    operation(tag)
+                    tag.operation
                 );
                 return Err(Fault::of(peer, Cause::Protocol(what)));
             }
         }
         Ok(())
     }
-}
-
-/// One number for what an operation is about.
-fn operation(tag: Tag) -> u64 {
-    tag.operation << 8 | u64::from(tag.tensor & 0xff)
 }
 
 /// Elements of a segment.

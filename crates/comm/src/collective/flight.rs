@@ -170,7 +170,8 @@ impl Flight {
     }
 }
 
-fn add(sums: &mut [Interest], wanted: &[Interest]) {
+/// What either wants.
+pub(super) fn add(sums: &mut [Interest], wanted: &[Interest]) {
     for (sum, interest) in sums.iter_mut().zip(wanted) {
         sum.read |= interest.read;
         sum.write |= interest.write;

@@ -6,7 +6,7 @@
 
 use super::executor::Executor;
 use super::operator::Sum;
-use super::{binomial, direct};
+use super::{Circle, binomial, direct};
 use crate::transport::{Cause, Fault, Tag, Transport};
 use std::time::Duration;
 
@@ -20,15 +20,27 @@ pub fn all_gather(
     mine: &[u8],
     deadline: Duration,
 ) -> Result<Vec<Vec<u8>>, Fault> {
-    let (rank, world, start) = (transport.rank(), transport.world(), transport.now());
-    check_length(rank, mine.len() as u64)?;
-    let (schedule, mut executor) = (direct::all_gather(rank, world), Executor::new());
+    let everybody = Circle::everybody(transport.rank(), transport.world());
+    all_gather_among(&everybody, transport, tag, mine, deadline)
+}
+
+/// The same among the members of a circle, by their places in it.
+pub fn all_gather_among(
+    circle: &Circle,
+    transport: &mut dyn Transport,
+    tag: Tag,
+    mine: &[u8],
+    deadline: Duration,
+) -> Result<Vec<Vec<u8>>, Fault> {
+    let (rank, world, start) = (circle.place(), circle.size(), transport.now());
+    check_length(transport.rank(), mine.len() as u64)?;
+    let (schedule, mut executor) = (circle.carry(direct::all_gather(rank, world)), Executor::new());
     let mut lengths = vec![0u64; world];
     lengths[rank] = mine.len() as u64;
     executor.run(&schedule, transport, tag, &mut lengths, &Sum, deadline)?;
     let mut ends = Vec::with_capacity(world);
     for (peer, length) in lengths.into_iter().enumerate() {
-        ends.push(ends.last().copied().unwrap_or(0) + check_length(peer, length)?);
+        ends.push(ends.last().copied().unwrap_or(0) + check_length(circle.ranks()[peer], length)?);
     }
     let mut all = vec![0u8; ends.last().copied().unwrap_or(0)];
     all[ends[rank] - mine.len()..ends[rank]].copy_from_slice(mine);
@@ -46,15 +58,29 @@ pub fn broadcast(
     bytes: Vec<u8>,
     deadline: Duration,
 ) -> Result<Vec<u8>, Fault> {
-    let (rank, start) = (transport.rank(), transport.now());
-    if rank == root {
-        check_length(root, bytes.len() as u64)?;
+    let everybody = Circle::everybody(transport.rank(), transport.world());
+    broadcast_among(&everybody, transport, tag, root, bytes, deadline)
+}
+
+/// The same among the members of a circle; `root` is a place in it.
+pub fn broadcast_among(
+    circle: &Circle,
+    transport: &mut dyn Transport,
+    tag: Tag,
+    root: usize,
+    bytes: Vec<u8>,
+    deadline: Duration,
+) -> Result<Vec<u8>, Fault> {
+    let (place, start) = (circle.place(), transport.now());
+    let sender = circle.ranks()[root % circle.size()];
+    if place == root {
+        check_length(sender, bytes.len() as u64)?;
     }
-    let (schedule, mut executor) = (binomial::broadcast(rank, transport.world(), root), Executor::new());
-    let mut length = [bytes.len() as u64];
+    let schedule = circle.carry(binomial::broadcast(place, circle.size(), root));
+    let (mut executor, mut length) = (Executor::new(), [bytes.len() as u64]);
     executor.run(&schedule, transport, tag, &mut length, &Sum, deadline)?;
-    let length = check_length(root, length[0])?;
-    let mut bytes = if rank == root { bytes } else { vec![0; length] };
+    let length = check_length(sender, length[0])?;
+    let mut bytes = if place == root { bytes } else { vec![0; length] };
     let left = left(transport, start, deadline);
     executor.run(&schedule, transport, tag, &mut bytes, &Sum, left)?;
     Ok(bytes)

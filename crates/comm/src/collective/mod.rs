@@ -19,12 +19,16 @@
 //! whose lengths only their owners know. [`bracketed`] is apart from it: an all-reduce of
 //! several terms per rank whose order of additions is data itself ([`Brackets`]).
 //! So is [`native`], the all-reduce of a transport that has one; a [`Method`] is either that or a schedule.
+//!
+//! A [`Circle`] is a group of some ranks, among whom any schedule can run. Several operations at once are a [`Flight`], over
+//! pieces of one buffer that stays the caller's, or are [`Underway`], with memory of their own.
 
 pub mod algorithm;
 pub mod binomial;
 pub mod bracketed;
 pub mod brackets;
 pub mod checker;
+pub mod circle;
 pub mod direct;
 pub mod doubling;
 pub mod executor;
@@ -42,9 +46,11 @@ pub mod operator;
 pub mod pairwise;
 pub mod ring;
 pub mod schedule;
+pub mod underway;
 
 pub use algorithm::Algorithm;
 pub use brackets::{Brackets, Slots, Term};
+pub use circle::Circle;
 pub use executor::Executor;
 pub use flight::{Flight, Guest};
 pub use gather::{all_gather, broadcast};
@@ -53,3 +59,4 @@ pub use method::Method;
 pub use operation::{Operation, Progress};
 pub use operator::{Element, Max, Min, Operator, Sum};
 pub use schedule::{Action, Chunks, Cost, ReceiveChunks, Schedule, SendChunks, Step, chunk_range};
+pub use underway::{Ticket, Underway};

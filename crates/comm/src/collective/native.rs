@@ -44,7 +44,7 @@ mod tests {
     fn a_transport_without_one_says_so() {
         let mut ranks = mesh(2);
         assert!(!ranks[0].adds_up());
-        let tag = Tag { generation: 1, operation: 1, tensor: 0 };
+        let tag = Tag { generation: 1, operation: 1, group: 0 };
         let fault = all_reduce(&mut ranks[0], tag, &mut [1.0], Duration::ZERO).expect_err("it has none");
         assert!(matches!(&fault.cause, Cause::Protocol(what) if what.contains("no all-reduce")), "{fault}");
     }

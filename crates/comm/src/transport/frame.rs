@@ -3,8 +3,9 @@
 //! Both are small state machines over a byte stream that never blocks. They work straight on the caller's memory:
 //! header and payload leave in one vectored write and arrive in one vectored read.
 
+use super::aside::Aside;
 use super::stream::Link;
-use super::{Cause, Company, Incoming, Moved, Outgoing, Tag, Traffic};
+use super::{Cause, Incoming, Moved, Outgoing, Tag, Traffic};
 use crate::wire::{Departure, HEADER, Header, Kind};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read};
 
@@ -39,8 +40,8 @@ impl Outbox {
         let payload = frame.bytes;
         match self.current {
             None => {
-                let Tag { generation, operation, tensor } = tag;
-                self.header = Header::data(generation, operation, tensor, frame.chunk, payload).encode();
+                let Tag { generation, operation, group } = tag;
+                self.header = Header::data(generation, operation, group, frame.chunk, payload).encode();
                 self.current = Some((tag, frame.chunk));
                 self.written = 0;
             }
@@ -92,15 +93,45 @@ pub(crate) struct Inbox {
     accepted: Option<(Tag, u32)>,
     checksum: u32,
     running: u32,
+    aside: Aside,
+}
+
+/// What is known of the other frames that may arrive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// None.
+    Nobody,
+    /// Those of other groups, and of later operations of this one.
+    Groups,
+    /// Those of any operation.
+    Anybody,
 }
 
 impl Inbox {
-    /// Whether a frame has arrived that nobody has asked for yet: with several operations under way, one of them may
+    /// Whether a frame has arrived that nobody has taken yet: with several operations under way, one of them may
     /// first have to hear from somebody else. What the peer sent after it waits behind it.
     pub fn holds_a_frame(&self) -> bool {
-        self.filled >= HEADER
-            && self.accepted.is_none()
-            && Header::decode(&self.header).is_ok_and(|header| header.departure().is_none())
+        !self.aside.is_empty() || self.waiting().is_some()
+    }
+
+    /// The frame whose header has arrived and that nobody has asked for yet.
+    fn waiting(&self) -> Option<Header> {
+        let header = Header::decode(&self.header).ok();
+        header
+            .filter(|header| self.filled >= HEADER && self.accepted.is_none() && header.departure().is_none())
+    }
+
+    /// Puts a frame that nobody has taken aside, as far as there is room and as it has arrived, so that those behind it
+    /// can be reached; says whether anything moved.
+    pub fn set_aside(&mut self, link: &mut impl Read, traffic: &mut Traffic) -> Result<bool, Interruption> {
+        let taken = match self.waiting() {
+            Some(header) if !self.aside.is_open() && self.aside.begin(header) => {
+                self.filled = 0;
+                true
+            }
+            _ => false,
+        };
+        Ok(self.aside.read(link, traffic)? || taken)
     }
 
     /// Reads what the stream has in one go.
@@ -109,9 +140,19 @@ impl Inbox {
         link: &mut impl Read,
         tag: Tag,
         frame: Incoming<'_>,
-        company: Company,
+        others: Others,
         traffic: &mut Traffic,
     ) -> Result<Moved, Interruption> {
+        if self.aside.is_open() {
+            let moved = self.aside.read(link, traffic)?;
+            if self.aside.is_open() {
+                return Ok(if moved { Moved::Part } else { Moved::Nothing });
+            }
+        }
+        if self.aside.deliver(tag, frame.chunk, frame.bytes)? {
+            traffic.payload_received += frame.bytes.len() as u64;
+            return Ok(Moved::Whole);
+        }
         if self.accepted.is_some_and(|whose| whose != (tag, frame.chunk)) {
             return Ok(Moved::Nothing);
         }
@@ -119,7 +160,7 @@ impl Inbox {
         let total = HEADER + payload.len();
         let before = self.filled;
         // In company the header alone tells whose the payload is.
-        let optimistic = company == Company::Alone || self.accepted.is_some();
+        let optimistic = others == Others::Nobody || self.accepted.is_some();
         if before < HEADER || optimistic && before < total {
             let header = &mut self.header[before.min(HEADER)..];
             let rest = &mut payload[before.saturating_sub(HEADER)..];
@@ -142,7 +183,7 @@ impl Inbox {
             return Ok(moved);
         }
         if self.accepted.is_none() {
-            if !self.accept(tag, frame.chunk, payload.len(), company)? {
+            if !self.accept(tag, frame.chunk, payload.len(), others)? {
                 return Ok(moved);
             }
             // Its payload can be read from now on, even if the header came by another's hand.
@@ -162,28 +203,25 @@ impl Inbox {
     }
 
     /// Compares the header that has arrived with the one that belongs here; says whether it is the one.
-    fn accept(
-        &mut self,
-        tag: Tag,
-        chunk: u32,
-        length: usize,
-        company: Company,
-    ) -> Result<bool, Interruption> {
+    fn accept(&mut self, tag: Tag, chunk: u32, length: usize, others: Others) -> Result<bool, Interruption> {
         let wrong = |what: String| Interruption::Wrong(Cause::Protocol(what));
         let got = Header::decode(&self.header).map_err(|error| wrong(error.to_string()))?;
         if let Some(departure) = got.departure() {
             return Err(Interruption::Farewell(departure));
         }
-        let others =
-            (got.generation, got.kind) == (tag.generation, Kind::Data) && got.operation != tag.operation;
-        if company == Company::Several && others {
+        let elsewhere = match others {
+            Others::Nobody => false,
+            Others::Groups => got.group != tag.group || got.operation > tag.operation,
+            Others::Anybody => (got.group, got.operation) != (tag.group, tag.operation),
+        };
+        if elsewhere && (got.generation, got.kind) == (tag.generation, Kind::Data) {
             return Ok(false);
         }
         let expected = Header {
             kind: Kind::Data,
             generation: tag.generation,
             operation: tag.operation,
-            tensor: tag.tensor,
+            group: tag.group,
             chunk,
             length: length as u32,
             checksum: got.checksum,
@@ -206,7 +244,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const TAG: Tag = Tag { generation: 3, operation: 5, tensor: 7 };
+    const TAG: Tag = Tag { generation: 3, operation: 5, group: 7 };
 
     /// A stream that gives a few bytes at a time, then nothing.
     struct Trickle<'a> {
@@ -231,7 +269,7 @@ mod tests {
         bytes: &[u8],
         length: usize,
         at_a_time: usize,
-        company: Company,
+        others: Others,
     ) -> Result<Option<Vec<u8>>, Interruption> {
         let (mut inbox, mut traffic) = (Inbox::default(), Traffic::default());
         let mut link = Trickle { rest: bytes, at_a_time };
@@ -239,7 +277,7 @@ mod tests {
         // Every attempt takes a byte or is in vain; two more for those that only look at a header.
         for _ in 0..bytes.len() + 2 {
             let frame = Incoming { from: 0, chunk: 9, bytes: &mut memory };
-            if inbox.pull(&mut link, TAG, frame, company, &mut traffic)? == Moved::Whole {
+            if inbox.pull(&mut link, TAG, frame, others, &mut traffic)? == Moved::Whole {
                 return Ok(Some(memory));
             }
         }
@@ -259,7 +297,7 @@ mod tests {
         let mut pull = |operation| {
             let (mut memory, tag) = (*b".......", Tag { operation, ..TAG });
             let frame = Incoming { from: 0, chunk: 9, bytes: &mut memory };
-            let moved = inbox.pull(&mut link, tag, frame, Company::Several, &mut traffic).ok();
+            let moved = inbox.pull(&mut link, tag, frame, Others::Anybody, &mut traffic).ok();
             (moved, inbox.holds_a_frame())
         };
         assert_eq!(pull(4), (Some(Moved::Part), true), "the header is another's");
@@ -268,20 +306,20 @@ mod tests {
         assert_eq!(pull(5), (Some(Moved::Whole), false));
     }
 
-    const COMPANIES: [Company; 2] = [Company::Alone, Company::Several];
+    const COMPANIES: [Others; 3] = [Others::Nobody, Others::Groups, Others::Anybody];
 
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200), length in 0usize..100, at_a_time in 1usize..50) {
-            for company in COMPANIES {
-                prop_assert!(!matches!(feed(&bytes, length, at_a_time, company), Ok(Some(_))));
+            for others in COMPANIES {
+                prop_assert!(!matches!(feed(&bytes, length, at_a_time, others), Ok(Some(_))));
             }
         }
 
         #[test]
         fn a_frame_arrives_in_any_pieces(payload in proptest::collection::vec(any::<u8>(), 0..100), at_a_time in 1usize..50) {
-            for company in COMPANIES {
-                let got = feed(&frame(&payload), payload.len(), at_a_time, company);
+            for others in COMPANIES {
+                let got = feed(&frame(&payload), payload.len(), at_a_time, others);
                 prop_assert_eq!(got.ok().flatten(), Some(payload.clone()));
             }
         }
@@ -298,8 +336,8 @@ mod tests {
             let count = bytes.len();
             damage.iter().for_each(|(at, flip)| bytes[at % count] ^= flip);
             bytes.truncate(cut.max(1));
-            for company in COMPANIES {
-                if let Ok(Some(got)) = feed(&bytes, payload.len(), at_a_time, company) {
+            for others in COMPANIES {
+                if let Ok(Some(got)) = feed(&bytes, payload.len(), at_a_time, others) {
                     prop_assert_eq!(&got, &payload);
                 }
             }
@@ -313,12 +351,44 @@ mod tests {
         let mut link = Trickle { rest: &bytes, at_a_time: 100 };
         let mut pull = |operation: u64, memory: &mut [u8]| {
             let frame = Incoming { from: 0, chunk: 9, bytes: memory };
-            inbox.pull(&mut link, Tag { operation, ..TAG }, frame, Company::Several, &mut traffic).ok()
+            inbox.pull(&mut link, Tag { operation, ..TAG }, frame, Others::Anybody, &mut traffic).ok()
         };
         let (mut other, mut memory) = ([0; 4], [0; 2]);
         assert_eq!(pull(4, &mut other), Some(Moved::Part));
         assert_eq!(pull(4, &mut other), Some(Moved::Nothing));
         while pull(5, &mut memory) != Some(Moved::Whole) {}
         assert_eq!((memory, other), ([1, 2], [0; 4]));
+    }
+
+    #[test]
+    fn a_frame_that_nobody_takes_makes_way_and_is_found_again() {
+        let (mut inbox, mut traffic) = (Inbox::default(), Traffic::default());
+        let theirs = [&Header::data(3, 1, 8, 0, b"theirs").encode()[..], b"theirs"].concat();
+        let bytes = [theirs, frame(b"mine")].concat();
+        let mut link = Trickle { rest: &bytes, at_a_time: 3 };
+        let mut pull = |tag: Tag, chunk, memory: &mut [u8], aside| {
+            let frame = Incoming { from: 0, chunk, bytes: memory };
+            let moved = inbox.pull(&mut link, tag, frame, Others::Groups, &mut traffic);
+            while aside && inbox.set_aside(&mut link, &mut traffic).is_ok_and(|moved| moved) {}
+            moved.ok()
+        };
+        let (mut mine, mut other) = ([0; 4], [0; 6]);
+        for _ in 0..20 {
+            assert_ne!(pull(TAG, 9, &mut mine, false), Some(Moved::Whole), "it stands behind another's");
+        }
+        while pull(TAG, 9, &mut mine, true) != Some(Moved::Whole) {}
+        assert_eq!(&mine, b"mine");
+        let tag = Tag { group: 8, operation: 1, ..TAG };
+        assert_eq!(pull(tag, 0, &mut other, false), Some(Moved::Whole));
+        assert_eq!(&other, b"theirs");
+        assert_eq!((traffic.payload_received, inbox.holds_a_frame()), (10, false));
+    }
+
+    #[test]
+    fn between_groups_an_operation_that_is_over_is_still_a_fault() {
+        let old = [&Header::data(3, 4, 7, 9, b"old").encode()[..], b"old"].concat();
+        assert!(matches!(feed(&old, 3, 50, Others::Groups), Err(Interruption::Wrong(_))));
+        let later = [&Header::data(3, 6, 7, 9, b"new").encode()[..], b"new"].concat();
+        assert!(matches!(feed(&later, 3, 50, Others::Groups), Ok(None)));
     }
 }

@@ -7,6 +7,7 @@
 //! [`mem`] connects threads, [`shm`] processes of one host, [`tcp`] hosts, [`sim`] ranks in virtual time, and with the
 //! feature of that name `mpi` what an MPI connects; all are [`stream::Streamed`] over their own byte streams, so that framing, checksums, deadlines and blame exist once.
 
+mod aside;
 pub mod fault;
 mod frame;
 pub mod mem;
@@ -37,10 +38,10 @@ use std::time::Duration;
 pub struct Tag {
     /// The life of the group; it changes when the membership does.
     pub generation: u32,
-    /// The number of the operation within the generation.
+    /// The number of the operation within its group.
     pub operation: u64,
-    /// The tensor the operation is about.
-    pub tensor: u32,
+    /// The group that operates: 0 for all ranks, see [`crate::collective::Circle`].
+    pub group: u32,
 }
 
 /// A chunk to send.
@@ -48,7 +49,7 @@ pub struct Tag {
 pub struct Outgoing<'a> {
     /// The rank that receives it.
     pub to: usize,
-    /// Which part of the tensor it is.
+    /// Which part of the buffer it is.
     pub chunk: u32,
     /// Its bytes, at most [`crate::wire::MAX_PAYLOAD`].
     pub bytes: &'a [u8],
@@ -59,7 +60,7 @@ pub struct Outgoing<'a> {
 pub struct Incoming<'a> {
     /// The rank that sends it.
     pub from: usize,
-    /// Which part of the tensor it is.
+    /// Which part of the buffer it is.
     pub chunk: u32,
     /// Where it goes; the sender must send exactly this many bytes.
     pub bytes: &'a mut [u8],
@@ -98,6 +99,10 @@ pub trait Transport: Send {
     /// Lets a peer that waits in [`Transport::attend`] look again: what it waits for, in memory that both share, may
     /// have changed. It does not touch one that is awake, and nothing where no memory is shared.
     fn nudge(&mut self, peer: usize);
+
+    /// From now on other groups than the one that is received for may be at work, too: their frames wait until they are
+    /// asked for, and so do those of later operations.
+    fn admit_groups(&mut self);
 
     /// Whether it has an all-reduce of its own.
     fn adds_up(&self) -> bool;
@@ -156,7 +161,7 @@ pub enum Moved {
 /// Whether a rank has one operation in progress or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Company {
-    /// One: a frame of another operation is a fault.
+    /// One: a frame of another operation is a fault, unless [several groups](Transport::admit_groups) are at work.
     Alone,
     /// Several: a frame of another operation waits until that one asks for it.
     Several,

@@ -5,7 +5,7 @@
 //!
 //! What a peer's end means for the others is decided in `standing`.
 
-use super::frame::{Inbox, Interruption, Outbox, try_later};
+use super::frame::{Inbox, Interruption, Others, Outbox, try_later};
 use super::standing::{Standing, verdict};
 use super::vigil::{Interest, Vigil, owed};
 use super::{Abort, Cause, Company, Fault, Incoming, Moved, Outgoing, Tag, Traffic, Transport};
@@ -116,6 +116,8 @@ pub struct Streamed<W: Wires> {
     traffic: Traffic,
     abort: Abort,
     generation: u32,
+    /// Several groups are at work.
+    grouped: bool,
     fault: Option<Fault>,
     departed: bool,
 }
@@ -136,6 +138,7 @@ impl<W: Wires> Streamed<W> {
             traffic: Traffic::default(),
             abort: Abort::default(),
             generation: 0,
+            grouped: false,
             fault: None,
             departed: false,
         }
@@ -196,6 +199,7 @@ impl<W: Wires> Streamed<W> {
         if self.abort.is_aborted() {
             return Err(Fault::aborted());
         }
+        let moved = moved || self.set_aside()?;
         if !moved && self.is_anyone_gone() {
             // Others may have gone as well by now: see all of them before naming one.
             self.look(wanted, Duration::ZERO);
@@ -222,6 +226,36 @@ impl<W: Wires> Streamed<W> {
             self.look(wanted, SLICE.min(vigil.left()));
         }
         Ok(())
+    }
+
+    /// Where nothing moves, frames that nobody could take make way for those behind them; says whether any did.
+    fn set_aside(&mut self) -> Result<bool, Fault> {
+        let mut moved = false;
+        for peer in self.others() {
+            if !self.inboxes[peer].holds_a_frame() {
+                continue;
+            }
+            let Some(link) = &mut self.wires.links()[peer] else { continue };
+            let outcome = self.inboxes[peer].set_aside(link, &mut self.traffic);
+            moved |= self.interpret(peer, outcome)?.unwrap_or(false);
+        }
+        Ok(moved)
+    }
+
+    /// What reading from a peer came to: nothing, if it has gone.
+    fn interpret<R>(&mut self, peer: usize, outcome: Result<R, Interruption>) -> Result<Option<R>, Fault> {
+        match outcome {
+            Ok(outcome) => return Ok(Some(outcome)),
+            Err(Interruption::Wrong(cause)) => return Err(self.fail(Fault::of(peer, cause))),
+            Err(Interruption::Farewell(departure)) => {
+                // It stays where it is, for every operation that looks there: it is news once.
+                let left = Standing::Left(departure);
+                self.news |= self.standing[peer] != left;
+                self.standing[peer] = left;
+            }
+            Err(Interruption::Stream) => self.hung_up(peer),
+        }
+        Ok(None)
     }
 
     /// Waits for something to happen and takes note of those who hung up.
@@ -329,18 +363,13 @@ impl<W: Wires> Transport for Streamed<W> {
         let peer = frame.from;
         self.check(tag, peer, frame.bytes.len())?;
         let Some(link) = &mut self.wires.links()[peer] else { return Ok(Moved::Nothing) };
-        match self.inboxes[peer].pull(link, tag, frame, company, &mut self.traffic) {
-            Ok(moved) => return Ok(moved),
-            Err(Interruption::Wrong(cause)) => return Err(self.fail(Fault::of(peer, cause))),
-            Err(Interruption::Farewell(departure)) => {
-                // It stays where it is, for every operation that looks there: it is news once.
-                let left = Standing::Left(departure);
-                self.news |= self.standing[peer] != left;
-                self.standing[peer] = left;
-            }
-            Err(Interruption::Stream) => self.hung_up(peer),
-        }
-        Ok(Moved::Nothing)
+        let others = match company {
+            Company::Several => Others::Anybody,
+            Company::Alone if self.grouped => Others::Groups,
+            Company::Alone => Others::Nobody,
+        };
+        let outcome = self.inboxes[peer].pull(link, tag, frame, others, &mut self.traffic);
+        Ok(self.interpret(peer, outcome)?.unwrap_or(Moved::Nothing))
     }
 
     fn attend(&mut self, vigil: &mut Vigil, wanted: &[Interest], moved: bool) -> Result<(), Fault> {
@@ -351,6 +380,10 @@ impl<W: Wires> Transport for Streamed<W> {
 
     fn nudge(&mut self, peer: usize) {
         self.wires.nudge(peer);
+    }
+
+    fn admit_groups(&mut self) {
+        self.grouped = true;
     }
 
     fn adds_up(&self) -> bool {

@@ -110,7 +110,7 @@ fn live<T>(envoy: Envoy, world: usize, seed: u64, program: impl Fn(&mut Rank) ->
 fn seated(envoy: Envoy, first: Generation, emit: Emit, seed: u64) -> Rank {
     let Generation { number, transport, neighbours, carrier, numbers, hosts, change } = first;
     Rank::new(Parts {
-        transport,
+        transport: transport.into(),
         clock: Arc::new(envoy.clone()),
         emit,
         beacon: Arc::clone(&envoy.office.beacons[envoy.number]),

@@ -1,0 +1,97 @@
+//! Frames that came before anybody could take them.
+//!
+//! A stream keeps its order, so a frame whose operation is not ready holds up those behind it; and operations of several
+//! groups can hold up each other that way, each with the frame that another one waits for. So where nothing else moves
+//! such a frame is put aside, up to [`ROOM`] bytes of one peer. Beyond that the sender waits.
+
+use super::frame::{Interruption, try_later};
+use super::{Cause, Tag, Traffic};
+use crate::wire::{Header, Kind};
+use std::collections::VecDeque;
+use std::io::Read;
+
+/// Most bytes of one peer that are put aside.
+pub(crate) const ROOM: usize = 16 << 20;
+
+/// What one peer has sent too early, in its order. Only the last of them may be incomplete.
+#[derive(Default)]
+pub(crate) struct Aside {
+    frames: VecDeque<Early>,
+    bytes: usize,
+}
+
+struct Early {
+    header: Header,
+    payload: Vec<u8>,
+    filled: usize,
+}
+
+impl Early {
+    fn is_whole(&self) -> bool {
+        self.filled == self.payload.len()
+    }
+}
+
+impl Aside {
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Whether a frame is still arriving: then what comes from the stream is its payload.
+    pub fn is_open(&self) -> bool {
+        self.frames.back().is_some_and(|last| !last.is_whole())
+    }
+
+    /// Makes room for the frame whose header has arrived, if there is any left.
+    pub fn begin(&mut self, header: Header) -> bool {
+        let length = header.length as usize;
+        if header.kind != Kind::Data || self.bytes + length > ROOM {
+            return false;
+        }
+        self.bytes += length;
+        self.frames.push_back(Early { header, payload: vec![0; length], filled: 0 });
+        true
+    }
+
+    /// Reads what the stream has of the frame that is still arriving; says whether it had any.
+    pub fn read(&mut self, link: &mut impl Read, traffic: &mut Traffic) -> Result<bool, Interruption> {
+        let Some(last) = self.frames.back_mut().filter(|last| !last.is_whole()) else { return Ok(false) };
+        let mut moved = false;
+        while !last.is_whole() {
+            match link.read(&mut last.payload[last.filled..]) {
+                Ok(0) => return Err(Interruption::Stream),
+                Ok(count) => {
+                    last.filled += count;
+                    traffic.total_received += count as u64;
+                    moved = true;
+                }
+                Err(error) if try_later(&error) => return Ok(moved),
+                Err(_) => return Err(Interruption::Stream),
+            }
+        }
+        match crc32c::crc32c_append(last.header.seed(), &last.payload) == last.header.checksum {
+            true => Ok(true),
+            false => Err(Interruption::Wrong(Cause::Corrupt)),
+        }
+    }
+
+    /// Hands out the first frame of this operation, if there is one; it must be the one that is expected.
+    pub fn deliver(&mut self, tag: Tag, chunk: u32, memory: &mut [u8]) -> Result<bool, Interruption> {
+        let Tag { generation, operation, group } = tag;
+        let belongs = |early: &Early| {
+            let Header { generation: life, operation: number, group: whose, .. } = early.header;
+            (life, number, whose) == (generation, operation, group)
+        };
+        let Some(index) = self.frames.iter().position(belongs) else { return Ok(false) };
+        let header = self.frames[index].header;
+        let expected = Header { chunk, length: memory.len() as u32, ..header };
+        if header != expected {
+            return Err(Interruption::Wrong(Cause::Protocol(format!("expected {expected}; got {header}"))));
+        }
+        if let Some(early) = self.frames.remove(index) {
+            memory.copy_from_slice(&early.payload);
+            self.bytes -= early.payload.len();
+        }
+        Ok(true)
+    }
+}
