@@ -269,3 +269,44 @@ fn one_worker_then_four_then_two_take_the_same_steps_to_the_last_bit() {
     let model = |run: &str| std::fs::read(site.path(run).join("model.safetensors")).unwrap();
     assert!(model("grown") == model("fixed"), "the models differ");
 }
+
+/// Some megabytes of state pass over tcp while the others train, and the model has the bits of a run that nobody came to.
+#[test]
+fn a_newcomer_takes_the_state_while_the_others_train() {
+    let site = Site::new();
+    let job = [
+        "--set",
+        r#"model.layers=["dense 768 relu", "dense 768 relu", "dense auto"]"#,
+        "--set",
+        "train.optimizer={kind='adam', lr=0.001}",
+        "--set",
+        "train.reproducible=true",
+        // Long epochs: some steps are left of one whenever the newcomer comes.
+        "--set",
+        "train.global_batch=8",
+        "--set",
+        "train.epochs=2",
+        "--set",
+        "strategy.exchange.transport=tcp",
+    ];
+    site.succeed(&[&["train", "--out", "fixed", "--quiet", "--workers", "1"], &job[..]].concat());
+    let paced = ["--set", "engine.pace=40ms"];
+    let grown = site.start(&[&["train", "--out", "grown", "--workers", "2"], &job[..], &paced[..]].concat());
+    site.await_step("grown", 1);
+    let newcomer = site.start(&["join", "grown"]);
+    let caught_up = site.await_event("grown", "caught_up");
+    let (grown, newcomer) = (grown.end(PATIENCE), newcomer.end(PATIENCE));
+    assert_eq!((grown.code, newcomer.code), (Some(0), Some(0)), "{} {}", grown.stderr, newcomer.stderr);
+    let regrouped = site.await_event("grown", "regrouped");
+    assert_eq!((&regrouped["joined"][0], &caught_up["ranks"][0]), (&Value::from(2), &Value::from(2)));
+    let [from, to] = [&regrouped, &caught_up].map(|event| event["step"].as_u64().unwrap());
+    assert!(to > from && caught_up["steps"] == to - from, "{regrouped} {caught_up}");
+    assert!(caught_up["bytes"].as_u64().unwrap() > 7 << 20, "{caught_up}");
+    assert!(grown.stderr.contains("rank 2 took the job's state (7."), "{}", grown.stderr);
+    let report = site.report("grown");
+    let rows: Vec<u64> =
+        report["ranks"].as_array().unwrap().iter().map(|rank| rank["rows"].as_u64().unwrap()).collect();
+    assert!(rows.len() == 3 && rows[2] > 0 && rows[2] < rows[0], "{rows:?}");
+    let model = |run: &str| std::fs::read(site.path(run).join("model.safetensors")).unwrap();
+    assert!(model("grown") == model("fixed"), "the models differ");
+}
