@@ -275,6 +275,13 @@ impl Regroup for Delegate {
                 }
                 match self.await_mail()? {
                     Mail::Roster(roster) => *roster,
+                    Mail::Moved => {
+                        *lock(&self.line) = None;
+                        let words = "the coordinator has left, and nobody took its role";
+                        self.find_coordinator(Error::new(Kind::RankFailed, words))?;
+                        connected_to_coordinator = false;
+                        continue;
+                    }
                     Mail::Lost(mut error) => {
                         if let (Some(culprit), Phase::Exchanging) = (&mut error.culprit, doing.phase) {
                             (culprit.step, culprit.operation) = (Some(doing.step), Some(doing.name.clone()));

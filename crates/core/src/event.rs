@@ -120,6 +120,11 @@ pub enum Event {
         /// Seconds from when they were let in.
         took_s: f64,
     },
+    /// The rank that says so had the coordinator's role and leaves; its launcher gives the role to another.
+    Resigned {
+        /// Who leaves at this boundary.
+        left: Vec<usize>,
+    },
     /// A fault that the job, or somebody who tries it out, asked for: this is about to happen to the rank that says so.
     Struck {
         /// The step it has begun.
