@@ -118,7 +118,7 @@ impl Judgement {
                 rulings.extend(self.rule(orders, now));
                 rulings
             }
-            Control::Interrupt(..) | Control::Roster(_) | Control::Abort(_) => Vec::new(),
+            Control::Interrupt(..) | Control::Roster(_) | Control::Abort(_) | Control::Moved => Vec::new(),
         }
     }
 

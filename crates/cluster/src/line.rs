@@ -22,6 +22,8 @@ pub enum Mail {
     Roster(Box<Roster>),
     /// The coordinator is gone, and how.
     Lost(Error),
+    /// Another one takes the role.
+    Moved,
 }
 
 /// What a rank knows of its coordinator, and whom it tells.
@@ -62,6 +64,9 @@ impl Line {
         let mut quiet = 0;
         let lost = loop {
             match heard(&mut reader) {
+                Ok(Some(Control::Moved)) => {
+                    return listener.mail.into_iter().for_each(|mail| drop(mail.send(Mail::Moved)));
+                }
                 Ok(Some(said)) => {
                     quiet = 0;
                     if let Some(verdict) = listener.hear(said) {

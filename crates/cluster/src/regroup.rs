@@ -266,6 +266,8 @@ impl Regroup for Delegate {
         // By place in the generation that those neighbours are of.
         let before: Vec<usize> = lock(&self.members).iter().map(|member| member.rank).collect();
         let mut lost: Vec<Culprit> = Vec::new();
+        // Who came and left before groups that did not come about.
+        let mut untold = Change::default();
         let mut connected_to_coordinator = lock(&self.line).is_some();
         loop {
             let mut roster = if connected_to_coordinator {
@@ -274,6 +276,13 @@ impl Regroup for Delegate {
                 }
                 match self.await_mail()? {
                     Mail::Roster(roster) => *roster,
+                    Mail::Moved => {
+                        *lock(&self.line) = None;
+                        let words = "the coordinator has left, and nobody took its role";
+                        self.find_coordinator(Error::new(Kind::RankFailed, words))?;
+                        connected_to_coordinator = false;
+                        continue;
+                    }
                     Mail::Lost(mut error) => {
                         if let (Some(culprit), Phase::Exchanging) = (&mut error.culprit, doing.phase) {
                             (culprit.step, culprit.operation) = (Some(doing.step), Some(doing.name.clone()));
@@ -303,7 +312,9 @@ impl Regroup for Delegate {
             end_lost(&before, &roster, neighbours)?;
             match self.connect(&roster) {
                 Ok(connected) if self.beacon.interruption(after).is_none() => {
-                    return Ok(generation(roster, connected));
+                    let mut next = generation(roster, connected);
+                    next.change.follow(untold);
+                    return Ok(next);
                 }
                 Ok(_) => {}
                 Err(error) if error.kind == Kind::Regroup => {}
@@ -313,7 +324,9 @@ impl Regroup for Delegate {
                     self.beacon.await_ending(after, self.step_deadline).ok_or(error)?;
                 }
             }
-            lost = roster.lost;
+            let mut passed = Change { joined: roster.joined, left: roster.left, ..Change::default() };
+            passed.follow(untold);
+            (untold, lost) = (passed, roster.lost);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The coordinator's role in this process: whether it has it, and how it takes it.
 //!
-//! Rank 0 takes it at the beginning. When the process that has it ends, the launcher asks another one to, and tells the
-//! rest where that one listens.
+//! Rank 0 takes it at the beginning. When the process that has it ends, or leaves and gives it up, the launcher asks another
+//! one to take it, and tells the rest where that one listens.
 
 use crate::beacon::Beacon;
 use crate::coordinator::{Charge, Voice, preside};
@@ -11,7 +11,7 @@ use crate::rank::Emit;
 use crate::rendezvous::message::Member;
 use crate::rendezvous::welcome;
 use crate::session::{Terms, unix_time};
-use crate::uplink::{Uplink, Wish};
+use crate::uplink::{self, Uplink, Wish};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -39,6 +39,8 @@ pub(crate) struct Role {
 pub(crate) struct Held {
     /// Processes that have ended.
     gone: BTreeSet<usize>,
+    /// Ranks that left with the coordinator before this one.
+    left: BTreeSet<usize>,
     /// Where the coordinator of this process hears of them.
     sender: Option<Sender<usize>>,
     threads: Vec<JoinHandle<()>>,
@@ -56,8 +58,11 @@ impl Role {
             for wish in wishes {
                 match wish {
                     Wish::Gone(number) => role.miss(number),
-                    Wish::Convene(lost) => {
-                        role.lock().gone = lost.into_iter().collect();
+                    Wish::Convene { gone, left } => {
+                        let mut held = role.lock();
+                        held.gone = gone.into_iter().collect();
+                        held.left = left.into_iter().collect();
+                        drop(held);
                         if let Err(error) = role.take() {
                             role.beacon.condemn(error);
                         }
@@ -112,6 +117,8 @@ impl Role {
             .collect();
         let (expected, after) =
             if known.is_empty() { ((0..self.place.world).collect(), 0) } else { (known, 1) };
+        let (left, expected): (Vec<usize>, Vec<usize>) =
+            expected.into_iter().partition(|number| held.left.contains(number));
         let (lost, expected): (Vec<usize>, Vec<usize>) =
             expected.into_iter().partition(|number| held.gone.contains(number));
         let terms = &self.terms;
@@ -119,6 +126,8 @@ impl Role {
             own: self.place.rank,
             expected,
             lost,
+            left,
+            launcher: uplink::launcher(),
             after,
             world: self.place.world,
             job: terms.job,
@@ -133,13 +142,14 @@ impl Role {
                 epoch: unix_time(),
             },
         };
-        let emit = Arc::clone(&self.emit);
+        let (emit, told) = (Arc::clone(&self.emit), Arc::clone(&self.emit));
         let (sender, gone) = channel();
         held.sender = Some(sender);
         let voice = Voice {
             beacon: Arc::clone(&self.beacon),
             say: Box::new(move |message| emit(Event::Notice { level: Level::Warning, message })),
             gone,
+            resign: Box::new(move |left| told(Event::Resigned { left })),
         };
         held.threads.push(std::thread::spawn(move || preside(listener, charge, voice)));
         drop(held);

@@ -28,8 +28,13 @@ pub const JOINS: &str = "THALWEG_JOINS";
 pub enum Wish {
     /// The coordinator listens here.
     Coordinator(String),
-    /// Take the coordinator's role; the processes of these ranks have ended, one of which had it.
-    Convene(Vec<usize>),
+    /// Take the coordinator's role.
+    Convene {
+        /// The ranks whose processes have ended.
+        gone: Vec<usize>,
+        /// The ranks that left in good order, with the one that had the role.
+        left: Vec<usize>,
+    },
     /// The process of this rank has ended.
     Gone(usize),
     /// This is to happen to this rank.
@@ -38,6 +43,11 @@ pub enum Wish {
     Finish,
     /// Stop after this step and write a checkpoint.
     Stop,
+}
+
+/// The launcher that started this process, if one did.
+pub fn launcher() -> Option<u32> {
+    std::env::var_os(VARIABLE).map(|_| std::os::unix::process::parent_id())
 }
 
 /// Records that may wait for a launcher that does not listen; beyond that, progress is not worth keeping.

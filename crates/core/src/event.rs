@@ -107,6 +107,24 @@ pub enum Event {
         /// Steps that are done again.
         steps_redone: u64,
     },
+    /// Those who came have taken the job's state from the others while these trained.
+    CaughtUp {
+        /// Who.
+        ranks: Vec<usize>,
+        /// The first step in which they have rows.
+        step: u64,
+        /// Steps in which they took part without.
+        steps: u64,
+        /// Bytes of the state.
+        bytes: u64,
+        /// Seconds from when they were let in.
+        took_s: f64,
+    },
+    /// The rank that says so had the coordinator's role and leaves; its launcher gives the role to another.
+    Resigned {
+        /// Who leaves at this boundary.
+        left: Vec<usize>,
+    },
     /// A fault that the job, or somebody who tries it out, asked for: this is about to happen to the rank that says so.
     Struck {
         /// The step it has begun.

@@ -73,6 +73,7 @@ fn the_hash_changes_with_every_key() {
         "fault.elastic=false",
         "fault.min_workers=2",
         "fault.max_workers=9",
+        "fault.join_piece=4MiB",
         "fault.respawn=true",
         "fault.inject=[{step=1,rank=0,kind=\"kill\"}]",
         "fault.join_deadline=31s",

@@ -154,6 +154,65 @@ fn a_worker_that_is_asked_to_end_leaves_without_a_redone_step() {
     }
 }
 
+/// Whether a process is still there, as the kernel says; one that was not waited for is not.
+fn has_ended(process: nix::unistd::Pid) -> Option<()> {
+    matches!(harness::state(process), None | Some('Z')).then_some(())
+}
+
+/// The steps of a run so far.
+fn steps(site: &Site) -> u64 {
+    let events = site.events("run");
+    let steps = events.iter().filter(|event| event["event"] == "step");
+    steps.filter_map(|event| event["step"].as_u64()).max().unwrap_or(0)
+}
+
+/// The coordinator's role passes on when the process that has it is asked to end: that one does, while the others train on,
+/// and the next coordinator may be asked to end or be killed as well.
+#[test]
+fn the_coordinator_hands_its_role_on_and_ends() {
+    for (transport, second) in [("auto", Signal::SIGKILL), ("tcp", Signal::SIGTERM)] {
+        let site = Site::new();
+        let transport = format!("strategy.exchange.transport={transport}");
+        let job = start(&site, 3, &["--set", &transport, "--set", "engine.pace=10ms"]);
+        let first = site.signal_worker(0, Signal::SIGTERM);
+        harness::await_some(PATIENCE / 4, "rank 0 does not end", || has_ended(first));
+        let then = steps(&site);
+        site.await_step("run", then + 20);
+        let regrouped = site.await_event("run", "regrouped");
+        assert_eq!(
+            (&regrouped["left"], &regrouped["lost"], &regrouped["steps_redone"]),
+            (&serde_json::json!([0]), &serde_json::json!([]), &Value::from(0))
+        );
+        let next = site.signal_worker(1, second);
+        harness::await_some(PATIENCE / 4, "rank 1 does not end", || has_ended(next));
+        let report = assert_complete(&site, job);
+        assert_eq!(worlds(&report), [3, 2, 1]);
+        match second {
+            Signal::SIGKILL => assert_failure(&report, 1, "was killed by signal 9 (SIGKILL)"),
+            _ => assert_eq!(report["failures"], serde_json::json!([])),
+        }
+    }
+}
+
+/// Two leave at the same boundary, the coordinator among them; one that wants to come meanwhile comes to the next one.
+#[test]
+fn others_leave_and_come_while_the_role_passes_on() {
+    let site = Site::new();
+    let job = start(&site, 3, &["--set", "engine.pace=10ms"]);
+    let leaving = [0, 1].map(|rank| site.signal_worker(rank, Signal::SIGTERM));
+    let newcomer = site.start(&["join", "run"]);
+    for process in leaving {
+        harness::await_some(PATIENCE / 4, "one that leaves does not end", || has_ended(process));
+    }
+    newcomer.await_said("joined as rank 3 of");
+    let report = assert_complete(&site, job);
+    assert_eq!(newcomer.end(PATIENCE).code, Some(0));
+    assert_eq!(report["failures"], serde_json::json!([]));
+    assert_eq!(worlds(&report).last(), Some(&2), "{:?}", worlds(&report));
+    let events = site.events("run");
+    assert!(events.iter().all(|event| event["event"] != "regrouped" || event["steps_redone"] == 0));
+}
+
 #[test]
 fn a_lost_worker_is_replaced_if_asked_for() {
     for rank in [0, 1] {
@@ -266,6 +325,47 @@ fn one_worker_then_four_then_two_take_the_same_steps_to_the_last_bit() {
     let report = site.report("grown");
     assert_eq!(report["failures"].as_array().unwrap().len(), 0, "{}", report["failures"]);
     assert_eq!(worlds(&report).last(), Some(&2));
+    let model = |run: &str| std::fs::read(site.path(run).join("model.safetensors")).unwrap();
+    assert!(model("grown") == model("fixed"), "the models differ");
+}
+
+/// Some megabytes of state pass over tcp while the others train, and the model has the bits of a run that nobody came to.
+#[test]
+fn a_newcomer_takes_the_state_while_the_others_train() {
+    let site = Site::new();
+    let job = [
+        "--set",
+        r#"model.layers=["dense 768 relu", "dense 768 relu", "dense auto"]"#,
+        "--set",
+        "train.optimizer={kind='adam', lr=0.001}",
+        "--set",
+        "train.reproducible=true",
+        // Long epochs: some steps are left of one whenever the newcomer comes.
+        "--set",
+        "train.global_batch=8",
+        "--set",
+        "train.epochs=2",
+        "--set",
+        "strategy.exchange.transport=tcp",
+    ];
+    site.succeed(&[&["train", "--out", "fixed", "--quiet", "--workers", "1"], &job[..]].concat());
+    let paced = ["--set", "engine.pace=40ms"];
+    let grown = site.start(&[&["train", "--out", "grown", "--workers", "2"], &job[..], &paced[..]].concat());
+    site.await_step("grown", 1);
+    let newcomer = site.start(&["join", "grown"]);
+    let caught_up = site.await_event("grown", "caught_up");
+    let (grown, newcomer) = (grown.end(PATIENCE), newcomer.end(PATIENCE));
+    assert_eq!((grown.code, newcomer.code), (Some(0), Some(0)), "{} {}", grown.stderr, newcomer.stderr);
+    let regrouped = site.await_event("grown", "regrouped");
+    assert_eq!((&regrouped["joined"][0], &caught_up["ranks"][0]), (&Value::from(2), &Value::from(2)));
+    let [from, to] = [&regrouped, &caught_up].map(|event| event["step"].as_u64().unwrap());
+    assert!(to > from && caught_up["steps"] == to - from, "{regrouped} {caught_up}");
+    assert!(caught_up["bytes"].as_u64().unwrap() > 7 << 20, "{caught_up}");
+    assert!(grown.stderr.contains("rank 2 took the job's state (7."), "{}", grown.stderr);
+    let report = site.report("grown");
+    let rows: Vec<u64> =
+        report["ranks"].as_array().unwrap().iter().map(|rank| rank["rows"].as_u64().unwrap()).collect();
+    assert!(rows.len() == 3 && rows[2] > 0 && rows[2] < rows[0], "{rows:?}");
     let model = |run: &str| std::fs::read(site.path(run).join("model.safetensors")).unwrap();
     assert!(model("grown") == model("fixed"), "the models differ");
 }

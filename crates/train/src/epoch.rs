@@ -64,16 +64,27 @@ impl Worker<'_> {
     /// What was consumed of the epoch, by this run and by those it goes on from, against what should have been.
     pub(crate) fn close_epoch(&mut self, epoch: u64, validation: Metrics) -> Result<()> {
         self.collect_ledgers()?;
-        if self.rank.index() == 0 {
-            let expected = self.expected_rows(epoch);
-            self.rank.emit(Event::Epoch {
-                epoch,
-                step: self.next,
-                loss: self.epoch_loss.0 / self.epoch_loss.1.max(1) as f64,
-                validation,
-                audit: self.ledger.close(epoch, &expected),
-            });
+        let tells = self.rank.index() == 0;
+        let could_tell = self.rank.is_elastic() && self.proves_rows();
+        if !tells && !could_tell {
+            return Ok(());
         }
+        let expected = self.expected_rows(epoch);
+        let closed = Event::Epoch {
+            epoch,
+            step: self.next,
+            loss: self.epoch_loss.0 / self.epoch_loss.1.max(1) as f64,
+            validation,
+            audit: self.ledger.close(epoch, &expected),
+        };
+        // The one that tells it may be lost before it does: until the next step is done, the others could.
+        self.untold = match tells {
+            true => {
+                self.rank.emit(closed);
+                None
+            }
+            false => Some(closed),
+        };
         Ok(())
     }
 

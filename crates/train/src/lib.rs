@@ -4,6 +4,7 @@
 //! dials. What every program needs (rows, gradients, updates, validation, checkpoints, audit) is the worker's.
 
 mod accumulate;
+mod apprenticeship;
 pub mod audit;
 mod buckets;
 pub mod centralized;

@@ -3,7 +3,8 @@
 //! ```text
 //! every rank:   report (steps done, epochs closed)          the coordinator answers with the next group
 //!               T = the furthest of all reports
-//!               who stands at T holds the state; whoever does not is told by all holders at once, each a share
+//!               who stands at T holds the state; whoever stands behind is told by all holders at once, each a share
+//!               who has come without any is told, too, or taught while the others train (`apprenticeship`)
 //!               the first holder tells the rest: losses, audit, metrics
 //!               go on from T
 //! ```
@@ -14,14 +15,13 @@
 use crate::audit::Ledger;
 use crate::progress::Progress;
 use crate::sabotage;
-use crate::worker::{Parts, Worker};
+use crate::worker::Worker;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thalweg_cluster::membership::{Position, Standing};
 use thalweg_cluster::regroup::Change;
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::{Error, Kind, Result};
-use thalweg_data::share;
 
 /// What a rank must know of a job besides parameters and state.
 #[derive(Serialize, Deserialize)]
@@ -51,7 +51,7 @@ impl Worker<'_> {
     /// ranks do the same.
     pub(crate) fn regroup(&mut self, orderly: bool) -> Result<()> {
         let start = self.rank.now();
-        if orderly && self.rank.leave_requested() {
+        if orderly && self.leaves {
             (self.has_left, self.regroups) = (true, false);
             self.rank.depart();
             return Ok(());
@@ -66,6 +66,7 @@ impl Worker<'_> {
         if !std::mem::replace(&mut self.expects_faults, true) {
             self.rank.expect_faults(&self.job.fault.inject.0);
         }
+        self.apprenticeship = None;
         let change = self.rank.change().clone();
         let furthest = change.furthest();
         let stands_there = |standing: &Standing| {
@@ -85,10 +86,20 @@ impl Worker<'_> {
             let standings = &change.standings;
             let holders: Vec<usize> =
                 (0..standings.len()).filter(|place| stands_there(&standings[*place])).collect();
-            self.share_state(&holders, standings.len())?;
+            self.apprenticeship = self.plan_apprenticeship(standings, &holders, furthest);
+            let waits = |place: &usize| {
+                let mut learning = self.apprenticeship.iter().flat_map(|course| &course.apprentices);
+                !holders.contains(place) && !learning.any(|apprentice| apprentice == place)
+            };
+            let stale: Vec<usize> = (0..standings.len()).filter(waits).collect();
+            self.share_state(&holders, &stale, 0..self.parts.parameters.len())?;
             self.brief(source)?;
+            self.tell_epoch(source);
+        } else if !self.is_told {
+            return Err(self.nobody_knows(&change));
         }
-        self.is_told = true;
+        let course = self.apprenticeship.as_ref();
+        self.is_told = !course.is_some_and(|course| course.apprentices.contains(&self.rank.index()));
         self.settle_in()?;
         self.recent = Progress::since(self.rank.now());
         let is_first = self.rank.generation() == 1;
@@ -112,41 +123,26 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Parameters and optimizer state go from those who have them to those who don't: each holder sends a share to each.
-    fn share_state(&mut self, holders: &[usize], world: usize) -> Result<()> {
-        let stale: Vec<usize> = (0..world).filter(|place| !holders.contains(place)).collect();
-        if stale.is_empty() {
-            return Ok(());
+    /// The end of an epoch that was to be told by a rank that may be lost: the first that knows tells it.
+    fn tell_epoch(&mut self, source: usize) {
+        match self.untold.take() {
+            Some(Event::Epoch { epoch, .. }) if epoch >= self.closed => {}
+            Some(told) if self.rank.index() == source => self.rank.emit(told),
+            untold => self.untold = untold,
         }
-        let mine = self.rank.index();
-        let Parts { parameters, optimizer, .. } = &mut self.parts;
-        let mut columns: Vec<&mut [f32]> = vec![&mut parameters[..]];
-        columns.extend(optimizer.slots_mut().into_iter().map(|(_, slot)| slot));
-        if holders.contains(&mine) {
-            let number = holders.iter().position(|holder| *holder == mine).unwrap_or(0);
-            let part = |values: &[f32]| share(values.len(), number, holders.len());
-            let sends: Vec<(usize, &[f32])> = stale
-                .iter()
-                .flat_map(|place| columns.iter().map(move |values| (*place, &values[part(values)])))
-                .collect();
-            self.rank.exchange("transfer", "parameters and optimizer state", &sends, &mut [])?;
-        } else {
-            // Until all of it is here it is nobody's state.
-            self.is_told = false;
-            let mut receives: Vec<(usize, &mut [f32])> = Vec::new();
-            let length = columns.first().map_or(0, |values| values.len());
-            let mut rests: Vec<&mut [f32]> = columns;
-            for (number, holder) in holders.iter().enumerate() {
-                for rest in &mut rests {
-                    let (front, back) =
-                        std::mem::take(rest).split_at_mut(share(length, number, holders.len()).len());
-                    *rest = back;
-                    receives.push((*holder, front));
-                }
-            }
-            self.rank.exchange("transfer", "parameters and optimizer state", &[], &mut receives)?;
-        }
-        Ok(())
+    }
+
+    /// All who had the state were lost before this rank had all of it.
+    fn nobody_knows(&self, change: &Change) -> Error {
+        let last = change
+            .lost
+            .last()
+            .map_or(String::new(), |culprit| format!(": rank {} {}", culprit.rank, culprit.cause));
+        let words = format!(
+            "nobody is left who has the job's state{last}; rank {} had not all of it yet",
+            self.rank.number()
+        );
+        Error::new(Kind::RankFailed, words).hint("`thalweg resume` goes on from the last checkpoint")
     }
 
     /// The rank in that place tells the others what else they must know.

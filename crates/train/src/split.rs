@@ -16,6 +16,8 @@ use thalweg_data::share;
 #[derive(Clone, Debug)]
 pub(crate) struct Split {
     workers: usize,
+    /// The places of those who get nothing.
+    idle: Vec<usize>,
     leaves: Option<Leaves>,
     speed: Option<Speed>,
     /// Of the last step: its rows, everybody's pieces, and how they become one sum.
@@ -34,13 +36,15 @@ pub(crate) struct Share {
 }
 
 impl Split {
-    /// What the job asks for, among so many workers.
-    pub(crate) fn new(job: &JobSpec, workers: usize) -> Split {
-        let by_speed = job.strategy.split == strategy::Split::Speed && workers > 1;
+    /// What the job asks for, among so many workers of which some are idle.
+    pub(crate) fn new(job: &JobSpec, workers: usize, idle: &[usize]) -> Split {
+        let active = workers - idle.len();
+        let by_speed = job.strategy.split == strategy::Split::Speed && active > 1;
         Split {
             workers,
+            idle: idle.to_vec(),
             leaves: job.train.reproducible.then(|| Leaves::of(job.train.global_batch)),
-            speed: by_speed.then(|| Speed::unknown(workers)),
+            speed: by_speed.then(|| Speed::unknown(active)),
             rows: 0,
             shares: Vec::new(),
             brackets: None,
@@ -79,7 +83,7 @@ impl Split {
         match self.leaves {
             None => Slots::one(length),
             Some(leaves) => Slots {
-                count: leaves.most_slots(self.workers, self.speed.is_none()),
+                count: leaves.most_slots(self.active(), self.speed.is_none()),
                 length,
                 // The loss is summed like the gradient; times and wishes are each rank's own.
                 head: parameters + 1,
@@ -90,10 +94,17 @@ impl Split {
     /// The last step took every worker so long.
     pub(crate) fn observe(&mut self, milliseconds: &[f32]) {
         let Some(speed) = &mut self.speed else { return };
-        let pieces: Vec<usize> = self.shares.iter().map(Range::len).collect();
-        if speed.observe(&pieces, milliseconds) {
+        let busy = (0..self.shares.len()).filter(|place| !self.idle.contains(place));
+        let (pieces, times): (Vec<usize>, Vec<f32>) =
+            busy.map(|place| (self.shares[place].len(), milliseconds[place])).unzip();
+        if speed.observe(&pieces, &times) {
             self.rows = 0;
         }
+    }
+
+    /// How many have something to do.
+    fn active(&self) -> usize {
+        self.workers - self.idle.len()
     }
 
     /// Divides a step of so many rows, unless the last one was divided the same way.
@@ -102,17 +113,18 @@ impl Split {
             return;
         }
         let pieces = self.leaves.map_or(rows, |leaves| leaves.filled(rows));
-        self.shares = match &self.speed {
-            None => (0..self.workers).map(|place| share(pieces, place, self.workers)).collect(),
-            Some(speed) => {
-                let mut end = 0;
-                let follow = |count| {
-                    end += count;
-                    end - count..end
-                };
-                speed.shares(pieces).into_iter().map(follow).collect()
-            }
+        let active = self.active();
+        let counts: Vec<usize> = match &self.speed {
+            None => (0..active).map(|number| share(pieces, number, active).len()).collect(),
+            Some(speed) => speed.shares(pieces),
         };
+        let (mut counts, mut end) = (counts.into_iter(), 0);
+        let follow = |place: usize| {
+            let count = if self.idle.contains(&place) { 0 } else { counts.next().unwrap_or(0) };
+            end += count;
+            end - count..end
+        };
+        self.shares = (0..self.workers).map(follow).collect();
         self.brackets = self.leaves.map(|leaves| leaves.brackets(pieces, &self.shares));
         self.rows = rows;
     }
@@ -125,9 +137,13 @@ mod tests {
     use thalweg_core::spec::Layers;
 
     fn split(workers: usize, settings: &[&str]) -> Split {
+        split_beside(workers, &[], settings)
+    }
+
+    fn split_beside(workers: usize, idle: &[usize], settings: &[&str]) -> Split {
         let mut layers = Layers::default();
         settings.iter().for_each(|setting| layers.add_assignment(setting).unwrap());
-        Split::new(&Job::resolve(layers).unwrap().spec, workers)
+        Split::new(&Job::resolve(layers).unwrap().spec, workers, idle)
     }
 
     fn rows(split: &mut Split, rows: usize) -> Vec<usize> {
@@ -144,6 +160,17 @@ mod tests {
         assert_eq!(rows(&mut leaves, 64), [24, 24, 16]);
         assert_eq!(rows(&mut leaves, 5), [2, 2, 1], "a short step");
         assert_eq!(rows(&mut split(12, &["train.reproducible=true"]), 64)[7..], [8, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn the_idle_get_nothing_and_the_others_all() {
+        for settings in [&[][..], &["strategy.split=speed"], &["train.reproducible=true"]] {
+            let mut split = split_beside(4, &[1, 3], settings);
+            for _ in 0..20 {
+                assert_eq!(rows(&mut split, 64), [32, 0, 32, 0], "{settings:?}");
+                split.observe(&[2.0, 0.1, 2.0, 0.1]);
+            }
+        }
     }
 
     #[test]

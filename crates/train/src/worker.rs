@@ -1,6 +1,7 @@
 //! A worker: a rank with rows, a model and an optimizer, and the verbs a strategy's program is written in.
 
 use crate::accumulate::Accumulator;
+use crate::apprenticeship::Apprenticeship;
 use crate::audit::Ledger;
 use crate::buckets::Plan;
 use crate::finite;
@@ -119,14 +120,20 @@ pub struct Worker<'a> {
     pub(crate) ended: Option<Outcome>,
     /// Epochs that are closed: validated, and their rows counted.
     pub(crate) closed: u64,
+    /// The end of the last epoch, if another rank was to tell it and may not have.
+    pub(crate) untold: Option<Event>,
     /// Digest of what is trained.
     pub(crate) model_digest: Vec<u8>,
     /// Whether parameters and position are the job's.
     pub(crate) is_told: bool,
+    /// Those who are taught the job's state while the others train, if any are.
+    pub(crate) apprenticeship: Option<Apprenticeship>,
     /// Whether the next step was begun.
     pub(crate) begun_step: bool,
     /// Whether the group is formed anew before the next step.
     pub(crate) regroups: bool,
+    /// Whether this rank leaves the group then: all others have heard of it.
+    pub(crate) leaves: bool,
     /// Whether this rank has left the job, which goes on.
     pub(crate) has_left: bool,
     /// The step after which the job is done, if somebody asked for an early end.
@@ -157,7 +164,7 @@ impl<'a> Worker<'a> {
         let worker = Worker {
             place: None,
             workers: 0,
-            split: Split::new(job, 0),
+            split: Split::new(job, 0, &[]),
             slots: Slots::one(0),
             pace: None,
             schedule: Schedule::new(job, total_steps(job, &sampler)),
@@ -180,8 +187,11 @@ impl<'a> Worker<'a> {
             data_digest: start.data_digest,
             model_digest: start.model_digest,
             is_told: start.is_told,
+            apprenticeship: None,
+            untold: None,
             begun_step: false,
             regroups: false,
+            leaves: false,
             has_left: false,
             last_step: None,
             slow_steps: 0,
@@ -209,8 +219,8 @@ impl<'a> Worker<'a> {
         let (world, job) = (self.rank.world(), self.job);
         self.place = self.rank.index().checked_sub(job.servers());
         self.workers = world - job.servers().min(world);
-        self.split = Split::new(job, self.workers);
-        self.slots = self.split.slots(self.parts.parameters.len(), rider::len(world));
+        let course = self.apprenticeship.as_ref();
+        self.divide(Split::new(job, self.workers, course.map_or(&[], |course| &course.apprentices)));
         self.pace = Pace::of(job, self.rank.number(), self.workers);
         let writes = self.rank.index() == 0;
         self.scribe = match self.scribe.take() {
@@ -236,6 +246,12 @@ impl<'a> Worker<'a> {
             self.tune()?;
         }
         Ok(())
+    }
+
+    /// From now on rows are divided like this.
+    pub(crate) fn divide(&mut self, split: Split) {
+        self.slots = split.slots(self.parts.parameters.len(), rider::len(self.rank.world()));
+        self.split = split;
     }
 
     /// From now on gradients travel by the plan of the rank in the first place.
@@ -303,6 +319,7 @@ impl<'a> Worker<'a> {
             Some(Mischief::DiskFull) => self.disk_is_full = true,
             _ => {}
         }
+        self.teach(number)?;
         Ok(Some(Step { number, epoch: number / steps, index: number % steps }))
     }
 
@@ -376,6 +393,7 @@ impl<'a> Worker<'a> {
         }
         (self.next, self.begun_step) = (step.number + 1, false);
         self.rank.forget_change();
+        self.untold = None;
         self.rows += rows;
         self.epoch_loss.0 += self.rider.loss;
         self.epoch_loss.1 += rows;
@@ -406,7 +424,13 @@ impl<'a> Worker<'a> {
             self.ended = Some(Outcome::Interrupted);
             self.rank.announce_stop(if stopping.is_empty() { leaving } else { stopping });
         }
-        self.regroups = self.rank.is_elastic() && (*pausing || !leaving.is_empty());
+        let changes = match &self.apprenticeship {
+            None => *pausing || !leaving.is_empty(),
+            // Whoever wants to come waits for those who came before, and so does the last one that could teach them.
+            Some(course) => !leaving.is_empty() && course.survives(leaving),
+        };
+        self.regroups = self.rank.is_elastic() && changes;
+        self.leaves = self.regroups && leaving.contains(&self.rank.index());
         if self.rider.finishing && self.last_step.is_none() {
             self.last_step = Some(self.next.next_multiple_of(self.sampler.steps_per_epoch()));
         }

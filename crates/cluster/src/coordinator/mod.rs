@@ -2,10 +2,11 @@
 //!
 //! It lets ranks in, tells them who the group is, hears their pulses, and when one is lost ends the generation and forms the
 //! next one of those who are left ([`Judgement`] decides, this carries it out). What ends the job ends it for all, with
-//! the same words. If the process that holds the role dies, another rank takes it: the ranks come to it and say where they
-//! stand, so that it needs to know nothing that is lost.
+//! the same words. If the process that holds the role dies or leaves, another rank takes it: the ranks come to it and say
+//! where they stand, so that it needs to know nothing that is lost.
 
 mod door;
+mod handover;
 mod roll;
 
 use crate::beacon::Beacon;
@@ -30,6 +31,10 @@ pub struct Charge {
     pub expected: Vec<usize>,
     /// Those of the last generation whose processes have ended.
     pub lost: Vec<usize>,
+    /// Those of it who left in good order with the coordinator before this one.
+    pub left: Vec<usize>,
+    /// The process that started this one and can give the role to another, if there is one.
+    pub launcher: Option<u32>,
     /// The last generation there was; 0 at the beginning.
     pub after: u32,
     /// Ranks the job began with.
@@ -54,6 +59,8 @@ pub struct Voice {
     pub say: Box<dyn Fn(String) + Send>,
     /// Ranks whose process has ended, as the launcher says.
     pub gone: Receiver<usize>,
+    /// Asks the launcher for another coordinator, now that these have left.
+    pub resign: Box<dyn Fn(Vec<usize>) + Send>,
 }
 
 /// Seconds between two reminders of a rank that prepares; the first comes earlier.
@@ -82,15 +89,15 @@ struct Guest {
 pub fn preside(listener: TcpListener, charge: Charge, voice: Voice) {
     let (sender, receiver) = channel();
     let now = Duration::ZERO;
+    let all = [&charge.expected[..], &charge.left].concat();
+    let (rules, lost) = (charge.rules.clone(), &charge.lost);
+    let mut judgement = Judgement::new(rules, &all, charge.after, lost, charge.world, now);
+    for number in &charge.left {
+        let _ = judgement.membership.leave(*number, false, now);
+    }
     let chair = Chair {
-        judgement: Judgement::new(
-            charge.rules.clone(),
-            &charge.expected,
-            charge.after,
-            &charge.lost,
-            charge.world,
-            now,
-        ),
+        judgement,
+        has_left: false,
         guests: BTreeMap::new(),
         promised: BTreeMap::new(),
         turned_away: BTreeMap::new(),
@@ -113,6 +120,8 @@ struct Chair {
     listener: Option<TcpListener>,
     judgement: Judgement,
     guests: BTreeMap<usize, Guest>,
+    /// Whether the rank that has the role has left the group.
+    has_left: bool,
     /// Numbers of those who prepare to come, and since when.
     promised: BTreeMap<usize, Duration>,
     /// Who came and could not stay, and why.
@@ -148,6 +157,7 @@ impl Chair {
             let tick = Duration::from_millis(if self.judgement.membership.is_working() { 20 } else { 2 });
             match receiver.recv_timeout(tick) {
                 Ok(Heard::Said(serial, number, said)) if self.is_current(serial, number) => {
+                    self.has_left |= number == self.charge.own && said == Control::Leave;
                     let rulings = self.judgement.hear(number, said, self.now());
                     self.carry_out(rulings);
                 }
@@ -232,6 +242,9 @@ impl Chair {
     /// Tells all members who the group is.
     fn form(&mut self, formed: Formed, lost: Vec<Culprit>) {
         self.voice.beacon.request_pause(false);
+        if self.passes_on(&formed) {
+            return self.pass_on(formed);
+        }
         let Formed { generation, members, joined, left, .. } = formed;
         let here = |number: &usize| self.guests.get(number).map(|guest| guest.member.clone());
         let roster = Roster {

@@ -105,6 +105,7 @@ pub fn launch<'a>(
         interrupted: None,
         coordinator: plan.ranks.contains(&0).then_some(0),
         meeting: None,
+        left: BTreeSet::new(),
     };
     let started = plan.ranks.clone().try_for_each(|rank| crew.hire(rank, false));
     let ended = started.and_then(|()| crew.run(&receiver, signals, on_record));
@@ -128,6 +129,8 @@ struct Crew<'a> {
     coordinator: Option<usize>,
     /// Where it listens.
     meeting: Option<String>,
+    /// Ranks that left with a coordinator that gave up its role.
+    left: BTreeSet<usize>,
 }
 
 impl Crew<'_> {
@@ -170,6 +173,7 @@ impl Crew<'_> {
 
     /// Starts a worker.
     fn hire(&mut self, rank: usize, joins: bool) -> Result<()> {
+        self.left.remove(&rank);
         let mut worker = start(self.plan, rank, self.workers.len(), joins, &self.sender)?;
         self.watch.expect(rank, self.start.elapsed(), Phase::Starting);
         self.inquest.name(rank, format!("{} (pid {})", linux::host_name(), worker.child.id()));
@@ -200,6 +204,10 @@ impl Crew<'_> {
             Event::Listening { address } => {
                 self.meeting = Some(address.clone());
                 self.pass_on(&Wish::Coordinator(address.clone()));
+            }
+            Event::Resigned { left } if self.coordinator == Some(index) => {
+                self.left.extend(left);
+                self.convene();
             }
             // Where the others go on, it is the coordinator that weighs what a rank saw.
             Event::Lost { .. } if self.plan.elastic => {}
@@ -299,24 +307,12 @@ impl Crew<'_> {
         Ok(())
     }
 
-    /// The others go on without this worker. If it had the coordinator's role, the first of them that has met the others
-    /// takes it; those who have not, only if nobody has.
+    /// The others go on without this worker.
     fn lose(&mut self, index: usize) -> Result<()> {
         let rank = self.workers[index].rank;
         self.workers[index].lost = true;
         if self.coordinator == Some(index) {
-            let met = |worker: &Worker| worker.last.phase != Phase::Starting;
-            let alive = || self.workers.iter().enumerate().filter(|(_, worker)| worker.is_alive());
-            let next = alive().filter(|(_, worker)| met(worker)).min_by_key(|(_, worker)| worker.rank);
-            let next = next.or_else(|| alive().min_by_key(|(_, worker)| worker.rank)).map(|(index, _)| index);
-            self.coordinator = next;
-            if let Some(next) = next {
-                let living: BTreeSet<usize> = alive().map(|(_, worker)| worker.rank).collect();
-                let dead =
-                    self.workers.iter().map(|worker| worker.rank).filter(|rank| !living.contains(rank));
-                let wish = Wish::Convene(dead.collect());
-                self.workers[next].wish(&wish);
-            }
+            self.convene();
         } else if let Some(coordinator) = self.coordinator {
             self.workers[coordinator].wish(&Wish::Gone(rank));
         }
@@ -324,6 +320,23 @@ impl Crew<'_> {
             self.hire(rank, true)?;
         }
         Ok(())
+    }
+
+    /// The first worker that has met the others takes the coordinator's role; one that has not, only if nobody has.
+    fn convene(&mut self) {
+        let met = |worker: &Worker| worker.last.phase != Phase::Starting;
+        let stays = |worker: &Worker| worker.is_alive() && !self.left.contains(&worker.rank);
+        let here = || self.workers.iter().enumerate().filter(|(_, worker)| stays(worker));
+        let next = here().filter(|(_, worker)| met(worker)).min_by_key(|(_, worker)| worker.rank);
+        let next = next.or_else(|| here().min_by_key(|(_, worker)| worker.rank)).map(|(index, _)| index);
+        self.coordinator = next;
+        if let Some(next) = next {
+            let living: BTreeSet<usize> = here().map(|(_, worker)| worker.rank).collect();
+            let gone = |rank: &usize| !living.contains(rank) && !self.left.contains(rank);
+            let gone = self.workers.iter().map(|worker| worker.rank).filter(gone).collect();
+            let wish = Wish::Convene { gone, left: self.left.iter().copied().collect() };
+            self.workers[next].wish(&wish);
+        }
     }
 
     fn interrupt(&mut self, signal: i32, on_record: &mut dyn FnMut(&Record) -> Result<()>) -> Result<()> {

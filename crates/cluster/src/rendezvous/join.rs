@@ -44,6 +44,7 @@ pub fn join(
         process: std::process::id(),
         data: address,
         identity: thalweg_comm::host::host_identity(),
+        launcher: crate::uplink::launcher(),
     };
     let request = Join {
         member: member.clone(),

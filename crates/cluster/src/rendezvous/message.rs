@@ -24,6 +24,8 @@ pub struct Member {
     pub data: SocketAddr,
     /// The same for ranks that can share memory, if it can.
     pub identity: Option<String>,
+    /// The process that started it and speaks with it, if there is one.
+    pub launcher: Option<u32>,
 }
 
 /// What somebody comes to the coordinator for.
@@ -131,6 +133,8 @@ pub enum Control {
     Roster(Box<Roster>),
     /// From the coordinator: it is over, and why.
     Abort(Box<Error>),
+    /// From the coordinator: another one takes the role, and forms the group.
+    Moved,
 }
 
 /// Sends a message.

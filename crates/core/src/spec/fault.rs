@@ -2,7 +2,7 @@
 
 use super::inject::Faults;
 use super::section::section;
-use super::setting::Auto;
+use super::setting::{Auto, Bytes};
 use std::time::Duration;
 
 section! {
@@ -20,6 +20,8 @@ section! {
         min_workers: usize = 1;
         /// Workers above which nobody may join; auto: no limit.
         max_workers: Auto<usize> = Auto::Auto;
+        /// What a newcomer gets of the job's state before each step while the others train; auto: a quarter of the parameters, at least 1 MiB.
+        join_piece: Auto<Bytes> = Auto::Auto;
         /// Whether the launcher starts another worker in the place of a lost one.
         respawn: bool = false;
         /// Steps between checkpoints; 0: only at the end and when interrupted.

@@ -293,6 +293,9 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
     {
         complain("fault.join_deadline", "must be above 0".into());
     }
+    if spec.fault.join_piece == Auto::Is(setting::Bytes(0)) {
+        complain("fault.join_piece", "must be above 0".into());
+    }
     if spec.fault.min_workers == 0 {
         complain("fault.min_workers", "must be at least 1".into());
     }

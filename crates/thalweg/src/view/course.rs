@@ -1,6 +1,8 @@
 //! Where the job stands, as far as the events have told; the terminal's views say it each in their way.
 
-use super::wording::{count, counted, headline, is_uneven, milliseconds, number, printable, rate, seconds};
+use super::wording::{
+    bytes as size, count, counted, headline, is_uneven, milliseconds, number, printable, rate, seconds,
+};
 use thalweg_cluster::rendezvous::ranks as named;
 use thalweg_core::Culprit;
 use thalweg_core::event::{Event, Level, Metrics, Record};
@@ -72,6 +74,13 @@ impl Course {
             }
             Event::Joined { hosts, .. } => meeting(hosts).into_iter().collect(),
             Event::Regrouped { .. } => regrouped(&record.event),
+            Event::CaughtUp { ranks, step, steps, bytes, .. } => {
+                let (size, steps) = (size(*bytes), counted(*steps, "step"));
+                vec![format!(
+                    "{} took the job's state ({size}) in {steps} and works from step {step} on",
+                    named(ranks)
+                )]
+            }
             Event::Notice { level, message } => vec![notice(record.rank, *level, message)],
             Event::Stopping { ranks, hosts } if !std::mem::replace(&mut self.stopping, true) => {
                 vec![stopping(record.rank, ranks, hosts)]

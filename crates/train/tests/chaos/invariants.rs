@@ -16,6 +16,8 @@ pub struct Figures {
     pub faults: u64,
     pub generations: u64,
     pub redone: u64,
+    /// Newcomers that took the state while the others trained.
+    pub taught: u64,
     /// Whether anybody was left to finish the job.
     pub finished: bool,
     pub loss_difference: f64,
@@ -29,6 +31,7 @@ pub fn check(schedule: &Schedule, run: &Run, expected_loss: f64) -> Result<Figur
         faults: schedule.mishaps.len() as u64,
         generations,
         redone,
+        taught: taught(run),
         finished: !finished.is_empty(),
         ..Figures::default()
     };
@@ -54,7 +57,8 @@ fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a F
     let mut finished = Vec::new();
     for (rank, ended) in run.ended.iter().enumerate() {
         match &ended.result {
-            Ok(end) if left(run).contains(&rank) => {
+            // If nobody was left to finish the job, nobody told who had left before.
+            Ok(end) if left(run).contains(&rank) || run.last("loss").is_none() => {
                 if !schedule.befell(|kind| *kind == What::Leave { rank }) {
                     return Err(format!("rank {rank} left and was not asked to: {end:?}"));
                 }
@@ -82,6 +86,20 @@ fn outcome(outcome: Outcome) -> &'static str {
     }
 }
 
+/// Whether a rank ended because all who had the job's state were lost before it had all of it.
+fn is_orphaned(error: &Error) -> bool {
+    error.message.contains("nobody is left who has the job's state")
+}
+
+/// How many took the state while the others trained.
+fn taught(run: &Run) -> u64 {
+    let taught = run.events().map(|event| match event {
+        Event::CaughtUp { ranks, .. } => ranks.len() as u64,
+        _ => 0,
+    });
+    taught.sum()
+}
+
 /// Who left in good order.
 pub fn left(run: &Run) -> BTreeSet<usize> {
     let left = run.events().filter_map(|event| match event {
@@ -104,6 +122,9 @@ fn check_error(schedule: &Schedule, rank: usize, error: &Error) -> Result<(), St
             schedule.befell(|kind| *kind == What::Kill { rank })
         }
         Kind::RankFailed if words.contains("was given up") => schedule.befell(held_up),
+        Kind::RankFailed if is_orphaned(error) => {
+            schedule.befell(|kind| matches!(kind, What::Join { .. } | What::Kill { .. }))
+        }
         Kind::Rendezvous => rank >= schedule.world && words.contains("cannot join"),
         _ => false,
     };

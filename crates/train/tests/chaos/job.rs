@@ -56,26 +56,29 @@ impl Run {
 }
 
 /// Sums differ by rounding from world to world.
-static ORDINARY: LazyLock<JobSpec> = LazyLock::new(|| job("train.reproducible=false"));
+static ORDINARY: LazyLock<&JobSpec> = LazyLock::new(|| job(&[]));
 /// They do not.
-static REPRODUCIBLE: LazyLock<JobSpec> = LazyLock::new(|| job("train.reproducible=true"));
+static REPRODUCIBLE: LazyLock<&JobSpec> = LazyLock::new(|| job(&["train.reproducible=true"]));
 
-fn job(more: &str) -> JobSpec {
+/// The job with these settings beside its own.
+pub fn job(more: &[&str]) -> &'static JobSpec {
     let mut layers = Layers::default();
     let epochs = format!("train.epochs={EPOCHS}");
-    for setting in [
-        more,
+    let own = [
         "model.layers=['dense 6 tanh', 'dense auto']",
         "train.global_batch=12",
         "train.optimizer={kind='momentum', lr=0.3}",
         "engine.threads=1",
         "engine.workers=4",
         "fault.checkpoint_every=0",
+        // A newcomer takes what there is of state in four steps.
+        "fault.join_piece=96B",
         &epochs,
-    ] {
+    ];
+    for setting in own.iter().chain(more) {
         layers.add_assignment(setting).unwrap();
     }
-    Job::resolve(layers).unwrap().spec
+    Box::leak(Box::new(Job::resolve(layers).unwrap().spec))
 }
 
 /// Points, and on which side of a bent surface they are.
@@ -145,15 +148,16 @@ impl Model for Observed {
 
 /// Trains on that many simulated ranks while this befalls them. `prologue` runs on every rank's thread first.
 pub fn run(seed: u64, world: usize, mishaps: &[Mishap], prologue: impl Fn() + Sync) -> Run {
-    run_job(&ORDINARY, seed, world, mishaps, prologue)
+    run_job(*ORDINARY, seed, world, mishaps, prologue)
 }
 
 /// The same with sums that do not depend on the world.
 pub fn run_reproducible(seed: u64, world: usize, mishaps: &[Mishap]) -> Run {
-    run_job(&REPRODUCIBLE, seed, world, mishaps, || ())
+    run_job(*REPRODUCIBLE, seed, world, mishaps, || ())
 }
 
-fn run_job(
+/// The same with any job.
+pub fn run_job(
     job: &'static JobSpec,
     seed: u64,
     world: usize,

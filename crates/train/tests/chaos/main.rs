@@ -4,6 +4,7 @@
 
 mod invariants;
 mod job;
+mod lessons;
 mod schedule;
 
 use invariants::Figures;
@@ -83,12 +84,13 @@ fn seeds_keep_their_promises() {
     let sum = |what: fn(&Figures) -> u64| good.iter().map(|figures| what(figures)).sum::<u64>();
     let worst = good.iter().map(|figures| figures.loss_difference).fold(0.0, f64::max);
     println!(
-        "{count} seeds in {:.0} s: {} faults, {} generations, {} steps redone, {} jobs finished, {} lost all their \
-         ranks; the final loss is at most {worst:.1e} from {:.4}",
+        "{count} seeds in {:.0} s: {} faults, {} generations, {} steps redone, {} newcomers taught, {} jobs finished, {} lost all \
+         ranks that could; the final loss is at most {worst:.1e} from {:.4}",
         start.elapsed().as_secs_f64(),
         sum(|figures| figures.faults),
         sum(|figures| figures.generations),
         sum(|figures| figures.redone),
+        sum(|figures| figures.taught),
         sum(|figures| u64::from(figures.finished)),
         sum(|figures| u64::from(!figures.finished)),
         calm.loss,

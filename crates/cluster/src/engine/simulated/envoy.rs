@@ -104,6 +104,8 @@ impl Envoy {
 
     /// Goes into that group or, if it does not come about, into the next that does.
     fn enter(&mut self, mut roster: Roster, standing: Standing, doing: &Pulse) -> Result<Generation> {
+        // Of groups that did not come about.
+        let mut untold = Change::default();
         loop {
             let generation = roster.formed.generation;
             self.generation.store(generation, Ordering::Relaxed);
@@ -113,16 +115,20 @@ impl Envoy {
                 self.beacon().testify(&error);
             }
             match self.beacon().ending(generation) {
-                None => return Ok(self.connect(roster)),
+                None => {
+                    let mut connected = self.connect(roster);
+                    connected.change.follow(untold);
+                    return Ok(connected);
+                }
                 Some(error) if error.kind != Kind::Regroup => return Err(error),
                 Some(_) => {}
             }
             self.say(Said::Word(Control::Report(generation, standing, doing.clone())));
-            let mut next = self.await_roster(generation)?;
-            let is_new = |culprit: &Culprit| next.lost.iter().all(|known| known.rank != culprit.rank);
-            let untold: Vec<Culprit> = roster.lost.into_iter().filter(is_new).collect();
-            next.lost.extend(untold);
-            roster = next;
+            let Roster { formed, lost, .. } = roster;
+            let mut passed = Change { lost, joined: formed.joined, left: formed.left, ..Change::default() };
+            passed.follow(untold);
+            untold = passed;
+            roster = self.await_roster(generation)?;
         }
     }
 

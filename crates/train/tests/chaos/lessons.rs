@@ -1,0 +1,98 @@
+//! Newcomers that take the state from the others while these train: whatever the update rule, they end with the same bits.
+
+use crate::invariants;
+use crate::job::{self, Finished, Run};
+use crate::schedule::Schedule;
+use std::time::Duration;
+use thalweg_comm::transport::sim::{Kind, Mishap};
+use thalweg_core::event::Event;
+
+/// A second and a third rank come, one in the middle of an epoch.
+fn joins(span: Duration) -> Vec<Mishap> {
+    [(0.13, 2), (0.37, 3)].map(|(when, rank)| Mishap::at(span.mul_f64(when), Kind::Join { rank })).to_vec()
+}
+
+/// Who was taught, and in how many steps.
+fn taught(run: &Run) -> Vec<(Vec<usize>, u64)> {
+    let taught = run.events().filter_map(|event| match event {
+        Event::CaughtUp { ranks, steps, .. } => Some((ranks.clone(), *steps)),
+        _ => None,
+    });
+    taught.collect()
+}
+
+fn finished(run: &Run) -> Vec<&Finished> {
+    run.ended.iter().map(|ended| ended.result.as_ref().unwrap()).collect()
+}
+
+/// With a job of these settings: all end with the same bits, and with reproducible sums those of a rank alone.
+fn assert_same(settings: &[&str]) {
+    let reproducible = settings.contains(&"train.reproducible=true");
+    // So many steps in an epoch that some are left wherever somebody comes, so small that rounding stays small.
+    let small = ["train.global_batch=3", "train.optimizer={kind='momentum', lr=0.02}"];
+    let job = job::job(&[&small, settings].concat());
+    let calm = job::run_job(job, 5, 2, &[], || ());
+    let mishaps = joins(calm.duration());
+    let run = job::run_job(job, 5, 2, &mishaps, || ());
+    let ranks: Vec<usize> = taught(&run).into_iter().flat_map(|(ranks, _)| ranks).collect();
+    assert_eq!(ranks, [2, 3], "{settings:?}");
+    assert!(taught(&run).iter().all(|(_, steps)| *steps >= 1), "{settings:?}");
+    assert!(finished(&run).windows(2).all(|pair| pair[0] == pair[1]), "{settings:?}");
+    invariants::check(&Schedule { world: 2, mishaps }, &run, calm.last("loss").unwrap()).unwrap();
+    if reproducible {
+        assert_eq!(finished(&run)[0], finished(&calm)[0], "{settings:?}");
+        assert_eq!(finished(&run)[0], finished(&job::run_job(job, 5, 1, &[], || ()))[0], "{settings:?}");
+    }
+}
+
+#[test]
+fn every_rule_is_taught_to_the_last_bit() {
+    for kind in ["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "lars", "lamb"] {
+        let rule = format!("train.optimizer={{kind='{kind}', lr=0.01}}");
+        // In pieces of tensors, and in others, of which some are empty.
+        for piece in ["fault.join_piece=96B", "fault.join_piece=16B"] {
+            assert_same(&["train.reproducible=true", &rule, piece]);
+        }
+    }
+}
+
+#[test]
+fn so_are_corrections_schedules_and_statistics() {
+    let clip = "train.clip={norm=0.05}";
+    let decay = "train.optimizer={kind='adam', lr=0.01, weight_decay=0.01}";
+    assert_same(&["train.reproducible=true", clip]);
+    assert_same(&["train.reproducible=true", clip, decay]);
+    assert_same(&["train.reproducible=true", "train.l2=0.01", "train.l1=0.001", "train.clip={value=0.01}"]);
+    // Normalised by few rows, differences by rounding grow.
+    let layers = "model.layers=['dense 6', 'batchnorm', 'tanh', 'dense auto']";
+    assert_same(&[layers, "train.global_batch=8"]);
+    assert_same(&["strategy.exchange.bucket=tensor"]);
+    assert_same(&["strategy.split=speed"]);
+}
+
+/// A length that penalties are part of cannot be known without all parameters: they pass at the boundary.
+#[test]
+fn penalties_in_a_clipped_norm_are_not_taught_but_told() {
+    let job = job::job(&["train.reproducible=true", "train.clip={norm=0.05}", "train.l2=0.01"]);
+    let alone = job::run_job(job, 5, 1, &[], || ());
+    let run = job::run_job(job, 5, 2, &joins(alone.duration()), || ());
+    assert!(taught(&run).is_empty());
+    assert!(finished(&run).iter().all(|end| *end == finished(&alone)[0]));
+}
+
+/// The only one that has the state is lost before it has passed it on: that is said, and the job is over.
+#[test]
+fn the_loss_of_the_last_teacher_is_named() {
+    let span = job::run(3, 1, &[], || ()).duration();
+    let orphaned = (0..40).find_map(|later| {
+        let join = span.mul_f64(0.3);
+        let kill = join + Duration::from_millis(later);
+        let mishaps = [Mishap::at(join, Kind::Join { rank: 1 }), Mishap::at(kill, Kind::Kill { rank: 0 })];
+        let run = job::run(3, 1, &mishaps, || ());
+        invariants::check(&Schedule { world: 1, mishaps: mishaps.to_vec() }, &run, 0.0).ok()?;
+        run.ended[1].result.clone().err().filter(|error| error.message.starts_with("nobody is left who has"))
+    });
+    let error = orphaned.expect("it is always told before");
+    assert!(error.message.contains("rank 0 vanished"), "{error}");
+    assert!(error.hint.unwrap().contains("thalweg resume"));
+}
