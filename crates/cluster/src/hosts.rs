@@ -64,7 +64,14 @@ mod tests {
 
     fn member(host: &str, identity: Option<&str>) -> Member {
         let data = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-        Member { rank: 0, host: host.into(), process: 1, data, identity: identity.map(String::from) }
+        Member {
+            rank: 0,
+            host: host.into(),
+            process: 1,
+            data,
+            identity: identity.map(String::from),
+            launcher: None,
+        }
     }
 
     #[test]

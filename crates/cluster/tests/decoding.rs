@@ -25,6 +25,7 @@ thread_local! {
 
 // SAFETY: all of it is the system's allocator; what is counted beside it is a number of this thread.
 unsafe impl GlobalAlloc for Counting {
+    // SAFETY: the system's, as above.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.with(|held| {
             held.set(held.get().saturating_add(layout.size()));
@@ -34,6 +35,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
 
+    // SAFETY: the system's, as above.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD.with(|held| held.set(held.get().saturating_sub(layout.size())));
         // SAFETY: as the caller promises.
@@ -76,6 +78,7 @@ fn a_roster(members: usize, host: &str) -> Roster {
         process: 7,
         data: ([127, 0, 0, 1], 4000).into(),
         identity: Some(format!("boot net {host}")),
+        launcher: Some(7),
     };
     Roster {
         generation: 3,
