@@ -69,17 +69,21 @@ impl World {
         if state.is_cut(way.from, way.to) {
             return;
         }
-        // All connections of a rank share what it can take; what a narrow link holds back holds up no other.
-        let received = state.ranks[way.to].receiving.max(start) + transmission;
-        state.ranks[way.to].receiving = received;
+        let received = state.ranks[way.to].receiving + transmission;
         let stream = self.stream(state, way);
         stream.passed = stream.passed.max(start) + self.network.passage(way.from, way.to, bytes.len());
         let delay = self.network.delay(way.from, way.to, stream.count);
-        let arrival = (sent.max(received).max(stream.passed) + delay).max(stream.last_arrival);
+        let arrival = (sent.max(stream.passed) + delay).max(received).max(stream.last_arrival);
+        // All connections of a rank share what it can take; what a link of its own kind holds back holds up no other.
+        let taken = match self.network.links.contains_key(&(way.from, way.to)) {
+            true => (sent + self.network.latency).max(received),
+            false => arrival,
+        };
         stream.count += 1;
         stream.held += if forged { 0 } else { bytes.len() };
         stream.last_arrival = arrival;
         stream.pieces.push_back(Piece { arrival, bytes, forged });
+        state.ranks[way.to].receiving = taken;
         state.ring(way.to, arrival);
     }
 
