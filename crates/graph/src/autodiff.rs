@@ -33,6 +33,11 @@ impl Tape<'_> {
         self.graph.shape(node)
     }
 
+    /// Whether most of a node's numbers are zero, whatever is computed.
+    pub fn is_scattered(&self, node: NodeId) -> bool {
+        matches!(&self.graph.node(node).op, Op::PoolGradient(pool) if pool.is_scattered())
+    }
+
     /// Whether anybody needs the gradient of this node.
     pub fn wants(&self, node: NodeId) -> bool {
         self.wanted[node.0]

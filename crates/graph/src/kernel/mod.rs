@@ -12,6 +12,7 @@ pub mod panel;
 pub mod pool;
 pub mod recurrent;
 pub mod reduce;
+pub mod scattered;
 pub mod short;
 pub mod tiny;
 pub mod unfold;

@@ -7,6 +7,7 @@
 use super::direct::Direct;
 use super::elementwise::Elementwise;
 use super::matrix::{Matrix, MatrixMut, Packed, multiply, multiply_packed};
+use super::scattered::Scattered;
 use super::window::Window;
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
@@ -41,6 +42,8 @@ pub struct ConvolutionWeightGradient {
     pub window: Window,
     /// Into how many groups channels and filters are cut.
     pub groups: usize,
+    /// Whether most of the gradient of the result is zero.
+    pub scattered: bool,
 }
 
 /// The gradient of the images, from the gradient of the result and the weight.
@@ -50,6 +53,8 @@ pub struct ConvolutionInputGradient {
     pub window: Window,
     /// Into how many groups channels and filters are cut.
     pub groups: usize,
+    /// Whether most of the gradient of the result is zero.
+    pub scattered: bool,
     /// Height, width and channels of an image.
     pub image: [usize; 3],
 }
@@ -104,6 +109,11 @@ impl Sizes {
     /// How to do without unfolding, where that is possible.
     fn direct(&self, window: &Window) -> Option<Direct> {
         Direct::new(self.image, window, self.places, self.filters, self.groups)
+    }
+
+    /// How to leave out zeros, where that is possible.
+    fn scattered(&self, window: &Window, is_scattered: bool) -> Option<Scattered> {
+        Scattered::new(self.direct(window)).filter(|_| is_scattered)
     }
 
     fn flops(&self) -> u64 {
@@ -183,15 +193,17 @@ impl Operator for Convolution {
         assert!(self.epilogue.steps.is_empty(), "fusion comes after gradients");
         let Convolution { window, groups, .. } = *self;
         let [images, weight] = [tape.input(node, 0), tape.input(node, 1)];
+        let scattered = tape.is_scattered(delta);
         if tape.wants(weight) {
-            let op = Op::ConvolutionWeightGradient(ConvolutionWeightGradient { window, groups });
+            let op = Op::ConvolutionWeightGradient(ConvolutionWeightGradient { window, groups, scattered });
             let gradient = tape.add(op, &[delta, images]);
             tape.give(weight, gradient);
         }
         if tape.wants(images) {
             let sizes = tape.shape(images).sizes();
             let image = [sizes[0], sizes[1], sizes[2]];
-            let op = Op::ConvolutionInputGradient(ConvolutionInputGradient { window, groups, image });
+            let op =
+                Op::ConvolutionInputGradient(ConvolutionInputGradient { window, groups, scattered, image });
             let gradient = tape.add(op, &[delta, weight]);
             tape.give(images, gradient);
         }
@@ -221,10 +233,12 @@ impl Operator for ConvolutionWeightGradient {
         let (rows, len, inputs, team) = (call.rows, call.output.len(), call.inputs, call.pass.team);
         let work = usize::try_from(sizes.flops() / 16).unwrap_or(usize::MAX);
         let count = shares::count(team, rows, rows.saturating_mul(work));
+        let scattered = sizes.scattered(&self.window, self.scattered);
         let direct = sizes.direct(&self.window).filter(Direct::has_whole_panels);
-        let unfolded = match &direct {
-            Some(direct) => direct.gradient_len(),
-            None => sizes.images_at_once().min(rows) * sizes.lines() * sizes.line,
+        let unfolded = match (&scattered, &direct) {
+            (Some(scattered), _) => scattered.room(),
+            (None, Some(direct)) => direct.gradient_len(),
+            (None, None) => sizes.images_at_once().min(rows) * sizes.lines() * sizes.line,
         };
         // The first share's sum goes straight into the result; the others' are added to it in order.
         let memory = room(&mut call.pass.memory.scratch, (count - 1) * len + count * unfolded);
@@ -235,11 +249,15 @@ impl Operator for ConvolutionWeightGradient {
             std::array::from_fn(|_| Some((sums.next()?, lines.next().unwrap_or_default())));
         team.each(&mut parts[..count], |index, part| {
             let (Some((sum, lines)), own) = (part, shares::bounds(rows, index, count)) else { return };
-            match &direct {
-                Some(direct) if !own.is_empty() => {
-                    let len = sizes.lines() * filters;
-                    let delta = &inputs[0][own.start * len..own.end * len];
-                    let images = &inputs[1][own.start * sizes.image_len()..own.end * sizes.image_len()];
+            let len = sizes.lines() * filters;
+            let delta = &inputs[0][own.start * len..own.end * len];
+            let images = &inputs[1][own.start * sizes.image_len()..own.end * sizes.image_len()];
+            match (&scattered, &direct) {
+                (Some(scattered), _) => {
+                    sum.fill(0.0);
+                    scattered.weight_gradient(sum, delta, images, lines);
+                }
+                (None, Some(direct)) if !own.is_empty() => {
                     direct.weight_gradient(sum, delta, images, lines);
                 }
                 _ => self.add_up(own, &sizes, inputs, sum, lines),
@@ -308,6 +326,12 @@ impl Operator for ConvolutionInputGradient {
         let filters = call.shapes[0].width();
         let sizes = Sizes::known(&self.window, self.groups, &self.image, filters);
         let (lines, own) = (sizes.lines(), filters / sizes.groups);
+        if let Some(scattered) = sizes.scattered(&self.window, self.scattered) {
+            let room = room(&mut call.pass.memory.scratch, scattered.room());
+            call.output.fill(0.0);
+            scattered.input_gradient(call.output, call.inputs[0], call.inputs[1], room);
+            return Ok(());
+        }
         let packed = Packed::len(own, sizes.line);
         let unfolded = sizes.images_at_once() * lines * sizes.line;
         let scratch = room(&mut call.pass.memory.scratch, sizes.groups * packed + unfolded);

@@ -35,18 +35,18 @@ impl Direct {
     }
 
     /// Numbers under one line of the window.
-    fn run(&self) -> usize {
+    pub fn run(&self) -> usize {
         self.window.size[1] * self.image[2]
     }
 
     /// Where the numbers under line `y` of the window at the first place of a row begin.
-    fn begin(&self, image: usize, down: usize, y: usize) -> usize {
+    pub fn begin(&self, image: usize, down: usize, y: usize) -> usize {
         let [height, width, channels] = self.image;
         ((image * height + down * self.window.stride[0] + y) * width) * channels
     }
 
     /// Between the numbers of two places side by side.
-    fn step(&self) -> usize {
+    pub fn step(&self) -> usize {
         self.window.stride[1] * self.image[2]
     }
 

@@ -30,6 +30,7 @@ pub mod pool;
 pub mod product;
 pub mod reshape;
 pub mod rnn;
+mod scattered;
 pub mod softmax;
 pub mod sparse;
 pub mod transpose;

@@ -113,6 +113,12 @@ impl Operator for Pool {
 }
 
 impl PoolGradient {
+    /// Whether three of four numbers or more are zero.
+    pub fn is_scattered(&self) -> bool {
+        let Window { size, stride, .. } = self.window;
+        self.pooling == Pooling::Largest && stride[0] * stride[1] >= 4 && size[0] * size[1] >= 4
+    }
+
     /// Whether every point lies under exactly one place.
     fn is_tiling(&self) -> bool {
         let Window { size, stride, padding, dilation } = self.window;
