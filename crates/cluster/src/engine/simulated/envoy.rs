@@ -168,6 +168,7 @@ impl Envoy {
                 lost,
                 joined: formed.joined,
                 left: formed.left,
+                heard: Vec::new(),
             },
         }
     }
