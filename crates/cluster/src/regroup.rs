@@ -51,6 +51,8 @@ pub struct Change {
     pub joined: Vec<usize>,
     /// Who left in good order.
     pub left: Vec<usize>,
+    /// Whether the launcher that writes the results hears the member, by place; nothing if all are heard.
+    pub heard: Vec<bool>,
 }
 
 impl Change {
@@ -354,6 +356,11 @@ fn end_lost(before: &[usize], roster: &Roster, neighbours: &Neighbours) -> Resul
 
 fn generation(roster: Roster, connected: Connected) -> Generation {
     let Connected { transport, neighbours, carrier } = connected;
+    let leader = roster.members.iter().find(|member| member.rank == roster.leader);
+    let heard = leader.map_or_else(Vec::new, |leader| {
+        let same = |member: &Member| (member.launcher, &member.host) == (leader.launcher, &leader.host);
+        roster.members.iter().map(same).collect()
+    });
     Generation {
         number: roster.generation,
         transport,
@@ -366,6 +373,7 @@ fn generation(roster: Roster, connected: Connected) -> Generation {
             lost: roster.lost,
             joined: roster.joined,
             left: roster.left,
+            heard,
         },
     }
 }

@@ -37,6 +37,12 @@ impl Rank {
         self.is_elastic() && self.parts.beacon.leave_requested()
     }
 
+    /// Whether the job can go on without these places: somebody stays whose results are heard of.
+    pub fn can_spare(&self, leaving: &[usize]) -> bool {
+        let heard = |place: usize| self.parts.change.heard.get(place).copied().unwrap_or(true);
+        (0..self.world()).any(|place| heard(place) && !leaving.contains(&place))
+    }
+
     /// Whether somebody waits to be let in after this step.
     pub fn pause_requested(&self) -> bool {
         self.is_elastic() && self.parts.beacon.pause_requested()

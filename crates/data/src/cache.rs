@@ -16,6 +16,7 @@ pub(crate) enum Cache {
 }
 
 /// A block, for as long as it is looked at.
+#[derive(Clone)]
 pub(crate) enum Held<'a> {
     Kept(&'a Block),
     Shared(Arc<Block>),

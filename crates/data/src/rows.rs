@@ -6,6 +6,7 @@ use crate::format::Source;
 use crate::sampler::WINDOW_BYTES;
 use crate::selection::Selection;
 use std::fmt;
+use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 use thalweg_core::schema::{Encoding, Schema, Shape};
 use thalweg_core::{Batch, Error, Features, Result, Targets};
@@ -163,19 +164,26 @@ impl Rows {
         batch.epoch = epoch;
         batch.width = self.empty.width;
         batch.rows.extend_from_slice(ids);
-        let mut current: Option<(usize, Held<'_>)> = None;
+        // Rows lie anywhere: the next one's memory is on its way while this one is copied.
+        let mut ahead: Option<(usize, Held<'_>, usize)> = None;
         for &id in ids {
             if id >= self.source_len() {
                 return Err(Error::internal(format!("row {id} of a source of {} rows", self.source_len())));
             }
             let blocks = self.selection.blocks();
             let number = blocks.find(id);
-            let block = match current.take() {
-                Some((at, block)) if at == number => block,
+            let block = match &ahead {
+                Some((at, block, _)) if *at == number => block.clone(),
                 _ => self.store.block(number)?,
             };
-            copy_row(&block, (id - blocks.range(number).start) as usize, preparation, batch)?;
-            current = Some((number, block));
+            let row = (id - blocks.range(number).start) as usize;
+            touch(&block, row, batch.width);
+            if let Some((_, block, row)) = ahead.replace((number, block, row)) {
+                copy_row(&block, row, preparation, batch)?;
+            }
+        }
+        if let Some((_, block, row)) = ahead {
+            copy_row(&block, row, preparation, batch)?;
         }
         Ok(())
     }
@@ -184,6 +192,25 @@ impl Rows {
 impl fmt::Debug for Rows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Rows {{ {} of {} }}", self.len(), self.source_len())
+    }
+}
+
+/// Reads a number of each cache line of a row, so that it is there when the row's turn comes.
+fn touch(block: &Block, row: usize, width: usize) {
+    /// Bytes that the processor fetches together.
+    const LINE: usize = 64;
+    match &block.features {
+        BlockFeatures::Pixels(from) => {
+            let row = &from[row * width..(row + 1) * width];
+            black_box(row.iter().step_by(LINE).fold(0, |all, pixel| all ^ pixel));
+        }
+        BlockFeatures::Dense(from) => {
+            let row = &from[row * width..(row + 1) * width];
+            black_box(
+                row.iter().step_by(LINE / size_of::<f32>()).fold(0, |all, value| all ^ value.to_bits()),
+            );
+        }
+        BlockFeatures::Sparse { .. } | BlockFeatures::Text(_) => {}
     }
 }
 

@@ -194,6 +194,21 @@ fn the_coordinator_hands_its_role_on_and_ends() {
     }
 }
 
+/// Those who joined from elsewhere have nobody to tell their results: without the launcher's own workers the job stops.
+#[test]
+fn the_last_worker_of_the_launcher_does_not_leave_the_job_to_strangers() {
+    let site = Site::new();
+    let job = start(&site, 1, &["--set", "engine.pace=10ms"]);
+    let newcomer = site.start(&["join", "run"]);
+    site.await_event("run", "regrouped");
+    site.signal_worker(0, Signal::SIGTERM);
+    let (job, newcomer) = (job.end(PATIENCE), newcomer.end(PATIENCE));
+    assert_eq!((job.code, newcomer.code), (Some(130), Some(130)), "{} {}", job.stderr, newcomer.stderr);
+    assert!(!site.checkpoints("run").is_empty());
+    assert_eq!(site.report("run")["outcome"], "interrupted");
+    site.assert_empty();
+}
+
 /// Two leave at the same boundary, the coordinator among them; one that wants to come meanwhile comes to the next one.
 #[test]
 fn others_leave_and_come_while_the_role_passes_on() {

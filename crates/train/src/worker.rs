@@ -419,7 +419,7 @@ impl<'a> Worker<'a> {
     /// What was wished for along with the step. All ranks have read the same wishes.
     fn heed_wishes(&mut self) {
         let Rider { stopping, leaving, pausing, .. } = &self.rider;
-        let nobody_stays = !leaving.is_empty() && leaving.len() == self.rank.world();
+        let nobody_stays = !leaving.is_empty() && !self.rank.can_spare(leaving);
         if !stopping.is_empty() || nobody_stays {
             self.ended = Some(Outcome::Interrupted);
             self.rank.announce_stop(if stopping.is_empty() { leaving } else { stopping });

@@ -1,6 +1,7 @@
 //! Training on a simulated network under random faults, each run from a seed: nothing is lost, whatever happens.
 //!
-//! `THALWEG_SEEDS=10000` runs that many seeds, `THALWEG_SEED=17` one of them, and shows what befell it.
+//! `THALWEG_SEEDS=10000` runs that many seeds, from `THALWEG_FIRST_SEED` on, `THALWEG_SEED=17` one of them, and shows what
+//! befell it.
 
 mod invariants;
 mod job;
@@ -63,13 +64,14 @@ fn seeds_keep_their_promises() {
         return;
     }
     let (start, count) = (Instant::now(), asked("THALWEG_SEEDS").unwrap_or(SEEDS));
-    let (next, all) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let first = asked("THALWEG_FIRST_SEED").unwrap_or(0);
+    let (next, all) = (AtomicU64::new(first), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= count {
+                    if seed >= first + count {
                         return;
                     }
                     let figures = try_seed(seed, &calm, || ());
@@ -84,7 +86,7 @@ fn seeds_keep_their_promises() {
     let sum = |what: fn(&Figures) -> u64| good.iter().map(|figures| what(figures)).sum::<u64>();
     let worst = good.iter().map(|figures| figures.loss_difference).fold(0.0, f64::max);
     println!(
-        "{count} seeds in {:.0} s: {} faults, {} generations, {} steps redone, {} newcomers taught, {} jobs finished, {} lost all \
+        "{count} seeds from {first} on in {:.0} s: {} faults, {} generations, {} steps redone, {} newcomers taught, {} jobs finished, {} lost all \
          ranks that could; the final loss is at most {worst:.1e} from {:.4}",
         start.elapsed().as_secs_f64(),
         sum(|figures| figures.faults),

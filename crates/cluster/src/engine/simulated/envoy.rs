@@ -169,6 +169,7 @@ impl Envoy {
                 lost,
                 joined: formed.joined,
                 left: formed.left,
+                heard: Vec::new(),
             },
         }
     }
