@@ -228,7 +228,7 @@ macro_rules! transport_conformance {
         mod $name {
             use super::*;
             $crate::transport_conformance!(@any $mesh);
-            $crate::transport_conformance!(@cases $mesh, faults: an_abort_ends_a_transfer an_orderly_leave_is_no_fault);
+            $crate::transport_conformance!(@cases $mesh, faults: an_abort_ends_a_transfer an_orderly_leave_is_no_fault a_death_is_seen_at_a_glance);
         }
     };
     // Where time is virtual, what happens outside of it comes an hour late, or never.
@@ -250,6 +250,7 @@ macro_rules! transport_conformance {
                 other_elements_and_operators
                 other_collectives
                 ragged_gather
+                ragged_all_to_all
                 broadcast_from_every_root
                 barrier_waits_for_all
             );

@@ -7,7 +7,7 @@
 //!
 //! A circle belongs to the generation in which it was formed: a loss ends it as it ends the generation, whoever was lost.
 
-use crate::collectives::Means;
+use crate::collectives::{Means, elements};
 use crate::rank::Rank;
 use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
@@ -230,6 +230,19 @@ impl Within<'_> {
         Ok(all)
     }
 
+    /// [`Rank::all_to_all`] among the members, by their places.
+    pub fn all_to_all<T: Element>(&mut self, name: &str, pieces: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
+        let mut arrived = Vec::new();
+        self.operate(Goal::AllToAll.name(), name, |rank, means, tag, deadline| {
+            let pieces: Vec<&[u8]> = pieces.iter().map(|piece| bytemuck::cast_slice(piece)).collect();
+            let transport = rank.parts.transport.as_mut();
+            let bytes = gather::all_to_all_among(&means.circle, transport, tag, &pieces, deadline)?;
+            arrived = elements(&bytes, means.circle.ranks())?;
+            Ok(())
+        })?;
+        Ok(arrived)
+    }
+
     /// Every member gets the bytes of the one in place `root`; the others' own are ignored.
     pub fn broadcast(&mut self, name: &str, root: usize, mine: Vec<u8>) -> Result<Vec<u8>> {
         let mut theirs = Vec::new();
@@ -269,6 +282,9 @@ mod tests {
             rank.within(circle).collective(Goal::AllGather, "shares", &mut shares, &Sum)?;
             assert!(shares.is_sorted() && shares[0] == first as u32);
             assert_eq!(rank.within(circle).broadcast("word", 1, vec![index as u8])?, [first as u8 + 1]);
+            let pieces = [vec![index as f64], vec![], vec![0.5; index]];
+            let arrived = rank.within(circle).all_to_all("pieces", &pieces)?;
+            assert_eq!(arrived[circle.place()], pieces[circle.place()]);
             rank.within(circle).barrier("the end")?;
         }
         if index % 2 == 0 {

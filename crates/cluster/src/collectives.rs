@@ -3,7 +3,7 @@
 //! Which schedule carries out a collective is read from a fixed table by its size; the job, or a measurement, can name the
 //! algorithm of the all-reduces that matter to it.
 
-use crate::rank::{Parts, Rank, host_numbers};
+use crate::rank::{Parts, Rank};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
@@ -11,7 +11,7 @@ use thalweg_comm::collective::{
     Algorithm, Brackets, Circle, Element, Executor, Goal, Method, Operator, Schedule, Slots, Sum, bracketed,
     chunk_range, gather, native,
 };
-use thalweg_comm::transport::Transport;
+use thalweg_comm::transport::{Cause, Fault, Transport};
 use thalweg_core::Result;
 use thalweg_core::event::Phase;
 
@@ -32,7 +32,7 @@ impl Means {
     /// Those of a rank of this group; all-reduces are carried out as the table says.
     pub(crate) fn of(parts: &Parts) -> Means {
         let everybody = Circle::everybody(parts.transport.rank(), parts.transport.world());
-        Means::among(everybody, host_numbers(parts))
+        Means::among(everybody, parts.hosts.numbers().to_vec())
     }
 
     /// Those among some ranks, who are on these hosts.
@@ -168,6 +168,18 @@ impl Rank {
         Ok(all)
     }
 
+    /// Every rank gives each of them some elements, itself included, and gets what each has for it, by rank.
+    pub fn all_to_all<T: Element>(&mut self, name: &str, pieces: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
+        let mut arrived = Vec::new();
+        self.operate(Goal::AllToAll.name(), name, |rank, tag, deadline| {
+            let pieces: Vec<&[u8]> = pieces.iter().map(|piece| bytemuck::cast_slice(piece)).collect();
+            let bytes = gather::all_to_all(rank.parts.transport.as_mut(), tag, &pieces, deadline)?;
+            arrived = elements(&bytes, rank.means.circle.ranks())?;
+            Ok(())
+        })?;
+        Ok(arrived)
+    }
+
     /// Everybody gets rank 0's bytes; the others' own are ignored.
     pub fn broadcast(&mut self, name: &str, mine: Vec<u8>) -> Result<Vec<u8>> {
         if self.world() == 1 {
@@ -180,6 +192,19 @@ impl Rank {
         })?;
         Ok(theirs)
     }
+}
+
+/// What came from these ranks, as elements.
+pub(crate) fn elements<T: Element>(arrived: &[Vec<u8>], ranks: &[usize]) -> Result<Vec<Vec<T>>, Fault> {
+    let width = size_of::<T>().max(1);
+    let read = |(bytes, rank): (&Vec<u8>, &usize)| match bytes.len() % width {
+        0 => Ok(bytes.chunks_exact(width).map(bytemuck::pod_read_unaligned).collect()),
+        _ => {
+            let what = format!("{} bytes are no whole number of elements of {width}", bytes.len());
+            Err(Fault::of(*rank, Cause::Protocol(what)))
+        }
+    };
+    arrived.iter().zip(ranks).map(read).collect()
 }
 
 #[cfg(test)]
@@ -213,6 +238,9 @@ mod tests {
         let mut letters = vec![index as f32; 3 * world];
         rank.collective(Goal::AllToAll, "letters", &mut letters, &Sum)?;
         assert!(letters.iter().enumerate().all(|(place, from)| place / 3 == *from as usize));
+        let pieces: Vec<Vec<u32>> = (0..world).map(|to| vec![index as u32; to + 2 * index]).collect();
+        let arrived = rank.all_to_all("pieces", &pieces)?;
+        assert!((0..world).all(|from| arrived[from] == vec![from as u32; index + 2 * from]));
         let mut values = vec![index as f32; 3];
         rank.broadcast_into("values", &mut values)?;
         assert_eq!(values, [0.0; 3]);

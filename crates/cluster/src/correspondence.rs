@@ -61,12 +61,17 @@ impl Rank {
         }
     }
 
-    /// The next letter that has arrived, if any.
+    /// The next letter that has arrived, if any. That a rank was lost is seen here, too, though nobody waits for it.
     pub fn next_letter(&mut self) -> Result<Option<Letter>> {
         self.check()?;
         let Some(mut post) = self.post.take() else { return Ok(None) };
-        let moved = post.progress(self.parts.transport.as_mut());
+        let transport = self.parts.transport.as_mut();
+        let moved = post.progress(transport);
         let letter = post.take();
+        let moved = match letter {
+            None => moved.and_then(|_| transport.glance()),
+            Some(_) => moved.map(drop),
+        };
         self.post = Some(post);
         moved.map_err(|fault| self.explain(&fault, "letters", "the others"))?;
         Ok(letter)
@@ -97,6 +102,51 @@ fn places(peers: impl Iterator<Item = usize>) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::threads;
+    use std::time::Instant;
+    use thalweg_comm::transport::sim::{Kind, Mishap, Network};
+    use thalweg_core::Error;
+
+    /// A rank that writes letters and never meets the others; its own end comes after step 20.
+    fn gossip(rank: &mut Rank, dies: bool) -> Result<()> {
+        rank.open_post(100);
+        let (start, world) = (Instant::now(), rank.world());
+        for step in 0.. {
+            rank.begin_step(step);
+            rank.send_letter((rank.index() + 1) % world, 1, vec![7; 100]);
+            while rank.next_letter()?.is_some() {}
+            rank.sleep(Duration::from_millis(1));
+            if dies && step == 20 {
+                return Err(Error::internal("an end"));
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody noticed");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_death_between_meetings_is_seen_at_once() {
+        let network = Network::ordinary(3, 1);
+        let kill = Mishap::at(Duration::from_millis(40), Kind::Kill { rank: 1 });
+        let (ended, _) =
+            threads::simulate(network, &[kill], Duration::from_secs(5), |rank| gossip(rank, false));
+        let named = |result: &Result<()>| {
+            let error = result.as_ref().unwrap_err();
+            let culprit = error.culprit.as_ref().unwrap();
+            assert_eq!(
+                (culprit.rank, culprit.operation.as_deref()),
+                (1, Some("letters of the others")),
+                "{error}"
+            );
+            culprit.step.unwrap()
+        };
+        for rank in [0, 2] {
+            // A step takes a millisecond, so it is the one of its end or the next.
+            assert!((39..=42).contains(&named(&ended[rank].result)), "{:?}", ended[rank].result);
+        }
+        let ended = threads::run(3, 0, |rank| gossip(rank, rank.index() == 1));
+        assert!([0, 2].iter().all(|rank| named(&ended[*rank].result) < 10_000));
+    }
 
     #[test]
     fn pieces_are_counted_by_peer() {

@@ -5,7 +5,7 @@
 //! All of it happens in the rank's own thread and within one step: what a fault leaves behind is forgotten when the next
 //! step begins.
 
-use crate::rank::{Rank, host_numbers};
+use crate::rank::Rank;
 use std::ops::Range;
 use std::time::Duration;
 use thalweg_comm::collective::{Algorithm, Flight, Goal, Guest, Progress, Schedule, Sum};
@@ -68,9 +68,8 @@ impl Departures {
 impl Rank {
     /// Makes ready for exchanges in these buckets. All ranks must name the same.
     pub fn open_departures(&self, buckets: Vec<Bucket>) -> Departures {
-        let hosts = host_numbers(&self.parts);
         let schedules = buckets.into_iter().map(|bucket| {
-            let schedule = bucket.algorithm.all_reduce(self.index(), &hosts);
+            let schedule = bucket.algorithm.all_reduce(self.index(), self.host_numbers());
             (bucket, schedule)
         });
         Departures {

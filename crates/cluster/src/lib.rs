@@ -16,6 +16,7 @@ mod departures;
 pub mod durable;
 pub mod engine;
 pub mod errand;
+pub mod hosts;
 pub mod inquest;
 pub mod judgement;
 pub mod line;

@@ -5,6 +5,7 @@
 
 use crate::beacon::Beacon;
 use crate::collectives::Means;
+use crate::hosts::Hosts;
 use crate::regroup::{Change, Regroup};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub struct Parts {
     /// Where its state can be seen.
     pub beacon: Arc<Beacon>,
     /// Machine of each rank.
-    pub hosts: Vec<String>,
+    pub hosts: Hosts,
     /// The ranks it shares memory with, by rank; empty if it shares none.
     pub neighbours: Neighbours,
     /// What carries its bytes: `shm`, `tcp`, both, `mpi`, or something for ranks that are threads.
@@ -88,7 +89,7 @@ impl Rank {
         parts.beacon.attach(parts.transport.abort_handle(), parts.generation);
         let place = parts.transport.rank();
         let rank = parts.numbers.get(place).copied().unwrap_or(place);
-        let host = parts.hosts.get(place).cloned().unwrap_or_default();
+        let host = parts.hosts.name(place).cloned().unwrap_or_default();
         let means = Means::of(&parts);
         let account = RankReport { rank, host, transport: parts.carrier.into(), ..RankReport::default() };
         let generation = parts.generation;
@@ -137,13 +138,12 @@ impl Rank {
 
     /// Machine of each rank.
     pub fn hosts(&self) -> &[String] {
-        &self.parts.hosts
+        self.parts.hosts.names()
     }
 
     /// How many ranks share this one's machine, itself included.
     pub fn local_world(&self) -> usize {
-        let hosts = &self.parts.hosts;
-        hosts.iter().filter(|host| Some(*host) == hosts.get(self.index())).count().max(1)
+        self.parts.hosts.population(self.index())
     }
 
     /// Time since some fixed moment.
@@ -175,11 +175,10 @@ impl Rank {
     pub fn announce_stop(&self, places: &[usize]) {
         let ranks = places;
         let all = &self.parts.hosts;
-        let mine = all.get(self.index());
-        if all.iter().position(|host| Some(host) == mine) != Some(self.index()) {
+        if !all.is_first(self.index()) {
             return;
         }
-        let mut hosts: Vec<String> = ranks.iter().filter_map(|rank| all.get(*rank).cloned()).collect();
+        let mut hosts: Vec<String> = ranks.iter().filter_map(|rank| all.name(*rank).cloned()).collect();
         hosts.dedup();
         let ranks = ranks.iter().map(|place| self.number_at(*place)).collect();
         self.emit(Event::Stopping { ranks, hosts });
@@ -306,7 +305,7 @@ impl Rank {
         let operation = format!("{kind} of {name}");
         let seen = match fault.peer {
             Some(place) => {
-                let host = self.parts.hosts.get(place).cloned();
+                let host = self.parts.hosts.name(place).cloned();
                 let peer = self.number_at(place);
                 let on = host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
                 let message =
@@ -350,7 +349,7 @@ pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
             clock: Arc::new(SystemClock::default()),
             emit: Arc::new(|_| {}),
             beacon: Beacon::new(),
-            hosts: vec!["memory".into(); world],
+            hosts: Hosts::one("memory", world),
             neighbours: Vec::new(),
             carrier: "mem",
             generation: 1,
@@ -368,27 +367,4 @@ pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
 /// Operations are numbered on from generation to generation, the same on all ranks.
 pub(crate) fn first_operation(generation: u32) -> u64 {
     u64::from(generation.saturating_sub(1)) << 32
-}
-
-/// The hosts of all ranks by number: that of the first rank that is there.
-pub(crate) fn host_numbers(parts: &Parts) -> Vec<usize> {
-    let hosts = &parts.hosts;
-    let first = |host: Option<&String>| hosts.iter().position(|other| Some(other) == host).unwrap_or(0);
-    (0..parts.transport.world()).map(|rank| first(hosts.get(rank))).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_ranks_of_the_same_machine_share_it() {
-        let mut ranks = in_memory(3, Duration::from_secs(1));
-        assert_eq!(ranks[0].local_world(), 3);
-        for rank in &mut ranks {
-            rank.parts.hosts = ["one", "other", "one"].map(String::from).to_vec();
-        }
-        let shared: Vec<usize> = ranks.iter().map(Rank::local_world).collect();
-        assert_eq!(shared, [2, 1, 2]);
-    }
 }

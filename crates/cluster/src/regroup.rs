@@ -5,6 +5,7 @@
 //! ranks in virtual time.
 
 use crate::beacon::Beacon;
+use crate::hosts::Hosts;
 use crate::line::{Line, Listener, Mail};
 use crate::membership::{Position, Standing};
 use crate::rendezvous::mesh::{self, Caller, Group};
@@ -34,7 +35,7 @@ pub struct Generation {
     /// The members' numbers, by place.
     pub numbers: Vec<usize>,
     /// Their machines.
-    pub hosts: Vec<String>,
+    pub hosts: Hosts,
     /// What happened since the last one.
     pub change: Change,
 }
@@ -366,7 +367,7 @@ fn generation(roster: Roster, connected: Connected) -> Generation {
         neighbours,
         carrier,
         numbers: roster.members.iter().map(|member| member.rank).collect(),
-        hosts: roster.members.into_iter().map(|member| member.host).collect(),
+        hosts: Hosts::of(&roster.members),
         change: Change {
             standings: roster.standings,
             lost: roster.lost,

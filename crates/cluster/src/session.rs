@@ -2,6 +2,7 @@
 
 use crate::beacon::Beacon;
 use crate::engine::environment::{Meeting, Place};
+use crate::hosts::Hosts;
 use crate::inquest::sign;
 use crate::line::PULSE;
 use crate::linux;
@@ -244,7 +245,7 @@ impl Session {
                 neighbours,
                 carrier,
                 numbers: vec![place.rank],
-                hosts: vec![linux::host_name()],
+                hosts: Hosts::one(&linux::host_name(), 1),
                 change: Default::default(),
             };
             return Ok(self.rank(terms, alone, emit, None));
@@ -295,7 +296,7 @@ impl Session {
         };
         let first = delegate.first()?;
         if first.numbers.first() == Some(&place.rank) && !place.joins {
-            emit(Event::Joined { hosts: first.hosts.clone(), generation: first.number });
+            emit(Event::Joined { hosts: first.hosts.names().to_vec(), generation: first.number });
         }
         Ok(self.rank(terms, first, emit, terms.elastic.then_some(delegate)))
     }

@@ -4,7 +4,7 @@
 //! hold then is a [`Neighbour`]: a connection over which open files pass, and whose end is the other rank's end.
 
 use crate::linux;
-pub use crate::linux::{Bell, Doorway, Segment, Token, Writers, call, host_identity};
+pub use crate::linux::{Bell, Doorway, Segment, Token, Writers, call, check_room, host_identity};
 use nix::poll::PollFd;
 use std::io;
 use std::net::Shutdown;

@@ -89,6 +89,7 @@ fn the_hash_changes_with_every_key() {
         "engine.network.latency=1ms",
         "engine.network.variation=0.5",
         "engine.network.bandwidth=2GiB",
+        "engine.network.links=[{from=0,to=1,latency='1ms'}]",
         "engine.network.speed=2e10",
     ];
     let mut hashes = HashSet::from([JobSpec::default().hash()]);

@@ -22,8 +22,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Watches from now on.
+    /// Watches from now on. That a file may not grow any more is no signal to die of.
     pub fn watch() -> Result<Signals> {
+        thalweg_cluster::linux::outlive_file_limits();
         let failed = |error: std::io::Error| Error::io("cannot watch for signals", &error);
         let mut incoming = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
         let answer = Arc::new(Mutex::new(Answer::Leave(None)));

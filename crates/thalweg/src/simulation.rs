@@ -8,6 +8,7 @@ use crate::recipe::JobRecipe;
 use crate::results::Results;
 use crate::signals::Signals;
 use crate::trainer::{Finish, Trainer};
+use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +16,10 @@ use thalweg_cluster::Beacon;
 use thalweg_cluster::engine::environment::Place;
 use thalweg_cluster::engine::threads::{self, Watcher};
 use thalweg_cluster::session::unix_time;
-use thalweg_cluster::sim::{Network, Trace};
+use thalweg_cluster::sim::{Link, Network, Trace};
 use thalweg_core::event::{Event, Outcome, Record};
 use thalweg_core::spec::Job;
+use thalweg_core::spec::links::Links;
 use thalweg_core::{Error, JobSpec, Result};
 use thalweg_train::Assignment;
 
@@ -89,10 +91,24 @@ fn network(job: &JobSpec) -> Network {
         latency: job.network.latency,
         jitter: job.network.variation,
         bandwidth: job.network.bandwidth.0 as f64,
+        links: links(&job.network.links),
         speed: job.network.speed,
         buffered: true,
         seed: job.train.seed,
     }
+}
+
+/// The links that are not like the others; what is said last of one counts.
+fn links(listed: &Links) -> BTreeMap<(usize, usize), Link> {
+    let mut links: BTreeMap<(usize, usize), Link> = BTreeMap::new();
+    for entry in &listed.0 {
+        for pair in entry.pairs() {
+            let link = links.entry(pair).or_default();
+            link.latency = entry.latency.or(link.latency);
+            link.bandwidth = entry.bandwidth.map(|bandwidth| bandwidth.0 as f64).or(link.bandwidth);
+        }
+    }
+    links
 }
 
 /// A signal asks all ranks to stop.

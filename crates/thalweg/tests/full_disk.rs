@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{Site, skip};
+use harness::{Process, Site, skip};
 use std::process::Command;
 use thalweg_cluster::tensorfile::TensorFile;
 
@@ -61,4 +61,33 @@ fn a_disk_that_is_full_from_the_start_stops_nothing_half_way() {
     ended.assert_error(1, &["disk/run", "no space left on device"]);
     ended.assert_advice("--out");
     assert!(!site.path("disk/run").exists());
+}
+
+/// `thalweg` where no file may have more than so many KiB.
+fn limited(site: &Site, kib: u32, arguments: &[&str]) -> harness::Ended {
+    let script = format!("ulimit -f {kib}; exec \"$@\"");
+    let words = [&["-c", &script, "bash", env!("CARGO_BIN_EXE_thalweg")], arguments].concat();
+    Process::start(site.program("bash", &words)).end(harness::PATIENCE)
+}
+
+#[test]
+fn where_files_must_be_short_workers_exchange_over_tcp_and_say_so() {
+    let site = Site::new();
+    // A ring takes 260 KiB; a checkpoint of this job less than 200.
+    let ended = limited(&site, 200, &["train", "--out", "run", "--set", "train.epochs=1"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let notice = "that a file may have here (ulimit -f); they exchange over tcp";
+    assert!(ended.stderr.contains(notice), "{}", ended.stderr);
+    let report = site.report("run");
+    assert!(report["ranks"].as_array().unwrap().iter().all(|rank| rank["transport"] == "tcp"), "{report}");
+    site.assert_empty();
+}
+
+#[test]
+fn a_file_that_may_not_grow_is_told_and_kills_nobody() {
+    let site = Site::new();
+    let ended = limited(&site, 16, &["train", "--out", "run", "--set", "train.epochs=1"]);
+    ended.assert_error(1, &["cannot write run/", "ile too large"]);
+    assert!(!ended.stderr.contains("killed"), "{}", ended.stderr);
+    site.assert_empty();
 }

@@ -40,11 +40,32 @@ fn a_slower_network_takes_more_virtual_time_to_the_same_model() {
 }
 
 #[test]
+fn one_slow_link_holds_up_those_who_wait_for_it() {
+    let site = Site::new();
+    let [alike, slow] = ["[]", "[{ from = 0, to = [1, 2], latency = '20ms' }]"].map(|links| {
+        let (setting, run) = (format!("engine.network.links={links}"), if links == "[]" { "a" } else { "b" });
+        let ring = "strategy.exchange.algorithm=ring";
+        let rest =
+            ["--workers", "3", "--set", "train.epochs=1", "--set", &setting, "--set", ring, "--out", run];
+        site.succeed(&[&SIM[..], &rest].concat());
+        let report = site.report(run);
+        (report["final"]["loss"].as_f64().unwrap(), report["samples_per_s"].as_f64().unwrap())
+    });
+    assert_eq!(alike.0, slow.0, "time changes nothing that is learned");
+    // On a ring of three a sum takes four steps one after the other, so it passes that link once at least.
+    assert!(alike.1 > 5.0 * slow.1, "{alike:?} {slow:?}");
+    site.assert_empty();
+}
+
+#[test]
 fn what_cannot_be_simulated_is_refused() {
     let site = Site::new();
     let hosts = ["--nnodes", "2", "--node-rank", "0", "--master", "127.0.0.1"];
     site.run(&[&SIM[..], &hosts].concat()).assert_error(2, &["engine.kind", "hosts"]);
     let ended = site.run(&[&SIM[..], &["--set", "engine.network.bandwidth=0B"]].concat());
     ended.assert_error(2, &["engine.network.bandwidth", "above 0"]);
+    let links = "engine.network.links=[{ from = 0, to = 7, latency = '1ms' }]";
+    let ended = site.run(&[&SIM[..], &["--set", links]].concat());
+    ended.assert_error(2, &["engine.network.links", "there is no rank 7"]);
     site.assert_empty();
 }

@@ -2,12 +2,13 @@
 
 use super::{Mesh, PLENTY, collective, each, tag};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use thalweg_comm::collective::gather::all_to_all_among;
 use thalweg_comm::collective::operation::SEGMENT;
 use thalweg_comm::collective::{
-    Algorithm, Executor, Flight, Goal, Guest, Max, Min, Operator, Sum, all_gather, binomial, broadcast,
-    direct, doubling, pairwise, ring,
+    Algorithm, Circle, Executor, Flight, Goal, Guest, Max, Min, Operator, Sum, all_gather, binomial,
+    broadcast, direct, doubling, pairwise, ring,
 };
-use thalweg_comm::transport::{Incoming, Outgoing, Transport};
+use thalweg_comm::transport::{Incoming, Outgoing, Tag, Transport};
 use thalweg_comm::wire::HEADER;
 
 /// Several chunks between the same two ranks, of all sizes, empty ones included, arrive in the order of the list.
@@ -280,6 +281,30 @@ pub fn ragged_gather<M: Mesh>() {
             let mine = text(transport.rank());
             let all = all_gather(&mut transport, tag(1), &mine, PLENTY).expect("a gather");
             assert_eq!(all, (0..world).map(text).collect::<Vec<_>>());
+            transport.close();
+        });
+    }
+}
+
+/// Pieces of every length, empty ones included, reach the rank they are for; among all and in a circle.
+pub fn ragged_all_to_all<M: Mesh>() {
+    let piece = |from: usize, to: usize| vec![(10 * from + to) as u8; (from * 7 + to * 300) % 1000 * to];
+    for world in 1..=6 {
+        each(M::connect(world), |mut transport| {
+            let rank = transport.rank();
+            let exchange = |transport: &mut M::Transport, circle: &Circle, operation| {
+                let mine: Vec<Vec<u8>> = circle.ranks().iter().map(|to| piece(rank, *to)).collect();
+                let mine: Vec<&[u8]> = mine.iter().map(|piece| &piece[..]).collect();
+                let tag = Tag { group: circle.number(), ..tag(operation) };
+                let all = all_to_all_among(circle, transport, tag, &mine, PLENTY).expect("an exchange");
+                let expected = circle.ranks().iter().map(|from| piece(*from, rank));
+                assert_eq!(all, expected.collect::<Vec<_>>());
+            };
+            exchange(&mut transport, &Circle::everybody(rank, world), 1);
+            let odd: Vec<usize> = (0..world).filter(|other| other % 2 == 1).collect();
+            if let Some(circle) = Circle::new("odd", &odd, rank) {
+                exchange(&mut transport, &circle, 2);
+            }
             transport.close();
         });
     }

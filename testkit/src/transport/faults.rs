@@ -290,3 +290,35 @@ pub fn impossible_partners_are_refused<M: Mesh>() {
         );
     }
 }
+
+/// A rank with work of its own, who waits for nobody, sees at a glance that another has died; one that left is no fault.
+pub fn a_death_is_seen_at_a_glance<M: Mesh>() {
+    let mut ranks = M::connect(4);
+    let mut leaver = ranks.remove(1);
+    each(ranks, |mut transport| {
+        assert_eq!(transport.glance(), Ok(()));
+        if transport.rank() == 2 {
+            return;
+        }
+        let start = Instant::now();
+        let fault = loop {
+            match transport.glance() {
+                Err(fault) => break fault,
+                Ok(()) => std::thread::yield_now(),
+            }
+            assert!(start.elapsed() < HANGS, "nobody noticed");
+        };
+        assert_eq!(fault.peer, Some(2), "{fault}");
+        assert_eq!(transport.glance(), Err(fault), "and it stays so");
+    });
+    leaver.close();
+    let mut ranks = M::connect(3);
+    let mut busy = ranks.pop().expect("three");
+    let mut leaver = ranks.pop().expect("two");
+    leaver.close();
+    drop(leaver);
+    let start = Instant::now();
+    while start.elapsed() < SHORT {
+        assert_eq!(busy.glance(), Ok(()));
+    }
+}

@@ -36,6 +36,7 @@ enum Order {
     },
     AddUp(u32, u64, Option<Vec<f32>>),
     AdmitGroups,
+    Glance,
     Forge(usize, Vec<u8>),
     Traffic,
     Close,
@@ -255,6 +256,10 @@ impl Transport for Remote {
 
     fn nudge(&mut self, _peer: usize) {}
 
+    fn glance(&mut self) -> Result<(), Fault> {
+        self.ask(&Order::Glance).map(drop)
+    }
+
     fn admit_groups(&mut self) {
         drop(self.ask(&Order::AdmitGroups));
     }
@@ -409,6 +414,7 @@ impl<T: Transport> Member<T> {
                 self.transport.admit_groups();
                 Ok(())
             }
+            Order::Glance => self.transport.glance(),
             Order::Traffic => {
                 let Traffic { payload_sent, payload_received, total_sent, total_received } =
                     self.transport.traffic();

@@ -3,6 +3,7 @@
 //! Programs cannot tell: they see the same [`Rank`]. Tests run strategies on it, and simulations any number of ranks.
 
 use crate::beacon::Beacon;
+use crate::hosts::Hosts;
 use crate::rank::{Emit, PREPARATION, Parts, Rank};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -143,7 +144,7 @@ fn each<T: Send>(
             clock,
             emit,
             beacon,
-            hosts: vec!["memory".into(); world],
+            hosts: Hosts::one("memory", world),
             neighbours,
             carrier: name,
             generation: 1,

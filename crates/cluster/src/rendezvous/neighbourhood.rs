@@ -9,6 +9,7 @@ use super::mesh::Group;
 use super::message::{receive, send};
 use super::timed::Timed;
 use super::{mpi, ranks};
+use crate::hosts::Hosts;
 use std::io;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -104,13 +105,9 @@ pub fn settle(
 
 /// The other ranks of this host.
 fn near(group: &Group<'_>) -> Vec<usize> {
-    let members = &group.roster.members;
-    let identity = members.get(group.place).and_then(|me| me.identity.as_ref());
-    if identity.is_none() {
-        return Vec::new();
-    }
-    let same = |place: &usize| members[*place].identity.as_ref() == identity;
-    (0..members.len()).filter(|place| *place != group.place).filter(same).collect()
+    let hosts = Hosts::of(&group.roster.members);
+    let here = |place: &usize| hosts.numbers()[*place] == hosts.numbers()[group.place];
+    (0..hosts.numbers().len()).filter(|place| *place != group.place).filter(here).collect()
 }
 
 type Met = (usize, io::Result<(Neighbour, Ring)>);
@@ -121,7 +118,10 @@ fn meet_all(group: &Group<'_>, near: &[usize], peers: &[Option<TcpStream>], bell
     // A rank may still be busy with its other connections.
     let patience = group.invitation.deadline.max(Duration::from_secs(10));
     let (place, group) = (group.place, near.len() + 1);
-    let mut door = Doorway::open();
+    // Without room for all of them nobody is let in, and nobody is called on.
+    let room = ring::check_room(group).map_err(|error| (error.kind(), error.to_string()));
+    let refusal = || room.clone().map_err(|(kind, words)| io::Error::new(kind, words));
+    let mut door = refusal().and_then(|()| Doorway::open());
     let (below, above): (Vec<usize>, Vec<usize>) = near.iter().partition(|&&peer| peer < place);
     let timed =
         |peer: usize| peers[peer].as_ref().map(|stream| Timed::new(stream, patience)).ok_or_else(gone);
@@ -137,8 +137,8 @@ fn meet_all(group: &Group<'_>, near: &[usize], peers: &[Option<TcpStream>], bell
     for peer in below {
         let meet = |mut stream: Timed<'_>| {
             let offer: Option<(String, Token)> = receive(&mut stream)?;
-            let socket = offer.map(|(name, token)| call(&name, &token)).ok_or_else(no_door);
-            let socket = socket.and_then(|socket| socket);
+            let offer = refusal().and_then(|()| offer.ok_or_else(no_door));
+            let socket = offer.and_then(|(name, token)| call(&name, &token));
             send(&mut stream, &socket.is_ok())?;
             agree(&mut stream, socket.and_then(|socket| share(Neighbour::new(socket), group, bell)))
         };

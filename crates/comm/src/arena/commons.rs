@@ -76,6 +76,12 @@ impl Commons {
         let Terms { transport, tag, deadline } = terms;
         let (rank, world) = (transport.rank(), transport.world());
         let sizes = Sizes { arena: slots.elements(), shared: slots.length * columns };
+        // Nobody makes any before all have looked: what one has made is no room for the others any more.
+        let words = sizes.check_room(world).err().map(|error| error.to_string());
+        let looked = all_gather(transport, tag, words.unwrap_or_default().as_bytes(), deadline)?;
+        if let Some(words) = first_reason(looked.iter(), world) {
+            return Ok(Err(words));
+        }
         let offered = offer(neighbours, rank, world, sizes);
         let words = offered.as_ref().err().map(io::Error::to_string);
         let made = all_gather(transport, tag, words.unwrap_or_default().as_bytes(), deadline)?;
@@ -83,10 +89,8 @@ impl Commons {
         let words = attached.as_ref().err().map(io::Error::to_string);
         let all = all_gather(transport, tag, words.unwrap_or_default().as_bytes(), deadline)?;
         // The first reason is the original one: others only miss what it did not give.
-        if let Some((culprit, words)) =
-            made.iter().chain(&all).enumerate().find(|(_, words)| !words.is_empty())
-        {
-            return Ok(Err(format!("rank {}: {}", culprit % world, String::from_utf8_lossy(words))));
+        if let Some(words) = first_reason(made.iter().chain(&all), world) {
+            return Ok(Err(words));
         }
         let Ok((arenas, shared)) = attached else {
             return Ok(Err("shared memory was lost".into()));
@@ -370,6 +374,12 @@ impl Commons {
         }
         Ok(())
     }
+}
+
+/// Who first said why not, in rounds of so many ranks.
+fn first_reason<'a>(said: impl Iterator<Item = &'a Vec<u8>>, world: usize) -> Option<String> {
+    let (culprit, words) = said.enumerate().find(|(_, words)| !words.is_empty())?;
+    Some(format!("rank {}: {}", culprit % world, String::from_utf8_lossy(words)))
 }
 
 /// Elements of a segment.

@@ -1,6 +1,6 @@
 //! How the memory of the commons is made, handed round and taken.
 
-use crate::host::{Neighbours, Segment, Writers};
+use crate::host::{Neighbours, Segment, Writers, check_room};
 use crate::linux::WORDS;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,6 +23,13 @@ impl Sizes {
     /// Bytes of a segment with so many elements: also where the element of that number begins.
     pub(super) fn bytes(elements: usize) -> usize {
         ELEMENTS + 4 * elements
+    }
+
+    /// Whether so many ranks can have their arenas, and the columns, on this machine. To be asked before any of them
+    /// makes one.
+    pub(super) fn check_room(self, world: usize) -> io::Result<()> {
+        let (arena, shared) = (Sizes::bytes(self.arena), Sizes::bytes(self.shared));
+        check_room(arena.max(shared), arena.saturating_mul(world).saturating_add(shared))
     }
 }
 

@@ -35,17 +35,17 @@ impl Executor {
         self.finish(transport, buffer, operator, deadline)
     }
 
-    /// The same for chunks that end where the list says; all ranks must divide alike.
+    /// The same for chunks of any lengths.
     pub fn run_ragged<T: Element>(
         &mut self,
         schedule: &Schedule,
         transport: &mut dyn Transport,
         tag: Tag,
-        (buffer, ends): (&mut [T], &[usize]),
+        (buffer, partition): (&mut [T], Partition<'_>),
         operator: &dyn Operator<T>,
         deadline: Duration,
     ) -> Result<(), Fault> {
-        self.operation.start_ragged::<T>(schedule, transport, tag, Partition::Ends(ends))?;
+        self.operation.start_ragged::<T>(schedule, transport, tag, partition)?;
         self.finish(transport, buffer, operator, deadline)
     }
 

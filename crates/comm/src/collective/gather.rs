@@ -6,7 +6,8 @@
 
 use super::executor::Executor;
 use super::operator::Sum;
-use super::{Circle, binomial, direct};
+use super::schedule::{Counts, Partition};
+use super::{Circle, binomial, direct, pairwise};
 use crate::transport::{Cause, Fault, Tag, Transport};
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ pub fn all_gather_among(
     let mut all = vec![0u8; ends.last().copied().unwrap_or(0)];
     all[ends[rank] - mine.len()..ends[rank]].copy_from_slice(mine);
     let left = left(transport, start, deadline);
-    executor.run_ragged(&schedule, transport, tag, (&mut all, &ends), &Sum, left)?;
+    executor.run_ragged(&schedule, transport, tag, (&mut all, Partition::Ends(&ends)), &Sum, left)?;
     let starts = std::iter::once(0).chain(ends.iter().copied());
     Ok(starts.zip(&ends).map(|(start, end)| all[start..*end].to_vec()).collect())
 }
@@ -84,6 +85,59 @@ pub fn broadcast_among(
     let left = left(transport, start, deadline);
     executor.run(&schedule, transport, tag, &mut bytes, &Sum, left)?;
     Ok(bytes)
+}
+
+/// Every rank gives a byte string to each, itself included, and gets what each has for it, by rank.
+pub fn all_to_all(
+    transport: &mut dyn Transport,
+    tag: Tag,
+    pieces: &[&[u8]],
+    deadline: Duration,
+) -> Result<Vec<Vec<u8>>, Fault> {
+    let everybody = Circle::everybody(transport.rank(), transport.world());
+    all_to_all_among(&everybody, transport, tag, pieces, deadline)
+}
+
+/// The same among the members of a circle, by their places in it.
+pub fn all_to_all_among(
+    circle: &Circle,
+    transport: &mut dyn Transport,
+    tag: Tag,
+    pieces: &[&[u8]],
+    deadline: Duration,
+) -> Result<Vec<Vec<u8>>, Fault> {
+    let (place, world, start) = (circle.place(), circle.size(), transport.now());
+    if pieces.len() != world {
+        let what = format!("{} pieces for {world} ranks", pieces.len());
+        return Err(Fault::of(transport.rank(), Cause::Protocol(what)));
+    }
+    check_length(transport.rank(), pieces.iter().map(|piece| piece.len() as u64).sum())?;
+    let mut executor = Executor::new();
+    let mut counts = vec![0u64; world * world];
+    for (count, piece) in counts[place * world..].iter_mut().zip(pieces) {
+        *count = piece.len() as u64;
+    }
+    let schedule = circle.carry(direct::all_gather(place, world));
+    executor.run(&schedule, transport, tag, &mut counts, &Sum, deadline)?;
+    for (peer, row) in circle.ranks().iter().zip(counts.chunks(world)) {
+        check_length(*peer, row.iter().fold(0, |sum, count| sum.saturating_add(*count)))?;
+    }
+    let counts: Vec<usize> = counts.into_iter().map(|count| count as usize).collect();
+    let arriving = (0..world).map(|from| counts[from * world + place]);
+    let mut buffer = pieces.concat();
+    let mut end = buffer.len();
+    buffer.resize(end + arriving.clone().sum::<usize>(), 0);
+    let partition = Partition::Pairs(Counts { counts: &counts, world }, place);
+    let schedule = circle.carry(pairwise::all_to_all_apart(place, world));
+    let left = left(transport, start, deadline);
+    executor.run_ragged(&schedule, transport, tag, (&mut buffer, partition), &Sum, left)?;
+    let mut take = |length: usize| {
+        end += length;
+        buffer[end - length..end].to_vec()
+    };
+    let mut arrived: Vec<Vec<u8>> = arriving.map(&mut take).collect();
+    arrived[place] = pieces[place].to_vec();
+    Ok(arrived)
 }
 
 /// What is left of a deadline that began at `start`.

@@ -53,7 +53,7 @@ pub use brackets::{Brackets, Slots, Term};
 pub use circle::Circle;
 pub use executor::Executor;
 pub use flight::{Flight, Guest};
-pub use gather::{all_gather, broadcast};
+pub use gather::{all_gather, all_to_all, broadcast};
 pub use goal::Goal;
 pub use method::Method;
 pub use operation::{Operation, Progress};

@@ -147,9 +147,11 @@ impl Operation {
             }
             for ReceiveChunks { from, sent, chunks, action } in &step.receives {
                 let range = partition.elements(*chunks, schedule.chunks);
-                let theirs = partition.elements(super::Chunks { first: *sent, ..*chunks }, schedule.chunks);
+                let theirs = partition.elements_sent(*sent, *chunks, schedule.chunks);
                 if theirs.len() != range.len() {
-                    return Err(misuse(rank, "chunks that change places must have the same length"));
+                    let what =
+                        "chunks that change places must have the same length: use all_to_all for others";
+                    return Err(misuse(rank, what));
                 }
                 let ahead = theirs.start.wrapping_sub(range.start);
                 self.transfers.push(Transfer::new::<T>(*from, Kind::Receive(*action), range, ahead));

@@ -234,6 +234,34 @@ pub enum Partition<'a> {
     Even(usize),
     /// Each chunk ends where the list says, and begins where the one before it ends.
     Ends(&'a [usize]),
+    /// Pieces for every rank, then pieces of every rank, as rank `rank` has them.
+    Pairs(Counts<'a>, usize),
+}
+
+/// How many elements every rank has for every other.
+#[derive(Clone, Copy, Debug)]
+pub struct Counts<'a> {
+    /// Those of rank r for rank s are at `r * world + s`.
+    pub counts: &'a [usize],
+    /// So many ranks.
+    pub world: usize,
+}
+
+impl Counts<'_> {
+    fn row(self, from: usize) -> impl Iterator<Item = usize> {
+        (0..self.world).map(move |to| self.counts[from * self.world + to])
+    }
+
+    /// The lengths of all chunks of a rank.
+    fn lengths(self, rank: usize) -> impl Iterator<Item = usize> {
+        self.row(rank).chain((0..self.world).map(move |from| self.counts[from * self.world + rank]))
+    }
+
+    /// The elements of some chunks of a rank.
+    fn elements(self, rank: usize, of: Chunks) -> Range<usize> {
+        let start = self.lengths(rank).take(of.first).sum();
+        start..start + self.lengths(rank).skip(of.first).take(of.count).sum::<usize>()
+    }
 }
 
 impl Partition<'_> {
@@ -242,6 +270,7 @@ impl Partition<'_> {
         match self {
             Partition::Even(length) => length,
             Partition::Ends(ends) => ends.last().copied().unwrap_or(0),
+            Partition::Pairs(counts, rank) => counts.lengths(rank).sum(),
         }
     }
 
@@ -250,6 +279,9 @@ impl Partition<'_> {
         match self {
             Partition::Even(_) => true,
             Partition::Ends(ends) => ends.len() == chunks && ends.is_sorted(),
+            Partition::Pairs(Counts { counts, world }, rank) => {
+                rank < world && counts.len() == world * world && chunks == 2 * world
+            }
         }
     }
 
@@ -261,6 +293,17 @@ impl Partition<'_> {
                 let start = |chunk: usize| chunk.checked_sub(1).map_or(0, |before| ends[before]);
                 start(of.first)..start(of.first + of.count)
             }
+            Partition::Pairs(counts, rank) => counts.elements(rank, of),
+        }
+    }
+
+    /// The elements of what arrives in `of`, as they lie at its sender, who sent it as chunks from `sent` on.
+    pub fn elements_sent(self, sent: usize, of: Chunks, chunks: usize) -> Range<usize> {
+        let theirs = Chunks { first: sent, ..of };
+        match self {
+            // What comes from a rank goes to that rank's place behind the pieces for all.
+            Partition::Pairs(counts, _) => counts.elements(of.first.saturating_sub(counts.world), theirs),
+            _ => self.elements(theirs, chunks),
         }
     }
 }
@@ -304,6 +347,16 @@ mod tests {
         assert_eq!([0, 1, 2].map(|chunk| partition.elements(Chunks::one(chunk), 3)), [0..3, 3..3, 3..10]);
         assert_eq!((partition.elements(Chunks::all(3), 3), partition.length()), (0..10, 10));
         assert!(partition.fits(3) && !partition.fits(2) && !Partition::Ends(&[2, 1]).fits(2));
+    }
+
+    #[test]
+    fn pieces_for_all_stand_before_pieces_of_all() {
+        // Rank 0 has 1 and 2 elements for ranks 0 and 1, rank 1 has 3 and 4.
+        let partition = Partition::Pairs(Counts { counts: &[1, 2, 3, 4], world: 2 }, 0);
+        assert!(partition.fits(4) && !partition.fits(2));
+        let elements = [0, 1, 2, 3].map(|chunk| partition.elements(Chunks::one(chunk), 4));
+        assert_eq!((elements, partition.length()), ([0..1, 1..3, 3..4, 4..7], 7));
+        assert_eq!(partition.elements_sent(0, Chunks::one(3), 4), 0..3, "the first that rank 1 has");
     }
 
     #[test]

@@ -190,6 +190,11 @@ impl Transport for Underway {
         self.watch(vigil, wanted, moved)
     }
 
+    fn glance(&mut self) -> Result<(), Fault> {
+        self.advance()?;
+        self.transport.glance()
+    }
+
     fn nudge(&mut self, peer: usize) {
         self.transport.nudge(peer);
     }

@@ -3,7 +3,7 @@
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{SigHandler, Signal, killpg, signal};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Pid;
 use std::io;
@@ -57,6 +57,13 @@ pub fn kill_self() {
 /// Stops this very process until somebody lets it go on.
 pub fn stop_self() {
     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+}
+
+/// From now on a file of this process, or of those it starts, that would grow past its limit (`ulimit -f`) is an error
+/// where it is written, and not the end of the process.
+pub fn outlive_file_limits() {
+    // SAFETY: to ignore a signal runs no code of ours. It fails only for signals that do not exist.
+    let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
 }
 
 /// The most memory that any process held which this one started and saw the end of, in bytes.

@@ -57,7 +57,7 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// New memory, all zero, really there and sealed; the descriptor is for handing it on.
     pub fn create(length: usize, writers: Writers) -> io::Result<(Segment, OwnedFd)> {
-        check_room(length, &Machine::read())?;
+        check_room(length, length)?;
         let descriptor = memfd_create("thalweg", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         ftruncate(&descriptor, i64::try_from(length).map_err(io::Error::other)?)?;
         let segment = Segment::map(&descriptor, length, true)?;
@@ -144,24 +144,29 @@ impl Drop for Segment {
     }
 }
 
-/// Refuses what this machine has no room for, before the kernel has to kill somebody over it.
-fn check_room(length: usize, machine: &Machine) -> io::Result<()> {
-    // Past this limit the kernel ends the process instead of refusing.
+/// Refuses segments of which this machine has no room for the longest, or for all of its ranks together, before the kernel
+/// has to kill somebody over it.
+pub fn check_room(longest: usize, together: usize) -> io::Result<()> {
+    // Past this limit the kernel refuses, or ends a process that does not ignore its signal.
     let (files, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
-    if length as u64 > files {
+    if longest as u64 > files {
         let what = format!(
             "{} KiB of shared memory are more than the {} KiB that a file may have here (ulimit -f)",
-            length >> 10,
+            longest >> 10,
             files >> 10
         );
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
     }
+    fit(together, &Machine::read())
+}
+
+fn fit(together: usize, machine: &Machine) -> io::Result<()> {
     let limits = [machine.memory_available, machine.memory_limit];
     match limits.into_iter().flatten().min() {
-        Some(room) if length as u64 > room => {
+        Some(room) if together as u64 > room => {
             let what = format!(
                 "{} MiB of shared memory are more than the {} MiB this machine can give",
-                length >> 20,
+                together >> 20,
                 room >> 20
             );
             Err(io::Error::new(io::ErrorKind::OutOfMemory, what))
@@ -210,8 +215,11 @@ mod tests {
         let error = Segment::create(1 << 60, Writers::All).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
         let limited = Machine { memory_limit: Some(10 << 20), ..Machine::default() };
-        assert!(check_room(10 << 20, &limited).is_ok());
-        let words = check_room(20 << 20, &limited).unwrap_err().to_string();
+        assert!(fit(10 << 20, &limited).is_ok());
+        let words = fit(20 << 20, &limited).unwrap_err().to_string();
         assert_eq!(words, "20 MiB of shared memory are more than the 10 MiB this machine can give");
+        assert!(check_room(4096, 4096).is_ok());
+        let error = check_room(4096, 1 << 60).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "each fits, all together do not");
     }
 }

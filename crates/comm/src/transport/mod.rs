@@ -96,6 +96,9 @@ pub trait Transport: Send {
     /// [`Transport::close`] is a fault only for those who still want something from it.
     fn attend(&mut self, vigil: &mut Vigil, wanted: &[Interest], moved: bool) -> Result<(), Fault>;
 
+    /// Looks, without waiting, whether a rank of the group is lost, for one that has work of its own and waits for nobody.
+    fn glance(&mut self) -> Result<(), Fault>;
+
     /// Lets a peer that waits in [`Transport::attend`] look again: what it waits for, in memory that both share, may
     /// have changed. It does not touch one that is awake, and nothing where no memory is shared.
     fn nudge(&mut self, peer: usize);

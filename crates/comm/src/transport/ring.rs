@@ -5,7 +5,7 @@
 //! checked before it is used. That the other is gone is seen by its connection.
 
 use super::stream::Link;
-use crate::host::{Bell, Neighbour, Segment, Writers};
+use crate::host::{self, Bell, Neighbour, Segment, Writers};
 use crate::linux::WORDS;
 use crate::protocol::{self, Gauge, Impossible};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
@@ -32,6 +32,12 @@ fn capacity(group: usize) -> usize {
 pub struct Offer {
     neighbour: Neighbour,
     mine: Segment,
+}
+
+/// Whether a group of so many ranks of one host, each with a ring to every other, has room here.
+pub fn check_room(group: usize) -> io::Result<()> {
+    let one = BYTES + capacity(group);
+    host::check_room(one, one * group * group.saturating_sub(1))
 }
 
 impl Offer {

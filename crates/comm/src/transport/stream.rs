@@ -378,6 +378,27 @@ impl<W: Wires> Transport for Streamed<W> {
         outcome.map_err(|fault| self.fail(fault))
     }
 
+    fn glance(&mut self) -> Result<(), Fault> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        if self.abort.is_aborted() {
+            return Err(self.fail(Fault::aborted()));
+        }
+        self.look(&vec![Interest::default(); self.standing.len()], Duration::ZERO);
+        if std::mem::take(&mut self.news) || !self.is_anyone_gone() {
+            // What came before its end is read first.
+            return Ok(());
+        }
+        let unread = |peer: usize| self.inboxes[peer].holds_a_frame();
+        let verdict = verdict(&self.standing, &[], unread, Duration::ZERO);
+        // That another has waited in vain says nothing about those this rank has to do with.
+        match verdict.filter(|fault| !matches!(fault.cause, Cause::Silent { .. })) {
+            Some(fault) => Err(self.fail(fault)),
+            None => Ok(()),
+        }
+    }
+
     fn nudge(&mut self, peer: usize) {
         self.wires.nudge(peer);
     }

@@ -3,6 +3,7 @@
 use super::JobSpec;
 use super::factors::Factors;
 use super::inject::Faults;
+use super::links::Links;
 use super::section::section;
 use super::setting::{Bytes, choice};
 use std::time::Duration;
@@ -76,6 +77,8 @@ section! {
         variation: f64 = 0.2;
         /// Bytes per second that a rank can send, and that it can receive.
         bandwidth: Bytes = Bytes(1 << 30);
+        /// Links that are not like the others. Each entry is one direction, from one rank or several to one or several; it gives a latency, a bandwidth or both. What is said last of a link counts; no link passes more than its ranks' bandwidth.
+        links: Links = Links::default();
         /// Floating-point operations per second of a rank.
         speed: f64 = 1e10;
     }
@@ -84,6 +87,7 @@ section! {
 /// What a network can be.
 fn check_network(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
     let NetworkSpec { variation, bandwidth, speed, .. } = spec.network;
+    spec.network.links.check(spec.ranks(), &mut |what| complain("engine.network.links", what));
     if !(0.0..=100.0).contains(&variation) {
         complain("engine.network.variation", format!("must be between 0 and 100, is {variation}"));
     }

@@ -20,6 +20,7 @@ pub mod factors;
 pub mod fault;
 pub mod inject;
 pub mod layers;
+pub mod links;
 pub mod model;
 pub mod nearest;
 pub mod optimizer;

@@ -2,6 +2,7 @@
 
 use super::office::{Office, Roster, Said};
 use crate::beacon::Beacon;
+use crate::hosts::Hosts;
 use crate::judgement::Rules;
 use crate::membership::Standing;
 use crate::regroup::{Change, Generation, Regroup};
@@ -161,7 +162,7 @@ impl Envoy {
             transport: Box::new(self.seat.connect(formed.generation, &numbers)),
             neighbours: Neighbours::new(),
             carrier: "sim",
-            hosts: vec!["sim".into(); numbers.len()],
+            hosts: Hosts::one("sim", numbers.len()),
             numbers,
             change: Change {
                 standings: formed.members.into_values().collect(),

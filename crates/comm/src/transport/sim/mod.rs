@@ -20,7 +20,7 @@ mod wire;
 mod world;
 
 pub use mishap::{Kind, Mishap};
-pub use network::Network;
+pub use network::{Link, Network};
 pub use trace::{Entry, Happening, Trace};
 pub use wire::{Seat, Sim, SimClock};
 pub use world::Fate;

@@ -1,5 +1,6 @@
 //! What is simulated, as numbers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Ranks and the links between them.
@@ -7,12 +8,14 @@ use std::time::Duration;
 pub struct Network {
     /// Number of ranks.
     pub world: usize,
-    /// What a byte needs from one rank to another, however few they are.
+    /// What a byte needs from one rank to another, however few they are, where [`Network::links`] does not say otherwise.
     pub latency: Duration,
     /// By how much a message's latency varies: 0.5 makes it up to half as long again, drawn from the seed.
     pub jitter: f64,
     /// Bytes per second that a rank can send, and that it can receive.
     pub bandwidth: f64,
+    /// Links that are not like the others, by sender and receiver: each is one direction.
+    pub links: BTreeMap<(usize, usize), Link>,
     /// Floating-point operations per second of a rank.
     pub speed: f64,
     /// Whether bytes on their way are off a rank's hands, as with sockets. Else it holds on to them until they are read,
@@ -20,6 +23,15 @@ pub struct Network {
     pub buffered: bool,
     /// Where all randomness comes from.
     pub seed: u64,
+}
+
+/// One direction between two ranks that is not like the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Link {
+    /// Its latency, if it is another one.
+    pub latency: Option<Duration>,
+    /// Bytes per second that pass it, if it is narrower than the ranks' own connections.
+    pub bandwidth: Option<f64>,
 }
 
 impl Network {
@@ -30,6 +42,7 @@ impl Network {
             latency: Duration::from_micros(50),
             jitter: 0.2,
             bandwidth: 1.25e9,
+            links: BTreeMap::new(),
             speed: 1e10,
             buffered: false,
             seed,
@@ -39,6 +52,17 @@ impl Network {
     /// What so many bytes need to pass a rank's connection.
     pub(super) fn transmission(&self, bytes: usize) -> Duration {
         Duration::from_secs_f64(bytes as f64 / self.bandwidth)
+    }
+
+    /// What so many bytes need to pass the link between two ranks; nothing where only the ranks' own connections count.
+    pub(super) fn passage(&self, from: usize, to: usize, bytes: usize) -> Duration {
+        let bandwidth = self.links.get(&(from, to)).and_then(|link| link.bandwidth);
+        bandwidth.map_or(Duration::ZERO, |bandwidth| Duration::from_secs_f64(bytes as f64 / bandwidth))
+    }
+
+    /// The latency from one rank to another, without jitter.
+    pub(super) fn latency(&self, from: usize, to: usize) -> Duration {
+        self.links.get(&(from, to)).and_then(|link| link.latency).unwrap_or(self.latency)
     }
 
     /// What so many floating-point operations take.
@@ -51,7 +75,7 @@ impl Network {
         let mixed =
             [from as u64, to as u64, count].iter().fold(self.seed, |state, &number| mix(state ^ number));
         let share = (mixed >> 11) as f64 / (1u64 << 53) as f64;
-        self.latency.mul_f64(1.0 + self.jitter * share)
+        self.latency(from, to).mul_f64(1.0 + self.jitter * share)
     }
 }
 
@@ -76,5 +100,22 @@ mod tests {
         assert!(delays(&one).iter().all(|delay| (50..=60).contains(&delay.as_micros())));
         assert_eq!(one.transmission(1_250_000), Duration::from_millis(1));
         assert_eq!(one.computation(10_000_000), Duration::from_millis(1));
+    }
+
+    #[test]
+    fn a_link_differs_in_its_direction_and_in_what_it_says() {
+        let narrow = Link { bandwidth: Some(1e6), ..Link::default() };
+        let far = Link { latency: Some(Duration::from_millis(5)), ..Link::default() };
+        let network = Network {
+            links: BTreeMap::from([((0, 1), narrow), ((1, 0), far)]),
+            jitter: 0.0,
+            ..Network::ordinary(3, 1)
+        };
+        assert_eq!(
+            (network.passage(0, 1, 1000), network.passage(1, 0, 1000)),
+            (Duration::from_millis(1), Duration::ZERO)
+        );
+        let delays = [(0, 1), (1, 0), (1, 2)].map(|(from, to)| network.delay(from, to, 7).as_micros());
+        assert_eq!(delays, [50, 5000, 50]);
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Stream {
     /// Bytes that were sent and not yet read.
     held: usize,
     count: u64,
+    /// When the link is through with what was sent.
+    passed: Duration,
     last_arrival: Duration,
     closed: Option<Duration>,
 }
@@ -61,20 +63,27 @@ impl World {
     /// Puts bytes on their way.
     pub(super) fn carry(&self, state: &mut State, way: Way, bytes: VecDeque<u8>, forged: bool) {
         let transmission = self.network.transmission(bytes.len());
-        let sent = state.ranks[way.from].sending.max(state.now) + transmission;
+        let start = state.ranks[way.from].sending.max(state.now);
+        let sent = start + transmission;
         state.ranks[way.from].sending = sent;
         if state.is_cut(way.from, way.to) {
             return;
         }
         let received = state.ranks[way.to].receiving + transmission;
         let stream = self.stream(state, way);
+        stream.passed = stream.passed.max(start) + self.network.passage(way.from, way.to, bytes.len());
         let delay = self.network.delay(way.from, way.to, stream.count);
-        let arrival = (sent + delay).max(received).max(stream.last_arrival);
+        let arrival = (sent.max(stream.passed) + delay).max(received).max(stream.last_arrival);
+        // All connections of a rank share what it can take; what a link of its own kind holds back holds up no other.
+        let taken = match self.network.links.contains_key(&(way.from, way.to)) {
+            true => (sent + self.network.latency).max(received),
+            false => arrival,
+        };
         stream.count += 1;
         stream.held += if forged { 0 } else { bytes.len() };
         stream.last_arrival = arrival;
         stream.pieces.push_back(Piece { arrival, bytes, forged });
-        state.ranks[way.to].receiving = arrival;
+        state.ranks[way.to].receiving = taken;
         state.ring(way.to, arrival);
     }
 
@@ -140,7 +149,7 @@ impl World {
         if piece.bytes.is_empty() {
             stream.pieces.pop_front();
         }
-        let room = now + self.network.latency;
+        let room = now + self.network.latency(way.to, way.from);
         state.ring(way.from, room);
         Ok(count)
     }
@@ -181,5 +190,71 @@ impl World {
     pub fn inject(&self, from: usize, to: usize, bytes: &[u8]) {
         let way = Way { generation: 0, from, to };
         self.carry(&mut self.lock(), way, bytes.iter().copied().collect(), true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::transport::sim::{Link, Network, Simulation, Trace};
+    use crate::transport::{Incoming, Outgoing, Tag, Transport};
+    use crate::wire::HEADER;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    const BYTES: usize = 100_000;
+    const TAG: Tag = Tag { generation: 1, operation: 1, group: 0 };
+
+    /// Ranks 0 and 1 send the same to rank 2; when it has both, one after the other.
+    fn deliver(links: &[((usize, usize), Link)]) -> (Vec<Duration>, Trace) {
+        let network = Network {
+            links: BTreeMap::from_iter(links.iter().copied()),
+            jitter: 0.0,
+            bandwidth: 1e9,
+            buffered: true,
+            ..Network::ordinary(3, 1)
+        };
+        let simulation = Simulation::new(network, &[]);
+        let program = |mut rank: crate::transport::sim::Sim| {
+            let mut arrivals = Vec::new();
+            let deadline = Duration::from_secs(60);
+            match rank.rank() {
+                2 => {
+                    for from in [1, 0] {
+                        let (chunk, mut bytes) = (0, vec![0; BYTES]);
+                        let incoming = Incoming { from, chunk, bytes: &mut bytes };
+                        rank.transfer(TAG, &[], &mut [incoming], deadline).unwrap();
+                        arrivals.push(rank.now());
+                    }
+                }
+                _ => {
+                    let outgoing = Outgoing { to: 2, chunk: 0, bytes: &[7; BYTES] };
+                    rank.transfer(TAG, &[outgoing], &mut [], deadline).unwrap();
+                }
+            }
+            rank.close();
+            arrivals
+        };
+        let arrivals = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                simulation.ranks().into_iter().map(|rank| scope.spawn(move || program(rank))).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        (arrivals, simulation.trace())
+    }
+
+    #[test]
+    fn a_slow_link_takes_what_it_should_and_holds_up_no_other() {
+        let frame = (BYTES + HEADER) as f64;
+        let close = |time: Duration, seconds: f64| (time.as_secs_f64() - seconds).abs() < 1e-6;
+        // Both at once: 50 us, and what they share at the receiver.
+        let (alike, _) = deliver(&[]);
+        assert!(close(alike[1], 50e-6 + 2.0 * frame / 1e9), "{alike:?}");
+        let slow = Link { latency: Some(Duration::from_millis(20)), bandwidth: Some(1e6) };
+        let (arrivals, trace) = deliver(&[((0, 2), slow)]);
+        assert!(arrivals[0] <= alike[1], "{arrivals:?}");
+        assert!(close(arrivals[1], 20e-3 + frame / 1e6), "{arrivals:?}");
+        // The other direction is another link.
+        assert_eq!(deliver(&[((2, 0), slow)]).0, alike);
+        assert!(deliver(&[((0, 2), slow)]).1 == trace, "the same again");
     }
 }
