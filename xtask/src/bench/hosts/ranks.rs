@@ -85,6 +85,19 @@ impl Ranks {
         Ok(())
     }
 
+    /// Returns once one has printed these words.
+    pub fn wait_for_words(&mut self, rank: usize, words: &str, limit: Duration) -> Outcome {
+        let begin = Instant::now();
+        while !self.output(rank).contains(words) {
+            let ended = self.children[rank].try_wait().is_ok_and(|status| status.is_some());
+            if begin.elapsed() > limit || (ended && !self.output(rank).contains(words)) {
+                return Err(format!("rank {rank} has not said `{words}`\n{}", self.output(rank)));
+            }
+            std::thread::sleep(GLANCE);
+        }
+        Ok(())
+    }
+
     /// What one has printed.
     pub fn output(&self, rank: usize) -> String {
         fs::read_to_string(self.folder.join(format!("{rank}.txt"))).unwrap_or_default()
