@@ -12,13 +12,13 @@ const GAP: std::ops::Range<u64> = 3..30;
 /// Steps after which a slow spell counts as survived.
 const SLOW: u64 = 20;
 
-/// What can happen, and how likely each is, in percent.
+/// What can happen, and how likely each is, in percent. As many come as go: where only one is left, nobody can be killed.
 const KINDS: [(Trial, u64); 5] = [
     (Trial::Fault(Mischief::Kill), 40),
-    (Trial::Join, 20),
-    (Trial::Fault(Mischief::Stop), 10),
-    (Trial::Fault(Mischief::Cut), 20),
-    (Trial::Fault(Mischief::Slow), 10),
+    (Trial::Join, 40),
+    (Trial::Fault(Mischief::Stop), 5),
+    (Trial::Fault(Mischief::Cut), 10),
+    (Trial::Fault(Mischief::Slow), 5),
 ];
 
 /// One thing that happens to the group.
