@@ -308,14 +308,17 @@ impl Rank {
                 let host = self.parts.hosts.name(place).cloned();
                 let peer = self.number_at(place);
                 let on = host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
-                let message =
-                    format!("rank {peer}{on} was lost at step {} in {operation}: {fault}", self.step);
+                let message = format!(
+                    "rank {peer}{on} was lost at step {} in {operation}: it {}",
+                    self.step, fault.cause
+                );
                 Error::new(Kind::RankFailed, message).blame(Culprit {
                     rank: peer,
                     host,
                     step: Some(self.step),
                     operation: Some(operation),
-                    cause: fault.to_string(),
+                    // Not the fault's own words: those speak of places, not of ranks.
+                    cause: fault.cause.to_string(),
                     detect_s: None,
                     noticed: None,
                 })

@@ -84,6 +84,9 @@ const ROLE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// What asks a process to end.
 const SIGTERM: i32 = 15;
 
+/// What launches a worker that came by itself.
+pub const JOIN: &str = "join";
+
 /// How long a program may take to notice that the job is over.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -107,7 +110,8 @@ pub fn run<T>(
     let session = Session { rank: place.rank, beacon, uplink, line, state, members, on_record, on_leave };
     if let Some(signals) = signals {
         // Without a launcher, rank 0 writes the results: if it is asked to end, so is the job.
-        session.heed(signals, terms.elastic && (session.uplink.is_some() || place.rank != 0));
+        let drains = terms.elastic && (session.uplink.is_some() || place.rank != 0);
+        session.heed(signals, drains, place.launcher == JOIN);
     }
     session.keep_pulse();
     let role = session.role(place, terms);
@@ -161,7 +165,7 @@ struct Session {
 
 impl Session {
     /// Passes signals on to the program. Before the ranks have met there is nothing to save: the process ends.
-    fn heed(&self, signals: Receiver<i32>, drains: bool) {
+    fn heed(&self, signals: Receiver<i32>, drains: bool, is_guest: bool) {
         let (beacon, state, on_leave) =
             (Arc::clone(&self.beacon), Arc::clone(&self.state), Arc::clone(&self.on_leave));
         std::thread::spawn(move || {
@@ -171,8 +175,12 @@ impl Session {
                     on_leave(&Leaving::Signal(signal));
                     std::process::exit(128 + signal);
                 }
-                // Asked to end, this process leaves the others to go on; asked to interrupt, the job stops.
-                if drains && signal == SIGTERM { beacon.request_leave() } else { beacon.request_stop() }
+                // Asked to end, this process leaves the others to go on; asked to interrupt, the job stops, unless it is
+                // somebody else's.
+                match drains && (is_guest || signal == SIGTERM) {
+                    true => beacon.request_leave(),
+                    false => beacon.request_stop(),
+                }
             }
         });
     }

@@ -114,7 +114,7 @@ pub fn as_newcomer(mut trainer: Trainer, job: &Job, invitation: &Invitation, num
     let local = host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
     let meeting = Meeting::At { host, port };
     let place =
-        Place { rank: number, world: job.spec.ranks(), meeting, local, launcher: "join", joins: true };
+        Place { rank: number, world: job.spec.ranks(), meeting, local, launcher: session::JOIN, joins: true };
     let terms = Terms { token: invitation.token.clone().into_bytes(), ..terms(job, local) };
     trainer.recipe.from_job = Some(crate::recipe::JobRecipe::new(&job.spec));
     let assignment =
@@ -339,7 +339,7 @@ fn terms(job: &Job, local: bool) -> Terms {
 }
 
 /// Whether the others go on when a worker is lost: not all strategies can yet, nor every transport.
-fn is_elastic(job: &Job) -> bool {
+pub fn is_elastic(job: &Job) -> bool {
     let exchange = &job.spec.exchange;
     job.spec.fault.elastic && exchange.kind == Exchange::Allreduce && exchange.transport.can_regroup()
 }

@@ -208,6 +208,7 @@ fn reach(
         let story = match attempt {
             Ok(stream) => return Ok(stream),
             Err(Attempt::Final(error)) => return Err(error),
+            Err(Attempt::Again(story)) if is_asking(invitation) => format!("cannot reach the job at {story}"),
             Err(Attempt::Again(story)) => format!("cannot reach rank 0 at {story}"),
         };
         let waited = start.elapsed();
@@ -216,11 +217,14 @@ fn reach(
             return Err(lost(&gone, invitation.rank, coordinator));
         }
         if waited >= invitation.deadline {
-            return Err(Error::new(
-                Kind::Rendezvous,
-                format!("rank {} {story} (tried for {} s)", invitation.rank, waited.as_secs()),
-            )
-            .hint(advice(coordinator)));
+            let story = format!("{story} (tried for {} s)", waited.as_secs());
+            return Err(match is_asking(invitation) {
+                true => Error::new(Kind::Rendezvous, story).hint(
+                    "check that the job still runs: its run folder's join.json says where it listens, for as long as it does",
+                ),
+                false => Error::new(Kind::Rendezvous, format!("rank {} {story}", invitation.rank))
+                    .hint(advice(coordinator)),
+            });
         }
         if waited >= reminder {
             reminder += REMINDER;
@@ -229,6 +233,11 @@ fn reach(
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(500));
     }
+}
+
+/// Whether this is somebody without a number, who only asks what the job is.
+fn is_asking(invitation: &Invitation) -> bool {
+    invitation.world == 0
 }
 
 /// What to do about a rank 0 that cannot be reached.

@@ -37,9 +37,14 @@ pub const EXHIBITS: [Exhibit; 7] = [
     conv_autoencoder::EXHIBIT,
 ];
 
+/// What to do about data of the wrong kind.
+const HINT: &str = "data.source says what the rows are: an IDX folder holds images, a .txt file text, all else (the built-in digits \
+                    too) rows of numbers";
+
 /// The layers of a network of the zoo for rows of that shape.
 pub fn layers(name: &str, input: Input) -> Result<Vec<String>> {
-    (exhibit(name)?.layers)(input).map_err(|need| Error::job(format!("model.zoo: {name} needs {need}")))
+    (exhibit(name)?.layers)(input)
+        .map_err(|need| Error::job(format!("model.zoo: {name} needs {need}")).hint(HINT))
 }
 
 /// The network of that name.

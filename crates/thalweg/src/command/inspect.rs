@@ -22,7 +22,7 @@ pub struct InspectArgs {
     /// A job file, the folder of a run, its model.safetensors, or an ONNX file (default: the built-in job)
     #[arg(value_name = "MODEL|JOB")]
     pub what: Option<PathBuf>,
-    /// Set any value of a job: --set model.zoo=lenet
+    /// Set any value of a job: --set model.zoo=mlp
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
     /// Rows of the batch for which memory is counted (default: one worker's share of a step)

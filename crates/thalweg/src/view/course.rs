@@ -144,7 +144,10 @@ impl Course {
             ),
             format!("model  {} ({})", printable(model), counted(*parameters as u64, "parameter")),
         ];
-        if self.first_step > 0 {
+        if self.first_step > 0 && self.epoch >= self.epochs {
+            let epochs = counted(self.epochs, "epoch");
+            lines.push(format!("nothing left to train: {epochs} were asked for; train.epochs asks for more"));
+        } else if self.first_step > 0 {
             lines.push(format!("going on after step {}", count(self.first_step)));
         }
         lines

@@ -4,6 +4,7 @@ mod director;
 
 use crate::cli::TrainArgs;
 use crate::command::{print, print_json};
+use crate::launch;
 use crate::scratch::Scratch;
 use crate::trainer::Trainer;
 use clap::Args;
@@ -24,7 +25,7 @@ pub struct ChaosArgs {
     #[command(flatten)]
     pub train: TrainArgs,
     /// How many faults, one after the other
-    #[arg(long, default_value_t = 20, value_name = "N")]
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub faults: u64,
     /// Decides which faults, when and to whom
     #[arg(long, default_value_t = 1, value_name = "S")]
@@ -63,7 +64,13 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
     if layers.get("fault.step_deadline").is_none() {
         layers.set("fault.step_deadline", "2s".into(), Origin::Flag("chaos".into()));
     }
-    let workers = Job::resolve(layers.clone())?.spec.engine.workers;
+    let job = Job::resolve(layers.clone())?;
+    if !launch::is_elastic(&job) {
+        return Err(Error::job("this job ends when a worker is lost, so there is nothing to try").hint(
+            "strategies that exchange by all-reduce go on, unless fault.elastic = false (docs/elastic.md)",
+        ));
+    }
+    let workers = job.spec.engine.workers;
     let folder = Scratch::make("chaos")?;
     let mut endless = layers.clone();
     endless.set("train.epochs", ENDLESS.into(), Origin::Flag("chaos".into()));
