@@ -12,10 +12,20 @@ use thalweg_core::Result;
 use thalweg_core::clock::Clock;
 
 impl Rank {
-    /// Whether all ranks are on this host and share memory.
-    pub fn shares_memory(&self) -> bool {
+    /// Whether all ranks are on this host and share memory. Pairs settle it between them, and one pair may fail where others
+    /// do not, so the ranks agree: all must ask at the same place, the first time in a generation.
+    pub fn shares_memory(&mut self) -> Result<bool> {
+        let generation = self.parts.generation;
+        if let Some((_, known)) = self.sharing.filter(|(asked, _)| *asked == generation) {
+            return Ok(known);
+        }
         let near = self.parts.neighbours.iter().flatten().count();
-        self.world() > 1 && near + 1 == self.world()
+        let mine = near + 1 == self.world();
+        let one_host = self.world() > 1 && self.parts.hosts.population(0) == self.world();
+        let agreed = one_host
+            && self.all_gather("shared memory", &[u8::from(mine)])?.iter().all(|said| said[..] == [1]);
+        self.sharing = Some((generation, agreed));
+        Ok(agreed)
     }
 
     /// Makes arenas and columns of that length for all ranks, or says who could not and why. All ranks must call it.

@@ -5,6 +5,15 @@
 
 use crate::rendezvous::message::Member;
 
+/// Whether two processes, each by what it needs to share memory and by its name, are on one host. Those who cannot tell are
+/// taken by their word.
+pub(crate) fn are_one(one: (&Option<String>, &String), other: (&Option<String>, &String)) -> bool {
+    match (one.0, other.0) {
+        (None, None) => one.1 == other.1,
+        (one, other) => one == other,
+    }
+}
+
 /// The hosts of all ranks, by place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
@@ -82,6 +91,15 @@ mod tests {
         assert_eq!([0, 1, 2].map(|place| hosts.population(place)), [2, 1, 2]);
         assert_eq!([0, 1, 2].map(|place| hosts.is_first(place)), [true, true, false]);
         assert_eq!(hosts.names(), ["node", "node", "alias"]);
+    }
+
+    #[test]
+    fn names_count_only_where_nobody_knows_better() {
+        let (known, other, name) = (Some("a".to_string()), Some("b".to_string()), "node".to_string());
+        assert!(are_one((&known, &name), (&known, &"alias".to_string())));
+        assert!(!are_one((&known, &name), (&other, &name)));
+        assert!(!are_one((&known, &name), (&None, &name)));
+        assert!(are_one((&None, &name), (&None, &name)));
     }
 
     #[test]

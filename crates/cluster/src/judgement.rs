@@ -118,7 +118,11 @@ impl Judgement {
                 rulings.extend(self.rule(orders, now));
                 rulings
             }
-            Control::Interrupt(..) | Control::Roster(_) | Control::Abort(_) | Control::Moved => Vec::new(),
+            Control::Interrupt(..)
+            | Control::Roster(_)
+            | Control::Abort(_)
+            | Control::Moved
+            | Control::Pause => Vec::new(),
         }
     }
 

@@ -38,6 +38,8 @@ pub struct Listener {
     pub deadline: Duration,
     /// Where groups go, and the end of the coordinator if that is not the end of the job.
     pub mail: Option<Sender<Mail>>,
+    /// Whether it asked for a stop, which the next group answers.
+    pub pauses: bool,
 }
 
 /// A rank's end of the connection.
@@ -136,7 +138,15 @@ impl Listener {
             Control::Interrupt(generation, why) => {
                 self.beacon.interrupt(generation, Error { kind: Kind::Regroup, ..*why });
             }
+            Control::Pause => {
+                self.pauses = true;
+                self.beacon.request_pause(true);
+            }
             Control::Roster(roster) => {
+                // A coordinator in this very process asks and answers by itself, ahead of what it says here.
+                if std::mem::take(&mut self.pauses) {
+                    self.beacon.request_pause(false);
+                }
                 self.generation = roster.generation;
                 if let Some(mail) = &self.mail {
                     let _ = mail.send(Mail::Roster(roster));

@@ -70,6 +70,8 @@ pub struct Rank {
     pub(crate) means: Means,
     /// Number and name of the circles it has formed in this generation.
     pub(crate) circles: Vec<(u32, String)>,
+    /// Whether all ranks share memory, once they have agreed on it in this generation.
+    pub(crate) sharing: Option<(u32, bool)>,
     pub(crate) operation: u64,
     pub(crate) step: u64,
     pub(crate) training: bool,
@@ -95,6 +97,7 @@ impl Rank {
         let generation = parts.generation;
         let rank = Rank {
             parts,
+            sharing: None,
             post: None,
             means,
             circles: Vec::new(),
@@ -246,9 +249,12 @@ impl Rank {
         let all = self.all_gather(what, digest)?;
         match all.iter().position(|other| *other != all[0]) {
             None => Ok(()),
-            Some(rank) => {
-                Err(Error::new(Kind::Rendezvous, format!("rank {rank} has another {what} than rank 0"))
-                    .hint("every host must have the same job, the same data and the same version of thalweg"))
+            Some(place) => {
+                let (rank, first) = (self.number_at(place), self.number_at(0));
+                let cause = format!("has another {what} than rank {first}");
+                Err(Error::new(Kind::Rendezvous, format!("rank {rank} {cause}"))
+                    .hint("every host must have the same job, the same data and the same version of thalweg")
+                    .blame(Culprit { rank, cause, ..Culprit::default() }))
             }
         }
     }
@@ -303,22 +309,24 @@ impl Rank {
     /// The reason, if somebody knows it; else what this rank saw.
     pub(crate) fn explain(&self, fault: &Fault, kind: &str, name: &str) -> Error {
         let operation = format!("{kind} of {name}");
+        // The fault's own words speak of places, not of ranks.
+        let cause = match &fault.cause {
+            Cause::Reported { by } => Cause::Reported { by: self.number_at(*by) },
+            cause => cause.clone(),
+        };
         let seen = match fault.peer {
             Some(place) => {
                 let host = self.parts.hosts.name(place).cloned();
                 let peer = self.number_at(place);
                 let on = host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
-                let message = format!(
-                    "rank {peer}{on} was lost at step {} in {operation}: it {}",
-                    self.step, fault.cause
-                );
+                let message =
+                    format!("rank {peer}{on} was lost at step {} in {operation}: it {cause}", self.step);
                 Error::new(Kind::RankFailed, message).blame(Culprit {
                     rank: peer,
                     host,
                     step: Some(self.step),
                     operation: Some(operation),
-                    // Not the fault's own words: those speak of places, not of ranks.
-                    cause: fault.cause.to_string(),
+                    cause: cause.to_string(),
                     detect_s: None,
                     noticed: None,
                 })

@@ -5,7 +5,7 @@
 //! ranks in virtual time.
 
 use crate::beacon::Beacon;
-use crate::hosts::Hosts;
+use crate::hosts::{self, Hosts};
 use crate::line::{Line, Listener, Mail};
 use crate::membership::{Position, Standing};
 use crate::rendezvous::mesh::{self, Caller, Group};
@@ -214,6 +214,7 @@ impl Delegate {
             generation: roster.generation,
             deadline: self.step_deadline,
             mail: self.elastic.then(|| self.mail.0.clone()),
+            pauses: false,
         };
         let line = Line::open(control, listener).map_err(broken)?;
         let (witness, tell) = (Arc::clone(&line), Arc::clone(&self.tell));
@@ -358,7 +359,10 @@ fn generation(roster: Roster, connected: Connected) -> Generation {
     let Connected { transport, neighbours, carrier } = connected;
     let leader = roster.members.iter().find(|member| member.rank == roster.leader);
     let heard = leader.map_or_else(Vec::new, |leader| {
-        let same = |member: &Member| (member.launcher, &member.host) == (leader.launcher, &leader.host);
+        let host = (&leader.identity, &leader.host);
+        let same = |member: &Member| {
+            member.launcher == leader.launcher && hosts::are_one((&member.identity, &member.host), host)
+        };
         roster.members.iter().map(same).collect()
     });
     Generation {

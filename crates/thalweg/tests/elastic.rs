@@ -270,7 +270,7 @@ fn a_worker_joins_by_the_run_folder_and_works_along_to_the_end() {
     let refused = site.run(&["join", by_address["address"].as_str().unwrap()]);
     assert_eq!(refused.code, Some(4), "without the token: {}", refused.stderr);
     site.await_event("run", "regrouped");
-    newcomer.signal(Signal::SIGTERM);
+    newcomer.signal(Signal::SIGINT);
     assert_eq!(newcomer.end(PATIENCE).code, Some(0));
     let ended = job.end(PATIENCE);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);

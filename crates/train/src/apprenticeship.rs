@@ -83,16 +83,18 @@ fn tensor_end(layout: &Layout, element: usize) -> usize {
 impl Worker<'_> {
     /// Whether and how those who come without any state are taught it while the others train.
     pub(crate) fn plan_apprenticeship(
-        &self,
+        &mut self,
         standings: &[Standing],
         holders: &[usize],
         at: Position,
-    ) -> Option<Apprenticeship> {
+    ) -> Result<Option<Apprenticeship>> {
         let apprentices: Vec<usize> =
             (0..standings.len()).filter(|place| standings[*place].position.is_none()).collect();
-        let at_once = self.rank.shares_memory() || !is_local(&self.correction);
-        if apprentices.is_empty() || apprentices[0] == 0 || at_once {
-            return None;
+        if apprentices.is_empty() || apprentices[0] == 0 || !is_local(&self.correction) {
+            return Ok(None);
+        }
+        if self.rank.shares_memory()? {
+            return Ok(None);
         }
         let parameters = size_of_val(&self.parts.parameters[..]);
         let state = parameters * (1 + self.parts.optimizer.slots().len());
@@ -102,7 +104,8 @@ impl Worker<'_> {
         };
         let lessons = lessons(state, parameters, asked, self.steps_left(at));
         let (holders, since) = (holders.to_vec(), self.rank.now());
-        (lessons > 1).then_some(Apprenticeship { holders, apprentices, first: at.step, lessons, since })
+        let course = Apprenticeship { holders, apprentices, first: at.step, lessons, since };
+        Ok((lessons > 1).then_some(course))
     }
 
     /// Steps from there to the next validation, which needs all of the state.

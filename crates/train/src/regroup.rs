@@ -86,7 +86,7 @@ impl Worker<'_> {
             let standings = &change.standings;
             let holders: Vec<usize> =
                 (0..standings.len()).filter(|place| stands_there(&standings[*place])).collect();
-            self.apprenticeship = self.plan_apprenticeship(standings, &holders, furthest);
+            self.apprenticeship = self.plan_apprenticeship(standings, &holders, furthest)?;
             let waits = |place: &usize| {
                 let mut learning = self.apprenticeship.iter().flat_map(|course| &course.apprentices);
                 !holders.contains(place) && !learning.any(|apprentice| apprentice == place)

@@ -49,7 +49,7 @@ impl Shared {
         let suits = exchange.kind == Exchange::Allreduce
             && exchange.algorithm == Algorithm::Auto
             && matches!(exchange.bucket, Bucket::Auto | Bucket::Whole);
-        if !suits || exchange.transport == Carrier::Tcp || !rank.shares_memory() {
+        if !suits || exchange.transport == Carrier::Tcp || !rank.shares_memory()? {
             return Ok(None);
         }
         let kept = parts.optimizer.is_elementwise(correction).then(|| 1 + parts.optimizer.slots().len());

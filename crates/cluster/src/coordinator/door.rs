@@ -7,6 +7,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 use thalweg_core::{Error, Kind};
 
+/// How far above those of the first group numbers may go: what a stranger says is not what memory is made for.
+const MOST_NEW: usize = 1 << 16;
+
 impl Chair {
     /// Somebody proven has come.
     pub(super) fn welcome(&mut self, call: Call, mut stream: TcpStream) {
@@ -66,6 +69,9 @@ impl Chair {
                 "there are {} workers already: fault.max_workers",
                 self.charge.rules.limits.most
             )),
+            Arrival::New if rank >= self.charge.world + MOST_NEW => {
+                Some(format!("there is no number {rank} to give"))
+            }
             Arrival::New if self.judgement.membership.has(rank) => {
                 Some(format!("the number {rank} is taken"))
             }

@@ -4,19 +4,26 @@
 //! next coordinator has to know they tell it themselves.
 
 use super::Chair;
+use crate::hosts;
 use crate::linux;
 use crate::membership::Formed;
 use crate::rendezvous::message::{Control, Member, send};
 use std::net::Shutdown;
+use thalweg_comm::host::host_identity;
+use thalweg_core::Culprit;
 
 impl Chair {
     /// Whether the role passes on instead of this group being formed. Where somebody was just lost, this coordinator
     /// knows more of it than the next one would.
-    pub(super) fn passes_on(&self, formed: &Formed) -> bool {
-        let (own, host) = (self.charge.launcher, linux::host_name());
-        let heir = |member: &Member| member.launcher == own && member.host == host;
+    pub(super) fn passes_on(&self, formed: &Formed, lost: &[Culprit]) -> bool {
+        let (own, host) = (self.charge.launcher, (host_identity(), linux::host_name()));
+        let heir = |member: &Member| {
+            let theirs = (&member.identity, &member.host);
+            member.launcher == own && hosts::are_one((&host.0, &host.1), theirs)
+        };
         let here = |number| self.guests.get(number).is_some_and(|guest| guest.settled && heir(&guest.member));
-        self.has_left && own.is_some() && formed.lost.is_empty() && formed.members.keys().any(here)
+        let complete = formed.lost.is_empty() && lost.is_empty();
+        self.has_left && own.is_some() && complete && formed.members.keys().any(here)
     }
 
     /// Gives up the port, tells the members to look for the next coordinator, and the launcher to name one.

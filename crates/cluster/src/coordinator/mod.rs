@@ -190,7 +190,11 @@ impl Chair {
             }
             self.look_after();
             let membership = &self.judgement.membership;
-            let all_left = self.serial > 0 && self.guests.is_empty() && membership.generation() > 0;
+            // While a group is being formed, those who are not here may still come.
+            let all_left = self.serial > 0
+                && self.guests.is_empty()
+                && membership.generation() > 0
+                && membership.is_working();
             if all_left || membership.is_empty() {
                 return;
             }
@@ -232,17 +236,31 @@ impl Chair {
                 Ruling::Interrupt(generation, why) => {
                     self.broadcast(&Control::Interrupt(generation, why));
                 }
-                Ruling::Pause => self.voice.beacon.request_pause(true),
+                Ruling::Pause => self.pause(),
                 Ruling::Form(formed, lost) => self.form(formed, lost),
                 Ruling::Abort(error) => self.abort(*error),
             }
         }
     }
 
+    /// Asks for a stop at the next boundary, so that somebody can come in: this rank asks the others with its gradient, or
+    /// one of them does, if this one trains no more.
+    fn pause(&mut self) {
+        if !self.has_left {
+            return self.voice.beacon.request_pause(true);
+        }
+        let membership = &self.judgement.membership;
+        let first = self.guests.iter_mut().find(|(number, guest)| guest.settled && membership.has(**number));
+        if let Some((_, guest)) = first {
+            // One that cannot hear it has gone, and is noticed by its reader.
+            let _ = send(&mut guest.stream, &Control::Pause);
+        }
+    }
+
     /// Tells all members who the group is.
     fn form(&mut self, formed: Formed, lost: Vec<Culprit>) {
         self.voice.beacon.request_pause(false);
-        if self.passes_on(&formed) {
+        if self.passes_on(&formed, &lost) {
             return self.pass_on(formed);
         }
         let Formed { generation, members, joined, left, .. } = formed;

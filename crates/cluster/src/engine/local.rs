@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use thalweg_core::event::{Event, Phase, Record};
+use thalweg_core::event::{Event, Level, Phase, Record};
 use thalweg_core::spec::inject::Fault;
 use thalweg_core::{Error, Result};
 
@@ -213,6 +213,14 @@ impl Crew<'_> {
             Event::Lost { .. } if self.plan.elastic => {}
             Event::Lost { error, pulse } => {
                 self.inquest.hear(now, Evidence::Lost { rank, error: error.clone(), pulse: pulse.clone() });
+            }
+            Event::Failed { error, .. } if self.plan.elastic && self.workers[index].is_stranger() => {
+                let worker = &mut self.workers[index];
+                (worker.explained, worker.lost) = (true, true);
+                self.watch.dismiss(rank);
+                let message = format!("rank {rank} could not join: {error}");
+                let notice = Event::Notice { level: Level::Warning, message };
+                on_record(&Record { time: record.time, rank: Some(rank), event: notice })?;
             }
             Event::Failed { error, pulse } => {
                 let worker = &mut self.workers[index];

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
-use thalweg_core::event::{Pulse, Record};
+use thalweg_core::event::{Phase, Pulse, Record};
 use thalweg_core::{Error, Result};
 
 /// The exit code of a worker that was asked to stop and did.
@@ -25,6 +25,8 @@ pub(super) enum Heard {
 /// A worker of this machine.
 pub(super) struct Worker {
     pub(super) rank: usize,
+    /// It came while the job ran: the others do without it if it fails before it has met them.
+    pub(super) joins: bool,
     pub(super) child: Child,
     line: UnixStream,
     /// Its line is drained: everything it had to say was heard.
@@ -42,6 +44,11 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn is_alive(&self) -> bool {
         self.status.is_none()
+    }
+
+    /// Whether the others have never counted on it.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.joins && self.last.phase == Phase::Starting
     }
 
     pub(super) fn wish(&mut self, wish: &Wish) {
@@ -96,6 +103,7 @@ pub(super) fn start(
     let last = Pulse::default();
     Ok(Worker {
         rank,
+        joins,
         child,
         line,
         closed: false,

@@ -64,23 +64,35 @@ pub fn join(
     Ok(Joined { roster, control })
 }
 
-/// Asks a coordinator what its job is: as a job file, with a number that is free.
+/// Asks a coordinator what its job is: as a job file, with a number that is free. One that hangs up may have given its role
+/// away: the next one is asked.
 pub fn ask(invitation: &Invitation, coordinator: &str, say: &dyn Fn(String)) -> Result<(String, usize)> {
-    let control = reach(invitation, coordinator, Instant::now(), &|| false, say)?;
-    let failed = |error: io::Error| {
-        Error::new(
+    let start = Instant::now();
+    loop {
+        let control = reach(invitation, coordinator, start, &|| false, say)?;
+        let mut timed = Timed::new(&control, PATIENCE);
+        let answer = send(&mut timed, &Call::Ask).and_then(|()| receive::<Answer>(&mut timed));
+        let error = match answer {
+            Ok(Answer::Job { text, number }) => return Ok((text, number)),
+            Ok(Answer::Refused(error)) => return Err(error),
+            Ok(_) => io::Error::new(io::ErrorKind::InvalidData, "it answers something else"),
+            Err(error) if has_hung_up(&error) && start.elapsed() < invitation.deadline => {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            }
+            Err(error) => error,
+        };
+        return Err(Error::new(
             Kind::Rendezvous,
             format!("{coordinator} does not say what its job is: {}", plain_words(&error)),
         )
-        .hint("is it a job of this version of thalweg?")
-    };
-    let mut timed = Timed::new(&control, PATIENCE);
-    send(&mut timed, &Call::Ask).map_err(failed)?;
-    match receive::<Answer>(&mut timed).map_err(failed)? {
-        Answer::Job { text, number } => Ok((text, number)),
-        Answer::Refused(error) => Err(error),
-        _ => Err(failed(io::Error::new(io::ErrorKind::InvalidData, "it answers something else"))),
+        .hint("is it a job of this version of thalweg?"));
     }
+}
+
+fn has_hung_up(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
 }
 
 /// The coordinator may know itself by a name that only it can use (127.0.1.1); the way we came is a way.
@@ -105,7 +117,7 @@ fn await_roster(
     loop {
         if !readable(control).map_err(lost)? {
             if start.elapsed() >= invitation.deadline + Duration::from_secs(5) {
-                return Err(unanswered(coordinator));
+                return Err(unanswered(coordinator, invitation.rank));
             }
             if start.elapsed() >= reminder + Duration::from_secs(2) {
                 reminder += REMINDER;
@@ -155,29 +167,38 @@ pub fn check(roster: &Roster, own: Option<&Member>) -> std::result::Result<(), S
 /// Rank 0 was there and is no more. Whoever can see its process knows better why: this only points to it.
 fn lost(error: &io::Error, rank: usize, coordinator: &str) -> Error {
     let (how, why) = match error.kind() {
-        io::ErrorKind::UnexpectedEof
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::BrokenPipe => ("vanished", "its connection closed without a goodbye".to_string()),
+        _ if has_hung_up(error) => ("vanished", "its connection closed without a goodbye".to_string()),
         io::ErrorKind::InvalidData => ("broke the protocol", plain_words(error)),
         _ => ("was lost", plain_words(error)),
     };
-    Error::new(
-        Kind::RankFailed,
-        format!("rank 0 at {coordinator} {how} while rank {rank} waited for the others: {why}"),
-    )
-    .blame(blamed(format!("{how}: {why}")))
+    let words =
+        format!("{} at {coordinator} {how} while rank {rank} waited for the others: {why}", leader(rank));
+    blame(Error::new(Kind::RankFailed, words), rank, format!("{how}: {why}"))
 }
 
 /// Rank 0 was reached and then said nothing until the deadline.
-fn unanswered(coordinator: &str) -> Error {
-    Error::new(Kind::Rendezvous, format!("rank 0 at {coordinator} does not answer"))
-        .hint("it was reached, but says nothing: is it stopped?")
-        .blame(blamed("does not answer".into()))
+fn unanswered(coordinator: &str, rank: usize) -> Error {
+    let error = Error::new(Kind::Rendezvous, format!("{} at {coordinator} does not answer", leader(rank)))
+        .hint("it was reached, but says nothing: is it stopped?");
+    blame(error, rank, "does not answer".into())
 }
 
-fn blamed(cause: String) -> Culprit {
-    Culprit { rank: 0, operation: Some("rendezvous".into()), cause, ..Culprit::default() }
+/// What rank `rank` calls the coordinator: rank 0 looks for another only after the role has moved.
+fn leader(rank: usize) -> &'static str {
+    if rank == 0 { "the coordinator" } else { "rank 0" }
+}
+
+/// Nobody blames itself for another one's silence.
+fn blame(error: Error, rank: usize, cause: String) -> Error {
+    match rank {
+        0 => error,
+        _ => error.blame(Culprit {
+            rank: 0,
+            operation: Some("rendezvous".into()),
+            cause,
+            ..Culprit::default()
+        }),
+    }
 }
 
 /// Opens the port for data: where the control connection comes from, and for rank 0, if others may come from

@@ -135,6 +135,8 @@ pub enum Control {
     Abort(Box<Error>),
     /// From the coordinator: another one takes the role, and forms the group.
     Moved,
+    /// From the coordinator, to one of the members: ask all for a stop at the next boundary.
+    Pause,
 }
 
 /// Sends a message.

@@ -73,7 +73,10 @@ pub fn broadcast_among(
     deadline: Duration,
 ) -> Result<Vec<u8>, Fault> {
     let (place, start) = (circle.place(), transport.now());
-    let sender = circle.ranks()[root % circle.size()];
+    let Some(&sender) = circle.ranks().get(root) else {
+        let words = format!("there is no place {root} in a circle of {}", circle.size());
+        return Err(Fault::of(transport.rank(), Cause::Protocol(words)));
+    };
     if place == root {
         check_length(sender, bytes.len() as u64)?;
     }

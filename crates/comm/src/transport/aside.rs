@@ -6,7 +6,7 @@
 
 use super::frame::{Interruption, try_later};
 use super::{Cause, Tag, Traffic};
-use crate::wire::{Header, Kind};
+use crate::wire::{HEADER, Header, Kind};
 use std::collections::VecDeque;
 use std::io::Read;
 
@@ -45,10 +45,12 @@ impl Aside {
     /// Makes room for the frame whose header has arrived, if there is any left.
     pub fn begin(&mut self, header: Header) -> bool {
         let length = header.length as usize;
-        if header.kind != Kind::Data || self.bytes + length > ROOM {
+        // An empty frame takes room, too. One that is damaged is left to the reader that says so.
+        let damaged = length == 0 && header.seed() != header.checksum;
+        if header.kind != Kind::Data || self.bytes + HEADER + length > ROOM || damaged {
             return false;
         }
-        self.bytes += length;
+        self.bytes += HEADER + length;
         self.frames.push_back(Early { header, payload: vec![0; length], filled: 0 });
         true
     }
@@ -90,7 +92,7 @@ impl Aside {
         }
         if let Some(early) = self.frames.remove(index) {
             memory.copy_from_slice(&early.payload);
-            self.bytes -= early.payload.len();
+            self.bytes -= HEADER + early.payload.len();
         }
         Ok(true)
     }

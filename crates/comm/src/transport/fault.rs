@@ -69,7 +69,7 @@ impl fmt::Display for Cause {
             Cause::Closed => write!(f, "closed its connection without a farewell"),
             Cause::Left => write!(f, "left the group while it was still needed"),
             Cause::Io(words) => write!(f, "cannot be reached: {words}"),
-            Cause::Silent { waited } => write!(f, "silent for {:.1} s", waited.as_secs_f64()),
+            Cause::Silent { waited } => write!(f, "was silent for {:.1} s", waited.as_secs_f64()),
             Cause::Protocol(what) => write!(f, "broke the protocol: {what}"),
             Cause::Corrupt => write!(f, "sent a frame with a wrong checksum"),
             Cause::Reported { by } => write!(f, "was lost, says rank {by}"),

@@ -241,7 +241,7 @@ fn in_threads(args: &AllreduceArgs, world: usize) -> Result<()> {
 /// Measures every size; rank 0 prints.
 fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
     rank.begin_preparation("measuring");
-    if args.transport == Connection::Shm && rank.world() > 1 && !rank.shares_memory() {
+    if args.transport == Connection::Shm && rank.world() > 1 && !rank.shares_memory()? {
         return Err(
             Error::job("--transport shm: the ranks are not all on one host").hint("use --transport tcp")
         );
