@@ -267,6 +267,7 @@ macro_rules! transport_conformance {
                 the_end_of_a_chain_of_waiting_is_found
                 a_death_is_named_by_everybody
                 a_rank_that_comes_late_names_the_dead_and_not_those_who_fled
+                unread_bytes_do_not_hide_who_died
                 what_was_sent_before_a_death_still_arrives
                 a_death_with_unread_bytes_is_a_death
                 leaving_right_after_the_last_step_fails_nobody

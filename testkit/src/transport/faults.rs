@@ -105,6 +105,22 @@ pub fn a_rank_that_comes_late_names_the_dead_and_not_those_who_fled<M: Mesh>() {
     assert_eq!((fault.peer, fault.cause), (Some(2), Cause::Closed));
 }
 
+/// The same, if those who fled had sent it something that it has not read: their last words stand behind that.
+pub fn unread_bytes_do_not_hide_who_died<M: Mesh>() {
+    let mut ranks = M::connect(4);
+    let mut late = ranks.pop().expect("four ranks");
+    each(ranks, |mut transport| match transport.rank() {
+        2 => {}
+        rank => {
+            let sent = send_byte(&mut transport, 3, 1);
+            let fault = sent.and_then(|()| await_byte(&mut transport, 1 - rank, 1, PLENTY));
+            assert_eq!(fault.expect_err("one has died").peer, Some(2));
+        }
+    });
+    let fault = await_byte(&mut late, 2, 1, PLENTY).expect_err("all are gone");
+    assert_eq!((fault.peer, fault.cause), (Some(2), Cause::Closed));
+}
+
 /// A rank that sent all it owed and died fails the next transfer, not the one it took part in.
 pub fn what_was_sent_before_a_death_still_arrives<M: Mesh>() {
     each(M::connect(2), |mut transport| match transport.rank() {

@@ -15,18 +15,19 @@ pub(crate) struct Outbox {
     current: Option<(Tag, u32)>,
     header: [u8; HEADER],
     written: usize,
+    total: usize,
 }
 
 impl Outbox {
-    /// Whether a frame is half-written, so that no other can follow on this stream.
+    /// Whether a frame is half-written, so that no other can follow on this stream. One that is written to its end is
+    /// whole, even if the peer has not taken it yet.
     pub fn is_torn(&self) -> bool {
-        self.current.is_some() && self.written > 0
+        self.current.is_some() && self.written > 0 && self.written < self.total
     }
 
-    /// Whether the frame under way has that much payload and was written to its end, so that only the peer's taking it
-    /// is left to be seen.
-    pub fn is_written(&self, payload: usize) -> bool {
-        self.current.is_some() && self.written == HEADER + payload
+    /// Whether the frame under way was written to its end, so that only the peer's taking it is left to be seen.
+    pub fn is_written(&self) -> bool {
+        self.current.is_some() && self.written == self.total
     }
 
     /// Writes what the stream takes in one go.
@@ -43,14 +44,13 @@ impl Outbox {
                 let Tag { generation, operation, group } = tag;
                 self.header = Header::data(generation, operation, group, frame.chunk, payload).encode();
                 self.current = Some((tag, frame.chunk));
-                self.written = 0;
+                (self.written, self.total) = (0, HEADER + payload.len());
             }
             Some(current) if current != (tag, frame.chunk) => return Ok(Moved::Nothing),
             Some(_) => {}
         }
-        let total = HEADER + payload.len();
         let before = self.written;
-        if before < total {
+        if before < self.total {
             let rest = &payload[before.saturating_sub(HEADER)..];
             let count = match before.checked_sub(HEADER) {
                 Some(_) => link.write(rest),
@@ -65,7 +65,7 @@ impl Outbox {
             self.written += count;
             traffic.total_sent += count as u64;
         }
-        if self.written == total && link.is_drained() {
+        if self.is_written() && link.is_drained() {
             traffic.payload_sent += payload.len() as u64;
             self.current = None;
             return Ok(Moved::Whole);

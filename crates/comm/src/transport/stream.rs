@@ -347,7 +347,7 @@ impl<W: Wires> Transport for Streamed<W> {
         let peer = frame.to;
         self.check(tag, peer, frame.bytes.len())?;
         let Some(link) = &mut self.wires.links()[peer] else { return Ok(Moved::Nothing) };
-        if self.standing[peer] != Standing::Present && !self.outboxes[peer].is_written(frame.bytes.len()) {
+        if self.standing[peer] != Standing::Present && !self.outboxes[peer].is_written() {
             return Ok(Moved::Nothing);
         }
         match self.outboxes[peer].push(link, tag, frame, &mut self.traffic) {
