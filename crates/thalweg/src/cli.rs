@@ -4,6 +4,7 @@ use crate::command;
 use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use thalweg_core::spec::Layers;
+use thalweg_core::spec::nearest::nearest;
 use thalweg_core::{Error, Result};
 
 /// Distributed machine-learning training: one job file, one binary, every strategy a choice of a few dials.
@@ -142,6 +143,21 @@ impl DoctorArgs {
 }
 
 impl Cli {
+    /// What was typed; what cannot be understood ends the program with words on what can.
+    pub fn of_command_line() -> Cli {
+        Cli::try_parse().unwrap_or_else(|complaint| {
+            let first = std::env::args().nth(1).unwrap_or_default();
+            match meant_command(&first) {
+                // Without a look at the word it would be taken for a job file, and the next one for its command.
+                Some(name) if complaint.use_stderr() && !Path::new(&first).exists() => {
+                    eprintln!("error: there is no command `{first}`\n  what to do: did you mean `thalweg {name}`?");
+                    std::process::exit(2);
+                }
+                _ => complaint.exit(),
+            }
+        })
+    }
+
     /// Carries out what was typed; the answer is the exit code.
     pub fn run(self) -> Result<u8> {
         thalweg_graph::instructions::check()?;
@@ -226,11 +242,19 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Error {
     }
     let mut refused = Error::io(format!("cannot read the job file {}", path.display()), error);
     refused.kind = thalweg_core::Kind::Job;
-    let (names, typed) = (Cli::names(), path.to_string_lossy());
-    if let Some(name) = thalweg_core::spec::nearest::nearest(&typed, names.iter().map(String::as_str)) {
-        refused.hint = Some(format!("did you mean the command `thalweg {name}`?"));
-    }
+    refused.hint = match meant_command(&path.to_string_lossy()) {
+        Some(name) => Some(format!("did you mean the command `thalweg {name}`?")),
+        None if error.kind() == std::io::ErrorKind::NotFound => thalweg_data::missing(path).hint,
+        None => None,
+    };
     refused
+}
+
+/// The command that a word other than its name may mean.
+fn meant_command(typed: &str) -> Option<String> {
+    let names = Cli::names();
+    let close = nearest(typed, names.iter().map(String::as_str)).filter(|name| *name != typed);
+    close.map(String::from)
 }
 
 /// What is wrong with a job file; somebody who gives data in its place is told how to.

@@ -1,11 +1,10 @@
 //! The `thalweg` binary.
 
-use clap::Parser;
 use std::process::ExitCode;
 use thalweg::cli::Cli;
 
 fn main() -> ExitCode {
-    match Cli::parse().run() {
+    match Cli::of_command_line().run() {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("error: {error}");
