@@ -240,6 +240,21 @@ fn a_lost_worker_is_replaced_if_asked_for() {
     }
 }
 
+/// Somebody installs another version while a job runs: its workers go on with their own.
+#[test]
+fn a_replacement_is_the_same_program_though_its_file_is_not() {
+    let site = Site::new();
+    std::fs::copy(env!("CARGO_BIN_EXE_thalweg"), site.path("thalweg")).unwrap();
+    let arguments = [&LONG[..], &["--workers", "2", "--set", "fault.respawn=true"]].concat();
+    let job = Process::start(site.program(site.path("thalweg"), &arguments));
+    site.await_step("run", 1);
+    std::fs::remove_file(site.path("thalweg")).unwrap();
+    site.write("thalweg", "no program at all");
+    site.signal_worker(1, Signal::SIGKILL);
+    let report = assert_complete(&site, job);
+    assert_eq!(worlds(&report), [2, 1, 2]);
+}
+
 #[test]
 fn a_worker_killed_before_the_ranks_have_met_is_done_without() {
     for rank in [0, 1] {

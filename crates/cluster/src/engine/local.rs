@@ -5,6 +5,7 @@
 
 pub use super::process::STOPPED;
 use super::process::{Heard, Worker, describe, is_fine, start};
+use super::program::Program;
 use crate::inquest::{Evidence, Inquest, PATIENCE, PATIENCE_FOR_A_VERDICT};
 use crate::linux;
 use crate::uplink::Wish;
@@ -93,8 +94,10 @@ pub fn launch<'a>(
     // Away from the coordinator a launcher lets it speak first: the end of a rank must not be taken for its cause.
     let step_deadline =
         plan.step_deadline + if plan.ranks.contains(&0) { Duration::ZERO } else { HEAD_START };
+    let program = plan.command.first().ok_or_else(|| Error::internal("no command to start"))?;
     let mut crew = Crew {
         plan,
+        program: Program::new(program),
         director,
         workers: Vec::new(),
         sender,
@@ -106,6 +109,7 @@ pub fn launch<'a>(
         coordinator: plan.ranks.contains(&0).then_some(0),
         meeting: None,
         left: BTreeSet::new(),
+        worries: Vec::new(),
     };
     let started = plan.ranks.clone().try_for_each(|rank| crew.hire(rank, false));
     let ended = started.and_then(|()| crew.run(&receiver, signals, on_record));
@@ -115,6 +119,7 @@ pub fn launch<'a>(
 
 struct Crew<'a> {
     plan: &'a Plan,
+    program: Program,
     director: Option<&'a mut (dyn Director + 'a)>,
     workers: Vec<Worker>,
     sender: Sender<Heard>,
@@ -131,6 +136,8 @@ struct Crew<'a> {
     meeting: Option<String>,
     /// Ranks that left with a coordinator that gave up its role.
     left: BTreeSet<usize>,
+    /// What the user should know, and has not been told.
+    worries: Vec<String>,
 }
 
 impl Crew<'_> {
@@ -157,7 +164,11 @@ impl Crew<'_> {
                 self.watch.forgive(self.start.elapsed());
             }
             last_tick = Instant::now();
-            self.reap()?;
+            self.reap();
+            for message in std::mem::take(&mut self.worries) {
+                let event = Event::Notice { level: Level::Warning, message };
+                on_record(&Record { time: crate::session::unix_time(), rank: None, event })?;
+            }
             if let Ok(signal) = signals.try_recv() {
                 if self.interrupted.is_some() || !self.started {
                     // Asked twice, or nothing to save yet.
@@ -174,7 +185,7 @@ impl Crew<'_> {
     /// Starts a worker.
     fn hire(&mut self, rank: usize, joins: bool) -> Result<()> {
         self.left.remove(&rank);
-        let mut worker = start(self.plan, rank, self.workers.len(), joins, &self.sender)?;
+        let mut worker = start(self.plan, &self.program, rank, self.workers.len(), joins, &self.sender)?;
         self.watch.expect(rank, self.start.elapsed(), Phase::Starting);
         self.inquest.name(rank, format!("{} (pid {})", linux::host_name(), worker.child.id()));
         if let (true, Some(address)) = (joins, &self.meeting) {
@@ -230,7 +241,7 @@ impl Crew<'_> {
                 self.inquest.hear(now, Evidence::Failed { rank, error: error.clone(), pulse: pulse.clone() });
             }
             Event::Regrouped { lost, .. } if !lost.is_empty() => {
-                let explained = self.with_causes(record.clone())?;
+                let explained = self.with_causes(record.clone());
                 self.direct(&explained)?;
                 return on_record(&explained);
             }
@@ -267,14 +278,14 @@ impl Crew<'_> {
     }
 
     /// What the kernel says about the end of those who were lost is more than what the others saw.
-    fn with_causes(&mut self, mut record: Record) -> Result<Record> {
+    fn with_causes(&mut self, mut record: Record) -> Record {
         let end = Instant::now() + PATIENCE;
-        let Event::Regrouped { lost, members, .. } = &mut record.event else { return Ok(record) };
+        let Event::Regrouped { lost, members, .. } = &mut record.event else { return record };
         // Of one that is still there only the connections broke.
         for culprit in lost.iter_mut().filter(|culprit| !members.contains(&culprit.rank)) {
             let unknown = |worker: &Worker| worker.rank == culprit.rank && worker.is_alive() && worker.closed;
             while self.workers.iter().any(unknown) && Instant::now() < end {
-                self.reap()?;
+                self.reap();
                 std::thread::sleep(Duration::from_millis(1));
             }
             let ended = self.workers.iter().rev().find(|worker| worker.rank == culprit.rank && worker.lost);
@@ -285,11 +296,11 @@ impl Crew<'_> {
                 culprit.cause.clone_from(cause);
             }
         }
-        Ok(record)
+        record
     }
 
     /// Notices the workers that have ended. One is only judged when all it had to say was heard.
-    fn reap(&mut self) -> Result<()> {
+    fn reap(&mut self) {
         let now = self.start.elapsed();
         for index in 0..self.workers.len() {
             let worker = &mut self.workers[index];
@@ -306,17 +317,16 @@ impl Crew<'_> {
             let goes_on = |worker: &Worker| worker.is_alive() || worker.status.is_some_and(is_fine);
             if self.plan.elastic && self.workers.iter().any(goes_on) {
                 self.workers[index].cause.get_or_insert(how);
-                self.lose(index)?;
+                self.lose(index);
             } else {
                 let how = self.workers[index].cause.take().unwrap_or(how);
                 self.inquest.hear(now, Evidence::Exited { rank, how, pulse });
             }
         }
-        Ok(())
     }
 
-    /// The others go on without this worker.
-    fn lose(&mut self, index: usize) -> Result<()> {
+    /// The others go on without this worker; without another in its place, too, if none can be started.
+    fn lose(&mut self, index: usize) {
         let rank = self.workers[index].rank;
         self.workers[index].lost = true;
         if self.coordinator == Some(index) {
@@ -324,10 +334,12 @@ impl Crew<'_> {
         } else if let Some(coordinator) = self.coordinator {
             self.workers[coordinator].wish(&Wish::Gone(rank));
         }
-        if self.plan.respawn && self.interrupted.is_none() {
-            self.hire(rank, true)?;
+        if self.plan.respawn
+            && self.interrupted.is_none()
+            && let Err(error) = self.hire(rank, true)
+        {
+            self.worries.push(format!("{}; the others go on without it", error.message));
         }
-        Ok(())
     }
 
     /// The first worker that has met the others takes the coordinator's role; one that has not, only if nobody has.

@@ -5,5 +5,6 @@
 pub mod environment;
 pub mod local;
 mod process;
+mod program;
 pub mod simulated;
 pub mod threads;

@@ -1,8 +1,10 @@
 //! One worker process of the local launcher: how it is started, heard, spoken to, and how it ended.
 
 use super::local::Plan;
+use super::program::Program;
 use crate::linux;
 use crate::uplink::{JOINS, VARIABLE, Wish};
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -63,6 +65,7 @@ impl Worker {
 /// Starts a worker, and a thread that listens to it.
 pub(super) fn start(
     plan: &Plan,
+    program: &Program,
     rank: usize,
     index: usize,
     joins: bool,
@@ -70,9 +73,9 @@ pub(super) fn start(
 ) -> Result<Worker> {
     let failed = |error: std::io::Error| Error::io(format!("cannot start worker {rank}"), &error);
     let (line, far_end) = UnixStream::pair().map_err(failed)?;
-    let program = plan.command.first().ok_or_else(|| Error::internal("no command to start"))?;
-    let mut command = Command::new(program);
-    command.args(&plan.command[1..]).envs(plan.variables.iter().cloned());
+    let mut command = Command::new(program.path());
+    command.arg0(plan.command.first().map_or("thalweg".as_ref(), OsString::as_os_str));
+    command.args(plan.command.iter().skip(1)).envs(plan.variables.iter().cloned());
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", plan.world.to_string());
     command.env("LOCAL_RANK", rank.saturating_sub(plan.ranks.start).to_string());
     if joins {
