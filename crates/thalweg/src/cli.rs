@@ -150,7 +150,9 @@ impl Cli {
             match meant_command(&first) {
                 // Without a look at the word it would be taken for a job file, and the next one for its command.
                 Some(name) if complaint.use_stderr() && !Path::new(&first).exists() => {
-                    eprintln!("error: there is no command `{first}`\n  what to do: did you mean `thalweg {name}`?");
+                    eprintln!(
+                        "error: there is no command `{first}`\n  what to do: did you mean `thalweg {name}`?"
+                    );
                     std::process::exit(2);
                 }
                 _ => complaint.exit(),

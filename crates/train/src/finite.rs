@@ -1,25 +1,7 @@
 //! Numbers that are not finite end the job where they appear, before they reach a checkpoint or a model.
 
 use thalweg_core::{Culprit, Error, Kind, Layout, Result};
-
-/// Numbers looked at together.
-const LANES: usize = 32;
-
-/// The first element that is not finite, if any.
-fn strange(values: &[f32]) -> Option<usize> {
-    // One more at the end of the exponent reaches the sign where all its bits are set, in whole numbers: a fast pass.
-    let exceeds = |value: &f32| (value.to_bits() & 0x7fff_ffff) + 0x0080_0000;
-    let (lanes, rest) = values.as_chunks::<LANES>();
-    let mut seen = [0; LANES];
-    for lane in lanes {
-        (0..LANES).for_each(|index| seen[index] |= exceeds(&lane[index]));
-    }
-    let seen = seen.into_iter().chain(rest.iter().map(exceeds)).fold(0, |all, bits| all | bits);
-    if seen >> 31 == 0 {
-        return None;
-    }
-    values.iter().position(|value| !value.is_finite())
-}
+use thalweg_graph::strange;
 
 /// Checks a rank's own loss and the part of its gradient that begins at the element `first`.
 pub(crate) fn check_gradient(
@@ -105,18 +87,6 @@ fn error(rank: usize, step: u64, operation: &str, what: String) -> Error {
 mod tests {
     use super::*;
     use thalweg_core::model::{Density, Role};
-
-    #[test]
-    fn it_is_found_wherever_it_stands() {
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            for place in [0, LANES - 1, LANES, 2 * LANES + 1] {
-                let mut values = [f32::MAX; 2 * LANES + 3];
-                assert_eq!(strange(&values), None);
-                values[place] = bad;
-                assert_eq!(strange(&values), Some(place));
-            }
-        }
-    }
 
     #[test]
     fn the_tensor_is_named() {

@@ -14,5 +14,6 @@ pub mod recurrent;
 pub mod reduce;
 pub mod scattered;
 pub mod short;
+pub mod strange;
 pub mod tiny;
 pub mod unfold;

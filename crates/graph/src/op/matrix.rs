@@ -15,6 +15,9 @@ const COLUMNS: usize = 1024;
 /// Rows of a left factor so few that packing the right one would not pay.
 const FEW: usize = 64;
 
+/// Lines that stand a multiple of so many numbers apart share few places of a cache.
+const CLASHING: usize = 256;
+
 /// Most numbers of a result that is made the other way round.
 const TURNED: usize = 1 << 18;
 
@@ -252,6 +255,13 @@ pub fn prepare_thread() {
     ROOM.with_borrow_mut(|room| room.resize(ROOM_LEN, 0.0));
 }
 
+/// Whether to read panels of the right factor where they lie: for some rows more, if its lines do not fight for the same
+/// places of a cache.
+fn is_better_in_place(rows: usize, right: Matrix<'_>) -> bool {
+    let few = if right.row_stride.is_multiple_of(CLASHING) { FEW } else { 2 * FEW };
+    rows <= few && right.column_stride == 1
+}
+
 /// Block by block: columns, then depth, then rows.
 fn multiply_in(
     room: &mut [f32],
@@ -262,12 +272,20 @@ fn multiply_in(
 ) {
     let (panels, tiles) = room.split_at_mut(COLUMNS * DEPTH);
     let MatrixMut { values, rows, columns, row_stride } = result;
-    for first in (0..columns).step_by(COLUMNS) {
-        let own = first..columns.min(first + COLUMNS);
+    let in_place = is_better_in_place(rows, right);
+    let mut end = 0;
+    while end < columns {
+        let first = end;
+        end = columns.min(first + COLUMNS);
+        if in_place && end - first > panel::width() {
+            // What does not fill a panel is packed by itself.
+            end -= (end - first) % panel::width();
+        }
+        let own = first..end;
         let wide = own.len().next_multiple_of(panel::width());
         for begin in (0..right.rows).step_by(DEPTH) {
             let depth = DEPTH.min(right.rows - begin);
-            let right = if rows <= FEW && right.column_stride == 1 && own.len() == wide {
+            let right = if in_place && own.len() == wide {
                 Right::in_place(&right.values[begin * right.row_stride + first..], right.row_stride)
             } else {
                 let panels = &mut panels[..depth * wide];
@@ -334,7 +352,7 @@ mod tests {
     #[test]
     fn blocks_add_up() {
         let mut rng = Rng::keyed(1, "blocks", &[]);
-        for (m, n, k) in [(200, 17, 600), (3, 1100, 300), (7, 40, 513)] {
+        for (m, n, k) in [(200, 17, 600), (3, 1100, 300), (7, 40, 513), (100, 70, 300)] {
             let (a, b) = (random(&mut rng, m * k), random(&mut rng, k * n));
             for (left, right) in [
                 (Matrix::new(&a, m, k), Matrix::new(&b, k, n)),
