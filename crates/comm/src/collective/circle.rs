@@ -5,6 +5,7 @@
 //! on the wire, and in every fault, it is the rank that it is for all.
 
 use super::schedule::Schedule;
+use crate::wire::checksum;
 use std::collections::BTreeSet;
 
 /// Some ranks, in ascending order.
@@ -30,7 +31,7 @@ impl Circle {
     pub fn new(name: &str, ranks: &[usize], rank: usize) -> Option<Circle> {
         let ranks: Vec<usize> = BTreeSet::from_iter(ranks.iter().copied()).into_iter().collect();
         let place = ranks.iter().position(|&member| member == rank)?;
-        Some(Circle { number: crc32c::crc32c(name.as_bytes()).max(EVERYBODY + 1), ranks, place })
+        Some(Circle { number: checksum(0, name.as_bytes()).max(EVERYBODY + 1), ranks, place })
     }
 
     /// What its frames carry. Two circles may have the same, by name or by chance: nobody may be in both at once.

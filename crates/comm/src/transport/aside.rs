@@ -6,7 +6,7 @@
 
 use super::frame::{Interruption, try_later};
 use super::{Cause, Tag, Traffic};
-use crate::wire::{HEADER, Header, Kind};
+use crate::wire::{HEADER, Header, Kind, checksum};
 use std::collections::VecDeque;
 use std::io::Read;
 
@@ -71,7 +71,7 @@ impl Aside {
                 Err(_) => return Err(Interruption::Stream),
             }
         }
-        match crc32c::crc32c_append(last.header.seed(), &last.payload) == last.header.checksum {
+        match checksum(last.header.seed(), &last.payload) == last.header.checksum {
             true => Ok(true),
             false => Err(Interruption::Wrong(Cause::Corrupt)),
         }

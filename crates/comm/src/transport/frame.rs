@@ -6,7 +6,7 @@
 use super::aside::Aside;
 use super::stream::Link;
 use super::{Cause, Incoming, Moved, Outgoing, Tag, Traffic};
-use crate::wire::{Departure, HEADER, Header, Kind};
+use crate::wire::{Departure, HEADER, Header, Kind, checksum};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read};
 
 /// The frame to one peer that is under way, if any.
@@ -190,7 +190,7 @@ impl Inbox {
             moved = Moved::Part;
         }
         let fresh = &payload[before.saturating_sub(HEADER)..self.filled - HEADER];
-        self.running = crc32c::crc32c_append(self.running, fresh);
+        self.running = checksum(self.running, fresh);
         if self.filled < total {
             return Ok(moved);
         }

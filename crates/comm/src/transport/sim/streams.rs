@@ -2,6 +2,7 @@
 
 use super::Happening;
 use super::world::{Rank, State, Turn, World};
+use crate::wire::checksum;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -126,7 +127,7 @@ impl World {
         if count == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let checksum = crc32c::crc32c(&bytes[..count]);
+        let checksum = checksum(0, &bytes[..count]);
         state.note(Happening::Sent { from: way.from, to: way.to, bytes: count, checksum });
         self.carry(&mut state, way, bytes[..count].iter().copied().collect(), false);
         Ok(count)
