@@ -10,6 +10,7 @@ pub mod exponential;
 pub mod normalize;
 pub mod panel;
 pub mod pool;
+pub mod prefetch;
 pub mod recurrent;
 pub mod reduce;
 pub mod scattered;

@@ -4,27 +4,23 @@ use super::dispatch::dispatch;
 use super::exponential::{sigmoid, tanh};
 
 dispatch! {
-    /// Opens the gates (input, forget, cell, output, in place) and writes cell and answer. `before` is empty at the first
-    /// position.
-    pub fn lstm_cell(gates: &mut [f32], before: &[f32], cell: &mut [f32], answer: &mut [f32]) {
+    /// Opens the gates (input, forget, cell, output, in place) of what a position reads and what it takes from the answer
+    /// before it, and writes cell and answer. `before` is the cell before it.
+    pub fn lstm_cell(gates: &mut [f32], taken: &[f32], before: &[f32], cell: &mut [f32], answer: &mut [f32]) {
         let units = cell.len();
         let (input, rest) = gates.split_at_mut(units);
         let (forget, rest) = rest.split_at_mut(units);
         let (candidate, output) = rest.split_at_mut(units);
-        for gate in [&mut *input, &mut *forget, &mut *output] {
-            gate.iter_mut().for_each(|gate| *gate = sigmoid(*gate));
-        }
-        candidate.iter_mut().for_each(|candidate| *candidate = tanh(*candidate));
-        match before.get(..units) {
-            None => (0..units).for_each(|unit| cell[unit] = input[unit] * candidate[unit]),
-            Some(before) => {
-                for unit in 0..units {
-                    cell[unit] = forget[unit] * before[unit] + input[unit] * candidate[unit];
-                }
-            }
-        }
-        for ((answer, output), cell) in answer.iter_mut().zip(output).zip(cell) {
-            *answer = *output * tanh(*cell);
+        let (candidate, output) = (&mut candidate[..units], &mut output[..units]);
+        let (taken, before, answer) = (&taken[..4 * units], &before[..units], &mut answer[..units]);
+        for unit in 0..units {
+            let i = sigmoid(input[unit] + taken[unit]);
+            let f = sigmoid(forget[unit] + taken[units + unit]);
+            let g = tanh(candidate[unit] + taken[2 * units + unit]);
+            let o = sigmoid(output[unit] + taken[3 * units + unit]);
+            let inner = f * before[unit] + i * g;
+            (input[unit], forget[unit], candidate[unit], output[unit]) = (i, f, g, o);
+            (cell[unit], answer[unit]) = (inner, o * tanh(inner));
         }
     }
 }
@@ -44,7 +40,8 @@ dispatch! {
         let (forget, rest) = rest.split_at_mut(units);
         let (candidate, output) = rest.split_at_mut(units);
         let (candidate, output) = (&mut candidate[..units], &mut output[..units]);
-        let (cell, delta, from_answer) = (&cell[..units], &delta[..units], &from_answer[..units]);
+        let (cell, before, delta) = (&cell[..units], &before[..units], &delta[..units]);
+        let from_answer = &from_answer[..units];
         let from_cell = &mut from_cell[..units];
         for unit in 0..units {
             let (i, f, g, o) = (input[unit], forget[unit], candidate[unit], output[unit]);
@@ -52,14 +49,10 @@ dispatch! {
             let answer = delta[unit] + from_answer[unit];
             let inner = from_cell[unit] + answer * o * (1.0 - squashed * squashed);
             input[unit] = inner * g * i * (1.0 - i);
-            forget[unit] = inner * f * (1.0 - f);
+            forget[unit] = inner * f * (1.0 - f) * before[unit];
             candidate[unit] = inner * i * (1.0 - g * g);
             output[unit] = answer * squashed * o * (1.0 - o);
             from_cell[unit] = inner * f;
-        }
-        match before.get(..units) {
-            None => forget.fill(0.0),
-            Some(before) => forget.iter_mut().zip(before).for_each(|(forget, before)| *forget *= before),
         }
     }
 }

@@ -10,6 +10,7 @@ use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
 use crate::executor::{Call, room};
 use crate::graph::{NodeId, Shape};
+use crate::kernel::prefetch::prefetch;
 use crate::kernel::recurrent;
 use thalweg_core::{Batch, Result};
 
@@ -22,6 +23,10 @@ pub struct Lstm;
 /// the answers, the cells and the weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LstmGradient;
+
+/// Numbers between the rows of what is taken from the position before: rows a power of two apart would fight for the same
+/// places of the caches, as the gates' own rows do.
+const APART: usize = 16;
 
 impl Operator for Lstm {
     fn describe(&self) -> String {
@@ -54,10 +59,14 @@ impl Operator for Lstm {
         let (units, rows) = (wide / 4, call.rows);
         let [answers, cells, _] = &mut call.parts;
         let len = rows * positions * units;
-        let packed = Packed::len(units, wide);
-        let scratch = room(&mut call.pass.memory.scratch, packed + 2 * len);
-        let (packed, states) = scratch.split_at_mut(packed);
+        let (packed, apart) = (Packed::len(units, wide), wide + APART);
+        let scratch = room(&mut call.pass.memory.scratch, packed + rows * apart + units + 2 * len);
+        let (packed, scratch) = scratch.split_at_mut(packed);
+        let (taken, scratch) = scratch.split_at_mut(rows * apart);
+        let (nothing, states) = scratch.split_at_mut(units);
         let (own_answers, own_cells) = states.split_at_mut(len);
+        nothing.fill(0.0);
+        taken.fill(0.0);
         // Where nobody reads a part, the kernel still needs the position before.
         let answers = answers.as_deref_mut().unwrap_or(own_answers);
         let cells = cells.as_deref_mut().unwrap_or(own_cells);
@@ -66,17 +75,19 @@ impl Operator for Lstm {
             if position > 0 && rows > 0 {
                 let before =
                     Matrix::strided(&answers[(position - 1) * units..], rows, units, positions * units);
-                let gates = &mut call.output[position * wide..];
-                let gates = MatrixMut::strided(gates, rows, wide, positions * wide);
-                multiply_packed(gates, before, &weight, true);
+                multiply_packed(MatrixMut::strided(taken, rows, wide, apart), before, &weight, false);
             }
             for row in 0..rows {
                 let place = row * positions + position;
+                if row + 1 < rows {
+                    prefetch(&call.output[(place + positions) * wide..][..wide]);
+                }
                 let gates = &mut call.output[place * wide..][..wide];
                 let (earlier, now) = cells.split_at_mut(place * units);
-                let before = if position == 0 { &[][..] } else { &earlier[(place - 1) * units..] };
+                let before = if position == 0 { &*nothing } else { &earlier[(place - 1) * units..] };
                 recurrent::lstm_cell(
                     gates,
+                    &taken[row * apart..],
                     before,
                     &mut now[..units],
                     &mut answers[place * units..][..units],
@@ -128,8 +139,10 @@ impl Operator for LstmGradient {
         let (units, rows) = (wide / 4, call.rows);
         let (delta, cells) = (call.inputs[0], call.inputs[2]);
         let packed = Packed::len(wide, units);
-        let scratch = room(&mut call.pass.memory.scratch, packed + 2 * rows * units);
-        let (packed, carried) = scratch.split_at_mut(packed);
+        let scratch = room(&mut call.pass.memory.scratch, packed + units + 2 * rows * units);
+        let (packed, scratch) = scratch.split_at_mut(packed);
+        let (nothing, carried) = scratch.split_at_mut(units);
+        nothing.fill(0.0);
         let weight = Packed::new(packed, Matrix::new(call.inputs[3], wide, units));
         // The gradients of a position's answer and cell that come from the position behind it.
         let (from_answers, from_cells) = carried.split_at_mut(rows * units);
@@ -138,7 +151,13 @@ impl Operator for LstmGradient {
         for position in (0..positions).rev() {
             for row in 0..rows {
                 let place = row * positions + position;
-                let before = if position == 0 { &[][..] } else { &cells[(place - 1) * units..][..units] };
+                if row + 1 < rows {
+                    let next = place + positions;
+                    prefetch(&call.output[next * wide..][..wide]);
+                    prefetch(&cells[(next - 1) * units..][..2 * units]);
+                    prefetch(&delta[next * units..][..units]);
+                }
+                let before = if position == 0 { &*nothing } else { &cells[(place - 1) * units..][..units] };
                 recurrent::lstm_cell_gradient(
                     &mut call.output[place * wide..][..wide],
                     &cells[place * units..][..units],
