@@ -27,8 +27,11 @@ const CHECKED: usize = HEADER - 4;
 const DATA: u32 = u32::from_le_bytes(*b"TLD3");
 const FAREWELL: u32 = u32::from_le_bytes(*b"TLF3");
 
-/// The CRC-32 of bytes that follow others, whose checksum is `before` (0 for none). The polynomial is the one for which
-/// processors' carry-less products are put to use: over fast links the checksum is a tenth of an exchange.
+/// The CRC-32 of bytes that follow others, whose checksum is `before` (0 for none).
+///
+/// CRC-32C would find every error of three bits in frames of any length, this one only in those up to some 11 KiB; but
+/// the crate for this one computes it with carry-less products, twice as fast, and over fast links the checksum is a tenth
+/// of an exchange.
 pub fn checksum(before: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(before);
     hasher.update(bytes);
@@ -247,6 +250,17 @@ mod tests {
             if let Ok(header) = Header::decode(&frame) {
                 prop_assert_ne!(checksum(header.seed(), &frame[HEADER..]), header.checksum);
             }
+        }
+    }
+
+    /// What is on the wire is fixed: other builds must agree.
+    #[test]
+    fn the_checksum_is_the_known_one_in_any_pieces() {
+        assert_eq!(checksum(0, b"123456789"), 0xcbf4_3926);
+        let bytes: Vec<u8> = (0..9000u32).map(|index| (index * 7 % 251) as u8).collect();
+        let whole = checksum(0, &bytes);
+        for cut in [0, 1, 127, 128, 129, 2047, 2048, 2049, 8999, 9000] {
+            assert_eq!(checksum(checksum(0, &bytes[..cut]), &bytes[cut..]), whole, "{cut}");
         }
     }
 

@@ -60,7 +60,7 @@ pub use builder::NetworkBuilder;
 pub use continuation::Continuation;
 pub use graph::Graph;
 pub use input::Input;
-pub use kernel::strange::strange;
+pub use kernel::strange::first_not_finite;
 pub use layer::Layer;
 pub use loss::Loss;
 pub use network::{Network, Options};

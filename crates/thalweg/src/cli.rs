@@ -143,19 +143,16 @@ impl DoctorArgs {
 }
 
 impl Cli {
-    /// What was typed; what cannot be understood ends the program with words on what can.
-    pub fn of_command_line() -> Cli {
-        Cli::try_parse().unwrap_or_else(|complaint| {
-            let first = std::env::args().nth(1).unwrap_or_default();
-            match meant_command(&first) {
-                // Without a look at the word it would be taken for a job file, and the next one for its command.
-                Some(name) if complaint.use_stderr() && !Path::new(&first).exists() => {
-                    eprintln!(
-                        "error: there is no command `{first}`\n  what to do: did you mean `thalweg {name}`?"
-                    );
-                    std::process::exit(2);
-                }
-                _ => complaint.exit(),
+    /// What was typed. Help, and what cannot be understood, ends the program.
+    pub fn of_command_line() -> Result<Cli> {
+        Cli::try_parse().or_else(|complaint| {
+            let first = std::env::args_os().nth(1).unwrap_or_default().to_string_lossy().into_owned();
+            // A word that is no command is taken for a job file, and the next one has no business behind it.
+            let misplaced = !first.starts_with('-') && !Path::new(&first).exists();
+            match meant_command(&first).filter(|_| misplaced && complaint.use_stderr()) {
+                Some(name) => Err(Error::job(format!("there is no command `{first}`"))
+                    .hint(format!("did you mean `thalweg {name}`?"))),
+                None => complaint.exit(),
             }
         })
     }
@@ -247,7 +244,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Error {
     refused.hint = match meant_command(&path.to_string_lossy()) {
         Some(name) => Some(format!("did you mean the command `thalweg {name}`?")),
         None if error.kind() == std::io::ErrorKind::NotFound => thalweg_data::missing(path).hint,
-        None => None,
+        None => refused.hint.take(),
     };
     refused
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use thalweg::cli::Cli;
 
 fn main() -> ExitCode {
-    match Cli::of_command_line().run() {
+    match Cli::of_command_line().and_then(Cli::run) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("error: {error}");

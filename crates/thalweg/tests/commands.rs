@@ -36,6 +36,8 @@ fn a_mistyped_command_is_guessed() {
     let ended = site.run(&["trian", "job.toml"]);
     ended.assert_error(2, &["there is no command `trian`"]);
     ended.assert_advice("`thalweg train`");
+    let ended = site.run(&["--resume", "--overwrite"]);
+    assert!(ended.stderr.contains("'--resume' cannot be used with '--overwrite'"), "{}", ended.stderr);
     let ended = site.run(&["train", "jbo.toml"]);
     ended.assert_error(2, &["cannot read the job file jbo.toml"]);
     ended.assert_advice("did you mean ./job.toml?");

@@ -1,7 +1,7 @@
 //! Numbers that are not finite end the job where they appear, before they reach a checkpoint or a model.
 
 use thalweg_core::{Culprit, Error, Kind, Layout, Result};
-use thalweg_graph::strange;
+use thalweg_graph::first_not_finite;
 
 /// Checks a rank's own loss and the part of its gradient that begins at the element `first`.
 pub(crate) fn check_gradient(
@@ -23,7 +23,7 @@ pub(crate) fn check_share(
     first: usize,
     layout: &Layout,
 ) -> Result<()> {
-    let Some(place) = strange(gradient) else { return Ok(()) };
+    let Some(place) = first_not_finite(gradient) else { return Ok(()) };
     let tensor = layout.at(first + place).map_or("?", |tensor| tensor.name.as_str());
     Err(error(rank, step, SUMMING, format!("the summed gradient of `{tensor}` is {}", gradient[place])))
 }
@@ -59,7 +59,7 @@ fn check(
     first: usize,
     layout: &Layout,
 ) -> Result<()> {
-    let what = if let Some(place) = strange(values) {
+    let what = if let Some(place) = first_not_finite(values) {
         let tensor = layout.at(first + place).map_or("?", |tensor| tensor.name.as_str());
         format!("{of_values} of `{tensor}` is {}", values[place]).replace("parameter of", "parameter")
     } else if !loss.is_finite() {

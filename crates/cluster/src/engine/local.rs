@@ -80,6 +80,9 @@ const HEAD_START: Duration = Duration::from_millis(500);
 /// How long the kernel may take to end a process that was killed (one that waits for a dead disk may take for ever).
 const CONFIRM: Duration = Duration::from_secs(10);
 
+/// How many workers in a row may end in one place before they have met the others.
+const TRIES: usize = 3;
+
 /// What Ctrl-C sends.
 const SIGINT: i32 = 2;
 
@@ -195,6 +198,13 @@ impl Crew<'_> {
         Ok(())
     }
 
+    /// Starts a worker while the others train, who can do without it.
+    fn hire_another(&mut self, rank: usize) {
+        if let Err(error) = self.hire(rank, true) {
+            self.worries.push(format!("{}; the others go on without it", error.message));
+        }
+    }
+
     fn hear(
         &mut self,
         index: usize,
@@ -269,7 +279,7 @@ impl Crew<'_> {
                         .map(|worker| worker.rank)
                         .collect();
                     let free = (0..).find(|rank| !taken.contains(rank)).unwrap_or(self.plan.world);
-                    self.hire(free, true)?;
+                    self.hire_another(free);
                 }
                 Act::Finish => self.pass_on(&Wish::Finish),
             }
@@ -325,7 +335,7 @@ impl Crew<'_> {
         }
     }
 
-    /// The others go on without this worker; without another in its place, too, if none can be started.
+    /// The others go on without this worker.
     fn lose(&mut self, index: usize) {
         let rank = self.workers[index].rank;
         self.workers[index].lost = true;
@@ -334,11 +344,21 @@ impl Crew<'_> {
         } else if let Some(coordinator) = self.coordinator {
             self.workers[coordinator].wish(&Wish::Gone(rank));
         }
-        if self.plan.respawn
-            && self.interrupted.is_none()
-            && let Err(error) = self.hire(rank, true)
-        {
-            self.worries.push(format!("{}; the others go on without it", error.message));
+        if self.plan.respawn && self.interrupted.is_none() {
+            self.replace(rank);
+        }
+    }
+
+    /// Starts another worker in the place of a lost one, unless several ended in it before they had met the others.
+    fn replace(&mut self, rank: usize) {
+        let earlier = self.workers.iter().rev().filter(|worker| worker.rank == rank);
+        let mut in_vain = earlier.take_while(|worker| worker.is_stranger()).peekable();
+        let cause = in_vain.peek().and_then(|worker| worker.cause.clone()).unwrap_or_default();
+        match in_vain.count() {
+            TRIES.. => self.worries.push(format!(
+                "no worker in the place of rank {rank}: the last of {TRIES} {cause} before it met the others, who go on"
+            )),
+            _ => self.hire_another(rank),
         }
     }
 

@@ -4,12 +4,11 @@ use super::local::Plan;
 use super::program::Program;
 use crate::linux;
 use crate::uplink::{JOINS, VARIABLE, Wish};
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 use thalweg_core::event::{Phase, Pulse, Record};
 use thalweg_core::{Error, Result};
@@ -73,8 +72,9 @@ pub(super) fn start(
 ) -> Result<Worker> {
     let failed = |error: std::io::Error| Error::io(format!("cannot start worker {rank}"), &error);
     let (line, far_end) = UnixStream::pair().map_err(failed)?;
-    let mut command = Command::new(program.path());
-    command.arg0(plan.command.first().map_or("thalweg".as_ref(), OsString::as_os_str));
+    // All that can fail comes before the process: one that nobody knows of would never be ended.
+    let reader = line.try_clone().map_err(failed)?;
+    let mut command = program.command();
     command.args(plan.command.iter().skip(1)).envs(plan.variables.iter().cloned());
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", plan.world.to_string());
     command.env("LOCAL_RANK", rank.saturating_sub(plan.ranks.start).to_string());
@@ -87,10 +87,9 @@ pub(super) fn start(
         None => command.env_remove("MASTER_ADDR").env_remove("MASTER_PORT"),
     };
     command.stdin(Stdio::from(OwnedFd::from(far_end))).process_group(0);
-    let child = command.spawn().map_err(failed)?;
-    let reader = line.try_clone().map_err(failed)?;
+    let mut child = command.spawn().map_err(failed)?;
     let sender = sender.clone();
-    std::thread::spawn(move || {
+    let listen = move || {
         for text in BufReader::new(reader).lines() {
             let Ok(text) = text else { break };
             let heard = match serde_json::from_str::<Record>(&text) {
@@ -102,7 +101,12 @@ pub(super) fn start(
             }
         }
         let _ = sender.send(Heard::Closed(index));
-    });
+    };
+    if let Err(error) = std::thread::Builder::new().spawn(listen) {
+        linux::kill_group(child.id());
+        let _ = child.wait();
+        return Err(failed(error));
+    }
     let last = Pulse::default();
     Ok(Worker {
         rank,

@@ -1,15 +1,18 @@
 //! The program that workers run, as it was when the launcher began.
 //!
 //! A job may outlive the file it was started from: somebody builds or installs a newer version while it runs. A worker
-//! that is started then must be the same program as the others, so the launcher keeps the file open.
+//! that is started then must be the same program as the others, so the launcher keeps the file open. (A script cannot be
+//! kept: its interpreter reads it by its name.)
 
+use crate::linux;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-/// A program that can be started for as long as this is held, whatever becomes of its file.
+/// A program that can be started for as long as this is held, though another file may have taken its place.
 #[derive(Debug)]
 pub(super) struct Program {
     path: PathBuf,
@@ -19,20 +22,30 @@ pub(super) struct Program {
 
 impl Program {
     /// The program of that name.
-    pub(super) fn new(name: impl AsRef<OsStr>) -> Program {
+    pub fn new(name: impl AsRef<OsStr>) -> Program {
         let path = PathBuf::from(name.as_ref());
-        let file = path.is_absolute().then(|| File::open(&path).ok()).flatten();
-        Program { path, file }
+        let file = if std::env::current_exe().is_ok_and(|own| own == path) {
+            // This very program, even if its file was replaced before anybody looked.
+            linux::own_program()
+        } else if path.is_absolute() {
+            File::open(&path)
+        } else {
+            return Program { path, file: None };
+        };
+        Program { path, file: file.ok() }
     }
 
-    /// Where it can be started now: where it was, or by way of the open file if another one stands there.
-    pub(super) fn path(&self) -> PathBuf {
-        let kept = self.file.as_ref().and_then(|file| Some((file, file.metadata().ok()?)));
-        match kept {
-            Some((file, then)) if !is_same(&then, &self.path) => {
-                // The child looks the number up in its own table before it is closed there.
-                PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
-            }
+    /// What starts it now, under the name it had.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(self.place());
+        command.arg0(&self.path);
+        command
+    }
+
+    /// Where it is: where it was, or behind the open file if another one stands there.
+    fn place(&self) -> PathBuf {
+        match self.file.as_ref().and_then(|file| Some((file, file.metadata().ok()?))) {
+            Some((file, then)) if !is_same(&then, &self.path) => linux::path_of(file),
             _ => self.path.clone(),
         }
     }
@@ -45,19 +58,19 @@ fn is_same(then: &Metadata, path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
 
     #[test]
     fn it_starts_after_its_file_was_replaced() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
         let path = folder.path().join("program");
-        std::fs::copy("/bin/echo", &path).unwrap();
+        std::fs::hard_link(std::env::current_exe().unwrap(), &path).unwrap();
         let program = Program::new(&path);
-        assert_eq!(program.path(), path);
+        assert_eq!(program.place(), path);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "another one").unwrap();
-        let output = Command::new(program.path()).arg("the same").output().unwrap();
-        assert_eq!(output.stdout, b"the same\n");
-        assert_eq!(Program::new("echo").path(), Path::new("echo"), "looked up at each start");
+        let output = program.command().args(["--list", "its_file_was_replaced"]).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains("it_starts_after_its_file_was_replaced"), "{said}");
+        assert_eq!(Program::new("echo").place(), Path::new("echo"), "looked up at each start");
     }
 }

@@ -25,7 +25,8 @@ const SHORTEST: usize = 512 << 10;
 
 /// Elements of the segments of a transfer of `length` elements of `width` bytes: a quarter of it, so that it overlaps
 /// with what comes before and after, but large enough that headers, system calls and wake-ups do not count (over
-/// loopback, half a MiB is a quarter faster than an eighth) and small enough to be near when it is combined. Part of the protocol: both ends cut alike.
+/// loopback, half a MiB is a quarter faster than an eighth) and small enough to be near when it is combined. Part of the
+/// protocol: both ends cut alike.
 fn segment_length(length: usize, width: usize) -> usize {
     let width = width.max(1);
     ((length / 4).saturating_mul(width).clamp(SHORTEST, SEGMENT) / width).max(1)

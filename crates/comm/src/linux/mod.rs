@@ -17,7 +17,8 @@ pub use host::{host_name, interface_of, outward_addresses};
 pub use identity::host_identity;
 pub use machine::Machine;
 pub use process::{
-    Grip, kill_group, kill_self, outlive_file_limits, peak_memory_of_children, signal_name, stop_self,
+    Grip, kill_group, kill_self, outlive_file_limits, own_program, path_of, peak_memory_of_children,
+    signal_name, stop_self,
 };
 pub(crate) use segment::WORDS;
 pub use segment::{Segment, Writers, check_room};

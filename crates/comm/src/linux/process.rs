@@ -6,9 +6,11 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{SigHandler, Signal, killpg, signal};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Pid;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A grip on another process of this host: its number may be given to another one, this never means another one.
@@ -33,7 +35,6 @@ impl Grip {
 
     /// Ends it at once and waits until the kernel confirms that; false if it does not in time.
     pub fn end(&self, patience: Duration) -> bool {
-        use std::os::fd::AsRawFd;
         let none: *const libc::siginfo_t = std::ptr::null();
         // SAFETY: the descriptor is open, and the call takes no memory of ours. One that is gone already is what we want.
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), libc::SIGKILL, none, 0) };
@@ -41,6 +42,16 @@ impl Grip {
         let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
         matches!(poll(&mut polled, timeout), Ok(count) if count > 0)
     }
+}
+
+/// The file of the program that runs here, whatever stands in its place by now.
+pub fn own_program() -> io::Result<File> {
+    File::open("/proc/self/exe")
+}
+
+/// A name for an open file, for this process and for a child until it has become another program.
+pub fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Ends a process and all that it started, at once. It must lead its own process group.

@@ -51,6 +51,7 @@ impl Outbox {
         }
         let before = self.written;
         if before < self.total {
+            debug_assert_eq!(self.total, HEADER + payload.len(), "the same frame until it is done");
             let rest = &payload[before.saturating_sub(HEADER)..];
             let count = match before.checked_sub(HEADER) {
                 Some(_) => link.write(rest),
@@ -304,6 +305,63 @@ mod tests {
         assert_eq!(pull(4), (Some(Moved::Nothing), true));
         assert_eq!(pull(5), (Some(Moved::Part), false), "no byte, but the way is free");
         assert_eq!(pull(5), (Some(Moved::Whole), false));
+    }
+
+    /// A stream that takes a few bytes, which nobody has read yet.
+    struct Narrow {
+        room: usize,
+        drained: bool,
+    }
+
+    impl Read for Narrow {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(ErrorKind::WouldBlock.into())
+        }
+    }
+
+    impl io::Write for Narrow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room);
+            self.room -= count;
+            if count == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(count) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Link for Narrow {
+        fn last_words(&mut self) -> io::Result<Vec<u8>> {
+            Ok(Vec::new())
+        }
+
+        fn is_drained(&mut self) -> bool {
+            self.drained
+        }
+
+        fn finish(&mut self) {}
+    }
+
+    #[test]
+    fn only_a_frame_that_is_written_in_part_is_torn() {
+        let (mut outbox, mut traffic) = (Outbox::default(), Traffic::default());
+        let mut link = Narrow { room: HEADER + 2, drained: false };
+        let mut push = |link: &mut Narrow| {
+            let frame = Outgoing { to: 0, chunk: 9, bytes: b"four" };
+            let moved = outbox.push(link, TAG, frame, &mut traffic).ok();
+            (moved, outbox.is_torn(), outbox.is_written())
+        };
+        // The header first, then as much of the payload as there is room for.
+        while link.room > 0 {
+            assert_eq!(push(&mut link), (Some(Moved::Part), true, false));
+        }
+        assert_eq!(push(&mut link), (Some(Moved::Nothing), true, false));
+        link.room = 2;
+        assert_eq!(push(&mut link), (Some(Moved::Part), false, true), "whole, though nobody took it");
+        link.drained = true;
+        assert_eq!(push(&mut link), (Some(Moved::Whole), false, false));
+        assert_eq!(traffic.payload_sent, 4);
     }
 
     const COMPANIES: [Others; 3] = [Others::Nobody, Others::Groups, Others::Anybody];

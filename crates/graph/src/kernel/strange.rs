@@ -6,17 +6,17 @@ use super::dispatch::dispatch;
 const LANES: usize = 64;
 
 /// The first element that is not finite, if any.
-pub fn strange(values: &[f32]) -> Option<usize> {
-    if largest_exponents(values) >> 31 == 0 {
+pub fn first_not_finite(values: &[f32]) -> Option<usize> {
+    if carries(values) >> 31 == 0 {
         return None;
     }
     values.iter().position(|value| !value.is_finite())
 }
 
 dispatch! {
-    /// Sets the highest bit if a number is not finite: one more at the end of an exponent whose bits are all set reaches
-    /// the sign.
-    pub fn largest_exponents(values: &[f32]) -> u32 {
+    /// The highest bit is set if a number is not finite: one more at the end of an exponent whose bits are all set is
+    /// carried into the sign.
+    pub fn carries(values: &[f32]) -> u32 {
         let exceeds = |value: &f32| (value.to_bits() & 0x7fff_ffff) + 0x0080_0000;
         let (lanes, rest) = values.as_chunks::<LANES>();
         let mut seen = [0; LANES];
@@ -39,9 +39,9 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for place in [0, LANES - 1, LANES, 2 * LANES + 1] {
                 let mut values = [f32::MAX; 2 * LANES + 3];
-                assert_eq!(strange(&values), None);
+                assert_eq!(first_not_finite(&values), None);
                 values[place] = bad;
-                assert_eq!(strange(&values), Some(place));
+                assert_eq!(first_not_finite(&values), Some(place));
             }
         }
     }

@@ -12,7 +12,7 @@ const ROWS: usize = 192;
 /// Columns of the right factor that are packed together.
 const COLUMNS: usize = 1024;
 
-/// Rows of a left factor so few that packing the right one would not pay.
+/// Rows of a left factor so few that packing the right one does not pay; twice as many, where its lines are well apart.
 const FEW: usize = 64;
 
 /// Lines that stand a multiple of so many numbers apart share few places of a cache.
@@ -255,8 +255,7 @@ pub fn prepare_thread() {
     ROOM.with_borrow_mut(|room| room.resize(ROOM_LEN, 0.0));
 }
 
-/// Whether to read panels of the right factor where they lie: for some rows more, if its lines do not fight for the same
-/// places of a cache.
+/// Whether to read panels of the right factor where they lie.
 fn is_better_in_place(rows: usize, right: Matrix<'_>) -> bool {
     let few = if right.row_stride.is_multiple_of(CLASHING) { FEW } else { 2 * FEW };
     rows <= few && right.column_stride == 1

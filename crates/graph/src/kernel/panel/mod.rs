@@ -85,8 +85,8 @@ impl<'a> Right<'a> {
         Right { values, line: width(), panel: depth * width() }
     }
 
-    /// A whole number of panels inside a matrix whose rows stand `stride` apart: good enough if it is read only once or
-    /// twice.
+    /// A whole number of panels inside a matrix whose rows stand `stride` apart: as good as packed ones, unless the lines
+    /// fight for the same places of a cache.
     pub fn in_place(values: &'a [f32], stride: usize) -> Right<'a> {
         Right { values, line: stride, panel: width() }
     }
