@@ -31,6 +31,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/graph/src/kernel/panel/mod.rs",
     "crates/graph/src/kernel/panel/turn.rs",
     "crates/graph/src/kernel/panel/vector.rs",
+    "crates/graph/src/kernel/prefetch.rs",
     "crates/graph/src/kernel/scattered.rs",
     "crates/graph/src/team.rs",
     "crates/graph/tests/allocation.rs",

@@ -57,7 +57,7 @@ pub struct Judgement {
     /// What speaks against whom.
     pub inquest: Inquest,
     /// Who was lost since the last group, and how.
-    lost: Vec<Culprit>,
+    pub lost: Vec<Culprit>,
     /// How often a rank's connections broke at a step.
     strikes: BTreeMap<usize, (u64, u32)>,
 }

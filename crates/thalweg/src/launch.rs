@@ -181,6 +181,10 @@ pub fn as_worker(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> 
     }))
 }
 
+/// How much longer than rank 0 the others stay after a failure: a launcher such as `mpirun` ends all ranks as soon as one
+/// has ended, and rank 0 still has the report to write.
+const AFTER_RANK_0: Duration = Duration::from_secs(1);
+
 /// A rank that another launcher started. Rank 0 has the views and writes the results.
 pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
     declare_threads(job.spec.engine.threads);
@@ -198,6 +202,7 @@ pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
             on_leave: Arc::new(|leaving| {
                 if let Leaving::Verdict(error) = leaving {
                     eprintln!("error: {error}");
+                    std::thread::sleep(AFTER_RANK_0);
                 }
             }),
         };
@@ -205,7 +210,8 @@ pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
         let assignment =
             Assignment { job: &job.spec, recipe: &recipe, folder: Path::new("."), resume: false };
         let program = |rank: &mut Rank| thalweg_train::run(rank, &assignment, None);
-        let outcome = session::run(place, &terms, surroundings, program);
+        let outcome = session::run(place, &terms, surroundings, program)
+            .inspect_err(|_| std::thread::sleep(AFTER_RANK_0));
         return Ok(Finish { report: None, code: code_of_outcome(outcome.map_err(after_start)?, &signals) });
     }
     let (results, Checked { data, model }) = Results::open(trainer, job, &signals)?;

@@ -240,6 +240,21 @@ fn a_lost_worker_is_replaced_if_asked_for() {
     }
 }
 
+/// With nobody left who has the state, the job is over, though others were started in their places.
+#[test]
+fn the_loss_of_all_at_once_ends_the_job_though_lost_ones_are_replaced() {
+    let site = Site::new();
+    let job = start(&site, 2, &["--set", "fault.respawn=true"]);
+    let workers = [site.worker(0), site.worker(1)];
+    for worker in workers {
+        nix::sys::signal::kill(worker, Signal::SIGKILL).unwrap();
+    }
+    let ended = job.end(PATIENCE);
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    assert!(ended.stderr.contains("was killed by signal 9 (SIGKILL)"), "{}", ended.stderr);
+    site.assert_empty();
+}
+
 /// Somebody installs another version while a job runs: its workers go on with their own.
 #[test]
 fn a_replacement_is_the_same_program_though_its_file_is_not() {

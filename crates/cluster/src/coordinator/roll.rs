@@ -6,6 +6,9 @@ use crate::rendezvous::{REMINDER, welcome};
 use std::time::Duration;
 use thalweg_core::Culprit;
 
+/// When it is told that more workers are wanted.
+const SOON: Duration = Duration::from_secs(1);
+
 impl Chair {
     /// Says whom the others wait for, once it takes long.
     pub(super) fn remind(&mut self) {
@@ -44,7 +47,9 @@ impl Chair {
             let error = welcome::gave_up(self.listener.as_ref(), &absent, &self.turned_away, deadline);
             return self.abort(error);
         }
-        if waited >= self.roll_call {
+        // All are here and still too few: nobody is on the way, which the user should know soon.
+        let head_start = if missing.is_empty() { REMINDER - SOON } else { Duration::ZERO };
+        if waited + head_start >= self.roll_call {
             self.roll_call += REMINDER;
             self.tell_missing(&missing, waited.as_secs());
         }
@@ -54,7 +59,8 @@ impl Chair {
         let here = self.guests.len();
         let at = welcome::place(self.listener.as_ref());
         (self.voice.say)(if missing.is_empty() {
-            welcome::wanting(self.judgement.membership.wanted(), seconds, &at)
+            let wanted = self.judgement.membership.wanted();
+            welcome::wanting(wanted, seconds, &at, &self.judgement.lost)
         } else {
             welcome::waiting(missing, seconds, here, self.charge.expected.len(), &at)
         });

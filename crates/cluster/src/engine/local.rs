@@ -324,8 +324,7 @@ impl Crew<'_> {
                 continue;
             }
             let (rank, how, pulse) = (worker.rank, describe(status), worker.last.clone());
-            let goes_on = |worker: &Worker| worker.is_alive() || worker.status.is_some_and(is_fine);
-            if self.plan.elastic && self.workers.iter().any(goes_on) {
+            if self.plan.elastic && self.workers.iter().any(Worker::carries_on) {
                 self.workers[index].cause.get_or_insert(how);
                 self.lose(index);
             } else {
@@ -408,8 +407,9 @@ impl Crew<'_> {
             self.judge(now, evidence);
         }
         // Whoever is left may go on, unless a rank failed by itself.
-        let over =
-            !self.plan.elastic || self.inquest.has_own_words() || !self.workers.iter().any(Worker::is_alive);
+        let over = !self.plan.elastic
+            || self.inquest.has_own_words()
+            || !self.workers.iter().any(Worker::is_at_work);
         if let Some(error) = self.inquest.conclude(now).filter(|_| over) {
             return Some(Err(error));
         }
@@ -426,7 +426,7 @@ impl Crew<'_> {
         let (Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. }) = &evidence else {
             return self.inquest.hear(now, evidence);
         };
-        let others = self.workers.iter().any(|worker| worker.is_alive() && worker.rank != *rank);
+        let others = self.workers.iter().any(|worker| worker.is_at_work() && worker.rank != *rank);
         let culprit = self.workers.iter_mut().find(|worker| worker.is_alive() && worker.rank == *rank);
         match culprit {
             Some(worker) if self.plan.elastic && others => {

@@ -52,6 +52,16 @@ impl Worker {
         self.joins && self.last.phase == Phase::Starting
     }
 
+    /// Whether it is one of those who hold the job's state between them: a stranger has none of it.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.is_alive() && !self.is_stranger()
+    }
+
+    /// Whether the job is not over with the others: it works on, or has done its part.
+    pub(super) fn carries_on(&self) -> bool {
+        self.is_at_work() || self.status.is_some_and(is_fine)
+    }
+
     pub(super) fn wish(&mut self, wish: &Wish) {
         if let Ok(mut line) = serde_json::to_vec(wish) {
             line.push(b'\n');

@@ -132,9 +132,12 @@ fn await_roster(
                 reminder = start.elapsed() + REMINDER;
                 if invitation.rank != 0 {
                     let from = control.local_addr().map_or_else(|_| "?".into(), describe);
+                    let whom = match &missing[..] {
+                        [] => "more to join (fault.min_workers)".into(),
+                        missing => ranks(missing),
+                    };
                     say(format!(
-                        "waiting for {} for {seconds} s; joined rank 0 at {coordinator} from {from}",
-                        ranks(&missing)
+                        "waiting for {whom} for {seconds} s; joined rank 0 at {coordinator} from {from}"
                     ));
                 }
             }

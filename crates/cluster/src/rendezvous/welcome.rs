@@ -55,7 +55,7 @@ pub fn is_gone(stream: &TcpStream) -> bool {
 
 /// A rank whose process has ended, as its launcher says.
 pub fn ended(rank: usize) -> Culprit {
-    let cause = "its process ended".into();
+    let cause = "ended: its process is gone".into();
     Culprit { rank, cause, detect_s: Some(0.0), noticed: Some(unix_time()), ..Culprit::default() }
 }
 
@@ -81,10 +81,12 @@ pub fn waiting(missing: &[usize], seconds: u64, here: usize, expected: usize, at
     )
 }
 
-/// How many are wanted.
-pub fn wanting(workers: usize, seconds: u64, at: &str) -> String {
+/// How many are wanted, and in whose place.
+pub fn wanting(workers: usize, seconds: u64, at: &str, lost: &[Culprit]) -> String {
+    let lost: String =
+        lost.iter().map(|culprit| format!("rank {} {}; ", culprit.rank, culprit.cause)).collect();
     format!(
-        "waiting for {workers} more to join for {seconds} s (fault.min_workers); `thalweg join` reaches the job on {at}"
+        "{lost}waiting for {workers} more to join for {seconds} s (fault.min_workers); `thalweg join` reaches the job on {at}"
     )
 }
 
