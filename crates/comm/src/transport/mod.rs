@@ -22,6 +22,7 @@ pub mod tcp;
 mod transfer;
 pub mod vigil;
 
+pub use crate::wire::Tag;
 pub use fault::{Cause, Fault, culprit};
 pub use mem::{Links, Mem, mesh};
 pub use ring::Ring;
@@ -32,17 +33,6 @@ pub use vigil::{Interest, Vigil};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// What a transfer belongs to. Both ends of every frame must agree on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tag {
-    /// The life of the group; it changes when the membership does.
-    pub generation: u32,
-    /// The number of the operation within its group.
-    pub operation: u64,
-    /// The group that operates: 0 for all ranks, see [`crate::collective::Circle`].
-    pub group: u32,
-}
 
 /// A chunk to send.
 #[derive(Clone, Copy, Debug)]
