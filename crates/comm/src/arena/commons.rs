@@ -336,9 +336,7 @@ impl Commons {
     /// Ends a phase, and waits until all have.
     fn meet(&mut self, transport: &mut dyn Transport, deadline: Duration) -> Result<(), Fault> {
         let phase = Phases { mine: self.arenas[self.rank].word(PHASES) }.end();
-        for peer in (0..self.arenas.len()).filter(|&peer| peer != self.rank) {
-            transport.nudge(peer);
-        }
+        transport.nudge();
         let mut missing = 0;
         let mut all_here = |arenas: &[Segment]| {
             while missing < arenas.len() && Phases::has_ended(arenas[missing].word(PHASES), phase) {
