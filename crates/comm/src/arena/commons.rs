@@ -311,7 +311,8 @@ impl Commons {
             .collect();
         let result = work(self, &mut columns);
         drop(columns);
-        self.meet(transport, deadline)?;
+        // Who is missing now has come to the first meeting.
+        self.meet(transport, deadline).map_err(Fault::entered)?;
         self.quiet = true;
         Ok(result)
     }
