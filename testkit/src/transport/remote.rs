@@ -264,7 +264,7 @@ impl Transport for Remote {
         }
     }
 
-    fn nudge(&mut self, _peer: usize) {}
+    fn nudge(&mut self) {}
 
     fn glance(&mut self) -> Result<(), Fault> {
         self.ask(&Order::Glance).map(drop)

@@ -83,10 +83,12 @@ impl Fault {
         Fault { peer: owed.first().copied(), cause: Cause::Silent { waited }, suspects: owed }
     }
 
-    /// The same, where it is known that they came to the operation and have not come out of it.
-    pub fn entered(self) -> Fault {
+    /// The same, where it is known that those who are late were still there when `met` of the wait had passed.
+    pub(crate) fn after_entering(self, met: Duration) -> Fault {
         match self.cause {
-            Cause::Silent { waited } => Fault { cause: Cause::Slow { waited, quiet: waited }, ..self },
+            Cause::Silent { waited } => {
+                Fault { cause: Cause::Slow { waited, quiet: waited.saturating_sub(met) }, ..self }
+            }
             _ => self,
         }
     }

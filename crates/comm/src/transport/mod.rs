@@ -94,9 +94,9 @@ pub trait Transport: Send {
     /// Looks, without waiting, whether a rank of the group is lost, for one that has work of its own and waits for nobody.
     fn glance(&mut self) -> Result<(), Fault>;
 
-    /// Lets a peer that waits in [`Transport::attend`] look again: what it waits for, in memory that both share, may
-    /// have changed. It does not touch one that is awake, and nothing where no memory is shared.
-    fn nudge(&mut self, peer: usize);
+    /// Lets peers that wait in [`Transport::attend`] look again: what they wait for, in memory that is shared with them,
+    /// may have changed. It does not touch those that are awake, and nothing where no memory is shared.
+    fn nudge(&mut self);
 
     /// From now on other groups than the one that is received for may be at work, too: their frames wait until they are
     /// asked for, and so do those of later operations.
