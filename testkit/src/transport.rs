@@ -40,7 +40,7 @@ pub const PLENTY: Duration = Duration::from_secs(60);
 
 /// A tag for one operation.
 pub fn tag(operation: u64) -> Tag {
-    Tag { generation: 1, operation, group: 0 }
+    Tag { generation: 1, operation, ..Tag::default() }
 }
 
 /// Runs a collective by the schedule that is taken when nobody chooses.
@@ -275,6 +275,7 @@ macro_rules! transport_conformance {
                 strangers_bytes_are_refused
                 a_forged_checksum_is_noticed
                 another_operation_is_noticed
+                another_tensor_is_noticed
                 different_lengths_are_noticed
                 an_announced_length_is_bounded
                 impossible_partners_are_refused

@@ -13,6 +13,7 @@ use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
 use thalweg_comm::collective::{self, Element, Goal, Operator, Sum, Ticket, chunk_range};
 use thalweg_comm::transport::{Fault, Tag, Transport};
+use thalweg_comm::wire::tensor;
 use thalweg_core::{Error, Kind, Result};
 
 /// A group of some ranks, as one of them has it.
@@ -60,10 +61,11 @@ impl Circle {
         format!("{name} among {}", self.name)
     }
 
-    fn next_tag(&mut self) -> Tag {
+    fn next_tag(&mut self, kind: &str, name: &str) -> Tag {
         self.operation += 1;
         let (generation, operation) = (self.generation, self.operation);
-        Tag { generation, operation, group: self.means.circle.number() }
+        let tensor = tensor(&format!("{kind} of {name}"));
+        Tag { generation, operation, group: self.means.circle.number(), tensor }
     }
 }
 
@@ -112,7 +114,7 @@ impl Rank {
     ) -> Result<Pending<T>> {
         self.check()?;
         let schedule = self.means.schedule(goal, size_of_val(&buffer[..]));
-        let tag = self.next_tag();
+        let tag = self.next_tag(goal.name(), name);
         // Its frames can stand before those of operations that others come to first.
         self.parts.transport.admit_groups();
         let ticket = self.parts.transport.start(&schedule, tag, buffer, operator);
@@ -155,7 +157,7 @@ impl Within<'_> {
         run: impl FnOnce(&mut Rank, &mut Means, Tag, Duration) -> Result<(), Fault>,
     ) -> Result<Duration> {
         self.check()?;
-        let (name, tag) = (self.circle.called(name), self.circle.next_tag());
+        let (name, tag) = (self.circle.called(name), self.circle.next_tag(kind, name));
         let means = &mut self.circle.means;
         self.rank.await_operation(kind, &name, |rank, deadline| run(rank, means, tag, deadline))
     }
@@ -198,7 +200,7 @@ impl Within<'_> {
         self.check()?;
         self.rank.check()?;
         let schedule = self.circle.means.schedule(goal, size_of_val(&buffer[..]));
-        let (name, tag) = (self.circle.called(name), self.circle.next_tag());
+        let (name, tag) = (self.circle.called(name), self.circle.next_tag(goal.name(), name));
         let ticket = self.rank.parts.transport.start(&schedule, tag, buffer, operator);
         self.rank.pending(ticket, goal.name(), name)
     }

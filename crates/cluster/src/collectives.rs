@@ -263,6 +263,19 @@ mod tests {
     }
 
     #[test]
+    fn ranks_that_add_up_different_tensors_are_told() {
+        for ended in threads::run(2, 0, |rank| {
+            rank.barrier("the start")?;
+            let name = ["means", "gradients"][rank.index()];
+            rank.all_reduce(name, &mut [1.0f32; 10]).map(|_| ())
+        }) {
+            let error = ended.result.unwrap_err();
+            let told = error.message.contains("is in another operation") && error.hint.is_some();
+            assert!(told || error.message.contains("says rank"), "{error}");
+        }
+    }
+
+    #[test]
     fn short_sums_do_not_run_the_algorithm_of_long_ones() {
         let mut means = Means::among(Circle::everybody(0, 8));
         means.named = Some((Method::Schedule(Algorithm::Ring), 1 << 20));

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::time::Duration;
 use thalweg_comm::collective::{Algorithm, Flight, Goal, Guest, Progress, Schedule, Sum};
 use thalweg_comm::transport::{Fault, Tag};
+use thalweg_comm::wire::tensor;
 use thalweg_core::event::Phase;
 use thalweg_core::{Error, Result};
 
@@ -29,7 +30,8 @@ pub struct Bucket {
 
 /// The buckets of one buffer, and how far they are on their way.
 pub struct Departures {
-    buckets: Vec<(Bucket, Schedule)>,
+    /// Each with its schedule, and what its frames carry of its name.
+    buckets: Vec<(Bucket, Schedule, u32)>,
     flight: Flight,
     /// So many have left in this step.
     left: usize,
@@ -61,7 +63,7 @@ impl Departures {
     /// What is waited for first.
     fn awaited(&self) -> &str {
         let index = self.flight.first_open().unwrap_or(self.left).min(self.buckets.len().saturating_sub(1));
-        self.buckets.get(index).map_or("nothing", |(bucket, _)| &bucket.name)
+        self.buckets.get(index).map_or("nothing", |(bucket, ..)| &bucket.name)
     }
 }
 
@@ -70,7 +72,8 @@ impl Rank {
     pub fn open_departures(&self, buckets: Vec<Bucket>) -> Departures {
         let schedules = buckets.into_iter().map(|bucket| {
             let schedule = bucket.algorithm.all_reduce(self.index(), self.host_numbers());
-            (bucket, schedule)
+            let tensor = tensor(&format!("all-reduce of {}", bucket.name));
+            (bucket, schedule, tensor)
         });
         Departures {
             buckets: schedules.collect(),
@@ -102,9 +105,9 @@ impl Rank {
 
     fn start_next(&mut self, departures: &mut Departures) -> Result<(), Fault> {
         let Departures { buckets, flight, left, first, .. } = departures;
-        let Some((bucket, schedule)) = buckets.get(*left) else { return Ok(()) };
+        let Some((bucket, schedule, tensor)) = buckets.get(*left) else { return Ok(()) };
         let (generation, operation) = (self.parts.generation, *first + *left as u64);
-        let tag = Tag { generation, operation, group: 0 };
+        let tag = Tag { generation, operation, group: 0, tensor: *tensor };
         flight.start::<f32>(schedule, self.parts.transport.as_ref(), tag, bucket.range.clone())?;
         *left += 1;
         Ok(())

@@ -191,7 +191,9 @@ impl Inquest {
     /// What a single piece of evidence says, by itself.
     pub fn explain(&self, best: &Evidence) -> Error {
         let (rank, cause, pulse) = match best {
-            Evidence::Failed { error, .. } | Evidence::Lost { error, .. } => return error.clone(),
+            Evidence::Failed { error, pulse, .. } | Evidence::Lost { error, pulse, .. } => {
+                return self.complete(error.clone(), pulse);
+            }
             Evidence::Exited { rank, how, pulse } => (*rank, how.clone(), pulse),
             Evidence::Silent { rank, seconds, pulse } => (
                 *rank,
@@ -234,6 +236,26 @@ impl Inquest {
             noticed: None,
         });
         if preparing { error.hint(PREPARING) } else { error }
+    }
+
+    /// What a witness says of another, and what that one was in, if it was the same operation by another name: a rank
+    /// knows only its own.
+    fn complete(&self, mut error: Error, pulse: &Pulse) -> Error {
+        let Some(accused) = error.culprit.as_ref().map(|culprit| culprit.rank) else { return error };
+        let said = self.evidence.iter().find_map(|(_, evidence)| match evidence {
+            Evidence::Failed { rank, pulse, .. } | Evidence::Lost { rank, pulse, .. } if *rank == accused => {
+                Some(pulse)
+            }
+            _ => None,
+        });
+        let theirs = said.or_else(|| self.pulses.get(accused));
+        let place = |pulse: &Pulse| (pulse.phase == Phase::Exchanging, pulse.operation);
+        if let Some(theirs) =
+            theirs.filter(|theirs| place(theirs) == place(pulse) && theirs.name != pulse.name)
+        {
+            error.message += &format!("; rank {accused} was in {}", theirs.name);
+        }
+        error
     }
 
     /// The ranks that waited for the culprit, and in which operation: as they say themselves, or as last seen. What one
@@ -322,6 +344,24 @@ mod tests {
         );
         assert_eq!(error.exit_code(), 3);
         assert_eq!(error.culprit.unwrap().rank, 1);
+    }
+
+    #[test]
+    fn who_is_in_another_operation_says_itself_in_which() {
+        let mut inquest = Inquest::new(2, PATIENCE);
+        let elsewhere = Pulse { name: "all-reduce of means".into(), ..exchanging() };
+        inquest.hear(T0, Evidence::Lost { rank: 0, error: blames(1), pulse: exchanging() });
+        inquest.hear(T0, Evidence::Lost { rank: 1, error: blames(0), pulse: elsewhere.clone() });
+        let words = inquest.conclude(T0 + PATIENCE).unwrap().message;
+        assert_eq!(words, "lost rank 1; rank 1 was in all-reduce of means");
+        inquest.forget();
+        inquest.see(1, Pulse { operation: 7, ..elsewhere });
+        inquest.hear(T0, Evidence::Lost { rank: 0, error: blames(1), pulse: exchanging() });
+        assert_eq!(
+            inquest.conclude(T0 + PATIENCE).unwrap().message,
+            "lost rank 1",
+            "it was in another before"
+        );
     }
 
     #[test]

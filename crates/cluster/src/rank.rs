@@ -14,6 +14,7 @@ use thalweg_comm::collective::Underway;
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
+use thalweg_comm::wire::tensor;
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
 use thalweg_core::report::RankReport;
@@ -28,6 +29,10 @@ pub(crate) const PREPARATION: Duration = Duration::from_secs(3600);
 
 /// How long a rank that lost a neighbour waits to hear why.
 const REASON: Duration = Duration::from_millis(800);
+
+/// What to do about ranks that are in different operations.
+const ELSEWHERE: &str =
+    "all ranks must run the same operations in the same order: look for one that only some of them come to";
 
 /// What a rank is made of.
 pub struct Parts {
@@ -271,14 +276,15 @@ impl Rank {
         name: &str,
         run: impl FnOnce(&mut Rank, Tag, Duration) -> Result<(), Fault>,
     ) -> Result<Duration> {
-        let tag = self.next_tag();
+        let tag = self.next_tag(kind, name);
         self.await_operation(kind, name, |rank, deadline| run(rank, tag, deadline))
     }
 
     /// What the frames of the next operation of all ranks belong to.
-    pub(crate) fn next_tag(&mut self) -> Tag {
+    pub(crate) fn next_tag(&mut self, kind: &str, name: &str) -> Tag {
         self.operation += 1;
-        Tag { generation: self.parts.generation, operation: self.operation, group: 0 }
+        let tensor = tensor(&format!("{kind} of {name}"));
+        Tag { generation: self.parts.generation, operation: self.operation, group: 0, tensor }
     }
 
     /// Waits for an operation, whoever takes part in it.
@@ -321,7 +327,9 @@ impl Rank {
                 let on = host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
                 let message =
                     format!("rank {peer}{on} was lost at step {} in {operation}: it {cause}", self.step);
-                Error::new(Kind::RankFailed, message).blame(Culprit {
+                let error = Error::new(Kind::RankFailed, message);
+                let error = if matches!(cause, Cause::Elsewhere(_)) { error.hint(ELSEWHERE) } else { error };
+                error.blame(Culprit {
                     rank: peer,
                     host,
                     step: Some(self.step),

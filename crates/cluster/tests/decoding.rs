@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
-use thalweg_cluster::rendezvous::handshake::{Purpose, Side, shake};
+use thalweg_cluster::rendezvous::handshake::{PROTOCOL, Purpose, Side, shake};
 use thalweg_cluster::rendezvous::message::{
     Answer, Call, Control, Member, Roster, receive, receive_within, send,
 };
@@ -97,7 +97,7 @@ proptest! {
 
     /// Numbers that begin with many set bits are long lists and texts to a decoder.
     #[test]
-    fn promises_of_long_lists_are_not_believed(kind in 0u8..10, bytes in vec(prop_oneof![Just(0xffu8), Just(0x0f), Just(0x7f), any::<u8>()], 0..200)) {
+    fn promises_of_long_lists_are_not_believed(kind in 0u8..12, bytes in vec(prop_oneof![Just(0xffu8), Just(0x0f), Just(0x7f), any::<u8>()], 0..200)) {
         let body = [&[kind][..], &bytes].concat();
         let peak = peak(|| decode_all(&framed(&body)));
         prop_assert!(peak < ROOM, "{peak} bytes");
@@ -124,7 +124,7 @@ proptest! {
 #[test]
 fn the_longest_message_is_bounded() {
     for byte in [0x00u8, 0x01, 0x7f, 0xff] {
-        for kind in 0..10 {
+        for kind in 0..12 {
             let mut body = vec![byte; 1 << 20];
             body[0] = kind;
             let wire = framed(&body);
@@ -160,12 +160,25 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn nobody_gets_through_a_handshake_by_chance(bytes in vec(any::<u8>(), 0..400), known in any::<bool>(), nonce in any::<[u8; 32]>()) {
-        let beginning = if known { hello(*b"THLW", (2, 2), 0, nonce) } else { Vec::new() };
+    fn nobody_gets_through_a_handshake_by_chance(bytes in vec(any::<u8>(), 0..400), known in any::<bool>(), frame in any::<bool>(), nonce in any::<[u8; 32]>()) {
+        let beginning = if known { hello(*b"THLW", PROTOCOL, 0, nonce) } else { Vec::new() };
+        let bytes = if frame { framed(&bytes) } else { bytes };
         for side in [Side::Caller, Side::Listener] {
             let (ended, peak) = listener_hears(side, &[&beginning[..], &bytes].concat());
-            prop_assert!(ended.is_err());
+            let words = ended.unwrap_err().to_string();
+            let refused_at_once = words.contains("speak") || words.contains("wants something else");
+            prop_assert!(!(known && refused_at_once), "nothing behind the hello was looked at: {}", words);
             prop_assert!(peak < 64 << 10, "{peak} bytes for one who has proven nothing");
+        }
+    }
+
+    /// As far as one gets who does not know the token: a proof is looked at, and it is the wrong one.
+    #[test]
+    fn nobody_guesses_a_proof(proof in any::<[u8; 32]>(), nonce in any::<[u8; 32]>()) {
+        for (side, reply) in [(Side::Listener, &[][..]), (Side::Caller, &[1])] {
+            let wire = [&hello(*b"THLW", PROTOCOL, 0, nonce)[..], &framed(&[reply, &proof].concat())].concat();
+            let words = listener_hears(side, &wire).0.unwrap_err().to_string();
+            prop_assert!(words.contains("does not know the token"), "{}", words);
         }
     }
 

@@ -7,10 +7,10 @@
 //!
 //! [`post`] carries letters: messages that nobody waits for.
 //!
-//! [`host`] is what ranks of one host share besides: doorways, neighbours. How they take turns in memory that several
-//! of them reach is written down, and model-checked, in [`protocol`].
+//! [`host`] is what ranks of one host share besides: doorways, neighbours. [`arena`] is memory in which they add up without
+//! messages; how they take turns in what several of them reach is written down, and model-checked, in [`protocol`].
 //!
-//! [`linux`] holds what depends on the system.
+//! [`wait`] is what a rank does before it sleeps: spin, yield, or neither. [`linux`] holds what depends on the system.
 //!
 //! Nothing here knows what a model is, who started the ranks, or how they found each other.
 

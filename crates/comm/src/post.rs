@@ -6,6 +6,7 @@
 //! then nothing is on its way any more, and what has arrived waits in the mailbox.
 
 use crate::transport::{Cause, Company, Fault, Incoming, Interest, Moved, Outgoing, Tag, Transport, Vigil};
+use crate::wire::tensor;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ impl Post {
     /// For a group of so many; longer letters than `limit` are refused.
     pub fn new(world: usize, generation: u32, limit: usize) -> Post {
         Post {
-            tag: Tag { generation, operation: LETTERS, group: 0 },
+            tag: Tag { generation, operation: LETTERS, group: 0, tensor: tensor("letters") },
             limit,
             outgoing: (0..world).map(|_| VecDeque::new()).collect(),
             incoming: (0..world).map(|_| Arriving::default()).collect(),
@@ -241,7 +242,7 @@ mod tests {
         transport.close();
     }
 
-    const TAG: Tag = Tag { generation: 1, operation: 0, group: 0 };
+    const TAG: Tag = Tag { generation: 1, operation: 0, group: 0, tensor: 0 };
 
     fn each<T: Transport + 'static>(ranks: Vec<T>, program: fn(T)) {
         std::thread::scope(|scope| {

@@ -12,8 +12,8 @@
 //! phase is seen by all in the next. So memory that one rank writes in a phase may be read by others in the next one,
 //! and be written again in the one after.
 //!
-//! **Sleep** ([`doze`], [`is_asleep`]): who is about to sleep says so, then looks once more; who changed something
-//! then looks whether somebody sleeps. With a full fence between the two accesses on both sides, at least one of them
+//! **Sleep** ([`doze`], [`announce`], [`is_asleep`]): who is about to sleep says so, then looks once more; who changed
+//! something announces it, then looks whether somebody sleeps. With a full fence between the two accesses on both sides, at least one of them
 //! sees the other: a change is never slept through.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -113,9 +113,13 @@ pub fn awake<C: Counter>(asleep: &C) {
     asleep.release(0);
 }
 
-/// Whether another rank, by its own word, sleeps or is about to; asked after a change it may wait for.
-pub fn is_asleep<C: Counter>(asleep: &C) -> bool {
+/// Lets a change be seen by all who doze from now on. Once is enough before any number of [`is_asleep`].
+pub fn announce<C: Counter>() {
     C::fence();
+}
+
+/// Whether another rank, by its own word, sleeps or is about to; asked after a change it may wait for was announced.
+pub fn is_asleep<C: Counter>(asleep: &C) -> bool {
     asleep.value() == 1
 }
 
@@ -245,6 +249,7 @@ mod tests {
             });
             let (change, asleep) = &*shared;
             change.release(1);
+            announce::<Word>();
             let woken = is_asleep(asleep);
             assert!(thread.join().expect("a sleeper") || woken);
         });

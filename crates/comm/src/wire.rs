@@ -8,9 +8,10 @@
 //! | 4..8   | generation | frames of a group that no longer exists are recognised           |
 //! | 8..16  | operation  | two ranks that run different operations notice at the first frame |
 //! | 16..20 | group      | operations of several groups pass over one connection            |
-//! | 20..24 | chunk      | which part of the buffer this is                                 |
-//! | 24..28 | length     | of the payload, at most [`MAX_PAYLOAD`]                          |
-//! | 28..32 | checksum   | CRC-32 of the 28 bytes before it and of the payload              |
+//! | 20..24 | tensor     | two ranks whose operations of one number are for different tensors notice, too |
+//! | 24..28 | chunk      | which part of the buffer this is                                 |
+//! | 28..32 | length     | of the payload, at most [`MAX_PAYLOAD`]                          |
+//! | 32..36 | checksum   | CRC-32 of the 32 bytes before it and of the payload              |
 //!
 //! A farewell is a frame without payload, the last one on its connection; it tells an orderly leaver from a dead one.
 
@@ -18,14 +19,14 @@ use std::fmt;
 use thiserror::Error;
 
 /// Length of an encoded header.
-pub const HEADER: usize = 32;
+pub const HEADER: usize = 36;
 
 /// The largest payload one frame may carry, 1 GiB. A header that states more is not ours.
 pub const MAX_PAYLOAD: usize = 1 << 30;
 
 const CHECKED: usize = HEADER - 4;
-const DATA: u32 = u32::from_le_bytes(*b"TLD3");
-const FAREWELL: u32 = u32::from_le_bytes(*b"TLF3");
+const DATA: u32 = u32::from_le_bytes(*b"TLD4");
+const FAREWELL: u32 = u32::from_le_bytes(*b"TLF4");
 
 /// The CRC-32 of bytes that follow others, whose checksum is `before` (0 for none).
 ///
@@ -36,6 +37,39 @@ pub fn checksum(before: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(before);
     hasher.update(bytes);
     hasher.finalize()
+}
+
+/// What a frame carries of the name of its operation, `all-reduce of gradients`: enough to tell it from others.
+pub fn tensor(name: &str) -> u32 {
+    checksum(0, name.as_bytes())
+}
+
+/// What a frame belongs to. Both ends must agree on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tag {
+    /// The life of the group; it changes when the membership does.
+    pub generation: u32,
+    /// The number of the operation within its group.
+    pub operation: u64,
+    /// The group that operates: 0 for all ranks, see [`crate::collective::Circle`].
+    pub group: u32,
+    /// What is operated on, see [`tensor`].
+    pub tensor: u32,
+}
+
+impl Tag {
+    /// Whether both are the same operation of the same group, whatever each takes it to be about.
+    pub fn is_alongside(&self, other: &Tag) -> bool {
+        let place = |tag: &Tag| (tag.generation, tag.group, tag.operation);
+        place(self) == place(other)
+    }
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tag { generation, operation, group, tensor } = self;
+        write!(f, "generation {generation}, operation {operation}, group {group}, tensor {tensor:08x}")
+    }
 }
 
 /// What a frame is for.
@@ -52,12 +86,8 @@ pub enum Kind {
 pub struct Header {
     /// What the frame is for.
     pub kind: Kind,
-    /// The life of the group the frame belongs to.
-    pub generation: u32,
-    /// The number of the operation within its group.
-    pub operation: u64,
-    /// The group that operates: 0 for all ranks, see [`crate::collective::Circle`].
-    pub group: u32,
+    /// What the frame belongs to; a farewell only to a generation.
+    pub tag: Tag,
     /// The part of the buffer; in a farewell, the [`Departure`].
     pub chunk: u32,
     /// Bytes of payload that follow.
@@ -68,12 +98,9 @@ pub struct Header {
 
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Header { generation, operation, group, chunk, length, .. } = self;
+        let Header { tag, chunk, length, .. } = self;
         match self.kind {
-            Kind::Data => write!(
-                f,
-                "generation {generation}, operation {operation}, group {group}, chunk {chunk}, {length} bytes"
-            ),
+            Kind::Data => write!(f, "{tag}, chunk {chunk}, {length} bytes"),
             Kind::Farewell => write!(f, "a damaged farewell"),
         }
     }
@@ -95,24 +122,17 @@ pub enum HeaderError {
 
 impl Header {
     /// The header of a data frame, its checksum computed over `payload`.
-    pub fn data(generation: u32, operation: u64, group: u32, chunk: u32, payload: &[u8]) -> Header {
+    pub fn data(tag: Tag, chunk: u32, payload: &[u8]) -> Header {
         let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        let header = Header { kind: Kind::Data, generation, operation, group, chunk, length, checksum: 0 };
+        let header = Header { kind: Kind::Data, tag, chunk, length, checksum: 0 };
         Header { checksum: checksum(header.seed(), payload), ..header }
     }
 
     /// The header that says goodbye.
     pub fn farewell(generation: u32, departure: Departure) -> Header {
         let chunk = departure.encode();
-        let header = Header {
-            kind: Kind::Farewell,
-            generation,
-            operation: 0,
-            group: 0,
-            chunk,
-            length: 0,
-            checksum: 0,
-        };
+        let tag = Tag { generation, ..Tag::default() };
+        let header = Header { kind: Kind::Farewell, tag, chunk, length: 0, checksum: 0 };
         Header { checksum: header.seed(), ..header }
     }
 
@@ -135,12 +155,13 @@ impl Header {
         };
         let mut bytes = [0; HEADER];
         bytes[0..4].copy_from_slice(&magic.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.generation.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.operation.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.group.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.chunk.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.length.to_le_bytes());
-        bytes[28..32].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.tag.generation.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.tag.operation.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.tag.group.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.tag.tensor.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.chunk.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.length.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.checksum.to_le_bytes());
         bytes
     }
 
@@ -157,18 +178,21 @@ impl Header {
             FAREWELL => (Kind::Farewell, 0),
             other => return Err(HeaderError::Magic(other)),
         };
-        let length = word(24);
+        let length = word(28);
         if length as usize > limit {
             return Err(HeaderError::Oversized(length));
         }
         Ok(Header {
             kind,
-            generation: word(4),
-            operation: u64::from(word(8)) | u64::from(word(12)) << 32,
-            group: word(16),
-            chunk: word(20),
+            tag: Tag {
+                generation: word(4),
+                operation: u64::from(word(8)) | u64::from(word(12)) << 32,
+                group: word(16),
+                tensor: word(20),
+            },
+            chunk: word(24),
             length,
-            checksum: word(28),
+            checksum: word(32),
         })
     }
 }
@@ -235,15 +259,15 @@ mod tests {
         }
 
         #[test]
-        fn a_header_survives_the_wire(generation: u32, operation: u64, group: u32, chunk: u32, payload: Vec<u8>) {
-            let header = Header::data(generation, operation, group, chunk, &payload);
+        fn a_header_survives_the_wire(generation: u32, operation: u64, group: u32, tensor: u32, chunk: u32, payload: Vec<u8>) {
+            let header = Header::data(Tag { generation, operation, group, tensor }, chunk, &payload);
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
             prop_assert_eq!(checksum(header.seed(), &payload), header.checksum);
         }
 
         #[test]
         fn one_flipped_bit_is_noticed(operation: u64, payload in proptest::collection::vec(any::<u8>(), 1..64), bit: u16) {
-            let header = Header::data(1, operation, 2, 3, &payload);
+            let header = Header::data(Tag { generation: 1, operation, group: 2, tensor: 4 }, 3, &payload);
             let mut frame = [&header.encode()[..], &payload].concat();
             let bit = bit as usize % (frame.len() * 8);
             frame[bit / 8] ^= 1 << (bit % 8);
@@ -268,10 +292,10 @@ mod tests {
     fn refusals_say_why() {
         assert_eq!(Header::decode(&[0; 5]), Err(HeaderError::Short(5)));
         assert!(matches!(
-            Header::decode(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"),
+            Header::decode(b"GET / HTTP/1.1\r\nHost: a.host.example\r\n\r\n"),
             Err(HeaderError::Magic(_))
         ));
-        let huge = Header { length: MAX_PAYLOAD as u32 + 1, ..Header::data(0, 0, 0, 0, &[]) };
+        let huge = Header { length: MAX_PAYLOAD as u32 + 1, ..Header::data(Tag::default(), 0, &[]) };
         assert_eq!(Header::decode(&huge.encode()), Err(HeaderError::Oversized(MAX_PAYLOAD as u32 + 1)));
     }
 
@@ -282,6 +306,6 @@ mod tests {
         {
             assert_eq!(Header::farewell(4, reason).departure(), Some(reason));
         }
-        assert_eq!(Header::data(0, 0, 0, 0, &[]).departure(), None);
+        assert_eq!(Header::data(Tag::default(), 0, &[]).departure(), None);
     }
 }

@@ -4,7 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use thalweg_comm::arena::{Commons, Terms, share};
 use thalweg_comm::host::{Neighbours, threads};
-use thalweg_comm::transport::{Cause, Fault, Incoming, Transport};
+use thalweg_comm::transport::{Cause, Fault, Incoming, Tag, Transport};
+use thalweg_comm::wire::tensor;
 use thalweg_testkit::transport::{Memory, Mesh, PLENTY, Shared, bracketing, each, tag};
 
 /// A deadline short enough for a test.
@@ -225,6 +226,18 @@ fn different_operations_are_noticed() {
     });
     assert!(faults.iter().enumerate().all(|(rank, fault)| fault.peer == Some(1 - rank)), "{faults:?}");
     assert!(faults.iter().all(|fault| matches!(fault.cause, Cause::Protocol(_))), "{faults:?}");
+}
+
+#[test]
+fn different_tensors_of_one_length_are_noticed() {
+    let faults = on_each::<Shared, _>(2, |transport, neighbours| {
+        let rank = transport.rank();
+        let mut commons = open(transport, neighbours, 100, 1);
+        let tag = Tag { tensor: tensor(["gradients of a", "gradients of b"][rank]), ..tag(1) };
+        commons.all_reduce(10, Terms { transport, tag, deadline: PLENTY }).expect_err("tensors differ")
+    });
+    assert!(faults.iter().enumerate().all(|(rank, fault)| fault.peer == Some(1 - rank)), "{faults:?}");
+    assert!(faults.iter().all(|fault| matches!(fault.cause, Cause::Elsewhere(_))), "{faults:?}");
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn a_rank() {
 }
 
 fn tag(operation: u64) -> Tag {
-    Tag { generation: 1, operation, group: 0 }
+    Tag { generation: 1, operation, ..Tag::default() }
 }
 
 #[test]

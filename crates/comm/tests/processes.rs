@@ -16,7 +16,7 @@ const PLENTY: Duration = Duration::from_secs(60);
 const LAST: u64 = 20;
 
 fn terms(transport: &mut dyn Transport, operation: u64) -> Terms<'_> {
-    Terms { transport, tag: Tag { generation: 1, operation, group: 0 }, deadline: PLENTY }
+    Terms { transport, tag: Tag { generation: 1, operation, ..Tag::default() }, deadline: PLENTY }
 }
 
 /// `name token token ...`: a door, and what the ranks above this one show there.

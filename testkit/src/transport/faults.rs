@@ -4,8 +4,8 @@ use super::{Mesh, PLENTY, collective, each, tag};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use thalweg_comm::collective::{Executor, Goal, Sum, all_gather, ring};
-use thalweg_comm::transport::{Cause, Fault, Incoming, Outgoing, Transport, culprit};
-use thalweg_comm::wire::{Header, MAX_PAYLOAD};
+use thalweg_comm::transport::{Cause, Fault, Incoming, Outgoing, Tag, Transport, culprit};
+use thalweg_comm::wire::{Header, MAX_PAYLOAD, tensor};
 
 /// A deadline short enough for a test.
 const SHORT: Duration = Duration::from_millis(200);
@@ -222,30 +222,78 @@ fn forged<M: Mesh>(bytes: &[u8]) -> Cause {
 pub fn strangers_bytes_are_refused<M: Mesh>() {
     let cause = forged::<M>(b"GET / HTTP/1.1\r\nHost: a.web.server.example\r\n\r\n");
     assert!(matches!(cause, Cause::Protocol(_)), "{cause}");
-    let huge = Header { length: MAX_PAYLOAD as u32 + 1, ..Header::data(1, 1, 0, 0, &[7]) };
+    let huge = Header { length: MAX_PAYLOAD as u32 + 1, ..Header::data(tag(1), 0, &[7]) };
     let cause = forged::<M>(&huge.encode());
     assert!(matches!(cause, Cause::Protocol(_)), "{cause}");
 }
 
 /// The right header with the wrong payload.
 pub fn a_forged_checksum_is_noticed<M: Mesh>() {
-    let header = Header::data(1, 1, 0, 0, &[7]).encode();
+    let header = Header::data(tag(1), 0, &[7]).encode();
     assert_eq!(forged::<M>(&[&header[..], &[8]].concat()), Cause::Corrupt);
 }
 
-/// An intact frame of another generation, operation, group or chunk: the fault says what was expected and what came.
+/// An intact frame of another generation, operation, group, tensor or chunk: the fault says what was expected and what
+/// came, and whether its sender is in another operation.
 pub fn another_operation_is_noticed<M: Mesh>() {
-    for other in
-        [Header::data(2, 1, 0, 0, &[7]), Header::data(1, 9, 0, 0, &[7]), Header::data(1, 1, 3, 4, &[7])]
-    {
-        match forged::<M>(&[&other.encode()[..], &[7]].concat()) {
-            Cause::Protocol(what) => {
-                assert!(what.contains("expected generation 1, operation 1, group 0, chunk 0"), "{what}");
-                assert!(what.contains(&format!("got {other}")), "{what}");
-            }
+    let (generation, operation, group, tensor) = (2, 9, 3, 5);
+    for (tag, chunk, elsewhere) in [
+        (Tag { generation, ..tag(1) }, 0, false),
+        (tag(1), 4, false),
+        (Tag { operation, ..tag(1) }, 0, true),
+        (Tag { group, ..tag(1) }, 4, true),
+        (Tag { tensor, ..tag(1) }, 0, true),
+    ] {
+        let other = Header::data(tag, chunk, &[7]);
+        let what = match forged::<M>(&[&other.encode()[..], &[7]].concat()) {
+            Cause::Protocol(what) if !elsewhere => what,
+            Cause::Elsewhere(what) if elsewhere => what,
             cause => panic!("{cause}"),
-        }
+        };
+        let expected = "expected generation 1, operation 1, group 0, tensor 00000000, chunk 0";
+        assert!(what.contains(expected) && what.contains(&format!("got {other}")), "{what}");
     }
+}
+
+/// Two ranks whose operations of one number add up different tensors of one length: nobody gets a sum of both. So it is
+/// alone, in company, and for frames that came before anybody asked for them.
+pub fn another_tensor_is_noticed<M: Mesh>() {
+    for alone in [true, false] {
+        let faults = each(M::connect(2), |mut transport| {
+            if !alone {
+                transport.admit_groups();
+            }
+            let rank = transport.rank();
+            let tag = Tag { tensor: tensor(["gradients of a", "gradients of b"][rank]), ..tag(1) };
+            let mut buffer = [1.0f32; 100];
+            (
+                rank,
+                collective(&mut transport, tag, Goal::AllReduce, &mut buffer).expect_err("different tensors"),
+            )
+        });
+        // Whoever comes second may hear of it from the first.
+        assert!(
+            faults.iter().any(|(rank, fault)| fault.peer == Some(1 - rank) && is_elsewhere(fault)),
+            "{faults:?}"
+        );
+        assert!(
+            faults
+                .iter()
+                .all(|(_, fault)| is_elsewhere(fault) || matches!(fault.cause, Cause::Reported { .. })),
+            "{faults:?}"
+        );
+    }
+    let (mut ranks, inject) = M::forge(2);
+    let ahead = Header::data(Tag { tensor: 5, ..tag(2) }, 0, &[7]);
+    inject(1, 0, &[&ahead.encode()[..], &[7], &Header::data(tag(1), 0, &[7]).encode()[..], &[7]].concat());
+    ranks[0].admit_groups();
+    assert_eq!(await_byte(&mut ranks[0], 1, 1, PLENTY), Ok(7), "what stands before it is put aside");
+    let fault = await_byte(&mut ranks[0], 1, 2, PLENTY).expect_err("it is of another tensor");
+    assert!(is_elsewhere(&fault) && fault.peer == Some(1), "{fault}");
+}
+
+fn is_elsewhere(fault: &Fault) -> bool {
+    matches!(fault.cause, Cause::Elsewhere(_))
 }
 
 /// Buffers of different lengths in one collective are a protocol fault, not a wrong result.
@@ -262,7 +310,7 @@ pub fn different_lengths_are_noticed<M: Mesh>() {
 pub fn an_announced_length_is_bounded<M: Mesh>() {
     let (ranks, inject) = M::forge(2);
     let length = u64::MAX.to_le_bytes();
-    inject(1, 0, &[&Header::data(1, 1, 0, 1, &length).encode()[..], &length].concat());
+    inject(1, 0, &[&Header::data(tag(1), 1, &length).encode()[..], &length].concat());
     each(ranks, |mut transport| match transport.rank() {
         0 => {
             let fault = all_gather(&mut transport, tag(1), b"abc", PLENTY).expect_err("too long");

@@ -15,8 +15,8 @@ use thalweg_comm::transport::{
     Abort, Cause, Company, Fault, Incoming, Interest, Moved, Outgoing, Tag, Traffic, Transport, Vigil,
 };
 
-/// The name of a frame under way: peer, group, operation, chunk and length.
-type Frame = (usize, u32, u64, u32, usize);
+/// The name of a frame under way: peer, group, operation, tensor, chunk and length.
+type Frame = (usize, u32, u64, u32, u32, usize);
 
 /// What a rank's process is asked to do.
 #[derive(Serialize, Deserialize)]
@@ -78,6 +78,7 @@ enum CauseTold {
     Io(String),
     Silent { waited: Duration },
     Protocol(String),
+    Elsewhere(String),
     Corrupt,
     Reported { by: usize },
     Aborted,
@@ -222,7 +223,7 @@ impl Transport for Remote {
     }
 
     fn send(&mut self, tag: Tag, frame: Outgoing<'_>) -> Result<Moved, Fault> {
-        let name = (frame.to, tag.group, tag.operation, frame.chunk, frame.bytes.len());
+        let name = (frame.to, tag.group, tag.operation, tag.tensor, frame.chunk, frame.bytes.len());
         let bytes = self.shown.insert(name).then(|| frame.bytes.to_vec());
         let (moved, _) = self.moved(&Order::Send(tag.generation, name, bytes))?;
         if moved == Moved::Whole {
@@ -232,7 +233,7 @@ impl Transport for Remote {
     }
 
     fn receive(&mut self, tag: Tag, frame: Incoming<'_>, company: Company) -> Result<Moved, Fault> {
-        let name = (frame.from, tag.group, tag.operation, frame.chunk, frame.bytes.len());
+        let name = (frame.from, tag.group, tag.operation, tag.tensor, frame.chunk, frame.bytes.len());
         let order = Order::Receive(tag.generation, name, company == Company::Several);
         let (moved, bytes) = self.moved(&order)?;
         if moved == Moved::Whole {
@@ -254,7 +255,7 @@ impl Transport for Remote {
         answer.map(drop)
     }
 
-    fn nudge(&mut self, _peer: usize) {}
+    fn nudge(&mut self) {}
 
     fn glance(&mut self) -> Result<(), Fault> {
         self.ask(&Order::Glance).map(drop)
@@ -393,7 +394,8 @@ impl<T: Transport> Member<T> {
             Order::Receive(generation, name, several) => return self.receive(generation, name, several),
             Order::AddUp(generation, operation, terms) => {
                 self.sum = terms.unwrap_or_else(|| std::mem::take(&mut self.sum));
-                let moved = self.transport.add_up(Tag { generation, operation, group: 0 }, &mut self.sum);
+                let moved =
+                    self.transport.add_up(Tag { generation, operation, ..Tag::default() }, &mut self.sum);
                 return match moved {
                     Ok(Moved::Whole) => Answer::Sum(std::mem::take(&mut self.sum)),
                     moved => answer(moved, Vec::new()),
@@ -429,10 +431,10 @@ impl<T: Transport> Member<T> {
     }
 
     fn send(&mut self, generation: u32, name: Frame, bytes: Option<Vec<u8>>) -> Answer {
-        let (to, group, operation, chunk, _) = name;
+        let (to, group, operation, tensor, chunk, _) = name;
         self.outgoing.extend(bytes.map(|bytes| (name, bytes)));
         let bytes = self.outgoing.get(&name).map_or(&[][..], |bytes| &bytes[..]);
-        let tag = Tag { generation, operation, group };
+        let tag = Tag { generation, operation, group, tensor };
         let moved = self.transport.send(tag, Outgoing { to, chunk, bytes });
         if moved == Ok(Moved::Whole) {
             self.outgoing.remove(&name);
@@ -441,9 +443,9 @@ impl<T: Transport> Member<T> {
     }
 
     fn receive(&mut self, generation: u32, name: Frame, several: bool) -> Answer {
-        let (from, group, operation, chunk, length) = name;
+        let (from, group, operation, tensor, chunk, length) = name;
         let bytes = self.incoming.entry(name).or_insert_with(|| vec![0; length]);
-        let tag = Tag { generation, operation, group };
+        let tag = Tag { generation, operation, group, tensor };
         let company = if several { Company::Several } else { Company::Alone };
         let moved = self.transport.receive(tag, Incoming { from, chunk, bytes }, company);
         let arrived = if moved == Ok(Moved::Whole) { self.incoming.remove(&name) } else { None };

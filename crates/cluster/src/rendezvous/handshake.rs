@@ -8,7 +8,7 @@ use sha2::Sha256;
 use std::io;
 
 /// Oldest and newest protocol this version speaks.
-const PROTOCOL: (u16, u16) = (3, 3);
+pub const PROTOCOL: (u16, u16) = (4, 4);
 
 /// The largest message of somebody who has not proven anything yet, in bytes; ours are smaller than 64.
 const UNPROVEN: u32 = 256;

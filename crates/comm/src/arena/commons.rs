@@ -18,6 +18,7 @@ use std::time::Duration;
 const PHASES: usize = 0;
 const OPERATION: usize = 8;
 const COUNT: usize = 16;
+const TENSOR: usize = 24;
 
 /// Glances at the others between two looks at deadlines, deaths and orders to stop: most meetings are over before the
 /// first. Where ranks are more than cores, each glance costs a switch to another one.
@@ -297,6 +298,7 @@ impl Commons {
         let mine = &self.arenas[self.rank];
         mine.word(OPERATION).release(tag.operation);
         mine.word(COUNT).release(count as u64);
+        mine.word(TENSOR).release(u64::from(tag.tensor));
         self.meet(transport, deadline)?;
         self.compare(tag, count)?;
         let share = self.share(count);
@@ -334,9 +336,7 @@ impl Commons {
     /// Ends a phase, and waits until all have.
     fn meet(&mut self, transport: &mut dyn Transport, deadline: Duration) -> Result<(), Fault> {
         let phase = Phases { mine: self.arenas[self.rank].word(PHASES) }.end();
-        for peer in (0..self.arenas.len()).filter(|&peer| peer != self.rank) {
-            transport.nudge(peer);
-        }
+        transport.nudge();
         let mut missing = 0;
         let mut all_here = |arenas: &[Segment]| {
             while missing < arenas.len() && Phases::has_ended(arenas[missing].word(PHASES), phase) {
@@ -364,12 +364,15 @@ impl Commons {
     fn compare(&self, tag: Tag, count: usize) -> Result<(), Fault> {
         for (peer, arena) in self.arenas.iter().enumerate() {
             let (theirs, length) = (arena.word(OPERATION).value(), arena.word(COUNT).value());
-            if (theirs, length) != (tag.operation, count as u64) {
+            let tensor = arena.word(TENSOR).value();
+            if (theirs, tensor, length) != (tag.operation, u64::from(tag.tensor), count as u64) {
                 let what = format!(
-                    "expected {count} elements in operation {}; got {length} in operation {theirs}",
-                    tag.operation
+                    "expected {count} elements in operation {}, tensor {:08x}; got {length} in operation {theirs}, tensor {tensor:08x}",
+                    tag.operation, tag.tensor
                 );
-                return Err(Fault::of(peer, Cause::Protocol(what)));
+                let same = (theirs, tensor) == (tag.operation, u64::from(tag.tensor));
+                let cause = if same { Cause::Protocol(what) } else { Cause::Elsewhere(what) };
+                return Err(Fault::of(peer, cause));
             }
         }
         Ok(())

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use crate::transport::{Cause, mesh};
 
-    const TAG: Tag = Tag { generation: 0, operation: 0, group: 0 };
+    const TAG: Tag = Tag { generation: 0, operation: 0, group: 0, tensor: 0 };
 
     fn refusal(schedule: &Schedule, buffer: &mut [f32]) {
         let mut ranks = mesh(2);

@@ -2,7 +2,7 @@
 //!
 //! There is no schedule of ours to it, so nothing is proven about it here: which bits the sum has is the library's business,
 //! and who holds it up cannot be seen from inside. A rank that is lost ends it as it ends any other operation; one that is
-//! only late is among the suspects, and those are all others.
+//! only late is among the suspects, and those are all others. It carries no tag: that all mean the same tensor is not checked.
 
 use crate::transport::{Cause, Fault, Interest, Moved, Tag, Transport, Vigil};
 use std::time::Duration;
@@ -44,7 +44,7 @@ mod tests {
     fn a_transport_without_one_says_so() {
         let mut ranks = mesh(2);
         assert!(!ranks[0].adds_up());
-        let tag = Tag { generation: 1, operation: 1, group: 0 };
+        let tag = Tag { generation: 1, operation: 1, ..Tag::default() };
         let fault = all_reduce(&mut ranks[0], tag, &mut [1.0], Duration::ZERO).expect_err("it has none");
         assert!(matches!(&fault.cause, Cause::Protocol(what) if what.contains("no all-reduce")), "{fault}");
     }

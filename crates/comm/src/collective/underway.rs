@@ -195,8 +195,8 @@ impl Transport for Underway {
         self.transport.glance()
     }
 
-    fn nudge(&mut self, peer: usize) {
-        self.transport.nudge(peer);
+    fn nudge(&mut self) {
+        self.transport.nudge();
     }
 
     fn admit_groups(&mut self) {

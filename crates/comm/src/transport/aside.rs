@@ -79,16 +79,12 @@ impl Aside {
 
     /// Hands out the first frame of this operation, if there is one; it must be the one that is expected.
     pub fn deliver(&mut self, tag: Tag, chunk: u32, memory: &mut [u8]) -> Result<bool, Interruption> {
-        let Tag { generation, operation, group } = tag;
-        let belongs = |early: &Early| {
-            let Header { generation: life, operation: number, group: whose, .. } = early.header;
-            (life, number, whose) == (generation, operation, group)
-        };
+        let belongs = |early: &Early| early.header.tag.is_alongside(&tag);
         let Some(index) = self.frames.iter().position(belongs) else { return Ok(false) };
         let header = self.frames[index].header;
-        let expected = Header { chunk, length: memory.len() as u32, ..header };
+        let expected = Header { tag, chunk, length: memory.len() as u32, ..header };
         if header != expected {
-            return Err(Interruption::Wrong(Cause::Protocol(format!("expected {expected}; got {header}"))));
+            return Err(Interruption::Wrong(Cause::unexpected(&expected, &header)));
         }
         if let Some(early) = self.frames.remove(index) {
             memory.copy_from_slice(&early.payload);

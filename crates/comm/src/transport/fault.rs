@@ -4,6 +4,7 @@
 //! ranks that may be behind it. Whoever hears several ranks of a group asks [`culprit`], which tells the rank that
 //! started it from those that only waited for it.
 
+use crate::wire::Header;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub enum Cause {
     },
     /// It sent a frame that does not belong here: expected and got.
     Protocol(String),
+    /// It is in another operation than this rank, by number or by tensor: expected and got.
+    Elsewhere(String),
     /// It sent a frame whose checksum is wrong.
     Corrupt,
     /// Another rank lost it and said so.
@@ -44,6 +47,17 @@ pub enum Cause {
     },
     /// This rank, or one that told it, was ordered to stop.
     Aborted,
+}
+
+impl Cause {
+    /// A frame came that was not the one.
+    pub(crate) fn unexpected(expected: &Header, got: &Header) -> Cause {
+        let words = format!("expected {expected}; got {got}");
+        let elsewhere = got.kind == expected.kind
+            && got.tag != expected.tag
+            && got.tag.generation == expected.tag.generation;
+        if elsewhere { Cause::Elsewhere(words) } else { Cause::Protocol(words) }
+    }
 }
 
 impl Fault {
@@ -71,6 +85,7 @@ impl fmt::Display for Cause {
             Cause::Io(words) => write!(f, "cannot be reached: {words}"),
             Cause::Silent { waited } => write!(f, "was silent for {:.1} s", waited.as_secs_f64()),
             Cause::Protocol(what) => write!(f, "broke the protocol: {what}"),
+            Cause::Elsewhere(what) => write!(f, "is in another operation: {what}"),
             Cause::Corrupt => write!(f, "sent a frame with a wrong checksum"),
             Cause::Reported { by } => write!(f, "was lost, says rank {by}"),
             Cause::Aborted => write!(f, "stopped on request"),
@@ -120,7 +135,9 @@ fn weight(cause: &Cause) -> u32 {
 
 /// A rank that is alive but sent what it must not.
 fn proven(reports: &[(usize, Fault)]) -> Option<usize> {
-    let proof = |cause: &Cause| matches!(cause, Cause::Protocol(_) | Cause::Corrupt | Cause::Left);
+    let proof = |cause: &Cause| {
+        matches!(cause, Cause::Protocol(_) | Cause::Elsewhere(_) | Cause::Corrupt | Cause::Left)
+    };
     reports.iter().find(|(_, fault)| proof(&fault.cause)).and_then(|(_, fault)| fault.peer)
 }
 

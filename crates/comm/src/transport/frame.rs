@@ -10,7 +10,6 @@ use crate::wire::{Departure, HEADER, Header, Kind, checksum};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read};
 
 /// The frame to one peer that is under way, if any.
-#[derive(Default)]
 pub(crate) struct Outbox {
     current: Option<(Tag, u32)>,
     header: [u8; HEADER],
@@ -19,6 +18,11 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
+    /// Nothing is under way.
+    pub fn new() -> Outbox {
+        Outbox { current: None, header: [0; HEADER], written: 0, total: 0 }
+    }
+
     /// Whether a frame is half-written, so that no other can follow on this stream. One that is written to its end is
     /// whole, even if the peer has not taken it yet.
     pub fn is_torn(&self) -> bool {
@@ -41,8 +45,7 @@ impl Outbox {
         let payload = frame.bytes;
         match self.current {
             None => {
-                let Tag { generation, operation, group } = tag;
-                self.header = Header::data(generation, operation, group, frame.chunk, payload).encode();
+                self.header = Header::data(tag, frame.chunk, payload).encode();
                 self.current = Some((tag, frame.chunk));
                 (self.written, self.total) = (0, HEADER + payload.len());
             }
@@ -86,7 +89,6 @@ pub(crate) enum Interruption {
 }
 
 /// The frame from one peer that is under way, if any.
-#[derive(Default)]
 pub(crate) struct Inbox {
     header: [u8; HEADER],
     filled: usize,
@@ -109,6 +111,12 @@ pub(crate) enum Others {
 }
 
 impl Inbox {
+    /// Nothing is under way.
+    pub fn new() -> Inbox {
+        let aside = Aside::default();
+        Inbox { header: [0; HEADER], filled: 0, accepted: None, checksum: 0, running: 0, aside }
+    }
+
     /// Whether a frame has arrived that nobody has taken yet: with several operations under way, one of them may
     /// first have to hear from somebody else. What the peer sent after it waits behind it.
     pub fn holds_a_frame(&self) -> bool {
@@ -212,23 +220,16 @@ impl Inbox {
         }
         let elsewhere = match others {
             Others::Nobody => false,
-            Others::Groups => got.group != tag.group || got.operation > tag.operation,
-            Others::Anybody => (got.group, got.operation) != (tag.group, tag.operation),
+            Others::Groups => got.tag.group != tag.group || got.tag.operation > tag.operation,
+            Others::Anybody => !got.tag.is_alongside(&tag),
         };
-        if elsewhere && (got.generation, got.kind) == (tag.generation, Kind::Data) {
+        if elsewhere && (got.tag.generation, got.kind) == (tag.generation, Kind::Data) {
             return Ok(false);
         }
-        let expected = Header {
-            kind: Kind::Data,
-            generation: tag.generation,
-            operation: tag.operation,
-            group: tag.group,
-            chunk,
-            length: length as u32,
-            checksum: got.checksum,
-        };
+        let checksum = got.checksum;
+        let expected = Header { kind: Kind::Data, tag, chunk, length: length as u32, checksum };
         if got != expected {
-            return Err(wrong(format!("expected {expected}; got {got}")));
+            return Err(Interruption::Wrong(Cause::unexpected(&expected, &got)));
         }
         (self.accepted, self.checksum, self.running) = (Some((tag, chunk)), got.checksum, got.seed());
         Ok(true)
@@ -245,7 +246,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const TAG: Tag = Tag { generation: 3, operation: 5, group: 7 };
+    const TAG: Tag = Tag { generation: 3, operation: 5, group: 7, tensor: 11 };
 
     /// A stream that gives a few bytes at a time, then nothing.
     struct Trickle<'a> {
@@ -272,7 +273,7 @@ mod tests {
         at_a_time: usize,
         others: Others,
     ) -> Result<Option<Vec<u8>>, Interruption> {
-        let (mut inbox, mut traffic) = (Inbox::default(), Traffic::default());
+        let (mut inbox, mut traffic) = (Inbox::new(), Traffic::default());
         let mut link = Trickle { rest: bytes, at_a_time };
         let mut memory = vec![0; length];
         // Every attempt takes a byte or is in vain; two more for those that only look at a header.
@@ -287,12 +288,12 @@ mod tests {
     }
 
     fn frame(payload: &[u8]) -> Vec<u8> {
-        [&Header::data(3, 5, 7, 9, payload).encode()[..], payload].concat()
+        [&Header::data(TAG, 9, payload).encode()[..], payload].concat()
     }
 
     #[test]
     fn a_frame_whose_header_another_operation_has_read_moves_when_it_is_asked_for() {
-        let (mut inbox, mut traffic) = (Inbox::default(), Traffic::default());
+        let (mut inbox, mut traffic) = (Inbox::new(), Traffic::default());
         let bytes = frame(b"payload");
         let mut link = Trickle { rest: &bytes, at_a_time: usize::MAX };
         let mut pull = |operation| {
@@ -345,7 +346,7 @@ mod tests {
 
     #[test]
     fn only_a_frame_that_is_written_in_part_is_torn() {
-        let (mut outbox, mut traffic) = (Outbox::default(), Traffic::default());
+        let (mut outbox, mut traffic) = (Outbox::new(), Traffic::default());
         let mut link = Narrow { room: HEADER + 2, drained: false };
         let mut push = |link: &mut Narrow| {
             let frame = Outgoing { to: 0, chunk: 9, bytes: b"four" };
@@ -404,7 +405,7 @@ mod tests {
 
     #[test]
     fn in_company_a_frame_waits_for_its_operation() {
-        let (mut inbox, mut traffic) = (Inbox::default(), Traffic::default());
+        let (mut inbox, mut traffic) = (Inbox::new(), Traffic::default());
         let bytes = frame(&[1, 2]);
         let mut link = Trickle { rest: &bytes, at_a_time: 100 };
         let mut pull = |operation: u64, memory: &mut [u8]| {
@@ -420,8 +421,10 @@ mod tests {
 
     #[test]
     fn a_frame_that_nobody_takes_makes_way_and_is_found_again() {
-        let (mut inbox, mut traffic) = (Inbox::default(), Traffic::default());
-        let theirs = [&Header::data(3, 1, 8, 0, b"theirs").encode()[..], b"theirs"].concat();
+        let (mut inbox, mut traffic) = (Inbox::new(), Traffic::default());
+        let theirs =
+            [&Header::data(Tag { operation: 1, group: 8, ..TAG }, 0, b"theirs").encode()[..], b"theirs"]
+                .concat();
         let bytes = [theirs, frame(b"mine")].concat();
         let mut link = Trickle { rest: &bytes, at_a_time: 3 };
         let mut pull = |tag: Tag, chunk, memory: &mut [u8], aside| {
@@ -444,9 +447,9 @@ mod tests {
 
     #[test]
     fn between_groups_an_operation_that_is_over_is_still_a_fault() {
-        let old = [&Header::data(3, 4, 7, 9, b"old").encode()[..], b"old"].concat();
+        let old = [&Header::data(Tag { operation: 4, ..TAG }, 9, b"old").encode()[..], b"old"].concat();
         assert!(matches!(feed(&old, 3, 50, Others::Groups), Err(Interruption::Wrong(_))));
-        let later = [&Header::data(3, 6, 7, 9, b"new").encode()[..], b"new"].concat();
+        let later = [&Header::data(Tag { operation: 6, ..TAG }, 9, b"new").encode()[..], b"new"].concat();
         assert!(matches!(feed(&later, 3, 50, Others::Groups), Ok(None)));
     }
 }

@@ -304,7 +304,8 @@ impl Wires for Pipes {
         Ok(())
     }
 
-    fn nudge(&mut self, peer: usize) {
-        self.bells[peer].ring();
+    fn nudge(&mut self) {
+        let others = self.bells.iter().enumerate().filter(|(peer, _)| *peer != self.rank);
+        others.for_each(|(_, bell)| bell.ring());
     }
 }

@@ -22,6 +22,7 @@ pub mod tcp;
 mod transfer;
 pub mod vigil;
 
+pub use crate::wire::Tag;
 pub use fault::{Cause, Fault, culprit};
 pub use mem::{Links, Mem, mesh};
 pub use ring::Ring;
@@ -32,17 +33,6 @@ pub use vigil::{Interest, Vigil};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// What a transfer belongs to. Both ends of every frame must agree on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tag {
-    /// The life of the group; it changes when the membership does.
-    pub generation: u32,
-    /// The number of the operation within its group.
-    pub operation: u64,
-    /// The group that operates: 0 for all ranks, see [`crate::collective::Circle`].
-    pub group: u32,
-}
 
 /// A chunk to send.
 #[derive(Clone, Copy, Debug)]
@@ -99,9 +89,9 @@ pub trait Transport: Send {
     /// Looks, without waiting, whether a rank of the group is lost, for one that has work of its own and waits for nobody.
     fn glance(&mut self) -> Result<(), Fault>;
 
-    /// Lets a peer that waits in [`Transport::attend`] look again: what it waits for, in memory that both share, may
-    /// have changed. It does not touch one that is awake, and nothing where no memory is shared.
-    fn nudge(&mut self, peer: usize);
+    /// Lets peers that wait in [`Transport::attend`] look again: what they wait for, in memory that is shared with them,
+    /// may have changed. It does not touch those that are awake, and nothing where no memory is shared.
+    fn nudge(&mut self);
 
     /// From now on other groups than the one that is received for may be at work, too: their frames wait until they are
     /// asked for, and so do those of later operations.

@@ -141,11 +141,13 @@ impl Shared {
             return Err(ErrorKind::WouldBlock.into());
         }
         gauge.advance(count as u64);
-        self.nudge();
+        protocol::announce::<AtomicU64>();
+        self.wake();
         Ok(count)
     }
 
-    fn nudge(&self) {
+    /// Wakes the neighbour if it sleeps; what it is woken for must have been announced.
+    fn wake(&self) {
         if protocol::is_asleep(self.theirs.word(ASLEEP)) {
             self.bell.ring();
         }
@@ -172,9 +174,10 @@ impl Ring {
         &self.neighbour
     }
 
-    /// Lets the neighbour look again if it sleeps.
-    pub(super) fn nudge(&self) {
-        self.shared.nudge();
+    /// Lets neighbours look again if they sleep.
+    pub(super) fn nudge<'a>(rings: impl Iterator<Item = &'a Ring>) {
+        protocol::announce::<AtomicU64>();
+        rings.for_each(|ring| ring.shared.wake());
     }
 
     /// Asks the neighbour to ring for anything that happens from now on.

@@ -158,12 +158,10 @@ impl Wires for Ways {
         }
     }
 
-    fn nudge(&mut self, peer: usize) {
+    fn nudge(&mut self) {
         // Who has something to tell is awake.
         self.awake();
-        if let Some(Way::Ring(ring)) = &self.ways[peer] {
-            ring.nudge();
-        }
+        Ring::nudge(self.rings());
     }
 
     fn patience(&self) -> Patience {

@@ -68,8 +68,8 @@ pub trait Wires: Send {
     /// Called when something has moved: whoever was about to sleep goes on.
     fn awake(&mut self) {}
 
-    /// Ends the wait of a peer, or the next one that it begins; see [`Transport::nudge`].
-    fn nudge(&mut self, _peer: usize) {}
+    /// Ends the wait of all peers that share memory, or the next one that they begin; see [`Transport::nudge`].
+    fn nudge(&mut self) {}
 
     /// The time by which deadlines are kept: since some fixed moment, never going back.
     fn now(&self) -> Duration {
@@ -131,8 +131,8 @@ impl<W: Wires> Streamed<W> {
             wires,
             standing: vec![Standing::Present; world],
             news: false,
-            outboxes: (0..world).map(|_| Outbox::default()).collect(),
-            inboxes: (0..world).map(|_| Inbox::default()).collect(),
+            outboxes: (0..world).map(|_| Outbox::new()).collect(),
+            inboxes: (0..world).map(|_| Inbox::new()).collect(),
             present: vec![true; world],
             hung_up: Vec::new(),
             traffic: Traffic::default(),
@@ -399,8 +399,8 @@ impl<W: Wires> Transport for Streamed<W> {
         }
     }
 
-    fn nudge(&mut self, peer: usize) {
-        self.wires.nudge(peer);
+    fn nudge(&mut self) {
+        self.wires.nudge();
     }
 
     fn admit_groups(&mut self) {
@@ -424,7 +424,7 @@ impl<W: Wires> Transport for Streamed<W> {
         if let Some(Some(link)) = self.wires.links().get_mut(peer) {
             link.finish();
         }
-        self.wires.nudge(peer);
+        self.wires.nudge();
     }
 
     fn scramble(&mut self, peer: usize) {
@@ -432,7 +432,7 @@ impl<W: Wires> Transport for Streamed<W> {
             // If there is no room for it, nothing is spoilt.
             let _ = link.write(&[0xa5; HEADER]);
         }
-        self.wires.nudge(peer);
+        self.wires.nudge();
     }
 
     fn traffic(&self) -> Traffic {

@@ -203,7 +203,7 @@ mod tests {
     use std::time::Duration;
 
     const BYTES: usize = 100_000;
-    const TAG: Tag = Tag { generation: 1, operation: 1, group: 0 };
+    const TAG: Tag = Tag { generation: 1, operation: 1, group: 0, tensor: 0 };
 
     /// Ranks 0 and 1 send the same to rank 2; when it has both, one after the other.
     fn deliver(links: &[((usize, usize), Link)]) -> (Vec<Duration>, Trace) {

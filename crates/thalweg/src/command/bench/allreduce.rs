@@ -1,11 +1,13 @@
 //! `thalweg bench allreduce`: how long an all-reduce takes between ranks of this machine.
 //!
 //! The ranks are processes that the local launcher starts from this very command (threads for `mem`), or that another
-//! launcher started, on any hosts, by the variables that `train` understands as well; what is
-//! measured are the calls training makes: schedules of messages, and on `shm`, unless an algorithm is named, sums in
-//! place of tensors that live in shared memory (`arena`) and of private ones that pass through it (`arena-copying`). A measurement is the time of the slowest rank from a
-//! barrier on; the median counts. Every rank fills its buffer and checks every element of the result: at each call where
-//! the sum replaces the buffer, at every eighth where it stands beside it and the buffer is still there for the next call.
+//! launcher started, on any hosts, by the variables that `train` understands as well; what is measured are the calls
+//! training makes: schedules of messages, and on `shm`, unless an algorithm is named, sums in place of tensors that live in
+//! shared memory (`arena`) and of private ones that pass through it (`arena-copying`).
+//!
+//! A measurement is the time of the slowest rank from a barrier on; the median counts. Every rank fills its buffer before
+//! and checks every element of the result when all are done: at each call where the sum replaces the buffer, at every
+//! eighth where it stands beside it and the buffer is still there for the next call.
 
 use crate::launch::fresh_token;
 use crate::signals::Signals;
@@ -13,12 +15,13 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use thalweg_cluster::collective::operator::Max;
 use thalweg_cluster::engine::environment::{self, Place};
 use thalweg_cluster::engine::local::{self, Ended, Plan};
 use thalweg_cluster::membership::Limits;
 use thalweg_cluster::rendezvous::mpi;
 use thalweg_cluster::session::{self, Surroundings, Terms};
-use thalweg_cluster::{Commons, Method, Rank, rank};
+use thalweg_cluster::{Commons, Goal, Method, Rank, rank};
 use thalweg_core::spec::nearest;
 use thalweg_core::spec::setting::{Bytes, Setting};
 use thalweg_core::spec::strategy::Carrier;
@@ -255,7 +258,7 @@ fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
             report(args, rank, Means::Copying(&mut commons), length)?;
         } else {
             let method = args.algorithm.0.unwrap_or_else(|| rank.choose_method(bytes));
-            rank.exchange_by(method, 0);
+            rank.exchange_by(method, bytes);
             report(args, rank, Means::Messages(method), length)?;
         }
     }
@@ -294,19 +297,16 @@ fn print(line: &Line, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Once, from a barrier on: the seconds it takes this rank. The result is checked, in arenas if they are to be filled
-/// afresh.
+/// Once, from a barrier on: the seconds it takes this rank. Arenas keep what they hold unless they are to be filled afresh.
 fn once(rank: &mut Rank, means: &mut Means<'_>, buffer: &mut [f32], fresh: bool) -> Result<f64> {
-    let (index, world) = (rank.index(), rank.world());
+    let index = rank.index();
+    let begun;
     match means {
         Means::Messages(_) => {
             fill(buffer, index);
             rank.barrier("start")?;
-            let begun = Instant::now();
+            begun = Instant::now();
             rank.all_reduce("buffer", buffer)?;
-            let took = begun.elapsed();
-            check(buffer, world)?;
-            Ok(took.as_secs_f64())
         }
         Means::Arena(commons) => {
             let length = commons.length();
@@ -314,24 +314,17 @@ fn once(rank: &mut Rank, means: &mut Means<'_>, buffer: &mut [f32], fresh: bool)
                 fill(commons.arena(), index);
             }
             rank.meet("start", commons)?;
-            let begun = Instant::now();
+            begun = Instant::now();
             rank.sum_and("buffer", commons, length, |_, _| ())?;
-            let took = begun.elapsed();
-            if fresh {
-                check(commons.column(0), world)?;
-            }
-            Ok(took.as_secs_f64())
         }
         Means::Copying(commons) => {
             fill(buffer, index);
             rank.meet("start", commons)?;
-            let begun = Instant::now();
+            begun = Instant::now();
             rank.all_reduce_copying("buffer", commons, buffer)?;
-            let took = begun.elapsed();
-            check(buffer, world)?;
-            Ok(took.as_secs_f64())
         }
     }
+    Ok(begun.elapsed().as_secs_f64())
 }
 
 /// Median and least, over repeats, of the seconds the slowest rank takes.
@@ -340,27 +333,29 @@ fn measure(rank: &mut Rank, means: &mut Means<'_>, length: usize, seconds: f64) 
     let mut times = Vec::new();
     let start = Instant::now();
     for call in 0..MOST {
-        let mine = once(rank, means, &mut buffer, call % FRESH == 0)?;
+        let fresh = call % FRESH == 0;
+        let mine = once(rank, means, &mut buffer, fresh)?;
         // Rank 0's clock decides for all when it is enough.
-        let enough = call >= LEAST && start.elapsed().as_secs_f64() > seconds;
-        let news = [mine, if enough { 1.0 } else { 0.0 }].map(f64::to_le_bytes).concat();
-        let all = rank.all_gather("times", &news)?;
-        let slowest = all.iter().map(|news| number(news, 0)).fold(0.0, f64::max);
+        let enough = rank.index() == 0 && call >= LEAST && start.elapsed().as_secs_f64() > seconds;
+        let mut slowest = [mine, if enough { 1.0 } else { 0.0 }];
+        rank.collective(Goal::AllReduce, "times", &mut slowest, &Max)?;
+        let [slowest, enough] = slowest;
+        // Only now: where ranks are more than cores, who checks holds up who is not done yet.
+        match means {
+            Means::Arena(commons) if fresh => check(commons.column(0), rank.world())?,
+            Means::Arena(_) => {}
+            Means::Messages(_) | Means::Copying(_) => check(&buffer, rank.world())?,
+        }
         if call >= WARM_UP {
             times.push(slowest);
         }
-        if number(&all[0], 1) > 0.0 {
+        if enough > 0.0 {
             break;
         }
     }
     times.sort_by(f64::total_cmp);
     let at = |index: usize| times.get(index).copied().unwrap_or(0.0);
     Ok((at(times.len() / 2), at(0)))
-}
-
-fn number(news: &[u8], index: usize) -> f64 {
-    let bytes = news.chunks_exact(8).nth(index).and_then(|bytes| bytes.first_chunk());
-    bytes.map_or(0.0, |bytes| f64::from_le_bytes(*bytes))
 }
 
 /// Small whole numbers, so that the sum is exact in any order.
