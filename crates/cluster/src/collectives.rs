@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
 use thalweg_comm::collective::{
-    Brackets, Circle, Element, Executor, Goal, Method, Operator, Schedule, Slots, Sum, bracketed, chunk_range,
-    native,
+    Bracketed, Brackets, Circle, Element, Executor, Goal, Method, Operator, Schedule, Slots, Sum,
+    chunk_range, native,
 };
 use thalweg_comm::transport::{Cause, Fault, Transport};
 use thalweg_core::Result;
@@ -21,6 +21,7 @@ pub(crate) struct Means {
     /// Who takes part.
     pub(crate) circle: Circle,
     pub(crate) executor: Executor,
+    bracketed: Bracketed,
     /// The method that was named for all-reduces of at least so many bytes.
     named: Option<(Method, usize)>,
     /// The schedules so far, by what they are for and by how many bytes, and no more than [`KEPT`]: on hosts of several
@@ -40,7 +41,13 @@ impl Means {
 
     /// Those among some ranks.
     pub(crate) fn among(circle: Circle) -> Means {
-        Means { circle, executor: Executor::new(), named: None, schedules: HashMap::new() }
+        Means {
+            circle,
+            executor: Executor::new(),
+            bracketed: Bracketed::default(),
+            named: None,
+            schedules: HashMap::new(),
+        }
     }
 
     /// What was named for an all-reduce of so many bytes, if anything was.
@@ -132,7 +139,8 @@ impl Rank {
             return Ok(Duration::ZERO);
         }
         self.operate("all-reduce", name, |rank, tag, deadline| {
-            bracketed::all_reduce(rank.parts.transport.as_mut(), tag, brackets, slots, memory, deadline)
+            let (means, transport) = (&mut rank.means, rank.parts.transport.as_mut());
+            means.bracketed.all_reduce(transport, tag, brackets, slots, memory, deadline)
         })
     }
 
@@ -173,7 +181,8 @@ impl Rank {
         let mut arrived = Vec::new();
         self.operate(Goal::AllToAll.name(), name, |rank, tag, deadline| {
             let pieces: Vec<&[u8]> = pieces.iter().map(|piece| bytemuck::cast_slice(piece)).collect();
-            let bytes = rank.means.circle.all_to_all(rank.parts.transport.as_mut(), tag, &pieces, deadline)?;
+            let bytes =
+                rank.means.circle.all_to_all(rank.parts.transport.as_mut(), tag, &pieces, deadline)?;
             arrived = elements(&bytes, rank.means.circle.ranks())?;
             Ok(())
         })?;

@@ -1,7 +1,7 @@
 //! The algorithms of an all-reduce by name, and which one is chosen when nobody chooses.
 
-use super::forecast::{Load, is_mixed};
 use super::cost::Cost;
+use super::forecast::{Load, is_mixed};
 use super::schedule::Schedule;
 use super::way::{Seat, Way, way};
 use super::{binomial, direct, doubling, halving, hierarchical, ring};

@@ -6,8 +6,8 @@
 //!
 //! Delay (Langer et al., section 3.4.1): `ceil(log2 n) (T + R)`; here for powers of two, others are folded first.
 
-use super::fold::Fold;
 use super::cost::{Cost, ceil_log2};
+use super::fold::Fold;
 use super::partition::chunk_range;
 use super::schedule::{Action, Chunks, ReceiveChunks, Schedule, SendChunks, Step};
 

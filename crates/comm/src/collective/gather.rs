@@ -134,8 +134,10 @@ fn ends(ranks: &[usize], lengths: &[u64]) -> Result<Vec<usize>, Fault> {
 /// How much each of these ranks has for each, if every one of them can hold what it gives and gets.
 fn checked(ranks: &[usize], counts: Vec<u64>) -> Result<Vec<usize>, Fault> {
     let world = ranks.len();
-    let given: Vec<u64> =
-        counts.chunks(world).map(|row| row.iter().fold(0, |sum, count| sum.saturating_add(*count))).collect();
+    let given: Vec<u64> = counts
+        .chunks(world)
+        .map(|row| row.iter().fold(0u64, |sum, count| sum.saturating_add(*count)))
+        .collect();
     let given_lengths: Result<Vec<usize>, Fault> =
         ranks.iter().zip(&given).map(|(rank, length)| check_length(*rank, *length)).collect();
     let counts: Vec<usize> = counts.into_iter().map(|count| count as usize).collect();

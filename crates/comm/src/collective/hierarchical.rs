@@ -20,7 +20,7 @@ pub fn all_reduce(rank: usize, hosts: &[usize]) -> Schedule {
     let place = Place::new(rank, hosts, 0);
     let chunks = place.leaders.len();
     let climb = place.within(binomial::reduce, chunks);
-    let between = place.between(|host, count| ring::all_reduce(host, count));
+    let between = place.between(ring::all_reduce);
     climb.then(between).then(place.within(binomial::broadcast, chunks))
 }
 
@@ -65,8 +65,8 @@ pub fn all_reduce_cost(rank: usize, hosts: &[usize], length: usize, width: usize
 pub fn broadcast_cost(rank: usize, hosts: &[usize], root: usize, length: usize, width: usize) -> Cost {
     let place = Place::new(rank, hosts, root);
     let within = binomial::broadcast_cost(place.position, place.members.len(), 0, length, width);
-    let between = place
-        .if_leader(|host, count| binomial::broadcast_cost(host, count, place.of_root, length, width));
+    let between =
+        place.if_leader(|host, count| binomial::broadcast_cost(host, count, place.of_root, length, width));
     // A host begins when its leader has served the other leaders.
     let through = |(host, leader): (usize, &usize)| {
         let served = binomial::broadcast_end(host, place.leaders.len(), place.of_root);
@@ -251,6 +251,9 @@ mod tests {
         assert_eq!(host_by_host(&[0, 1, 2, 3], 2), [2, 3, 0, 1]);
         assert_eq!(host_by_host(&[7; 4], 2), [2, 3, 0, 1]);
         let seat = Seat { rank: 1, hosts: &[0, 1, 0, 2, 1], root: 4 };
-        assert_eq!(super::ring::broadcast(seat.rank(), seat.hosts(), seat.root()).steps[0].receives[0].from, 4);
+        assert_eq!(
+            super::ring::broadcast(seat.rank(), seat.hosts(), seat.root()).steps[0].receives[0].from,
+            4
+        );
     }
 }

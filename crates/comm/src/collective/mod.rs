@@ -52,6 +52,7 @@ pub mod underway;
 pub mod way;
 
 pub use algorithm::Algorithm;
+pub use bracketed::Bracketed;
 pub use brackets::{Brackets, Slots, Term};
 pub use circle::Circle;
 pub use cost::Cost;

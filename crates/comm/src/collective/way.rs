@@ -117,7 +117,8 @@ mod tests {
                 for host in PLACEMENTS {
                     let hosts: Vec<usize> = (0..world).map(host).collect();
                     let seat = |rank| goal.seat(rank, &hosts);
-                    let schedules: Vec<Schedule> = (0..world).map(|rank| (way.schedule)(seat(rank))).collect();
+                    let schedules: Vec<Schedule> =
+                        (0..world).map(|rank| (way.schedule)(seat(rank))).collect();
                     // Most ways are the same whatever the hosts.
                     if proven.contains(&schedules) {
                         continue;
