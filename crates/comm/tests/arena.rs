@@ -223,6 +223,22 @@ fn a_silent_rank_is_named_at_the_deadline() {
     }
 }
 
+/// Who is late to each meeting by less than the deadline is still late to the operation.
+#[test]
+fn the_deadline_is_that_of_all_meetings_together() {
+    let faults = on_each::<Shared, _>(2, |transport, neighbours| {
+        let mut commons = open(transport, neighbours, 100, 1);
+        let late = transport.rank() == 1;
+        let dawdle = || late.then(|| std::thread::sleep(SHORT * 7 / 10));
+        dawdle();
+        let deadline = if late { PLENTY } else { SHORT };
+        commons.sum_and(1, Terms { transport, tag: tag(1), deadline }, |_, _| dawdle()).err()
+    });
+    let fault = faults[0].as_ref().expect("it waited for longer than its deadline");
+    assert_eq!(fault.peer, Some(1), "{fault}");
+    assert!(matches!(fault.cause, Cause::Silent { .. }), "{fault}");
+}
+
 /// Waits for something that rank 0 never sends, until the group ends.
 fn wait_elsewhere(transport: &mut dyn Transport) -> Option<Fault> {
     let receive = Incoming { from: 0, chunk: 0, bytes: &mut [0] };

@@ -1,29 +1,16 @@
 //! What the ranks of one host hold in common, and how they work on it together.
 
+use super::meeting::{Meeting, Wait};
 use super::opening::{Sizes, attach, offer};
 use super::share;
 use super::sum::sum_into;
 use crate::collective::brackets::{Brackets, Slots};
 use crate::collective::gather::all_gather;
 use crate::host::{Neighbours, Segment};
-use crate::protocol::{Counter, Phases};
-use crate::transport::{Cause, Fault, Interest, Tag, Traffic, Transport, Vigil};
-use crate::wait::is_crowded;
+use crate::transport::{Fault, Tag, Traffic, Transport};
 use std::io;
 use std::ops::Range;
 use std::time::Duration;
-
-/// What a rank says of itself at the head of its arena, all in one line of a cache: phases it has ended, and the
-/// operation it is in.
-const PHASES: usize = 0;
-const OPERATION: usize = 8;
-const COUNT: usize = 16;
-const TENSOR: usize = 24;
-
-/// Glances at the others between two looks at deadlines, deaths and orders to stop: most meetings are over before the
-/// first. Where ranks are more than cores, each glance costs a switch to another one.
-const GLANCES: usize = 24;
-const CROWDED_GLANCES: usize = 4;
 
 /// Elements of private memory that pass through the arenas at a time: little enough to stay in the caches.
 const PASSAGE: usize = 256 << 10;
@@ -36,9 +23,7 @@ pub struct Commons {
     /// By rank: its arena; only the own one can be written.
     arenas: Vec<Segment>,
     shared: Segment,
-    wanted: Vec<Interest>,
-    /// Whether there are more ranks than cores.
-    crowded: bool,
+    meeting: Meeting,
     traffic: Traffic,
     /// Whether no operation is under way, here or, after a failure, elsewhere.
     quiet: bool,
@@ -52,6 +37,12 @@ pub struct Terms<'a> {
     pub tag: Tag,
     /// How long it may take.
     pub deadline: Duration,
+}
+
+impl<'a> Terms<'a> {
+    fn into_wait(self) -> Wait<'a> {
+        Wait::new(self.transport, self.deadline)
+    }
 }
 
 impl Commons {
@@ -79,16 +70,21 @@ impl Commons {
         let sizes = Sizes { arena: slots.elements(), shared: slots.length * columns };
         // Nobody makes any before all have looked: what one has made is no room for the others any more.
         let words = sizes.check_room(world).err().map(|error| error.to_string());
-        let looked = all_gather(transport, tag, words.unwrap_or_default().as_bytes(), deadline)?;
+        let start = transport.now();
+        let mut tell_all = |words: Option<String>| {
+            let left = deadline.saturating_sub(transport.now().saturating_sub(start));
+            all_gather(transport, tag, words.unwrap_or_default().as_bytes(), left)
+        };
+        let looked = tell_all(words)?;
         if let Some(words) = first_reason(looked.iter(), world) {
             return Ok(Err(words));
         }
         let offered = offer(neighbours, rank, world, sizes);
         let words = offered.as_ref().err().map(io::Error::to_string);
-        let made = all_gather(transport, tag, words.unwrap_or_default().as_bytes(), deadline)?;
+        let made = tell_all(words)?;
         let attached = attach(neighbours, offered, &made, rank, sizes);
         let words = attached.as_ref().err().map(io::Error::to_string);
-        let all = all_gather(transport, tag, words.unwrap_or_default().as_bytes(), deadline)?;
+        let all = tell_all(words)?;
         // The first reason is the original one: others only miss what it did not give.
         if let Some(words) = first_reason(made.iter().chain(&all), world) {
             return Ok(Err(words));
@@ -96,15 +92,13 @@ impl Commons {
         let Ok((arenas, shared)) = attached else {
             return Ok(Err("shared memory was lost".into()));
         };
-        let (wanted, crowded) = (vec![Interest::default(); world], is_crowded(world));
         Ok(Ok(Commons {
             rank,
             slots,
             columns,
             arenas,
             shared,
-            wanted,
-            crowded,
+            meeting: Meeting::of(rank, world),
             traffic: Traffic::default(),
             quiet: true,
         }))
@@ -184,8 +178,19 @@ impl Commons {
         terms: Terms<'_>,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
+        let tag = terms.tag;
+        self.sum_share(count, tag, &mut terms.into_wait(), work)
+    }
+
+    fn sum_share<T>(
+        &mut self,
+        count: usize,
+        tag: Tag,
+        wait: &mut Wait<'_>,
+        work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
+    ) -> Result<T, Fault> {
         let others = self.arenas.len() - 1;
-        let summed = self.work_together(count, terms, |commons, columns| {
+        let summed = self.work_together(count, tag, wait, |commons, columns| {
             let share = commons.share(count);
             sum_into(columns[0], &commons.first_slots(&share), count);
             work(share, columns)
@@ -205,7 +210,8 @@ impl Commons {
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
         let Slots { length, head, .. } = self.slots;
-        let result = self.work_together(length, terms, |commons, columns| {
+        let tag = terms.tag;
+        let result = self.work_together(length, tag, &mut terms.into_wait(), |commons, columns| {
             let share = commons.share(length);
             let of_terms = share.start.min(head)..share.end.min(head);
             let behind = share.start.max(head)..share.end.max(head);
@@ -257,19 +263,22 @@ impl Commons {
         terms: Terms<'_>,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
-        let written =
-            self.work_together(count, terms, |commons, columns| work(commons.share(count), columns))?;
+        let tag = terms.tag;
+        let written = self.work_together(count, tag, &mut terms.into_wait(), |commons, columns| {
+            work(commons.share(count), columns)
+        })?;
         self.book_column(count);
         Ok(written)
     }
 
     /// Adds up private memory, of any length, by way of the arenas: two copies more than in place.
     pub fn all_reduce_copying(&mut self, buffer: &mut [f32], terms: Terms<'_>) -> Result<(), Fault> {
-        let Terms { transport, tag, deadline } = terms;
+        let tag = terms.tag;
+        let wait = &mut terms.into_wait();
         assert!(self.slots.length > 0 || buffer.is_empty(), "nothing passes through an empty arena");
         for piece in buffer.chunks_mut(self.slots.length.clamp(1, PASSAGE)) {
             self.arena()[..piece.len()].copy_from_slice(piece);
-            self.all_reduce(piece.len(), Terms { transport, tag, deadline })?;
+            self.sum_share(piece.len(), tag, wait, |_, _| ())?;
             piece.copy_from_slice(&self.column(0)[..piece.len()]);
         }
         Ok(())
@@ -277,7 +286,7 @@ impl Commons {
 
     /// Returns when all ranks have come here.
     pub fn barrier(&mut self, terms: Terms<'_>) -> Result<(), Fault> {
-        self.meet(terms.transport, terms.deadline)
+        self.meeting.hold(&self.arenas, &mut terms.into_wait())
     }
 
     /// What was read from others' memory, and they from this rank's, as the bytes it would have been in messages.
@@ -288,19 +297,14 @@ impl Commons {
     fn work_together<T>(
         &mut self,
         count: usize,
-        terms: Terms<'_>,
+        tag: Tag,
+        wait: &mut Wait<'_>,
         work: impl FnOnce(&Commons, &mut [&mut [f32]]) -> T,
     ) -> Result<T, Fault> {
         assert!(count <= self.slots.length, "{count} of {} elements", self.slots.length);
         self.expect_quiet();
         self.quiet = false;
-        let Terms { transport, tag, deadline } = terms;
-        let mine = &self.arenas[self.rank];
-        mine.word(OPERATION).release(tag.operation);
-        mine.word(COUNT).release(count as u64);
-        mine.word(TENSOR).release(u64::from(tag.tensor));
-        self.meet(transport, deadline)?;
-        self.compare(tag, count)?;
+        self.meeting.open(&self.arenas, tag, count, wait)?;
         let share = self.share(count);
         let mut columns: Vec<&mut [f32]> = (0..self.columns)
             .map(|column| {
@@ -311,7 +315,7 @@ impl Commons {
             .collect();
         let result = work(self, &mut columns);
         drop(columns);
-        self.meet(transport, deadline)?;
+        self.meeting.hold(&self.arenas, wait)?;
         self.quiet = true;
         Ok(result)
     }
@@ -331,51 +335,6 @@ impl Commons {
     /// After an operation that failed half-way others may still be at work on this memory: nobody gets at it any more.
     fn expect_quiet(&self) {
         assert!(self.quiet, "an operation failed half-way: its memory is void");
-    }
-
-    /// Ends a phase, and waits until all have.
-    fn meet(&mut self, transport: &mut dyn Transport, deadline: Duration) -> Result<(), Fault> {
-        let phase = Phases { mine: self.arenas[self.rank].word(PHASES) }.end();
-        transport.nudge();
-        let mut missing = 0;
-        let mut all_here = |arenas: &[Segment]| {
-            while missing < arenas.len() && Phases::has_ended(arenas[missing].word(PHASES), phase) {
-                missing += 1;
-            }
-            missing == arenas.len()
-        };
-        let mut vigil = None;
-        loop {
-            for _ in 0..if self.crowded { CROWDED_GLANCES } else { GLANCES } {
-                if all_here(&self.arenas) {
-                    return Ok(());
-                }
-                if self.crowded { std::thread::yield_now() } else { std::hint::spin_loop() }
-            }
-            for (arena, wanted) in self.arenas.iter().zip(&mut self.wanted) {
-                wanted.read = !Phases::has_ended(arena.word(PHASES), phase);
-            }
-            let vigil = vigil.get_or_insert_with(|| Vigil::new(transport.now(), deadline));
-            transport.attend(vigil, &self.wanted, false)?;
-        }
-    }
-
-    /// Whether all are in the same operation.
-    fn compare(&self, tag: Tag, count: usize) -> Result<(), Fault> {
-        for (peer, arena) in self.arenas.iter().enumerate() {
-            let (theirs, length) = (arena.word(OPERATION).value(), arena.word(COUNT).value());
-            let tensor = arena.word(TENSOR).value();
-            if (theirs, tensor, length) != (tag.operation, u64::from(tag.tensor), count as u64) {
-                let what = format!(
-                    "expected {count} elements in operation {}, tensor {:08x}; got {length} in operation {theirs}, tensor {tensor:08x}",
-                    tag.operation, tag.tensor
-                );
-                let same = (theirs, tensor) == (tag.operation, u64::from(tag.tensor));
-                let cause = if same { Cause::Protocol(what) } else { Cause::Elsewhere(what) };
-                return Err(Fault::of(peer, cause));
-            }
-        }
-        Ok(())
     }
 }
 

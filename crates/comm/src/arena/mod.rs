@@ -23,6 +23,7 @@
 //! orders to stop that end any transfer end a meeting too, and name the same rank.
 
 mod commons;
+mod meeting;
 mod opening;
 mod share;
 mod sum;
