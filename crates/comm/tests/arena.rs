@@ -88,6 +88,18 @@ fn brackets_do_not_depend_on_the_world() {
                     .sum_brackets_and(&brackets, terms(transport, operation), |_, _| ())
                     .expect("an all-reduce");
                 bracketing::check(world, slots, commons.column(0));
+                // As messages would: terms but for the own share, then that share of the sums to each.
+                let (rank, head) = (transport.rank(), slots.head);
+                let (mine, all) = (share(slots.length, rank, world), slots.length);
+                let of_terms = mine.end.min(head) - mine.start.min(head);
+                let (of_words, words) = (mine.len() - of_terms, all - head);
+                let held = brackets.terms().iter().filter(|term| term.rank == rank).count();
+                let sent = held * (head - of_terms) + (words - of_words) + (world - 1) * mine.len();
+                let received =
+                    (bracketing::TERMS - held) * of_terms + (world - 1) * of_words + all - mine.len();
+                let traffic = commons.traffic();
+                assert_eq!(traffic.payload_sent, 4 * sent as u64, "{world} ranks, {length}");
+                assert_eq!(traffic.payload_received, 4 * received as u64, "{world} ranks, {length}");
             }
         });
     }
