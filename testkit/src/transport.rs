@@ -1,13 +1,14 @@
 //! The conformance suite of transports: what every implementation must do, each as one test.
 //!
 //! An implementation names how to connect a group ([`Mesh`]) and writes `transport_conformance!(name, TheMesh)`;
-//! that makes one test of every case in [`exchange`], [`bracketing`], [`circles`] and [`faults`]. Waits are ten times as generous as what is
+//! that makes one test of every case in [`exchange`], [`bracketing`], [`circles`], [`faults`] and [`lateness`]. Waits are ten times as generous as what is
 //! promised; outcome and culprit are exact.
 
 pub mod bracketing;
 pub mod circles;
 pub mod exchange;
 pub mod faults;
+pub mod lateness;
 pub mod remote;
 
 use std::io::{self, Write};
@@ -261,6 +262,11 @@ macro_rules! transport_conformance {
                 circles_gather_and_tell
                 a_death_in_a_circle_names_the_rank
                 the_silent_member_is_named
+            );
+            $crate::transport_conformance!(@cases $mesh, lateness:
+                who_never_comes_is_silent
+                who_drips_is_slow
+                who_takes_little_is_slow
             );
             $crate::transport_conformance!(@cases $mesh, faults:
                 the_silent_rank_is_named

@@ -11,7 +11,7 @@ use crate::collectives::{Means, elements};
 use crate::rank::Rank;
 use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
-use thalweg_comm::collective::{self, Element, Goal, Operator, Sum, Ticket, chunk_range, gather};
+use thalweg_comm::collective::{self, Element, Goal, Operator, Sum, Ticket, chunk_range};
 use thalweg_comm::transport::{Fault, Tag, Transport};
 use thalweg_comm::wire::tensor;
 use thalweg_core::{Error, Kind, Result};
@@ -85,8 +85,7 @@ impl Rank {
         }
         self.circles.push((circle.number(), name.to_owned()));
         self.parts.transport.admit_groups();
-        let hosts = circle.ranks().iter().map(|rank| self.host_numbers()[*rank]).collect();
-        let means = Means::among(circle, hosts);
+        let means = Means::among(circle.on(self.host_numbers()));
         let mut circle = Circle { name: name.to_owned(), generation: self.generation(), operation: 0, means };
         let members: Vec<u8> = circle.ranks().iter().flat_map(|rank| (*rank as u64).to_le_bytes()).collect();
         let mine = [&members[..], name.as_bytes()].concat();
@@ -226,7 +225,7 @@ impl Within<'_> {
         let mut all = Vec::new();
         self.operate("all-gather", name, |rank, means, tag, deadline| {
             let transport = rank.parts.transport.as_mut();
-            all = gather::all_gather_among(&means.circle, transport, tag, mine, deadline)?;
+            all = means.circle.all_gather(transport, tag, mine, deadline)?;
             Ok(())
         })?;
         Ok(all)
@@ -238,7 +237,7 @@ impl Within<'_> {
         self.operate(Goal::AllToAll.name(), name, |rank, means, tag, deadline| {
             let pieces: Vec<&[u8]> = pieces.iter().map(|piece| bytemuck::cast_slice(piece)).collect();
             let transport = rank.parts.transport.as_mut();
-            let bytes = gather::all_to_all_among(&means.circle, transport, tag, &pieces, deadline)?;
+            let bytes = means.circle.all_to_all(transport, tag, &pieces, deadline)?;
             arrived = elements(&bytes, means.circle.ranks())?;
             Ok(())
         })?;
@@ -250,7 +249,7 @@ impl Within<'_> {
         let mut theirs = Vec::new();
         self.operate("broadcast", name, |rank, means, tag, deadline| {
             let transport = rank.parts.transport.as_mut();
-            theirs = gather::broadcast_among(&means.circle, transport, tag, root, mine, deadline)?;
+            theirs = means.circle.broadcast(transport, tag, root, mine, deadline)?;
             Ok(())
         })?;
         Ok(theirs)

@@ -4,12 +4,13 @@
 //! algorithm of the all-reduces that matter to it.
 
 use crate::rank::{Parts, Rank};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
 use thalweg_comm::collective::{
-    Algorithm, Brackets, Circle, Element, Executor, Goal, Method, Operator, Schedule, Slots, Sum, bracketed,
-    chunk_range, gather, native,
+    Bracketed, Brackets, Circle, Element, Executor, Goal, Method, Operator, Schedule, Slots, Sum,
+    chunk_range, native,
 };
 use thalweg_comm::transport::{Cause, Fault, Transport};
 use thalweg_core::Result;
@@ -19,25 +20,34 @@ use thalweg_core::event::Phase;
 pub(crate) struct Means {
     /// Who takes part.
     pub(crate) circle: Circle,
-    /// On which host each of them is, by number.
-    hosts: Vec<usize>,
     pub(crate) executor: Executor,
+    bracketed: Bracketed,
     /// The method that was named for all-reduces of at least so many bytes.
     named: Option<(Method, usize)>,
-    /// The schedules of all-reduces so far.
-    schedules: Vec<(Algorithm, Arc<Schedule>)>,
+    /// The schedules so far, by what they are for and by how many bytes, and no more than [`KEPT`]: on hosts of several
+    /// ranks a choice goes through the schedules of all.
+    schedules: HashMap<(Goal, usize), Arc<Schedule>>,
 }
+
+/// More lengths than that do not come again and again.
+const KEPT: usize = 64;
 
 impl Means {
     /// Those of a rank of this group; all-reduces are carried out as the table says.
     pub(crate) fn of(parts: &Parts) -> Means {
         let everybody = Circle::everybody(parts.transport.rank(), parts.transport.world());
-        Means::among(everybody, parts.hosts.numbers().to_vec())
+        Means::among(everybody.on(parts.hosts.numbers()))
     }
 
-    /// Those among some ranks, who are on these hosts.
-    pub(crate) fn among(circle: Circle, hosts: Vec<usize>) -> Means {
-        Means { circle, hosts, executor: Executor::new(), named: None, schedules: Vec::new() }
+    /// Those among some ranks.
+    pub(crate) fn among(circle: Circle) -> Means {
+        Means {
+            circle,
+            executor: Executor::new(),
+            bracketed: Bracketed::default(),
+            named: None,
+            schedules: HashMap::new(),
+        }
     }
 
     /// What was named for an all-reduce of so many bytes, if anything was.
@@ -45,45 +55,42 @@ impl Means {
         self.named.filter(|(_, least)| bytes >= *least).map(|(method, _)| method)
     }
 
-    /// The algorithm of an all-reduce by messages.
-    fn algorithm(&self, bytes: usize) -> Algorithm {
-        match self.method(bytes) {
-            Some(Method::Schedule(algorithm)) => algorithm,
-            Some(Method::Native) | None => Algorithm::choose(bytes, &self.hosts),
-        }
-    }
-
-    /// What carries out a collective of so many bytes.
+    /// What carries out a collective of so many bytes by messages.
     pub(crate) fn schedule(&mut self, goal: Goal, bytes: usize) -> Arc<Schedule> {
-        if goal != Goal::AllReduce {
-            return Arc::new(self.circle.carry(goal.schedule(self.circle.place(), &self.hosts, bytes)));
-        }
-        let algorithm = self.algorithm(bytes);
-        if let Some((_, schedule)) = self.schedules.iter().find(|(known, _)| *known == algorithm) {
+        if let Some(schedule) = self.schedules.get(&(goal, bytes)) {
             return Arc::clone(schedule);
         }
-        let schedule = algorithm.all_reduce(self.circle.place(), &self.hosts);
-        let schedule = Arc::new(self.circle.carry(schedule));
-        self.schedules.push((algorithm, Arc::clone(&schedule)));
+        let circle = &self.circle;
+        let schedule = Arc::new(match self.method(bytes) {
+            Some(Method::Schedule(algorithm)) if goal == Goal::AllReduce => {
+                circle.carry(algorithm.all_reduce(circle.place(), circle.hosts()))
+            }
+            _ => circle.schedule(goal, bytes),
+        });
+        if self.schedules.len() >= KEPT {
+            self.schedules.clear();
+        }
+        self.schedules.insert((goal, bytes), Arc::clone(&schedule));
         schedule
     }
 }
 
 impl Rank {
-    /// On which host each rank is, by number: what [`Algorithm::choose`] asks for.
+    /// On which host each rank is, by number: what a choice of algorithms asks for.
     pub fn host_numbers(&self) -> &[usize] {
-        &self.means.hosts
+        self.means.circle.hosts()
     }
 
     /// From now on all-reduces of at least so many bytes are carried out this way, shorter ones by the table. All ranks
     /// must say the same.
     pub fn exchange_by(&mut self, method: Method, least_bytes: usize) {
         self.means.named = Some((method, least_bytes));
+        self.means.schedules.clear();
     }
 
     /// What an all-reduce of so many bytes is carried out by where nobody chooses: the transport's own, or the table's.
     pub fn choose_method(&self, bytes: usize) -> Method {
-        Method::choose(self.parts.transport.adds_up(), bytes, &self.means.hosts)
+        Method::choose(self.parts.transport.adds_up(), bytes, self.host_numbers())
     }
 
     /// Carries out a collective over everybody's `buffer`, in place. All ranks must give the same goal and length.
@@ -132,7 +139,8 @@ impl Rank {
             return Ok(Duration::ZERO);
         }
         self.operate("all-reduce", name, |rank, tag, deadline| {
-            bracketed::all_reduce(rank.parts.transport.as_mut(), tag, brackets, slots, memory, deadline)
+            let (means, transport) = (&mut rank.means, rank.parts.transport.as_mut());
+            means.bracketed.all_reduce(transport, tag, brackets, slots, memory, deadline)
         })
     }
 
@@ -162,7 +170,7 @@ impl Rank {
         }
         let mut all = Vec::new();
         self.operate("all-gather", name, |rank, tag, deadline| {
-            all = gather::all_gather(rank.parts.transport.as_mut(), tag, mine, deadline)?;
+            all = rank.means.circle.all_gather(rank.parts.transport.as_mut(), tag, mine, deadline)?;
             Ok(())
         })?;
         Ok(all)
@@ -173,7 +181,8 @@ impl Rank {
         let mut arrived = Vec::new();
         self.operate(Goal::AllToAll.name(), name, |rank, tag, deadline| {
             let pieces: Vec<&[u8]> = pieces.iter().map(|piece| bytemuck::cast_slice(piece)).collect();
-            let bytes = gather::all_to_all(rank.parts.transport.as_mut(), tag, &pieces, deadline)?;
+            let bytes =
+                rank.means.circle.all_to_all(rank.parts.transport.as_mut(), tag, &pieces, deadline)?;
             arrived = elements(&bytes, rank.means.circle.ranks())?;
             Ok(())
         })?;
@@ -187,7 +196,7 @@ impl Rank {
         }
         let mut theirs = Vec::new();
         self.operate("broadcast", name, |rank, tag, deadline| {
-            theirs = gather::broadcast(rank.parts.transport.as_mut(), tag, 0, mine, deadline)?;
+            theirs = rank.means.circle.broadcast(rank.parts.transport.as_mut(), tag, 0, mine, deadline)?;
             Ok(())
         })?;
         Ok(theirs)
@@ -211,7 +220,7 @@ pub(crate) fn elements<T: Element>(arrived: &[Vec<u8>], ranks: &[usize]) -> Resu
 mod tests {
     use super::*;
     use crate::engine::threads;
-    use thalweg_comm::collective::{Max, Min};
+    use thalweg_comm::collective::{Algorithm, Max, Min};
     use thalweg_comm::transport::sim::Network;
 
     /// Every collective, with several element types and operators, as programs call them.
@@ -277,11 +286,13 @@ mod tests {
 
     #[test]
     fn short_sums_do_not_run_the_algorithm_of_long_ones() {
-        let mut means = Means::among(Circle::everybody(0, 8), (0..8).collect());
+        let mut means = Means::among(Circle::everybody(0, 8));
         means.named = Some((Method::Schedule(Algorithm::Ring), 1 << 20));
-        assert_eq!(means.algorithm(100 << 20), Algorithm::Ring);
-        assert_eq!(means.algorithm(64), Algorithm::BinomialTree);
-        assert_ne!(means.schedule(Goal::AllReduce, 64), means.schedule(Goal::AllReduce, 1 << 20));
-        assert_eq!(means.schedules.len(), 2);
+        let (short, long) = (means.schedule(Goal::AllReduce, 64), means.schedule(Goal::AllReduce, 100 << 20));
+        assert_eq!(*short, Algorithm::BinomialTree.all_reduce(0, means.circle.hosts()));
+        assert_eq!(*long, Algorithm::Ring.all_reduce(0, means.circle.hosts()));
+        assert!(Arc::ptr_eq(&short, &means.schedule(Goal::AllReduce, 64)));
+        (0..1000).for_each(|bytes| drop(means.schedule(Goal::AllGather, bytes)));
+        assert!(means.schedules.len() <= KEPT);
     }
 }

@@ -170,14 +170,18 @@ impl Inquest {
 
     /// How little a piece of evidence weighs: the smallest wins, lower ranks first. Of those who vanished it is the first
     /// one that had not seen another vanish before: the launcher of a lost rank ends its neighbours too.
-    fn weight(&self, evidence: &Evidence) -> (u8, usize) {
+    /// Of those who lost another it is one whose culprit has lost nobody itself: the others only waited in a chain.
+    fn weight(&self, evidence: &Evidence) -> (u8, bool, usize) {
         match evidence {
-            Evidence::Failed { rank, error, .. } if !blames_other(*rank, error) => (0, *rank),
-            Evidence::Exited { rank, .. } => (1, *rank),
-            Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. } => (2, *rank),
-            Evidence::Vanished { rank, .. } => (3, usize::from(self.has_spoken(*rank))),
-            Evidence::Failed { rank, .. } => (4, *rank),
-            Evidence::Lost { rank, .. } => (5, *rank),
+            Evidence::Failed { rank, error, .. } if !blames_other(*rank, error) => (0, false, *rank),
+            Evidence::Exited { rank, .. } => (1, false, *rank),
+            Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. } => (2, false, *rank),
+            Evidence::Vanished { rank, .. } => (3, self.has_spoken(*rank), 0),
+            Evidence::Failed { rank, .. } => (4, false, *rank),
+            Evidence::Lost { rank, error, .. } => {
+                let accused = error.culprit.as_ref().map(|culprit| culprit.rank);
+                (5, accused.is_some_and(|accused| self.has_spoken(accused)), *rank)
+            }
         }
     }
 
@@ -344,6 +348,15 @@ mod tests {
         );
         assert_eq!(error.exit_code(), 3);
         assert_eq!(error.culprit.unwrap().rank, 1);
+    }
+
+    #[test]
+    fn the_end_of_a_chain_of_waiting_is_named() {
+        let mut inquest = Inquest::new(4, PATIENCE);
+        for rank in 0..3 {
+            inquest.hear(T0, Evidence::Lost { rank, error: blames(rank + 1), pulse: exchanging() });
+        }
+        assert_eq!(inquest.conclude(T0 + PATIENCE).unwrap().culprit.unwrap().rank, 3);
     }
 
     #[test]

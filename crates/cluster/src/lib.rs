@@ -6,6 +6,7 @@
 
 mod account;
 pub mod beacon;
+mod blame;
 pub mod checkpoint;
 mod circle;
 mod collectives;

@@ -13,7 +13,7 @@ use thalweg_comm::Traffic;
 use thalweg_comm::collective::Underway;
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::post::Post;
-use thalweg_comm::transport::{Cause, Fault, Tag, Transport, mesh};
+use thalweg_comm::transport::{Fault, Tag, Transport, mesh};
 use thalweg_comm::wire::tensor;
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
@@ -26,13 +26,6 @@ pub type Emit = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// How long ranks that are threads of one process wait for one that reads data or files.
 pub(crate) const PREPARATION: Duration = Duration::from_secs(3600);
-
-/// How long a rank that lost a neighbour waits to hear why.
-const REASON: Duration = Duration::from_millis(800);
-
-/// What to do about ranks that are in different operations.
-const ELSEWHERE: &str =
-    "all ranks must run the same operations in the same order: look for one that only some of them come to";
 
 /// What a rank is made of.
 pub struct Parts {
@@ -310,44 +303,6 @@ impl Rank {
     pub(crate) fn deadline(&self) -> Duration {
         let patience = if self.training { self.parts.step_deadline } else { self.parts.prepare_deadline };
         patience + patience / 4 + Duration::from_secs(1)
-    }
-
-    /// The reason, if somebody knows it; else what this rank saw.
-    pub(crate) fn explain(&self, fault: &Fault, kind: &str, name: &str) -> Error {
-        let operation = format!("{kind} of {name}");
-        // The fault's own words speak of places, not of ranks.
-        let cause = match &fault.cause {
-            Cause::Reported { by } => Cause::Reported { by: self.number_at(*by) },
-            cause => cause.clone(),
-        };
-        let seen = match fault.peer {
-            Some(place) => {
-                let host = self.parts.hosts.name(place).cloned();
-                let peer = self.number_at(place);
-                let on = host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
-                let message =
-                    format!("rank {peer}{on} was lost at step {} in {operation}: it {cause}", self.step);
-                let error = Error::new(Kind::RankFailed, message);
-                let error = if matches!(cause, Cause::Elsewhere(_)) { error.hint(ELSEWHERE) } else { error };
-                error.blame(Culprit {
-                    rank: peer,
-                    host,
-                    step: Some(self.step),
-                    operation: Some(operation),
-                    cause: cause.to_string(),
-                    detect_s: None,
-                    noticed: None,
-                })
-            }
-            None => Error::new(Kind::RankFailed, format!("{operation} ended at step {}: {fault}", self.step)),
-        };
-        if fault.cause != Cause::Aborted {
-            // An order to stop comes with its reason: there is nothing to tell.
-            self.parts.beacon.testify(&seen);
-        }
-        // Where the others go on, the coordinator has the last word, however long it takes to be sure.
-        let patience = if self.is_elastic() { self.parts.step_deadline + REASON } else { REASON };
-        self.parts.beacon.await_ending(self.parts.generation, patience).unwrap_or(seen)
     }
 
     /// A verdict that came meanwhile ends the program here; so does the end of this generation.

@@ -1,6 +1,7 @@
 //! Arenas between threads: sums, shares, faults, and what happens where there is no memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 use thalweg_comm::arena::{Commons, Terms, share};
 use thalweg_comm::host::{Neighbours, threads};
@@ -87,6 +88,18 @@ fn brackets_do_not_depend_on_the_world() {
                     .sum_brackets_and(&brackets, terms(transport, operation), |_, _| ())
                     .expect("an all-reduce");
                 bracketing::check(world, slots, commons.column(0));
+                // As messages would: terms but for the own share, then that share of the sums to each.
+                let (rank, head) = (transport.rank(), slots.head);
+                let (mine, all) = (share(slots.length, rank, world), slots.length);
+                let of_terms = mine.end.min(head) - mine.start.min(head);
+                let (of_words, words) = (mine.len() - of_terms, all - head);
+                let held = brackets.terms().iter().filter(|term| term.rank == rank).count();
+                let sent = held * (head - of_terms) + (words - of_words) + (world - 1) * mine.len();
+                let received =
+                    (bracketing::TERMS - held) * of_terms + (world - 1) * of_words + all - mine.len();
+                let traffic = commons.traffic();
+                assert_eq!(traffic.payload_sent, 4 * sent as u64, "{world} ranks, {length}");
+                assert_eq!(traffic.payload_received, 4 * received as u64, "{world} ranks, {length}");
             }
         });
     }
@@ -211,6 +224,28 @@ fn a_silent_rank_is_named_at_the_deadline() {
     }
 }
 
+#[test]
+fn a_rank_that_came_and_is_not_done_is_slow() {
+    let (told, reported) = mpsc::channel();
+    let reported = Mutex::new(reported);
+    let faults = on_each::<Shared, _>(2, |transport, neighbours| {
+        let mut commons = open(transport, neighbours, 100, 1);
+        let rank = transport.rank();
+        let terms = Terms { transport, tag: tag(1), deadline: SHORT };
+        if rank == 1 {
+            let long = |_, _: &mut [&mut [f32]]| reported.lock().expect("one user").recv();
+            drop(commons.sum_and(1, terms, long));
+            return None;
+        }
+        let fault = commons.all_reduce(1, terms).expect_err("one is slow");
+        told.send(()).expect("rank 1 listens");
+        Some(fault)
+    });
+    let fault = faults[0].as_ref().expect("rank 0 reports");
+    assert_eq!((fault.peer, &fault.suspects[..]), (Some(1), &[1][..]), "{fault}");
+    assert!(matches!(fault.cause, Cause::Slow { .. }), "{fault}");
+}
+
 /// Who is late to each meeting by less than the deadline is still late to the operation.
 #[test]
 fn the_deadline_is_that_of_all_meetings_together() {
@@ -224,7 +259,7 @@ fn the_deadline_is_that_of_all_meetings_together() {
     });
     let fault = faults[0].as_ref().expect("it waited for longer than its deadline");
     assert_eq!(fault.peer, Some(1), "{fault}");
-    assert!(matches!(fault.cause, Cause::Silent { .. }), "{fault}");
+    assert!(matches!(fault.cause, Cause::Slow { .. }), "it came to the first: {fault}");
 }
 
 /// Waits for something that rank 0 never sends, until the group ends.

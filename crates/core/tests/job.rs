@@ -404,10 +404,14 @@ fn what_cannot_be_reproduced_on_any_world_is_refused_by_name() {
     let on = "[train]\nreproducible = true";
     accepted(on, &["strategy.split=speed"]);
     accepted(on, &["strategy.preset=single"]);
+    accepted(on, &["strategy.exchange.bucket=whole"]);
     for (setting, piece) in [
         ("strategy.preset=gosgd", "`gossip`"),
         ("strategy.preset=parameter-server", "`parameter-server`"),
         ("strategy.preset=horovod", "`ring` brackets sums by ranks"),
+        ("strategy.tune=true", "strategy.tune = false"),
+        ("strategy.exchange.bucket=tensor", "strategy.exchange.bucket = \"auto\""),
+        ("strategy.exchange.bucket=4MiB", "strategy.exchange.bucket = \"auto\""),
         ("train.accumulate=2", "train.accumulate = 1"),
         ("engine.threads=2", "engine.threads = 1"),
     ] {

@@ -106,6 +106,7 @@ pub fn ask(invitation: &Invitation) -> Result<(String, usize)> {
 
 /// One more worker for a job that runs.
 pub fn as_newcomer(mut trainer: Trainer, job: &Job, invitation: &Invitation, number: usize) -> Result<u8> {
+    declare_threads(job.spec.engine.threads);
     let signals = Signals::watch()?;
     let (host, port) = invitation.address.rsplit_once(':').unwrap_or((&invitation.address, ""));
     let port =

@@ -1,12 +1,14 @@
 //! `strategy.tune`: which buckets and which algorithm are fastest here, found by trying them before the first step.
 //!
 //! A trial is what a step does before its update: the gradient of the first step's rows, and its exchange. Nothing of it
-//! stays: no parameter moves, no row counts. Rank 0's clock decides when it is enough and its figures decide; a figure is
-//! that of the slowest rank, the best of a few trials.
+//! stays: no parameter moves, no row counts. A figure is that of the slowest rank, the best of a few trials, and the least
+//! one decides. Rank 0's clock decides when it is enough: so what the links, measured before, promise most for is tried first.
 
 use crate::buckets::Plan;
 use crate::worker::{Step, Worker};
 use std::time::Duration;
+use thalweg_cluster::collective::Cost;
+use thalweg_cluster::collective::forecast::is_mixed;
 use thalweg_cluster::{Algorithm, Method};
 use thalweg_core::Result;
 use thalweg_core::event::{Event, Level};
@@ -36,6 +38,19 @@ struct Links {
     bandwidth: f64,
 }
 
+impl Links {
+    /// Seconds of an all-reduce of so many elements for the rank that has most to send, if nothing but links counted.
+    fn promise(&self, algorithm: Algorithm, hosts: &[usize], elements: usize) -> f64 {
+        let costs =
+            (0..hosts.len()).map(|rank| algorithm.all_reduce_cost(rank, hosts, elements, size_of::<f32>()));
+        let seconds = |cost: Cost| {
+            let bytes = cost.bytes_sent.max(cost.bytes_received);
+            cost.steps as f64 * self.latency + bytes as f64 / self.bandwidth
+        };
+        costs.map(seconds).fold(0.0, f64::max)
+    }
+}
+
 impl Worker<'_> {
     /// Tries what the job leaves open and takes the fastest; says what was found.
     pub(crate) fn tune(&mut self) -> Result<()> {
@@ -50,7 +65,7 @@ impl Worker<'_> {
         let mut best: Option<(f64, Plan)> = None;
         let mut of_the_table = f64::NAN;
         let mut tried = 0;
-        for plan in self.candidates() {
+        for plan in self.candidates(&links) {
             // Rank 0 decides for all whether there is time.
             let late = u8::from(self.rank.now() - start > ENOUGH && best.is_some());
             if self.rank.broadcast("time left", vec![late])?.first() != Some(&0) {
@@ -84,26 +99,30 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The table's plan first, then all others that the job allows and that differ.
-    fn candidates(&self) -> Vec<Plan> {
-        let layout = self.parts.model.layout();
+    /// The table's plan first, then all others that the job allows and that differ, those that promise most before others.
+    fn candidates(&self, links: &Links) -> Vec<Plan> {
+        let (layout, hosts) = (self.parts.model.layout(), self.rank.host_numbers());
         let sizes: &[Bucket] = match &self.job.exchange.bucket {
             Bucket::Auto => &SIZES,
             asked => std::slice::from_ref(asked),
         };
         let open = Method::named(self.job.exchange.algorithm.name()).is_none();
-        let mut plans = vec![self.plan.clone()];
+        let mut others: Vec<Plan> = Vec::new();
         for size in sizes {
-            let plan = Plan::cut(self.job, layout, *size, self.rank.host_numbers());
-            let ways = [Algorithm::Ring, Algorithm::HalvingDoubling, Algorithm::Direct].into_iter();
-            let others: Vec<Plan> = ways.filter(|_| open).map(|way| plan.clone().by(way)).collect();
-            for plan in std::iter::once(plan).chain(others) {
-                if !plans.contains(&plan) {
-                    plans.push(plan);
+            let plan = Plan::cut(self.job, layout, *size, hosts);
+            let ways = algorithms(hosts).filter(|_| open).map(|way| plan.clone().by(way));
+            for plan in std::iter::once(plan.clone()).chain(ways) {
+                if plan != self.plan && !others.contains(&plan) {
+                    others.push(plan);
                 }
             }
         }
-        plans
+        let promise = |plan: &Plan| {
+            let buckets = plan.buckets(layout, self.buffer.len());
+            buckets.iter().map(|of| links.promise(of.algorithm, hosts, of.range.len())).sum::<f64>()
+        };
+        others.sort_by(|one, other| promise(one).total_cmp(&promise(other)));
+        std::iter::once(self.plan.clone()).chain(others).collect()
     }
 
     /// Seconds of the slowest rank for a gradient and its exchange, the best of a few.
@@ -161,5 +180,39 @@ impl Worker<'_> {
         if self.rank.index() == 0 {
             self.rank.emit(Event::Notice { level: Level::Info, message });
         }
+    }
+}
+
+/// All algorithms that differ among ranks on these hosts: with one rank each, or one host, a hierarchy is none.
+fn algorithms(hosts: &[usize]) -> impl Iterator<Item = Algorithm> {
+    let mixed = is_mixed(hosts);
+    Algorithm::ALL.into_iter().filter(move |algorithm| mixed || *algorithm != Algorithm::Hierarchical)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_algorithm_is_tried_a_hierarchy_only_where_there_is_one() {
+        assert_eq!(algorithms(&[0, 0, 1, 1]).count(), Algorithm::ALL.len());
+        for hosts in [[0; 4], [0, 1, 2, 3]] {
+            assert!(algorithms(&hosts).all(|algorithm| algorithm != Algorithm::Hierarchical));
+            assert_eq!(algorithms(&hosts).count(), Algorithm::ALL.len() - 1);
+        }
+    }
+
+    #[test]
+    fn few_steps_promise_most_on_far_links_and_few_bytes_on_narrow_ones() {
+        let hosts: Vec<usize> = (0..8).collect();
+        let (far, narrow) =
+            (Links { latency: 1.0, bandwidth: 1e12 }, Links { latency: 1e-9, bandwidth: 1e3 });
+        let best = |links: &Links| {
+            let promise = |way: &Algorithm| links.promise(*way, &hosts, 1 << 20);
+            algorithms(&hosts).min_by(|one, other| promise(one).total_cmp(&promise(other)))
+        };
+        assert_eq!(best(&far), Some(Algorithm::Direct));
+        let least = narrow.promise(Algorithm::Ring, &hosts, 1 << 20);
+        assert!(least < 0.7 * narrow.promise(Algorithm::RecursiveDoubling, &hosts, 1 << 20));
     }
 }

@@ -1,7 +1,8 @@
 //! Sums whose brackets are given: whoever holds the terms, the bits are the same.
 
 use super::{Mesh, PLENTY, each, tag};
-use thalweg_comm::collective::{Brackets, Slots, Term, bracketed};
+use thalweg_comm::collective::bracketed::all_reduce_cost;
+use thalweg_comm::collective::{Bracketed, Brackets, Slots, Term};
 use thalweg_comm::transport::Transport;
 
 /// Terms of a sum, and the elements behind them by which every rank says something for itself.
@@ -53,20 +54,26 @@ pub fn check(world: usize, slots: Slots, sums: &[f32]) {
     assert!(sums[slots.head..].iter().all(|sum| *sum == words), "{world} ranks: {:?}", &sums[slots.head..]);
 }
 
-/// The same bits on 1 to 9 ranks, also where some hold no term and where there are fewer elements than ranks.
+/// The same bits on 1 to 9 ranks at the stated cost, also where some hold no term and where there are fewer elements than
+/// ranks.
 pub fn brackets_do_not_depend_on_the_world<M: Mesh>() {
     for world in 1..=9 {
         let brackets = brackets(world);
         each(M::connect(world), |mut transport| {
-            let rank = transport.rank();
-            for (operation, length) in [0, 1, 31, 100, 5000].into_iter().enumerate() {
+            let (rank, mut bracketed) = (transport.rank(), Bracketed::default());
+            let (mut sent, mut received) = (0, 0);
+            for (operation, length) in [0, 1, 31, 5000, 100].into_iter().enumerate() {
                 let slots = slots(length);
                 let mut memory = vec![0.0; slots.elements()];
                 fill(&brackets, slots, rank, &mut memory);
                 let tag = tag(1 + operation as u64);
-                bracketed::all_reduce(&mut transport, tag, &brackets, slots, &mut memory, PLENTY)
+                bracketed
+                    .all_reduce(&mut transport, tag, &brackets, slots, &mut memory, PLENTY)
                     .expect("an all-reduce");
                 check(world, slots, slots.of(&memory, 0));
+                let (traffic, cost) = (transport.traffic(), all_reduce_cost(&brackets, slots, rank, world));
+                (sent, received) = (sent + cost.bytes_sent, received + cost.bytes_received);
+                assert_eq!((traffic.payload_sent, traffic.payload_received), (sent, received), "{length}");
             }
             transport.close();
         });

@@ -3,7 +3,7 @@
 use super::{Mesh, PLENTY, each, tag};
 use std::time::Duration;
 use thalweg_comm::collective::operation::SEGMENT;
-use thalweg_comm::collective::{Circle, Executor, Goal, Max, Schedule, Sum, Ticket, Underway, gather};
+use thalweg_comm::collective::{Circle, Executor, Goal, Max, Schedule, Sum, Ticket, Underway};
 use thalweg_comm::transport::{Cause, Fault, Tag, Transport};
 
 /// A deadline short enough for a test.
@@ -21,8 +21,7 @@ fn underway<T: Transport + 'static>(transport: T) -> Underway {
 
 /// The part of a member in a collective of its circle.
 fn plan(circle: &Circle, goal: Goal, length: usize) -> Schedule {
-    let hosts: Vec<usize> = (0..circle.size()).collect();
-    circle.carry(goal.schedule(circle.place(), &hosts, 4 * length))
+    circle.schedule(goal, 4 * length)
 }
 
 fn tag_of(circle: &Circle, operation: u64) -> Tag {
@@ -113,12 +112,12 @@ pub fn circles_gather_and_tell<M: Mesh>() {
         let members: &[usize] = if rank % 2 == 0 { &[0, 2] } else { &[1, 3] };
         let circle = Circle::new("half", members, rank).expect("a member");
         let mine = vec![rank as u8; rank];
-        let all = gather::all_gather_among(&circle, &mut underway, tag_of(&circle, 1), &mine, PLENTY);
+        let all = circle.all_gather(&mut underway, tag_of(&circle, 1), &mine, PLENTY);
         assert_eq!(
             all.expect("a gather"),
             members.iter().map(|rank| vec![*rank as u8; *rank]).collect::<Vec<_>>()
         );
-        let told = gather::broadcast_among(&circle, &mut underway, tag_of(&circle, 2), 1, mine, PLENTY);
+        let told = circle.broadcast(&mut underway, tag_of(&circle, 2), 1, mine, PLENTY);
         assert_eq!(told.expect("a broadcast"), vec![members[1] as u8; members[1]]);
         underway.close();
     });

@@ -2,11 +2,9 @@
 
 use super::{Mesh, PLENTY, collective, each, tag};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use thalweg_comm::collective::gather::all_to_all_among;
 use thalweg_comm::collective::operation::SEGMENT;
 use thalweg_comm::collective::{
-    Algorithm, Circle, Executor, Flight, Goal, Guest, Max, Min, Operator, Sum, all_gather, binomial,
-    broadcast, direct, doubling, pairwise, ring,
+    Algorithm, Circle, Executor, Flight, Goal, Guest, Max, Min, Operator, Sum, all_gather,
 };
 use thalweg_comm::transport::{Incoming, Outgoing, Tag, Transport};
 use thalweg_comm::wire::HEADER;
@@ -233,43 +231,55 @@ pub fn other_elements_and_operators<M: Mesh>() {
     });
 }
 
-/// The other collectives, each on 1 to 9 ranks.
+/// Every way to every other goal, on 1 to 9 ranks, which are on hosts of their own, in pairs, or dealt out to two.
 pub fn other_collectives<M: Mesh>() {
+    let placements: [fn(usize) -> usize; 3] = [|rank| rank, |rank| rank / 2, |rank| rank % 2];
     for world in 1..=9 {
         each(M::connect(world), |mut transport| {
-            let rank = transport.rank();
-            let mut executor = Executor::new();
-            let mut operation = 0;
-            let mut run = |schedule, buffer: &mut [i32]| {
-                operation += 1;
-                executor.run(&schedule, &mut transport, tag(operation), buffer, &Sum, PLENTY).expect("a run");
-            };
-            let (n, r) = (world as i32, rank as i32);
-            let everybody = n * (n - 1) / 2;
-            for root in 0..world {
-                let mut buffer = [r, 1];
-                run(binomial::reduce(rank, world, root), &mut buffer);
-                assert!(rank != root || buffer == [everybody, n]);
-                let mut buffer = [r, 1];
-                run(binomial::broadcast(rank, world, root), &mut buffer);
-                assert_eq!(buffer, [root as i32, 1]);
+            let (rank, mut executor, mut operation) = (transport.rank(), Executor::new(), 0);
+            for goal in goals(world) {
+                for (way, placement) in goal.ways().iter().flat_map(|way| placements.map(|host| (way, host)))
+                {
+                    let hosts: Vec<usize> = (0..world).map(placement).collect();
+                    let schedule = (way.schedule)(goal.seat(rank, &hosts));
+                    let mut buffer: Vec<i32> = (0..world).map(|chunk| number(rank, chunk)).collect();
+                    operation += 1;
+                    executor
+                        .run(&schedule, &mut transport, tag(operation), &mut buffer, &Sum, PLENTY)
+                        .expect("a run");
+                    check_numbers(goal, rank, world, &buffer, way.name);
+                }
             }
-            for schedule in [ring::reduce_scatter(rank, world), direct::reduce_scatter(rank, world)] {
-                let mut buffer: Vec<i32> = (0..n).map(|chunk| 10 * chunk + r).collect();
-                run(schedule, &mut buffer);
-                assert_eq!(buffer[rank], 10 * n * r + everybody);
-            }
-            for schedule in [ring::all_gather(rank, world), direct::all_gather(rank, world)] {
-                let mut buffer = vec![r; world];
-                run(schedule, &mut buffer);
-                assert_eq!(buffer, (0..n).collect::<Vec<_>>());
-            }
-            let mut buffer: Vec<i32> = (0..n).map(|chunk| 100 * r + chunk).collect();
-            run(pairwise::all_to_all(rank, world), &mut buffer);
-            assert_eq!(buffer, (0..n).map(|from| 100 * from + r).collect::<Vec<_>>());
-            run(doubling::barrier(rank, world), &mut []);
             transport.close();
         });
+    }
+}
+
+/// All goals with every root but the all-reduce, which has cases of its own.
+fn goals(world: usize) -> impl Iterator<Item = Goal> {
+    let rooted = (0..world).flat_map(|root| [Goal::Broadcast { root }, Goal::Reduce { root }]);
+    rooted.chain([Goal::ReduceScatter, Goal::AllGather, Goal::AllToAll, Goal::Barrier])
+}
+
+/// What a rank gives in a chunk of one number.
+pub fn number(rank: usize, chunk: usize) -> i32 {
+    1000 * rank as i32 + chunk as i32 + 1
+}
+
+/// Whether a buffer in which every chunk was a [`number`] is what a rank must have in the end.
+pub fn check_numbers(goal: Goal, rank: usize, world: usize, buffer: &[i32], about: &str) {
+    let sum = |chunk: usize| (0..world).map(|of| number(of, chunk)).sum::<i32>();
+    for (chunk, value) in buffer.iter().enumerate() {
+        let expected = match goal {
+            Goal::AllReduce => sum(chunk),
+            Goal::Reduce { root } if rank == root % world => sum(chunk),
+            Goal::Broadcast { root } => number(root % world, chunk),
+            Goal::ReduceScatter if chunk == rank => sum(chunk),
+            Goal::AllGather => number(chunk, chunk),
+            Goal::AllToAll => number(chunk, rank),
+            _ => continue,
+        };
+        assert_eq!(*value, expected, "{goal:?} by {about}, rank {rank} of {world}, chunk {chunk}");
     }
 }
 
@@ -296,7 +306,7 @@ pub fn ragged_all_to_all<M: Mesh>() {
                 let mine: Vec<Vec<u8>> = circle.ranks().iter().map(|to| piece(rank, *to)).collect();
                 let mine: Vec<&[u8]> = mine.iter().map(|piece| &piece[..]).collect();
                 let tag = Tag { group: circle.number(), ..tag(operation) };
-                let all = all_to_all_among(circle, transport, tag, &mine, PLENTY).expect("an exchange");
+                let all = circle.all_to_all(transport, tag, &mine, PLENTY).expect("an exchange");
                 let expected = circle.ranks().iter().map(|from| piece(*from, rank));
                 assert_eq!(all, expected.collect::<Vec<_>>());
             };
@@ -317,7 +327,8 @@ pub fn broadcast_from_every_root<M: Mesh>() {
             let rank = transport.rank();
             for root in 0..world {
                 let operation = 2 * root as u64;
-                let got = broadcast(&mut transport, tag(operation), root, vec![rank as u8; rank], PLENTY);
+                let (everybody, mine) = (Circle::everybody(rank, world), vec![rank as u8; rank]);
+                let got = everybody.broadcast(&mut transport, tag(operation), root, mine, PLENTY);
                 assert_eq!(got.expect("a broadcast"), vec![root as u8; root]);
                 let mut buffer = vec![rank as u8; 1000 * root];
                 collective(&mut transport, tag(operation + 1), Goal::Broadcast { root }, &mut buffer)

@@ -35,6 +35,7 @@ enum Order {
         aborted: bool,
     },
     AddUp(u32, u64, Option<Vec<f32>>),
+    Overdue(Vec<usize>),
     AdmitGroups,
     Glance,
     Forge(usize, Vec<u8>),
@@ -77,6 +78,7 @@ enum CauseTold {
     Left,
     Io(String),
     Silent { waited: Duration },
+    Slow { waited: Duration, quiet: Duration },
     Protocol(String),
     Elsewhere(String),
     Corrupt,
@@ -255,6 +257,13 @@ impl Transport for Remote {
         answer.map(drop)
     }
 
+    fn overdue(&self, _: &Vigil, owed: Vec<usize>) -> Fault {
+        match self.ask(&Order::Overdue(owed)) {
+            Err(fault) => fault,
+            Ok(_) => panic!("rank {} answers something else", self.rank),
+        }
+    }
+
     fn nudge(&mut self) {}
 
     fn glance(&mut self) -> Result<(), Fault> {
@@ -416,6 +425,7 @@ impl<T: Transport> Member<T> {
                 self.transport.admit_groups();
                 Ok(())
             }
+            Order::Overdue(owed) => Err(self.transport.overdue(&self.vigil, owed)),
             Order::Glance => self.transport.glance(),
             Order::Traffic => {
                 let Traffic { payload_sent, payload_received, total_sent, total_received } =

@@ -28,18 +28,26 @@ pub(super) struct Wait<'a> {
     deadline: Duration,
     /// Begun by the first meeting that the others do not come to at once.
     vigil: Option<Vigil>,
+    /// How long it had lasted when all had last met, if they have: whoever is missing after that has come, and is slow.
+    met: Option<Duration>,
 }
 
 impl<'a> Wait<'a> {
     /// Of an operation that begins now.
     pub(super) fn new(transport: &'a mut dyn Transport, deadline: Duration) -> Wait<'a> {
-        Wait { transport, deadline, vigil: None }
+        Wait { transport, deadline, vigil: None, met: None }
     }
 
     /// Until another look makes sense; ends with a fault like any wait of the transport.
     fn attend(&mut self, wanted: &[Interest]) -> Result<(), Fault> {
         let vigil = self.vigil.get_or_insert_with(|| Vigil::new(self.transport.now(), self.deadline));
-        self.transport.attend(vigil, wanted, false)
+        let attended = self.transport.attend(vigil, wanted, false);
+        attended.map_err(|fault| self.met.map_or(fault.clone(), |met| fault.after_entering(met)))
+    }
+
+    /// All have met.
+    fn met(&mut self) {
+        self.met = Some(self.vigil.as_ref().map_or(Duration::ZERO, Vigil::waited));
     }
 }
 
@@ -87,6 +95,7 @@ impl Meeting {
                 let glances = if core.is_some_and(|core| roll.lacks_one_on(core)) { 1 } else { GLANCES };
                 for _ in 0..glances {
                     if roll.is_complete() {
+                        wait.met();
                         return Ok(());
                     }
                     std::hint::spin_loop();

@@ -1,83 +1,78 @@
 //! The algorithms of an all-reduce by name, and which one is chosen when nobody chooses.
 
-use super::forecast::Spread;
-use super::schedule::{Cost, Schedule};
+use super::cost::Cost;
+use super::forecast::{Load, is_mixed};
+use super::schedule::Schedule;
+use super::way::{Seat, Way, way};
 use super::{binomial, direct, doubling, halving, hierarchical, ring};
 
-/// An algorithm for an all-reduce.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Algorithm {
+/// One row for each algorithm: from them come the type, the list of all, and what each has.
+macro_rules! algorithms {
+    ($($(#[$doc:meta])* $variant:ident: $way:expr;)*) => {
+        /// An algorithm for an all-reduce.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Algorithm {
+            $($(#[$doc])* $variant,)*
+        }
+
+        const WAYS: &[Way] = &[$($way),*];
+
+        impl Algorithm {
+            /// All of them.
+            pub const ALL: [Algorithm; WAYS.len()] = [$(Algorithm::$variant),*];
+        }
+    };
+}
+
+// A new one is a row here, a value of `strategy.exchange.algorithm` (crates/core/src/spec/strategy.rs; a test compares the
+// two lists), and a line in docs/data-parallel.md.
+algorithms! {
     /// [`ring`]
-    Ring,
+    Ring: way!("ring", ring::all_reduce, ring::all_reduce_cost, rank, world);
     /// [`binomial`]
-    BinomialTree,
+    BinomialTree: way!("binomial-tree", binomial::all_reduce, binomial::all_reduce_cost, rank, world);
     /// [`doubling`]
-    RecursiveDoubling,
+    RecursiveDoubling: way!("recursive-doubling", doubling::all_reduce, doubling::all_reduce_cost, rank, world);
     /// [`halving`]
-    HalvingDoubling,
+    HalvingDoubling: way!("halving-doubling", halving::all_reduce, halving::all_reduce_cost, rank, world);
     /// [`direct`]
-    Direct,
+    Direct: way!("direct", direct::all_reduce, direct::all_reduce_cost, rank, world);
     /// [`hierarchical`]
-    Hierarchical,
+    Hierarchical: way!("hierarchical", hierarchical::all_reduce, hierarchical::all_reduce_cost, rank, hosts);
 }
 
 impl Algorithm {
-    /// All of them.
-    pub const ALL: [Algorithm; 6] = [
-        Algorithm::Ring,
-        Algorithm::BinomialTree,
-        Algorithm::RecursiveDoubling,
-        Algorithm::HalvingDoubling,
-        Algorithm::Direct,
-        Algorithm::Hierarchical,
-    ];
+    /// The ways of all of them, in their order.
+    pub(super) const WAYS: &'static [Way] = WAYS;
+
+    /// Its row.
+    pub(super) fn way(self) -> &'static Way {
+        &WAYS[self as usize]
+    }
 
     /// Its name in jobs and reports.
     pub fn name(self) -> &'static str {
-        match self {
-            Algorithm::Ring => "ring",
-            Algorithm::BinomialTree => "binomial-tree",
-            Algorithm::RecursiveDoubling => "recursive-doubling",
-            Algorithm::HalvingDoubling => "halving-doubling",
-            Algorithm::Direct => "direct",
-            Algorithm::Hierarchical => "hierarchical",
-        }
+        self.way().name
     }
 
     /// The schedule of `rank`; `hosts[r]` says on which host rank r is, by any number, and as many as there are ranks.
     pub fn all_reduce(self, rank: usize, hosts: &[usize]) -> Schedule {
-        let world = hosts.len();
-        match self {
-            Algorithm::Ring => ring::all_reduce(rank, world),
-            Algorithm::BinomialTree => binomial::all_reduce(rank, world),
-            Algorithm::RecursiveDoubling => doubling::all_reduce(rank, world),
-            Algorithm::HalvingDoubling => halving::all_reduce(rank, world),
-            Algorithm::Direct => direct::all_reduce(rank, world),
-            Algorithm::Hierarchical => hierarchical::all_reduce(rank, hosts),
-        }
+        (self.way().schedule)(Seat { rank, hosts, root: 0 })
     }
 
     /// What [`Algorithm::all_reduce`] costs `rank` for `length` elements of `width` bytes.
     pub fn all_reduce_cost(self, rank: usize, hosts: &[usize], length: usize, width: usize) -> Cost {
-        let world = hosts.len();
-        match self {
-            Algorithm::Ring => ring::all_reduce_cost(rank, world, length, width),
-            Algorithm::BinomialTree => binomial::all_reduce_cost(rank, world, length, width),
-            Algorithm::RecursiveDoubling => doubling::all_reduce_cost(rank, world, length, width),
-            Algorithm::HalvingDoubling => halving::all_reduce_cost(rank, world, length, width),
-            Algorithm::Direct => direct::all_reduce_cost(rank, world, length, width),
-            Algorithm::Hierarchical => hierarchical::all_reduce_cost(rank, hosts, length, width),
-        }
+        (self.way().cost)(Seat { rank, hosts, root: 0 }, length, width)
     }
 
     /// The choice for so many bytes and ranks, from a fixed table, so that every run and every rank makes the same;
-    /// `hosts[r]` says on which host rank r is, by any number. Among hosts with several ranks each, adding up within hosts
-    /// first is taken where a [model](super::forecast) says that it is clearly faster than the table's choice.
+    /// `hosts[r]` says on which host rank r is, by any number. Among hosts with several ranks, adding up within hosts
+    /// first is taken where a [model](super::forecast) says that it is clearly faster than the table's choice. That model
+    /// goes through the schedules of all ranks: who asks often keeps the answer.
     pub fn choose(bytes: usize, hosts: &[usize]) -> Algorithm {
         let flat = Algorithm::choose_flat(bytes, hosts.len());
-        let spread = Spread::of(hosts);
-        let seconds = |algorithm| spread.seconds(algorithm, bytes);
-        match spread.is_mixed() && seconds(Algorithm::Hierarchical) < 0.8 * seconds(flat) {
+        let seconds = |algorithm: Algorithm| Load::of(algorithm, hosts).seconds(bytes);
+        match is_mixed(hosts) && seconds(Algorithm::Hierarchical) < 0.8 * seconds(flat) {
             true => Algorithm::Hierarchical,
             false => flat,
         }

@@ -4,6 +4,7 @@
 //! ranks and of other circles without being taken for each other's. Within a schedule a member is its place in the circle;
 //! on the wire, and in every fault, it is the rank that it is for all.
 
+use super::goal::Goal;
 use super::schedule::Schedule;
 use crate::wire::checksum;
 use std::collections::BTreeSet;
@@ -14,6 +15,8 @@ pub struct Circle {
     number: u32,
     ranks: Vec<usize>,
     place: usize,
+    /// On which host each member is, by any number.
+    hosts: Vec<usize>,
 }
 
 /// The number of the circle of all ranks.
@@ -22,7 +25,8 @@ const EVERYBODY: u32 = 0;
 impl Circle {
     /// All ranks, as one of them.
     pub fn everybody(rank: usize, world: usize) -> Circle {
-        Circle { number: EVERYBODY, ranks: (0..world).collect(), place: rank }
+        let each: Vec<usize> = (0..world).collect();
+        Circle { number: EVERYBODY, ranks: each.clone(), place: rank, hosts: each }
     }
 
     /// These ranks, as one of them, under a name; `None` if `rank` is not among them. All who give the same name and
@@ -31,7 +35,20 @@ impl Circle {
     pub fn new(name: &str, ranks: &[usize], rank: usize) -> Option<Circle> {
         let ranks: Vec<usize> = BTreeSet::from_iter(ranks.iter().copied()).into_iter().collect();
         let place = ranks.iter().position(|&member| member == rank)?;
-        Some(Circle { number: checksum(0, name.as_bytes()).max(EVERYBODY + 1), ranks, place })
+        let hosts = (0..ranks.len()).collect();
+        Some(Circle { number: checksum(0, name.as_bytes()).max(EVERYBODY + 1), ranks, place, hosts })
+    }
+
+    /// The same circle, whose members are on these hosts: `hosts[r]` is that of rank r among all. Where nobody says, each is
+    /// taken to be on one of its own.
+    pub fn on(mut self, hosts: &[usize]) -> Circle {
+        self.hosts = self.ranks.iter().map(|rank| hosts[*rank]).collect();
+        self
+    }
+
+    /// On which host each member is, by any number.
+    pub fn hosts(&self) -> &[usize] {
+        &self.hosts
     }
 
     /// What its frames carry. Two circles may have the same, by name or by chance: nobody may be in both at once.
@@ -54,11 +71,16 @@ impl Circle {
         self.ranks.len()
     }
 
+    /// What this member does towards a goal with a buffer of so many bytes, where nobody chooses.
+    pub fn schedule(&self, goal: Goal, bytes: usize) -> Schedule {
+        self.carry(goal.schedule(self.place, &self.hosts, bytes))
+    }
+
     /// A schedule among places in the circle becomes one among ranks.
     pub fn carry(&self, schedule: Schedule) -> Schedule {
         match self.number {
             EVERYBODY => schedule,
-            _ => schedule.among(&self.ranks, 1),
+            _ => schedule.among(&self.ranks),
         }
     }
 }

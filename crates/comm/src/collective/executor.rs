@@ -2,7 +2,8 @@
 
 use super::operation::{Operation, Progress};
 use super::operator::{Element, Operator};
-use super::schedule::{Partition, Schedule};
+use super::partition::Partition;
+use super::schedule::Schedule;
 use crate::transport::{Company, Fault, Tag, Transport, Vigil};
 use std::time::Duration;
 

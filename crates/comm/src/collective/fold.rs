@@ -5,7 +5,8 @@
 //! are numbered 0..p. A pair pays one more buffer each way, and everybody waits for it: on such worlds the ring is
 //! better for long buffers.
 
-use super::schedule::{Action, Chunks, Cost, Schedule, Step};
+use super::cost::Cost;
+use super::schedule::{Action, Chunks, Schedule, Step};
 
 /// A rank's part in a folded world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +62,25 @@ impl Fold {
         Schedule { chunks, steps: all_steps }
     }
 
-    /// What [`Fold::around`] costs, given what the steps between cost those who take part.
-    pub fn cost(self, length: usize, width: usize, between: impl FnOnce(usize) -> Cost) -> Cost {
-        match self.position() {
-            None => Cost::of(2, length, length, 0, width),
-            Some(position) if self.is_paired() => {
-                Cost::of(2, length, length, length, width) + between(position)
+    /// What [`Fold::around`] costs, given how many steps are between and how many elements those who take part move, either
+    /// way, and add in them.
+    pub fn cost(
+        self,
+        length: usize,
+        width: usize,
+        steps: usize,
+        between: impl FnOnce(usize) -> (usize, usize),
+    ) -> Cost {
+        let fold = if self.pairs > 0 { 2 } else { 0 };
+        let (moved, added) = match self.position() {
+            None => (length, 0),
+            Some(position) => {
+                let (moved, added) = between(position);
+                let other = if self.is_paired() { length } else { 0 };
+                (moved + other, added + other)
             }
-            Some(position) => between(position),
-        }
+        };
+        Cost::of(steps + fold, moved, moved, added, width)
     }
 }
 

@@ -3,15 +3,15 @@
 //! An algorithm is a pure function from (rank, world) to a [`Schedule`]: what this rank sends and receives, step by
 //! step, over numbered chunks of its buffer. One [`Executor`] runs any schedule on any transport, with any
 //! [`Operator`] on any [`Element`]; [`checker`] proves it symbolically; each algorithm states its [`Cost`] beside it.
-//! A new algorithm is one file with one function, and for an all-reduce one line in [`algorithm`].
+//! A new algorithm is one file with a schedule and a cost, and a row in [`way`], or for an all-reduce in [`algorithm`].
 //!
 //! | operation      | algorithms                                                                                |
 //! |----------------|-------------------------------------------------------------------------------------------|
 //! | all-reduce     | [`ring`], [`binomial`], [`doubling`], [`halving`], [`direct`], [`hierarchical`]           |
-//! | reduce         | [`binomial`]                                                                              |
-//! | broadcast      | [`binomial`]                                                                              |
-//! | reduce-scatter | [`ring`], [`direct`]                                                                      |
-//! | all-gather     | [`ring`], [`direct`]                                                                      |
+//! | reduce         | [`ring`], [`binomial`], [`direct`], [`hierarchical`]                                      |
+//! | broadcast      | [`ring`], [`binomial`], [`direct`], [`hierarchical`]                                      |
+//! | reduce-scatter | [`ring`], [`halving`], [`direct`], [`hierarchical`]                                       |
+//! | all-gather     | [`ring`], [`doubling`], [`direct`], [`hierarchical`]                                      |
 //! | all-to-all     | [`pairwise`]                                                                              |
 //! | barrier        | [`doubling`]                                                                              |
 //!
@@ -29,6 +29,7 @@ pub mod bracketed;
 pub mod brackets;
 pub mod checker;
 pub mod circle;
+pub mod cost;
 pub mod direct;
 pub mod doubling;
 pub mod executor;
@@ -44,19 +45,25 @@ pub mod native;
 pub mod operation;
 pub mod operator;
 pub mod pairwise;
+pub mod partition;
 pub mod ring;
 pub mod schedule;
 pub mod underway;
+pub mod way;
 
 pub use algorithm::Algorithm;
+pub use bracketed::Bracketed;
 pub use brackets::{Brackets, Slots, Term};
 pub use circle::Circle;
+pub use cost::Cost;
 pub use executor::Executor;
 pub use flight::{Flight, Guest};
-pub use gather::{all_gather, all_to_all, broadcast};
+pub use gather::all_gather;
 pub use goal::Goal;
 pub use method::Method;
 pub use operation::{Operation, Progress};
 pub use operator::{Element, Max, Min, Operator, Sum};
-pub use schedule::{Action, Chunks, Cost, ReceiveChunks, Schedule, SendChunks, Step, chunk_range};
+pub use partition::{Counts, Partition, chunk_range};
+pub use schedule::{Action, Chunks, ReceiveChunks, Schedule, SendChunks, Step};
 pub use underway::{Ticket, Underway};
+pub use way::{Seat, Way};

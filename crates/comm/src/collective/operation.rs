@@ -9,7 +9,8 @@
 //! side by side as long as every rank starts them in the same order.
 
 use super::operator::{Element, Operator};
-use super::schedule::{Action, Partition, ReceiveChunks, Schedule, SendChunks};
+use super::partition::Partition;
+use super::schedule::{Action, ReceiveChunks, Schedule, SendChunks};
 use crate::transport::{Cause, Company, Fault, Incoming, Interest, Moved, Outgoing, Tag, Transport};
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;

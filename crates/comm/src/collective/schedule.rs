@@ -1,11 +1,13 @@
 //! What one rank does in a collective, as data: steps of sends and receives over numbered chunks of its buffer.
 
+use super::cost::Cost;
+use super::partition::{Partition, chunk_range};
 use std::ops::Range;
 
 /// What one rank does in a collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// Number of chunks the buffer is divided into, see [`chunk_range`].
+    /// Number of chunks the buffer is divided into, see [`Partition`].
     pub chunks: usize,
     /// One after the other; all that a step contains happens at once.
     pub steps: Vec<Step>,
@@ -100,46 +102,6 @@ pub enum Action {
     Reduce,
 }
 
-/// What a schedule costs one rank for a buffer of a given length.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Steps, each of which pays the latency once.
-    pub steps: u64,
-    /// Payload bytes that leave this rank.
-    pub bytes_sent: u64,
-    /// Payload bytes that arrive at this rank.
-    pub bytes_received: u64,
-    /// Additions of two elements.
-    pub additions: u64,
-}
-
-impl Cost {
-    /// The cost of so many steps in which these numbers of elements of `width` bytes are sent, received and added.
-    pub fn of(steps: usize, sent: usize, received: usize, added: usize, width: usize) -> Cost {
-        let bytes = |elements: usize| elements as u64 * width as u64;
-        Cost {
-            steps: steps as u64,
-            bytes_sent: bytes(sent),
-            bytes_received: bytes(received),
-            additions: added as u64,
-        }
-    }
-}
-
-impl std::ops::Add for Cost {
-    type Output = Cost;
-
-    /// One after the other.
-    fn add(self, other: Cost) -> Cost {
-        Cost {
-            steps: self.steps + other.steps,
-            bytes_sent: self.bytes_sent + other.bytes_sent,
-            bytes_received: self.bytes_received + other.bytes_received,
-            additions: self.additions + other.additions,
-        }
-    }
-}
-
 impl Step {
     /// A step that only sends.
     pub fn sending(to: usize, chunks: Chunks) -> Step {
@@ -150,9 +112,7 @@ impl Step {
     pub fn receiving(from: usize, chunks: Chunks, action: Action) -> Step {
         Step { sends: Vec::new(), receives: vec![ReceiveChunks::new(from, chunks, action)] }
     }
-}
 
-impl Step {
     /// Whether every rank and every chunk it names exists, and none of the ranks is its own.
     pub fn is_within(&self, rank: usize, world: usize, chunks: usize) -> bool {
         let fits = |peer: usize, of: Chunks| peer < world && peer != rank && of.numbers().end <= chunks;
@@ -181,14 +141,14 @@ impl Step {
 }
 
 impl Schedule {
-    /// What this schedule costs for `length` elements of `width` bytes, counted step by step.
-    pub fn cost(&self, length: usize, width: usize) -> Cost {
-        let elements = |chunks: Chunks| chunks.elements(length, self.chunks).len();
+    /// What it costs its rank to move elements of `width` bytes so, counted one by one, in a collective of so many rounds.
+    pub fn cost(&self, rounds: usize, partition: Partition<'_>, width: usize) -> Cost {
+        let elements = |chunks: Chunks| partition.elements(chunks, self.chunks).len();
         let sends = self.steps.iter().flat_map(|step| &step.sends);
         let receives = || self.steps.iter().flat_map(|step| &step.receives);
         let reduces = receives().filter(|receive| receive.action == Action::Reduce);
         Cost::of(
-            self.steps.len(),
+            rounds,
             sends.map(|send| elements(send.chunks)).sum(),
             receives().map(|receive| elements(receive.chunks)).sum(),
             reduces.map(|receive| elements(receive.chunks)).sum(),
@@ -196,27 +156,50 @@ impl Schedule {
         )
     }
 
-    /// The same steps among some ranks of a larger world: `members[r]` does what rank `r` does here. A schedule over
-    /// a single chunk can be `divided` into any number of them, as it moves all of them together.
-    pub fn among(mut self, members: &[usize], divided: usize) -> Schedule {
-        let whole = self.chunks == 1;
-        let widen = |chunks: &mut Chunks| {
-            if whole {
-                *chunks = Chunks::all(divided);
+    /// The same steps among some ranks of a larger world: `members[r]` does what rank `r` does here.
+    pub fn among(mut self, members: &[usize]) -> Schedule {
+        for step in &mut self.steps {
+            step.sends.iter_mut().for_each(|send| send.to = members[send.to]);
+            step.receives.iter_mut().for_each(|receive| receive.from = members[receive.from]);
+        }
+        self
+    }
+
+    /// The same steps over so many chunks: `block(c)` are those that are moved in place of chunk `c`. For schedules that
+    /// leave chunks in their places.
+    pub fn over(mut self, chunks: usize, block: impl Fn(usize) -> Vec<Chunks>) -> Schedule {
+        let blocks = |of: Chunks| of.numbers().flat_map(&block).collect::<Vec<_>>();
+        for step in &mut self.steps {
+            let sends = step.sends.iter();
+            step.sends = sends
+                .flat_map(|&SendChunks { to, chunks }| {
+                    blocks(chunks).into_iter().map(move |chunks| SendChunks { to, chunks })
+                })
+                .collect();
+            let receives = step.receives.iter();
+            step.receives = receives
+                .flat_map(|&ReceiveChunks { from, chunks, action, .. }| {
+                    blocks(chunks).into_iter().map(move |chunks| ReceiveChunks::new(from, chunks, action))
+                })
+                .collect();
+        }
+        self.chunks = chunks;
+        self
+    }
+
+    /// The same way backwards: what was handed out comes back, and is added up or put in its place. A broadcast becomes a
+    /// reduce to its root, an all-gather in which nothing arrives twice a reduce-scatter. For schedules that leave chunks in
+    /// their places.
+    pub fn reversed(self, action: Action) -> Schedule {
+        let back = |step: Step| {
+            let take = |&SendChunks { to, chunks }: &_| ReceiveChunks::new(to, chunks, action);
+            let give = |&ReceiveChunks { from, chunks, .. }: &_| SendChunks { to: from, chunks };
+            Step {
+                sends: step.receives.iter().map(give).collect(),
+                receives: step.sends.iter().map(take).collect(),
             }
         };
-        for step in &mut self.steps {
-            for send in &mut step.sends {
-                send.to = members[send.to];
-                widen(&mut send.chunks);
-            }
-            for receive in &mut step.receives {
-                receive.from = members[receive.from];
-                widen(&mut receive.chunks);
-            }
-        }
-        self.chunks = if whole { divided } else { self.chunks };
-        self
+        Schedule { chunks: self.chunks, steps: self.steps.into_iter().rev().map(back).collect() }
     }
 
     /// This, then that, over the same chunks.
@@ -227,147 +210,14 @@ impl Schedule {
     }
 }
 
-/// How a buffer is divided into chunks.
-#[derive(Clone, Copy, Debug)]
-pub enum Partition<'a> {
-    /// So many elements, divided evenly, see [`chunk_range`].
-    Even(usize),
-    /// Each chunk ends where the list says, and begins where the one before it ends.
-    Ends(&'a [usize]),
-    /// Pieces for every rank, then pieces of every rank, as rank `rank` has them.
-    Pairs(Counts<'a>, usize),
-}
-
-/// How many elements every rank has for every other.
-#[derive(Clone, Copy, Debug)]
-pub struct Counts<'a> {
-    /// Those of rank r for rank s are at `r * world + s`.
-    pub counts: &'a [usize],
-    /// So many ranks.
-    pub world: usize,
-}
-
-impl Counts<'_> {
-    fn row(self, from: usize) -> impl Iterator<Item = usize> {
-        (0..self.world).map(move |to| self.counts[from * self.world + to])
-    }
-
-    /// The lengths of all chunks of a rank.
-    fn lengths(self, rank: usize) -> impl Iterator<Item = usize> {
-        self.row(rank).chain((0..self.world).map(move |from| self.counts[from * self.world + rank]))
-    }
-
-    /// The elements of some chunks of a rank.
-    fn elements(self, rank: usize, of: Chunks) -> Range<usize> {
-        let start = self.lengths(rank).take(of.first).sum();
-        start..start + self.lengths(rank).skip(of.first).take(of.count).sum::<usize>()
-    }
-}
-
-impl Partition<'_> {
-    /// All elements.
-    pub fn length(self) -> usize {
-        match self {
-            Partition::Even(length) => length,
-            Partition::Ends(ends) => ends.last().copied().unwrap_or(0),
-            Partition::Pairs(counts, rank) => counts.lengths(rank).sum(),
-        }
-    }
-
-    /// Whether it divides into so many chunks.
-    pub fn fits(self, chunks: usize) -> bool {
-        match self {
-            Partition::Even(_) => true,
-            Partition::Ends(ends) => ends.len() == chunks && ends.is_sorted(),
-            Partition::Pairs(Counts { counts, world }, rank) => {
-                rank < world && counts.len() == world * world && chunks == 2 * world
-            }
-        }
-    }
-
-    /// The elements that some of so many chunks hold.
-    pub fn elements(self, of: Chunks, chunks: usize) -> Range<usize> {
-        match self {
-            Partition::Even(length) => of.elements(length, chunks),
-            Partition::Ends(ends) => {
-                let start = |chunk: usize| chunk.checked_sub(1).map_or(0, |before| ends[before]);
-                start(of.first)..start(of.first + of.count)
-            }
-            Partition::Pairs(counts, rank) => counts.elements(rank, of),
-        }
-    }
-
-    /// The elements of what arrives in `of`, as they lie at its sender, who sent it as chunks from `sent` on.
-    pub fn elements_sent(self, sent: usize, of: Chunks, chunks: usize) -> Range<usize> {
-        let theirs = Chunks { first: sent, ..of };
-        match self {
-            // What comes from a rank goes to that rank's place behind the pieces for all.
-            Partition::Pairs(counts, _) => counts.elements(of.first.saturating_sub(counts.world), theirs),
-            _ => self.elements(theirs, chunks),
-        }
-    }
-}
-
-/// Chunk `index` of `chunks` of a buffer of `length` elements: all of nearly the same size, the first ones one
-/// element longer where it does not divide, and empty ones at the end if there are more chunks than elements.
-pub fn chunk_range(length: usize, chunks: usize, index: usize) -> Range<usize> {
-    let chunks = chunks.max(1);
-    let (size, longer) = (length / chunks, length % chunks);
-    let start = |index: usize| index * size + index.min(longer);
-    start(index)..start(index + 1)
-}
-
-/// The smallest k with 2^k >= n: the depth of a binary tree over n ranks.
-pub fn ceil_log2(n: usize) -> usize {
-    n.max(1).next_power_of_two().trailing_zeros() as usize
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn chunks_partition_any_buffer() {
-        for length in [0, 1, 2, 7, 64, 1000] {
-            for chunks in 1..=9 {
-                let ranges: Vec<_> = (0..chunks).map(|index| chunk_range(length, chunks, index)).collect();
-                assert_eq!(ranges[0].start, 0);
-                assert_eq!(ranges[chunks - 1].end, length);
-                assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
-                let sizes = || ranges.iter().map(|range| range.len());
-                assert!(sizes().max().unwrap() - sizes().min().unwrap() <= 1);
-                assert_eq!(Chunks::all(chunks).elements(length, chunks), 0..length);
-            }
-        }
-    }
-
-    #[test]
-    fn ragged_chunks_end_where_they_are_told() {
-        let partition = Partition::Ends(&[3, 3, 10]);
-        assert_eq!([0, 1, 2].map(|chunk| partition.elements(Chunks::one(chunk), 3)), [0..3, 3..3, 3..10]);
-        assert_eq!((partition.elements(Chunks::all(3), 3), partition.length()), (0..10, 10));
-        assert!(partition.fits(3) && !partition.fits(2) && !Partition::Ends(&[2, 1]).fits(2));
-    }
-
-    #[test]
-    fn pieces_for_all_stand_before_pieces_of_all() {
-        // Rank 0 has 1 and 2 elements for ranks 0 and 1, rank 1 has 3 and 4.
-        let partition = Partition::Pairs(Counts { counts: &[1, 2, 3, 4], world: 2 }, 0);
-        assert!(partition.fits(4) && !partition.fits(2));
-        let elements = [0, 1, 2, 3].map(|chunk| partition.elements(Chunks::one(chunk), 4));
-        assert_eq!((elements, partition.length()), ([0..1, 1..3, 3..4, 4..7], 7));
-        assert_eq!(partition.elements_sent(0, Chunks::one(3), 4), 0..3, "the first that rank 1 has");
-    }
 
     #[test]
     fn neighbours_overlap_only_where_they_share_a_chunk() {
         let chunks = Chunks { first: 2, count: 3 };
         assert!(chunks.overlaps(Chunks::one(4)) && chunks.overlaps(Chunks::all(3)));
         assert!(!chunks.overlaps(Chunks::one(5)) && !chunks.overlaps(Chunks::all(2)));
-    }
-
-    #[test]
-    fn logarithms_round_up() {
-        assert_eq!([1, 2, 3, 4, 5, 8, 9].map(ceil_log2), [0, 1, 2, 2, 3, 3, 4]);
     }
 }

@@ -13,7 +13,7 @@ use super::operator::{Element, Operator};
 use super::schedule::Schedule;
 use crate::transport::vigil::owed;
 use crate::transport::{
-    Abort, Cause, Company, Fault, Incoming, Interest, Moved, Outgoing, Tag, Traffic, Transport, Vigil,
+    Abort, Company, Fault, Incoming, Interest, Moved, Outgoing, Tag, Traffic, Transport, Vigil,
 };
 use std::any::Any;
 use std::marker::PhantomData;
@@ -141,9 +141,9 @@ impl Underway {
         for (_, task) in self.tasks.iter_mut().filter(|(_, task)| !task.is_done()) {
             add(&mut self.wanted, task.wanted());
         }
-        self.transport.attend(vigil, &self.wanted, moved).map_err(|fault| match fault.cause {
-            Cause::Silent { waited } => Fault::silent(owed(own), waited),
-            _ => fault,
+        self.transport.attend(vigil, &self.wanted, moved).map_err(|fault| match fault.cause.is_late() {
+            true => self.transport.overdue(vigil, owed(own)),
+            false => fault,
         })
     }
 }
@@ -188,6 +188,10 @@ impl Transport for Underway {
         }
         let moved = self.advance()? || moved;
         self.watch(vigil, wanted, moved)
+    }
+
+    fn overdue(&self, vigil: &Vigil, owed: Vec<usize>) -> Fault {
+        self.transport.overdue(vigil, owed)
     }
 
     fn glance(&mut self) -> Result<(), Fault> {

@@ -29,10 +29,17 @@ pub enum Cause {
     Left,
     /// The operating system reports a broken connection, in its words.
     Io(String),
-    /// Nothing came until the deadline (or until another rank gave up first).
+    /// Nothing of the operation came until the deadline (or until another rank gave up first): it never came to it.
     Silent {
         /// How long this rank had waited.
         waited: Duration,
+    },
+    /// It came, but not all that was wanted of it did until then.
+    Slow {
+        /// How long this rank had waited.
+        waited: Duration,
+        /// How long ago something last moved.
+        quiet: Duration,
     },
     /// It sent a frame that does not belong here: expected and got.
     Protocol(String),
@@ -58,6 +65,11 @@ impl Cause {
             && got.tag.generation == expected.tag.generation;
         if elsewhere { Cause::Elsewhere(words) } else { Cause::Protocol(words) }
     }
+
+    /// Whether no more is known than that something did not come in time.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Cause::Silent { .. } | Cause::Slow { .. })
+    }
 }
 
 impl Fault {
@@ -69,6 +81,16 @@ impl Fault {
     /// Nothing came from `owed` within `waited`.
     pub fn silent(owed: Vec<usize>, waited: Duration) -> Fault {
         Fault { peer: owed.first().copied(), cause: Cause::Silent { waited }, suspects: owed }
+    }
+
+    /// The same, where it is known that those who are late were still there when `met` of the wait had passed.
+    pub(crate) fn after_entering(self, met: Duration) -> Fault {
+        match self.cause {
+            Cause::Silent { waited } => {
+                Fault { cause: Cause::Slow { waited, quiet: waited.saturating_sub(met) }, ..self }
+            }
+            _ => self,
+        }
     }
 
     /// The order to stop.
@@ -83,7 +105,17 @@ impl fmt::Display for Cause {
             Cause::Closed => write!(f, "closed its connection without a farewell"),
             Cause::Left => write!(f, "left the group while it was still needed"),
             Cause::Io(words) => write!(f, "cannot be reached: {words}"),
-            Cause::Silent { waited } => write!(f, "was silent for {:.1} s", waited.as_secs_f64()),
+            Cause::Silent { waited } => {
+                write!(
+                    f,
+                    "never came to it: nothing of this operation arrived in {:.1} s",
+                    waited.as_secs_f64()
+                )
+            }
+            Cause::Slow { waited, quiet } => {
+                let (waited, quiet) = (waited.as_secs_f64(), quiet.as_secs_f64());
+                write!(f, "is slow: not done after {waited:.1} s, it last moved something {quiet:.1} s ago")
+            }
             Cause::Protocol(what) => write!(f, "broke the protocol: {what}"),
             Cause::Elsewhere(what) => write!(f, "is in another operation: {what}"),
             Cause::Corrupt => write!(f, "sent a frame with a wrong checksum"),
@@ -128,7 +160,7 @@ pub fn culprit(reports: &[(usize, Fault)]) -> Option<usize> {
 /// How much a report says about its suspects: a closed connection is seen, a silence only suffered.
 fn weight(cause: &Cause) -> u32 {
     match cause {
-        Cause::Silent { .. } | Cause::Aborted => 1,
+        Cause::Silent { .. } | Cause::Slow { .. } | Cause::Aborted => 1,
         _ => 1000,
     }
 }
@@ -152,7 +184,7 @@ fn latest(reports: &[(usize, Fault)]) -> Option<usize> {
     let mut waits: Vec<(Duration, usize)> = reports
         .iter()
         .filter_map(|(reporter, fault)| match fault.cause {
-            Cause::Silent { waited } => Some((waited, *reporter)),
+            Cause::Silent { waited } | Cause::Slow { waited, .. } => Some((waited, *reporter)),
             _ => None,
         })
         .collect();

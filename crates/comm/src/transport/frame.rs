@@ -130,6 +130,11 @@ impl Inbox {
             .filter(|header| self.filled >= HEADER && self.accepted.is_none() && header.departure().is_none())
     }
 
+    /// Whether a frame of this operation is on its way in.
+    pub fn has_accepted(&self, tag: Tag) -> bool {
+        self.accepted.is_some_and(|(accepted, _)| accepted == tag)
+    }
+
     /// Puts a frame that nobody has taken aside, as far as there is room and as it has arrived, so that those behind it
     /// can be reached; says whether anything moved.
     pub fn set_aside(&mut self, link: &mut impl Read, traffic: &mut Traffic) -> Result<bool, Interruption> {

@@ -1,7 +1,7 @@
 //! Moving frames between the ranks of one group.
 //!
-//! A [`Transport`] is a rank's view of its group. Three verbs never block: [`Transport::send`] and
-//! [`Transport::receive`] go on with one frame, [`Transport::attend`] waits, with a deadline, until there may be more to
+//! A [`Transport`] is a rank's view of its group. Two verbs never block: [`Transport::send`] and
+//! [`Transport::receive`] go on with one frame. [`Transport::attend`] waits, with a deadline, until there may be more to
 //! do, and turns whatever happened to the others into a fault that names one. [`Transport::transfer`], made of them,
 //! carries out any number of sends and receives at once, so that nothing depends on a buffer in between.
 //! [`mem`] connects threads, [`shm`] processes of one host, [`tcp`] hosts, [`sim`] ranks in virtual time, and with the
@@ -15,6 +15,7 @@ pub mod mem;
 pub mod mpi;
 pub mod ring;
 pub mod shm;
+mod sign;
 pub mod sim;
 mod standing;
 pub mod stream;
@@ -85,6 +86,10 @@ pub trait Transport: Send {
     /// vigil's deadline has passed, or when [`Abort::abort`] is called. A rank that left the group by
     /// [`Transport::close`] is a fault only for those who still want something from it.
     fn attend(&mut self, vigil: &mut Vigil, wanted: &[Interest], moved: bool) -> Result<(), Fault>;
+
+    /// What it means that these have not moved all that was wanted of them by the end of a vigil in which
+    /// [`Transport::attend`] found so: whether they never came to the operations that were asked for, or are slow.
+    fn overdue(&self, vigil: &Vigil, owed: Vec<usize>) -> Fault;
 
     /// Looks, without waiting, whether a rank of the group is lost, for one that has work of its own and waits for nobody.
     fn glance(&mut self) -> Result<(), Fault>;

@@ -8,7 +8,6 @@
 
 use super::{Cause, Fault};
 use crate::wire::{Departure, HEADER, Header};
-use std::time::Duration;
 
 /// Where a peer stands, as far as this rank knows.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,12 +32,13 @@ impl Standing {
 /// Whom to blame, if anybody, by a rank that has waited for `owed` and cannot go on without them.
 ///
 /// What was seen goes before what was told; of several that were seen to die, one that another rank lost too. A rank
-/// that was done has left nothing out as long as something of it is `unread`.
+/// that was done has left nothing out as long as something of it is `unread`. If another gave up, those who are owed are
+/// `late`.
 pub(crate) fn verdict(
     standings: &[Standing],
     owed: &[usize],
     unread: impl Fn(usize) -> bool,
-    waited: Duration,
+    late: impl FnOnce(Vec<usize>) -> Fault,
 ) -> Option<Fault> {
     let mut lost = Vec::new();
     let mut accused = Vec::new();
@@ -68,7 +68,7 @@ pub(crate) fn verdict(
         return Some(Fault::aborted());
     }
     if gave_up {
-        return Some(Fault::silent(owed.to_vec(), waited));
+        return Some(late(owed.to_vec()));
     }
     missing.map(|peer| Fault::of(peer, Cause::Left))
 }
@@ -77,11 +77,14 @@ pub(crate) fn verdict(
 mod tests {
     use super::Standing::{Left, Lost, Present};
     use super::*;
+    use std::time::Duration;
 
-    const WAITED: Duration = Duration::from_millis(7);
+    fn late(owed: Vec<usize>) -> Fault {
+        Fault::silent(owed, Duration::from_millis(7))
+    }
 
     fn blamed(standings: &[Standing]) -> Option<Fault> {
-        verdict(standings, &[1], |_| false, WAITED)
+        verdict(standings, &[1], |_| false, late)
     }
 
     #[test]
@@ -97,7 +100,7 @@ mod tests {
         assert_eq!(blamed(&[Present, Present, Left(Departure::Done)]), None);
         let left = [Present, Left(Departure::Done)];
         assert_eq!(blamed(&left), Some(Fault::of(1, Cause::Left)));
-        assert_eq!(verdict(&left, &[1], |peer| peer == 1, WAITED), None, "it sent what is owed before");
+        assert_eq!(verdict(&left, &[1], |peer| peer == 1, late), None, "it sent what is owed before");
     }
 
     #[test]
@@ -112,10 +115,7 @@ mod tests {
 
     #[test]
     fn who_waits_names_those_it_waited_for_when_another_gives_up() {
-        assert_eq!(
-            blamed(&[Present, Present, Left(Departure::GaveUp)]),
-            Some(Fault::silent(vec![1], WAITED))
-        );
+        assert_eq!(blamed(&[Present, Present, Left(Departure::GaveUp)]), Some(late(vec![1])));
         assert_eq!(blamed(&[Present, Left(Departure::Aborted)]), Some(Fault::aborted()));
     }
 }

@@ -6,6 +6,7 @@
 //! What a peer's end means for the others is decided in `standing`.
 
 use super::frame::{Inbox, Interruption, Others, Outbox, try_later};
+use super::sign::{Sign, overdue};
 use super::standing::{Standing, verdict};
 use super::vigil::{Interest, Vigil, owed};
 use super::{Abort, Cause, Company, Fault, Incoming, Moved, Outgoing, Tag, Traffic, Transport};
@@ -113,6 +114,7 @@ pub struct Streamed<W: Wires> {
     /// Who has not ended its stream, as far as is known.
     present: Vec<bool>,
     hung_up: Vec<usize>,
+    signs: Vec<Sign>,
     traffic: Traffic,
     abort: Abort,
     generation: u32,
@@ -135,6 +137,7 @@ impl<W: Wires> Streamed<W> {
             inboxes: (0..world).map(|_| Inbox::new()).collect(),
             present: vec![true; world],
             hung_up: Vec::new(),
+            signs: vec![Sign::default(); world],
             traffic: Traffic::default(),
             abort: Abort::default(),
             generation: 0,
@@ -186,7 +189,7 @@ impl<W: Wires> Streamed<W> {
     fn fail(&mut self, fault: Fault) -> Fault {
         self.fault = Some(fault.clone());
         let departure = match (&fault.cause, fault.peer) {
-            (Cause::Silent { .. }, _) => Departure::GaveUp,
+            (cause, _) if cause.is_late() => Departure::GaveUp,
             (_, Some(peer)) => Departure::Lost(peer),
             (_, None) => Departure::Aborted,
         };
@@ -204,17 +207,22 @@ impl<W: Wires> Streamed<W> {
             // Others may have gone as well by now: see all of them before naming one.
             self.look(wanted, Duration::ZERO);
         }
-        vigil.tick(self.wires.now());
+        let now = self.wires.now();
+        vigil.tick(now);
+        if moved {
+            self.signs.iter_mut().for_each(|sign| sign.note(now));
+        }
         let news = std::mem::take(&mut self.news);
         if !moved && !news && self.is_anyone_gone() {
             // Only now, when all that arrived before a hang-up has been read.
             let unread = |peer: usize| self.inboxes[peer].holds_a_frame();
-            if let Some(fault) = verdict(&self.standing, &owed(wanted), unread, vigil.waited()) {
+            let late = |owed| self.overdue(vigil, owed);
+            if let Some(fault) = verdict(&self.standing, &owed(wanted), unread, late) {
                 return Err(fault);
             }
         }
         if vigil.left().is_zero() {
-            return Err(Fault::silent(owed(wanted), vigil.waited()));
+            return Err(self.overdue(vigil, owed(wanted)));
         }
         if moved || news {
             vigil.idle = 0;
@@ -351,7 +359,12 @@ impl<W: Wires> Transport for Streamed<W> {
             return Ok(Moved::Nothing);
         }
         match self.outboxes[peer].push(link, tag, frame, &mut self.traffic) {
-            Ok(moved) => Ok(moved),
+            Ok(moved) => {
+                if moved != Moved::Nothing {
+                    self.signs[peer].take();
+                }
+                Ok(moved)
+            }
             Err(_) => {
                 self.hung_up(peer);
                 Ok(Moved::Nothing)
@@ -369,13 +382,29 @@ impl<W: Wires> Transport for Streamed<W> {
             Company::Alone => Others::Nobody,
         };
         let outcome = self.inboxes[peer].pull(link, tag, frame, others, &mut self.traffic);
-        Ok(self.interpret(peer, outcome)?.unwrap_or(Moved::Nothing))
+        let moved = self.interpret(peer, outcome)?.unwrap_or(Moved::Nothing);
+        let came = match moved {
+            Moved::Nothing => false,
+            // Not of another operation, of which the header is looked at only.
+            Moved::Part => self.inboxes[peer].has_accepted(tag),
+            Moved::Whole => true,
+        };
+        self.signs[peer].ask(tag, came);
+        Ok(moved)
     }
 
     fn attend(&mut self, vigil: &mut Vigil, wanted: &[Interest], moved: bool) -> Result<(), Fault> {
         let outcome = self.watch(vigil, wanted, moved);
         self.wires.mark();
-        outcome.map_err(|fault| self.fail(fault))
+        match outcome {
+            Ok(()) => self.signs.iter_mut().for_each(Sign::forget),
+            Err(fault) => return Err(self.fail(fault)),
+        }
+        Ok(())
+    }
+
+    fn overdue(&self, vigil: &Vigil, owed: Vec<usize>) -> Fault {
+        overdue(&self.signs, owed, self.wires.now(), vigil.waited())
     }
 
     fn glance(&mut self) -> Result<(), Fault> {
@@ -391,9 +420,9 @@ impl<W: Wires> Transport for Streamed<W> {
             return Ok(());
         }
         let unread = |peer: usize| self.inboxes[peer].holds_a_frame();
-        let verdict = verdict(&self.standing, &[], unread, Duration::ZERO);
+        let late = |owed| Fault::silent(owed, Duration::ZERO);
         // That another has waited in vain says nothing about those this rank has to do with.
-        match verdict.filter(|fault| !matches!(fault.cause, Cause::Silent { .. })) {
+        match verdict(&self.standing, &[], unread, late).filter(|fault| !fault.cause.is_late()) {
             Some(fault) => Err(self.fail(fault)),
             None => Ok(()),
         }

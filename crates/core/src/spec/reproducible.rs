@@ -1,6 +1,7 @@
 //! What `train.reproducible` cannot keep its word with.
 
 use super::JobSpec;
+use super::bucket::Bucket;
 use super::strategy::{Algorithm, Exchange, Split};
 
 /// Complaints about values that make the bits of a result depend on the world, and about ways of sharing work that a
@@ -38,6 +39,20 @@ pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
             format!(
                 "`{name}` brackets sums by ranks; set strategy.exchange.algorithm = \"auto\" (the preset `allreduce`), which then sums along a tree over leaves"
             ),
+        );
+    }
+    if spec.strategy.tune {
+        complain(
+            key,
+            "there is nothing to tune: sums follow a tree over leaves, whatever is faster; set strategy.tune = false"
+                .into(),
+        );
+    }
+    if matches!(spec.exchange.bucket, Bucket::Tensor | Bucket::Bytes(_)) {
+        complain(
+            key,
+            "leaves are summed whole when the step is computed, so no bucket leaves before; set strategy.exchange.bucket = \"auto\""
+                .into(),
         );
     }
     if spec.train.accumulate > 1 {
