@@ -93,3 +93,26 @@ impl Aside {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever lengths a peer's headers state, it gets no more memory than there is room.
+        #[test]
+        fn promises_are_kept_room_for_up_to_a_bound(lengths in proptest::collection::vec(0u32..ROOM as u32 + 2, 1..6)) {
+            let (mut aside, mut room) = (Aside::default(), ROOM);
+            for length in lengths {
+                let header = Header { length, ..Header::data(Tag::default(), 0, &[]) };
+                let header = Header { checksum: header.seed(), ..header };
+                let fits = HEADER + length as usize <= room;
+                prop_assert_eq!(aside.begin(header), fits);
+                room -= if fits { HEADER + length as usize } else { 0 };
+                // It came whole.
+                aside.frames.iter_mut().for_each(|early| early.filled = early.payload.len());
+            }
+        }
+    }
+}
