@@ -1,9 +1,7 @@
 //! Which part of a column is whose.
 
+use crate::collective::brackets::GRAIN;
 use std::ops::Range;
-
-/// Elements in two lines of a cache: no line is written by two ranks.
-const GRAIN: usize = 32;
 
 /// The elements of rank `rank` of `world`: nearly equal parts, in the order of ranks, none overlapping.
 pub fn share(length: usize, rank: usize, world: usize) -> Range<usize> {

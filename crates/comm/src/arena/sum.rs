@@ -1,7 +1,6 @@
 //! Adding up what several ranks hold, in the order of ranks: the same bits on every repeat.
 
-/// Elements that are summed at a time: what is held of them fits a core's first cache.
-const BLOCK: usize = 1024;
+use crate::collective::brackets::BLOCK;
 
 /// Elements from which on a result would only push other things out of the caches.
 const LARGE: usize = 2 << 20;

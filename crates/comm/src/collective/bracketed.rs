@@ -9,6 +9,7 @@
 
 use super::brackets::{Brackets, Slots};
 use super::cost::Cost;
+use super::gather::left;
 use crate::arena::share;
 use crate::transport::{Fault, Incoming, Outgoing, Tag, Transport};
 use std::time::Duration;
@@ -53,7 +54,7 @@ impl Bracketed {
     ) -> Result<(), Fault> {
         let start = transport.now();
         self.scatter(transport, tag, brackets, slots, memory, deadline)?;
-        let left = deadline.saturating_sub(transport.now().saturating_sub(start));
+        let left = left(transport, start, deadline);
         self.gather(transport, tag, brackets.terms().len() as u32, slots, memory, left)
     }
 

@@ -5,11 +5,11 @@
 
 use super::operator::{Operator, Sum};
 
-/// Elements that are added at a time: what is held of them fits a core's first cache.
-const BLOCK: usize = 1024;
+/// Elements that are added at a time, here and in arenas: what is held of them fits a core's first cache.
+pub(crate) const BLOCK: usize = 1024;
 
-/// Elements in two lines of a cache: slots begin there.
-const GRAIN: usize = 32;
+/// Elements in two lines of a cache: slots begin there, and shares end there, so that no line is written by two ranks.
+pub(crate) const GRAIN: usize = 32;
 
 /// The terms that a rank holds, one after the other in its memory, all of the same length.
 ///

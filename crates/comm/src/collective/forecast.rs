@@ -7,7 +7,7 @@
 //! names `ring` or lets itself be tuned.
 
 use super::algorithm::Algorithm;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Seconds of a step, and of a byte, between hosts and within one.
 const NETWORK: (f64, f64) = (50e-6, 1.0 / 0.125e9);
@@ -15,8 +15,8 @@ const MEMORY: (f64, f64) = (5e-6, 1.0 / 4e9);
 
 /// Whether there are several hosts, and several ranks on one of them.
 pub fn is_mixed(hosts: &[usize]) -> bool {
-    let has_twin = |(rank, host): (usize, &usize)| hosts[..rank].contains(host);
-    hosts.iter().any(|host| *host != hosts[0]) && hosts.iter().enumerate().any(has_twin)
+    let different = BTreeSet::from_iter(hosts).len();
+    different > 1 && different < hosts.len()
 }
 
 /// What an all-reduce asks of links and memory.

@@ -164,7 +164,7 @@ fn check_total(ranks: &[usize], lengths: &[u64], total: usize) -> Result<(), Fau
 }
 
 /// What is left of a deadline that began at `start`.
-fn left(transport: &dyn Transport, start: Duration, deadline: Duration) -> Duration {
+pub(super) fn left(transport: &dyn Transport, start: Duration, deadline: Duration) -> Duration {
     deadline.saturating_sub(transport.now().saturating_sub(start))
 }
 

@@ -102,8 +102,7 @@ fn count(counts: &mut BTreeMap<&'static str, u64>, scene: &Scene, outcome: &Outc
     let work = match scene.work {
         Work::AllReduce(algorithm) => algorithm.name(),
         Work::InFlight(_) => "in flight",
-        Work::AllToAll => "all-to-all",
-        Work::Broadcast => "broadcast",
+        Work::Other(goal, _) => goal.name(),
         Work::Letters => "letters",
     };
     let kinds = outcome.struck.first().map(|kind| match kind {
@@ -130,7 +129,7 @@ fn assert_enough(counts: &BTreeMap<&'static str, u64>) {
         assert!(of(kind) > SEEDS / 20, "few began with a {kind}: {counts:?}");
     }
     let works = thalweg_comm::Algorithm::ALL.map(thalweg_comm::Algorithm::name);
-    for work in works.into_iter().chain(["in flight", "all-to-all", "broadcast", "letters"]) {
+    for work in works.into_iter().chain(["in flight", "all-to-all", "broadcast", "all-gather", "letters"]) {
         assert!(of(work) > SEEDS / 100, "few disturbed {work}: {counts:?}");
     }
 }

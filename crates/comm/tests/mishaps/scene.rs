@@ -3,20 +3,20 @@
 use proptest::prelude::RngExt;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::time::Duration;
-use thalweg_comm::collective::Algorithm;
+use thalweg_comm::collective::{Algorithm, Goal, Way};
 use thalweg_comm::transport::sim::{Kind, Mishap};
 
 /// How long an operation may take.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
 /// What the ranks do, a few times in a row.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Work {
     AllReduce(Algorithm),
     /// Two at once.
     InFlight(Algorithm),
-    AllToAll,
-    Broadcast,
+    /// Another goal, by any way to it.
+    Other(Goal, &'static Way),
     Letters,
 }
 
@@ -41,8 +41,11 @@ impl Scene {
         let work = match random.random_range(0..10) {
             0..=4 => Work::AllReduce(algorithm),
             5..=6 => Work::InFlight(algorithm),
-            7 => Work::AllToAll,
-            8 => Work::Broadcast,
+            7..=8 => {
+                let goal =
+                    [Goal::AllToAll, Goal::Broadcast { root: 1 }, Goal::AllGather][random.random_range(0..3)];
+                Work::Other(goal, &goal.ways()[random.random_range(0..goal.ways().len())])
+            }
             _ => Work::Letters,
         };
         let length = [60, 3000, 60_000][random.random_range(0..3)];

@@ -1,7 +1,7 @@
 //! What the ranks do, and whether it was right.
 
 use super::scene::{DEADLINE, Scene, Work};
-use thalweg_comm::collective::{Executor, Flight, Schedule, Sum, binomial, pairwise};
+use thalweg_comm::collective::{Executor, Flight, Goal, Schedule, Sum};
 use thalweg_comm::post::Post;
 use thalweg_comm::transport::{Fault, Transport};
 use thalweg_testkit::transport::tag;
@@ -13,7 +13,7 @@ pub fn perform<T: Transport>(scene: &Scene, mut transport: T) -> Option<Fault> {
     let transport = &mut transport;
     for round in 0..ROUNDS {
         let done = match scene.work {
-            Work::AllReduce(_) | Work::AllToAll | Work::Broadcast => collective(scene, transport, round),
+            Work::AllReduce(_) | Work::Other(..) => collective(scene, transport, round),
             Work::InFlight(_) => in_flight(scene, transport, round),
             Work::Letters => letters(scene, transport, round),
         };
@@ -30,16 +30,16 @@ fn schedule(scene: &Scene, rank: usize) -> Schedule {
     let hosts: Vec<usize> = (0..scene.world).map(|rank| rank % 2).collect();
     match scene.work {
         Work::AllReduce(algorithm) | Work::InFlight(algorithm) => algorithm.all_reduce(rank, &hosts),
-        Work::AllToAll => pairwise::all_to_all(rank, scene.world),
-        Work::Broadcast | Work::Letters => binomial::broadcast(rank, scene.world, 0),
+        Work::Other(goal, way) => (way.schedule)(goal.seat(rank, &hosts)),
+        Work::Letters => Schedule::default(),
     }
 }
 
 /// What everybody holds after an operation to which each gave its rank and one.
 fn expected(scene: &Scene, index: usize) -> f32 {
     match scene.work {
-        Work::AllToAll => (index * scene.world / scene.length + 1) as f32,
-        Work::Broadcast => 1.0,
+        Work::Other(Goal::Broadcast { root }, _) => (root + 1) as f32,
+        Work::Other(..) => (index * scene.world / scene.length + 1) as f32,
         _ => (scene.world * (scene.world + 1) / 2) as f32,
     }
 }
