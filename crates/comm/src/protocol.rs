@@ -227,11 +227,10 @@ mod tests {
                 if !meet(shared, rank) {
                     return false;
                 }
+                let sum = 10 * ranks * round + (0..ranks).sum::<u64>();
                 for share in &shared.sums {
                     // SAFETY: all shares were written in the phase before; loom checks it.
-                    share.with(|share| {
-                        assert_eq!(unsafe { *share }, 10 * ranks * round + (0..ranks).sum::<u64>())
-                    });
+                    share.with(|share| assert_eq!(unsafe { *share }, sum));
                 }
             }
             true

@@ -4,7 +4,8 @@
 //! groups can hold up each other that way, each with the frame that another one waits for. So where nothing else moves
 //! such a frame is put aside, up to [`ROOM`] bytes of one peer. Beyond that the sender waits.
 
-use super::frame::{Interruption, try_later};
+use super::inbox::Interruption;
+use super::links::try_later;
 use super::{Cause, Tag, Traffic};
 use crate::wire::{HEADER, Header, Kind, checksum};
 use std::collections::VecDeque;
