@@ -275,6 +275,22 @@ mod tests {
         });
     }
 
+    proptest::proptest! {
+        /// Any envelope announces a letter that may come, or is its sender's fault.
+        #[test]
+        fn any_envelope_is_survived(envelope: [u8; ENVELOPE], long: bool) {
+            let mut post = Post::new(2, 1, 1000);
+            post.incoming[1].envelope = envelope;
+            if !long {
+                post.incoming[1].envelope[6..].fill(0);
+            }
+            match post.announced(1) {
+                Ok((_, memory)) => assert!(memory.len() <= 1000),
+                Err(fault) => assert!(matches!(fault, Fault { peer: Some(1), cause: Cause::Protocol(_), .. }), "{fault}"),
+            }
+        }
+    }
+
     #[test]
     fn a_letter_that_is_too_long_is_its_senders_fault() {
         each(mesh(2), |mut transport: Mem| {

@@ -151,6 +151,58 @@ fn more_slow_strangers_than_there_are_places_do_not_keep_a_rank_out() {
     }
 }
 
+/// Comes with garbage, or with nothing, again and again; some stay. Says how often it came.
+fn pester(port: u16, over: &AtomicBool) -> usize {
+    let mut kept = Vec::new();
+    let mut calls = 0;
+    while !over.load(Ordering::Relaxed) {
+        if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
+            calls += 1;
+            let words: [&[u8]; 3] = [b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xffTHLW", b""];
+            // The other side may hang up in the middle of it.
+            let _ = stream.write_all(words[calls % 3]);
+            if kept.len() < 50 {
+                kept.push(stream);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    calls
+}
+
+/// The port stays open while a job trains, for those who join it: strangers disturb neither them nor the job.
+#[test]
+fn strangers_change_nothing_while_a_job_trains() {
+    let site = Site::new();
+    let port = free_port();
+    let sets = [format!("engine.port={port}"), "train.epochs=40".into(), "engine.pace=2ms".into()];
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let job = site.start(&[&["train", "--out", "run", "--workers", "2"][..], &sets].concat());
+    site.await_step("run", 1);
+    let over = AtomicBool::new(false);
+    let calls = std::thread::scope(|scope| {
+        let pestering = scope.spawn(|| pester(port, &over));
+        let _stop = Stop(&over);
+        let newcomer = site.start(&["join", "run"]);
+        newcomer.await_said("joined as rank 2 of 3");
+        for process in [job, newcomer] {
+            let ended = process.end(PATIENCE);
+            assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        }
+        over.store(true, Ordering::Relaxed);
+        pestering.join().unwrap()
+    });
+    assert!(calls > 20, "{calls} strangers came");
+    let report = site.report("run");
+    assert_eq!(report["outcome"], "completed");
+    assert_eq!(report["failures"].as_array().unwrap().len(), 0, "{}", report["failures"]);
+    assert_eq!(report["world"].as_array().unwrap().len(), 2, "{}", report["world"]);
+    for epoch in report["audit"].as_array().unwrap() {
+        assert_eq!((&epoch["missed"], &epoch["repeated"]), (&0.into(), &0.into()), "{epoch}");
+    }
+    site.assert_empty();
+}
+
 /// Ends the dripping however the test ends: the scope waits for it.
 struct Stop<'a>(&'a AtomicBool);
 

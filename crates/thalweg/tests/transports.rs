@@ -4,6 +4,7 @@ mod harness;
 
 use harness::{LIMIT, Process, Site, free_port};
 use serde_json::Value;
+use thalweg_core::Rng;
 
 const STEPS: [&str; 2] = ["--set", "train.max_steps=100"];
 
@@ -79,6 +80,69 @@ fn bytes_in_buckets_are_those_of_theory() {
     assert!(sum > 4 * parameters as u64, "riders leave with the last one");
 }
 
+/// What every rank sent, in the order of ranks.
+fn sent(report: &Value) -> Vec<f64> {
+    report["ranks"].as_array().unwrap().iter().map(|rank| rank["bytes_sent"].as_f64().unwrap()).collect()
+}
+
+/// All of theory, and at most two hundredths more for headers, riders, the start, the end and the ends of epochs.
+fn assert_theory(what: &str, report: &Value, theory: &[f64]) {
+    let sent = sent(report);
+    assert_eq!(sent.len(), theory.len(), "{what}");
+    for (rank, (sent, theory)) in sent.iter().zip(theory).enumerate() {
+        let ratio = sent / theory;
+        assert!(ratio > 0.98 && ratio <= 1.02, "{what}: rank {rank} sent {sent}, {ratio:.4} of {theory}");
+    }
+}
+
+/// A network of some size, so that what comes beside it is little.
+const NETWORK: [&str; 2] = ["--set", "model.layers=['dense 512 relu', 'dense 256 relu', 'dense auto']"];
+const NETWORK_BYTES: f64 = 4.0 * (64.0 * 512.0 + 512.0 + 512.0 * 256.0 + 256.0 + 256.0 * 10.0 + 10.0);
+
+/// Each strategy's own formula, as its document has it.
+#[test]
+fn bytes_of_every_strategy_are_those_of_theory() {
+    let site = Site::new();
+    let report = |run: &str, flags: &[&str]| {
+        let tcp = ["--set", "strategy.exchange.transport=tcp"];
+        site.succeed(&[&["train", "--out", run][..], &NETWORK, &STEPS, &tcp, flags].concat());
+        site.report(run)
+    };
+    let step = |share: f64| 100.0 * share * NETWORK_BYTES;
+    assert_theory("auto", &report("auto", &["--workers", "4"]), &[step(1.5); 4]);
+    // The server is rank 0.
+    let served = report("served", &["--workers", "3", "--strategy", "parameter-server"]);
+    assert_theory("parameter-server", &served, &[step(3.0), step(1.0), step(1.0), step(1.0)]);
+    let leaves = |run: &str, workers: &str| {
+        let report = report(run, &["--workers", workers, "--set", "train.reproducible=true"]);
+        assert_eq!(report["algorithm"], "leaf-tree");
+        report
+    };
+    assert_theory("leaf-tree", &leaves("four", "4"), &[step(1.5); 4]);
+    // Of eight leaves three workers hold 2, 2 and 1 subtrees.
+    assert_theory("leaf-tree", &leaves("three", "3"), &[step(2.0), step(2.0), step(4.0 / 3.0)]);
+}
+
+/// Gossip: a letter is the model and a weight, and at every meeting it is summed. Who writes when is drawn from the seed.
+#[test]
+fn bytes_of_gossip_are_those_of_theory() {
+    const EPOCHS: u64 = 5;
+    let site = Site::new();
+    let sets =
+        ["train.epochs=5", "train.seed=3", "fault.checkpoint_every=0", "strategy.exchange.algorithm=ring"];
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let flags = ["train", "--strategy", "gosgd", "--workers", "3", "--out", "run"];
+    site.succeed(&[&flags[..], &NETWORK, &sets].concat());
+    let report = site.report("run");
+    let steps = report["steps"].as_u64().unwrap();
+    let theory = [0u64, 1, 2].map(|rank| {
+        let writes = |step: &u64| Rng::keyed(3, "gossip", &[rank, *step]).uniform() < 0.1;
+        let letters = (0..steps).filter(writes).count();
+        (letters as f64 + EPOCHS as f64 * 2.0 * 2.0 / 3.0) * NETWORK_BYTES
+    });
+    assert_theory("gosgd", &report, &theory);
+}
+
 /// Strategies that send messages do so over whatever connects their ranks, with the same outcome.
 #[test]
 fn servers_and_gossips_train_over_memory_and_network() {
@@ -111,13 +175,15 @@ fn servers_and_gossips_train_over_memory_and_network() {
 #[test]
 fn a_group_on_two_hosts_mixes_memory_and_network() {
     let site = Site::new();
-    site.succeed(&[&["train", "--workers", "1", "--out", "one"][..], &STEPS].concat());
+    site.succeed(&[&["train", "--workers", "1", "--out", "one"][..], &NETWORK, &STEPS].concat());
     let port = free_port();
     let ranks: Vec<Process> = ["a", "a", "b"]
         .iter()
         .enumerate()
         .map(|(rank, host)| {
-            let mut command = site.rank(rank, 3, port, &[&["train", "--out", "run"][..], &STEPS].concat());
+            let ring = ["--set", "strategy.exchange.algorithm=ring"];
+            let flags = [&["train", "--out", "run"][..], &NETWORK, &STEPS, &ring].concat();
+            let mut command = site.rank(rank, 3, port, &flags);
             Process::start({
                 command.env("THALWEG_HOST", host);
                 command
@@ -130,6 +196,9 @@ fn a_group_on_two_hosts_mixes_memory_and_network() {
     }
     let report = site.report("run");
     assert_eq!(carriers(&report), ["shm+tcp", "shm+tcp", "tcp"]);
+    // Around a ring that crosses the hosts twice.
+    assert_eq!(report["algorithm"], "ring");
+    assert_theory("shm+tcp", &report, &[100.0 * 4.0 / 3.0 * NETWORK_BYTES; 3]);
     assert_ne!(report["algorithm"], "arena", "memory of two hosts is not one");
     let (one, three) = (site.report("one")["final"]["loss"].as_f64(), report["final"]["loss"].as_f64());
     assert!((one.unwrap() - three.unwrap()).abs() < 1e-5, "{one:?} {three:?}");
@@ -151,8 +220,42 @@ fn sums_in_shared_memory_are_measured_in_place_and_by_way_of_it() {
         [("arena", 4096), ("arena-copying", 4096), ("arena", 1 << 20), ("arena-copying", 1 << 20)]
     );
     for line in &lines {
+        assert_eq!(keys(line), KEYS);
         assert_eq!((&line["transport"], &line["n"]), (&"shm".into(), &3.into()));
         assert!(line["us_min"].as_f64().unwrap() > 0.0 && line["us"].as_f64() >= line["us_min"].as_f64());
+    }
+    site.assert_empty();
+}
+
+/// Those of the peers' programs, and ours beside them.
+const KEYS: [&str; 8] = ["algorithm", "bus_gbps", "bytes", "n", "peer", "transport", "us", "us_min"];
+
+fn keys(line: &Value) -> Vec<&str> {
+    let mut keys: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn every_algorithm_is_measured_by_name_over_the_network() {
+    let site = Site::new();
+    let flags = ["--transport", "tcp", "--ranks", "3", "--sizes", "64KiB", "--seconds", "0.02", "--json"];
+    let names = ["ring", "binomial-tree", "recursive-doubling", "halving-doubling", "direct", "hierarchical"];
+    for name in names.iter().copied().chain(["auto"]) {
+        let chosen = if name == "auto" { vec![] } else { vec!["--algorithm", name] };
+        let ended = site.succeed(&[&["bench", "allreduce"][..], &flags, &chosen].concat());
+        let lines: Vec<Value> =
+            ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 1, "{name}: {}", ended.stdout);
+        let line = &lines[0];
+        assert_eq!(keys(line), KEYS, "{name}");
+        let found = (&line["peer"], &line["transport"], &line["n"], &line["bytes"]);
+        assert_eq!(found, (&"thalweg".into(), &"tcp".into(), &3.into(), &65536.into()), "{name}");
+        let algorithm = line["algorithm"].as_str().unwrap();
+        assert!(algorithm == name || name == "auto" && names.contains(&algorithm), "{name}: {algorithm}");
+        let (us, gbps) = (line["us"].as_f64().unwrap(), line["bus_gbps"].as_f64().unwrap());
+        let carried = 2.0 * 2.0 / 3.0 * 65536.0 / us / 1e3;
+        assert!(us > 0.0 && (gbps - carried).abs() <= 0.02 * carried + 0.002, "{name}: {us} us, {gbps} GB/s");
     }
     site.assert_empty();
 }

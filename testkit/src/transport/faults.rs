@@ -255,8 +255,8 @@ pub fn another_operation_is_noticed<M: Mesh>() {
     }
 }
 
-/// Two ranks whose operations of one number add up different tensors of one length: nobody gets a sum of both. So it is
-/// alone, in company, and for frames that came before anybody asked for them.
+/// Two ranks whose operations of one number add up different tensors of one length: nobody gets a sum of both, alone or in
+/// company.
 pub fn another_tensor_is_noticed<M: Mesh>() {
     for alone in [true, false] {
         let faults = each(M::connect(2), |mut transport| {
@@ -283,6 +283,10 @@ pub fn another_tensor_is_noticed<M: Mesh>() {
             "{faults:?}"
         );
     }
+}
+
+/// So it is with a frame that came before anybody asked for it.
+pub fn another_tensor_is_noticed_aside<M: Mesh>() {
     let (mut ranks, inject) = M::forge(2);
     let ahead = Header::data(Tag { tensor: 5, ..tag(2) }, 0, &[7]);
     inject(1, 0, &[&ahead.encode()[..], &[7], &Header::data(tag(1), 0, &[7]).encode()[..], &[7]].concat());

@@ -4,7 +4,8 @@
 //! groups can hold up each other that way, each with the frame that another one waits for. So where nothing else moves
 //! such a frame is put aside, up to [`ROOM`] bytes of one peer. Beyond that the sender waits.
 
-use super::frame::{Interruption, try_later};
+use super::inbox::Interruption;
+use super::links::try_later;
 use super::{Cause, Tag, Traffic};
 use crate::wire::{HEADER, Header, Kind, checksum};
 use std::collections::VecDeque;
@@ -91,5 +92,28 @@ impl Aside {
             self.bytes -= HEADER + early.payload.len();
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever lengths a peer's headers state, it gets no more memory than there is room.
+        #[test]
+        fn promises_are_kept_room_for_up_to_a_bound(lengths in proptest::collection::vec(0u32..ROOM as u32 + 2, 1..6)) {
+            let (mut aside, mut room) = (Aside::default(), ROOM);
+            for length in lengths {
+                let header = Header { length, ..Header::data(Tag::default(), 0, &[]) };
+                let header = Header { checksum: header.seed(), ..header };
+                let fits = HEADER + length as usize <= room;
+                prop_assert_eq!(aside.begin(header), fits);
+                room -= if fits { HEADER + length as usize } else { 0 };
+                // It came whole.
+                aside.frames.iter_mut().for_each(|early| early.filled = early.payload.len());
+            }
+        }
     }
 }

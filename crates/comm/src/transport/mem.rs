@@ -5,7 +5,8 @@
 //! taken its last byte: a schedule that secretly relies on a buffer hangs here, and a test finds it.
 //! [`Links`] plays the saboteur: it kills and stops ranks, cuts links and puts alien bytes on them.
 
-use super::stream::{Link, Streamed, Wires};
+use super::links::{Link, Wires};
+use super::stream::Streamed;
 use super::vigil::Interest;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -91,7 +92,8 @@ impl Links {
         self.meter.carried.load(Ordering::Relaxed)
     }
 
-    /// Lets no rank send more once so many bytes were sent; to strike at that moment.
+    /// Lets no rank send more once so many bytes were sent; to strike at that moment, for tests.
+    #[doc(hidden)]
     pub fn hold_at(&self, bytes: u64) {
         self.meter.held_below.store(u64::MAX - bytes, Ordering::Relaxed);
         self.pipes.iter().flatten().for_each(|pipe| pipe.ring());

@@ -9,10 +9,13 @@
 
 mod aside;
 pub mod fault;
-mod frame;
+mod inbox;
+pub mod links;
 pub mod mem;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+mod outbox;
+mod polling;
 pub mod ring;
 pub mod shm;
 mod sign;

@@ -4,7 +4,7 @@
 //! runs wild, or wakes up after it was given up, spoils nothing but its own words. What the other's counters say is
 //! checked before it is used. That the other is gone is seen by its connection.
 
-use super::stream::Link;
+use super::links::Link;
 use crate::host::{self, Bell, Neighbour, Segment, Writers};
 use crate::linux::WORDS;
 use crate::protocol::{self, Gauge, Impossible};
@@ -160,6 +160,7 @@ fn impossible(_: Impossible) -> io::Error {
 
 impl Ring {
     /// A way to put bytes on this stream as if this rank had sent them, for tests.
+    #[doc(hidden)]
     pub fn forger(&self) -> impl Fn(&[u8]) -> io::Result<()> + use<> {
         let shared = Arc::clone(&self.shared);
         move |mut bytes| {
@@ -245,7 +246,7 @@ impl Drop for Ring {
 mod tests {
     use super::*;
     use crate::protocol::Counter;
-    use crate::transport::frame::try_later;
+    use crate::transport::links::try_later;
 
     fn pair() -> (Ring, Ring) {
         let (one, other) = Neighbour::pair().unwrap();

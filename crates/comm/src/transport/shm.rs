@@ -5,12 +5,13 @@
 //! take a core from somebody does it sleep, on one `poll(2)` for all: its bell, which neighbours ring if they see that
 //! it sleeps, the connections to neighbours, whose end is theirs, and the sockets to other hosts.
 
+use super::links::{Link, Wires};
+use super::polling::poll_peers;
 use super::ring::Ring;
-use super::stream::{Link, Streamed, Wires};
-use super::tcp::{Socket, check_mesh, poll_for};
+use super::stream::Streamed;
+use super::tcp::{Socket, check_mesh};
 use super::vigil::Interest;
 use crate::host::Bell;
-use crate::linux::hangup::is_hang_up;
 use crate::wait::Patience;
 use nix::poll::{PollFd, PollFlags};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -36,6 +37,16 @@ pub enum Way {
     Ring(Ring),
     /// Over the network.
     Socket(Socket),
+}
+
+impl Way {
+    /// What to poll to wait for this, and to learn of the other's end; what comes through memory rings a bell.
+    fn polled(&self, interest: Interest) -> PollFd<'_> {
+        match self {
+            Way::Ring(ring) => ring.neighbour().polled(),
+            Way::Socket(socket) => socket.polled(interest),
+        }
+    }
 }
 
 impl Read for Way {
@@ -129,21 +140,9 @@ impl Wires for Ways {
             self.rings().for_each(Ring::doze);
         }
         let timeout = if first { Duration::ZERO } else { timeout };
-        let mut peers = Vec::with_capacity(self.ways.len());
-        let mut polled = Vec::with_capacity(self.ways.len() + 1);
-        polled.push(PollFd::new(self.bell.as_fd(), PollFlags::POLLIN));
-        for (peer, way) in self.ways.iter().enumerate() {
-            if let (Some(way), true) = (way, watched[peer]) {
-                peers.push(peer);
-                polled.push(match way {
-                    Way::Ring(ring) => ring.neighbour().polled(),
-                    Way::Socket(socket) => socket.polled(interests[peer]),
-                });
-            }
-        }
-        poll_for(&mut polled, timeout)?;
-        let gone = peers.iter().zip(&polled[1..]).filter(|(_, polled)| is_hang_up(polled));
-        hung_up.extend(gone.map(|(peer, _)| *peer));
+        let polled = |peer: usize, way| Way::polled(way, interests[peer]);
+        let bell = PollFd::new(self.bell.as_fd(), PollFlags::POLLIN);
+        poll_peers(&self.ways, watched, polled, Some(bell), timeout, hung_up)?;
         if !first {
             self.awake();
         }

@@ -5,102 +5,22 @@
 //!
 //! What a peer's end means for the others is decided in `standing`.
 
-use super::frame::{Inbox, Interruption, Others, Outbox, try_later};
+use super::inbox::{Inbox, Interruption, Others};
+use super::links::{Link, Wires, try_later};
+use super::outbox::Outbox;
 use super::sign::{Sign, overdue};
 use super::standing::{Standing, verdict};
 use super::vigil::{Interest, Vigil, owed};
 use super::{Abort, Cause, Company, Fault, Incoming, Moved, Outgoing, Tag, Traffic, Transport};
-use crate::wait::Patience;
 use crate::wire::{Departure, HEADER, Header, MAX_PAYLOAD};
-use std::io::{self, ErrorKind, Read, Write};
-use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::io::{self, ErrorKind, Write};
+use std::time::Duration;
 
 /// How long a waiting rank sleeps before it looks at its abort handle.
 const SLICE: Duration = Duration::from_millis(20);
 
 /// How long [`Transport::close`] tries to get its farewell across.
 const GRACE: Duration = Duration::from_secs(1);
-
-/// A byte stream to one other rank. Reading and writing never block.
-pub trait Link: Read + Write + Send {
-    /// What the peer sent last before it ended the stream, without taking it: at least the last [`HEADER`] bytes
-    /// that are not read yet, or all of them. Called only after the stream was found ended.
-    fn last_words(&mut self) -> io::Result<Vec<u8>>;
-
-    /// Whether the peer has taken all that was written, as far as this stream can know.
-    fn is_drained(&mut self) -> bool {
-        true
-    }
-
-    /// Whether a farewell travels apart from the bytes, so that it can be told in the middle of a frame.
-    const FAREWELL_APART: bool = false;
-
-    /// Writes a farewell, or as much of it as there is room for.
-    fn bid_farewell(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write(bytes)
-    }
-
-    /// Ends the outgoing half; what was written before still arrives.
-    fn finish(&mut self);
-}
-
-/// All streams of one rank.
-pub trait Wires: Send {
-    /// The stream to one peer.
-    type Link: Link;
-
-    /// The streams by rank; the own place is empty.
-    fn links(&mut self) -> &mut [Option<Self::Link>];
-
-    /// Called before each attempt to move frames; what changes after it must end the following [`Wires::wait`].
-    fn mark(&mut self) {}
-
-    /// Waits until one of the interests is met, a peer that is `watched` ended its stream, or `timeout` has passed,
-    /// and adds to `hung_up` the watched peers that did.
-    fn wait(
-        &mut self,
-        interests: &[Interest],
-        watched: &[bool],
-        timeout: Duration,
-        hung_up: &mut Vec<usize>,
-    ) -> io::Result<()>;
-
-    /// Called when something has moved: whoever was about to sleep goes on.
-    fn awake(&mut self) {}
-
-    /// Ends the wait of all peers that share memory, or the next one that they begin; see [`Transport::nudge`].
-    fn nudge(&mut self) {}
-
-    /// The time by which deadlines are kept: since some fixed moment, never going back.
-    fn now(&self) -> Duration {
-        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-        START.elapsed()
-    }
-
-    /// Lets time pass.
-    fn pause(&self, duration: Duration) {
-        std::thread::sleep(duration);
-    }
-
-    /// What to do before sleeping.
-    fn patience(&self) -> Patience {
-        Patience::NONE
-    }
-
-    /// See [`Transport::adds_up`].
-    fn adds_up(&self) -> bool {
-        false
-    }
-
-    /// Goes on with an all-reduce of its own, as far as it goes without waiting; see [`Transport::add_up`].
-    fn add_up(&mut self, _buffer: &mut [f32]) -> io::Result<Moved> {
-        Err(io::Error::new(ErrorKind::Unsupported, "this transport has no all-reduce of its own"))
-    }
-
-    /// The group was left in good order.
-    fn left(&mut self) {}
-}
 
 /// A transport over the byte streams `W`.
 pub struct Streamed<W: Wires> {

@@ -4,12 +4,13 @@
 //! transfer in both directions, without threads, and watches every peer of the group for a hang-up, so that a death
 //! is noticed by those who exchange nothing with the dead.
 
-use super::stream::{Link, Streamed, Wires};
+use super::links::{Link, Wires};
+use super::polling::poll_peers;
+use super::stream::Streamed;
 use super::vigil::Interest;
-use crate::linux::hangup::{self, is_hang_up};
+use crate::linux::hangup;
 use crate::wait::Patience;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
@@ -126,31 +127,12 @@ impl Wires for Sockets {
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
-        let mut peers = Vec::with_capacity(self.links.len());
-        let mut polled = Vec::with_capacity(self.links.len());
-        for (peer, link) in self.links.iter().enumerate() {
-            if let (Some(link), true) = (link, watched[peer]) {
-                peers.push(peer);
-                polled.push(link.polled(interests[peer]));
-            }
-        }
-        poll_for(&mut polled, timeout)?;
-        let gone = peers.iter().zip(&polled).filter(|(_, polled)| is_hang_up(polled));
-        hung_up.extend(gone.map(|(peer, _)| *peer));
-        Ok(())
+        let polled = |peer: usize, link| Socket::polled(link, interests[peer]);
+        poll_peers(&self.links, watched, polled, None, timeout, hung_up)
     }
 
     fn patience(&self) -> Patience {
         self.patience
-    }
-}
-
-/// Waits for the first event, or until the time is up.
-pub(super) fn poll_for(polled: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
-    let timeout = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
-    match poll(polled, PollTimeout::from(timeout)) {
-        Ok(_) | Err(Errno::EINTR) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }
 

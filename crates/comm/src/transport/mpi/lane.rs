@@ -2,7 +2,7 @@
 
 use super::flight::Flight;
 use super::library::Group;
-use crate::transport::stream::Link;
+use crate::transport::links::Link;
 use crate::transport::tcp::Socket;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};

@@ -17,10 +17,11 @@ pub use library::{Group, Library};
 use self::lane::Lane;
 use self::sum::Sums;
 use super::Moved;
-use super::stream::{Link, Streamed, Wires};
-use super::tcp::{check_mesh, poll_for};
+use super::links::{Link, Wires};
+use super::polling::poll_peers;
+use super::stream::Streamed;
+use super::tcp::check_mesh;
 use super::vigil::Interest;
-use crate::linux::hangup::is_hang_up;
 use crate::wait::Patience;
 use std::io::{self, Write};
 use std::net::TcpStream;
@@ -57,6 +58,7 @@ impl Mpi {
     }
 
     /// Puts bytes on the way to a rank as if they were part of a frame, for tests.
+    #[doc(hidden)]
     pub fn forge(&mut self, to: usize, bytes: &[u8]) -> io::Result<()> {
         let lane = self.wires_mut().lanes.get_mut(to).and_then(Option::as_mut);
         lane.map_or(Err(io::ErrorKind::NotConnected.into()), |lane| lane.write_all(bytes))
@@ -90,18 +92,8 @@ impl Wires for Lanes {
     ) -> io::Result<()> {
         std::thread::sleep(timeout.min(self.nap));
         self.nap = (self.nap * 2).min(NAPS[1]);
-        let mut peers = Vec::with_capacity(self.lanes.len());
-        let mut polled = Vec::with_capacity(self.lanes.len());
-        for (peer, lane) in self.lanes.iter().enumerate() {
-            if let (Some(lane), true) = (lane, watched[peer]) {
-                peers.push(peer);
-                polled.push(lane.sentinel().polled(Interest::default()));
-            }
-        }
-        poll_for(&mut polled, Duration::ZERO)?;
-        let gone = peers.iter().zip(&polled).filter(|(_, polled)| is_hang_up(polled));
-        hung_up.extend(gone.map(|(peer, _)| *peer));
-        Ok(())
+        let polled = |_, lane| Lane::sentinel(lane).polled(Interest::default());
+        poll_peers(&self.lanes, watched, polled, None, Duration::ZERO, hung_up)
     }
 
     fn awake(&mut self) {

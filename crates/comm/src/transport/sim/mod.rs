@@ -46,7 +46,8 @@ impl Simulation {
     }
 
     /// A group whose ranks come and go with threads that also wait for each other by other means. Correct, but a
-    /// repeat may differ.
+    /// repeat may differ: for tests.
+    #[doc(hidden)]
     pub fn unordered(network: Network) -> Simulation {
         Simulation { world: World::new(network, &[], Order::Loose) }
     }

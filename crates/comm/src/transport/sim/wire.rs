@@ -3,7 +3,8 @@
 use super::Network;
 use super::streams::Way;
 use super::world::{Fate, World};
-use crate::transport::stream::{Link, Streamed, Wires};
+use crate::transport::links::{Link, Wires};
+use crate::transport::stream::Streamed;
 use crate::transport::vigil::Interest;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
