@@ -1,21 +1,26 @@
 //! Where the ranks of one host meet: what each says of itself at the head of its arena, and how the others wait for it.
 
 use crate::host::Segment;
+use crate::linux::current_core;
 use crate::protocol::{Counter, Phases};
 use crate::transport::{Cause, Fault, Interest, Tag, Transport, Vigil};
 use crate::wait::is_crowded;
 use std::time::Duration;
 
-/// What a rank says of itself, all in one line of a cache: phases it has ended, and the operation it is in.
+/// What a rank says of itself, all in one line of a cache: phases it has ended, the operation it is in, and on which core
+/// it runs if there are more ranks than cores.
 const PHASES: usize = 0;
 const OPERATION: usize = 8;
 const COUNT: usize = 16;
 const TENSOR: usize = 24;
+const CORE: usize = 32;
 
-/// Glances at the others between two looks at deadlines, deaths and orders to stop: most meetings are over before the
-/// first. Where ranks are more than cores, each glance costs a switch to another one.
-const GLANCES: usize = 24;
-const CROWDED_GLANCES: usize = 4;
+/// Glances at the others without a pause, a few microseconds of them.
+const GLANCES: usize = 100;
+
+/// How often the core is offered to other ranks, where they are more than cores, between two looks at deadlines, deaths
+/// and orders to stop: most meetings are over before the first.
+const OFFERS: usize = 4;
 
 /// The waiting of one operation, with as many meetings as it needs: all of them together have its deadline.
 pub(super) struct Wait<'a> {
@@ -79,28 +84,59 @@ impl Meeting {
 
     /// Ends a phase, and waits until all have.
     pub(super) fn hold(&mut self, arenas: &[Segment], wait: &mut Wait<'_>) -> Result<(), Fault> {
-        let phase = Phases { mine: arenas[self.rank].word(PHASES) }.end();
+        let mine = &arenas[self.rank];
+        let core = if self.crowded { current_core() } else { None };
+        mine.word(CORE).release(core.unwrap_or(u64::MAX));
+        let mut roll = Roll { arenas, phase: Phases { mine: mine.word(PHASES) }.end(), missing: 0 };
         wait.transport.nudge();
-        let mut missing = 0;
-        let mut all_here = || {
-            while missing < arenas.len() && Phases::has_ended(arenas[missing].word(PHASES), phase) {
-                missing += 1;
-            }
-            missing == arenas.len()
-        };
         loop {
-            for _ in 0..if self.crowded { CROWDED_GLANCES } else { GLANCES } {
-                if all_here() {
-                    wait.met();
-                    return Ok(());
+            for _ in 0..if self.crowded { OFFERS } else { 1 } {
+                // Who needs this very core does not come while it is kept.
+                let glances = if core.is_some_and(|core| roll.lacks_one_on(core)) { 1 } else { GLANCES };
+                for _ in 0..glances {
+                    if roll.is_complete() {
+                        wait.met();
+                        return Ok(());
+                    }
+                    std::hint::spin_loop();
                 }
-                if self.crowded { std::thread::yield_now() } else { std::hint::spin_loop() }
+                if self.crowded {
+                    std::thread::yield_now();
+                }
             }
-            for (arena, wanted) in arenas.iter().zip(&mut self.wanted) {
-                wanted.read = !Phases::has_ended(arena.word(PHASES), phase);
+            for (peer, wanted) in self.wanted.iter_mut().enumerate() {
+                wanted.read = !roll.has_come(peer);
             }
             wait.attend(&self.wanted)?;
         }
+    }
+}
+
+/// Who has come to a meeting.
+struct Roll<'a> {
+    arenas: &'a [Segment],
+    /// The phase that it ends.
+    phase: u64,
+    /// The first that had not come yet when it was last looked.
+    missing: usize,
+}
+
+impl Roll<'_> {
+    fn has_come(&self, rank: usize) -> bool {
+        Phases::has_ended(self.arenas[rank].word(PHASES), self.phase)
+    }
+
+    fn is_complete(&mut self) -> bool {
+        while self.missing < self.arenas.len() && self.has_come(self.missing) {
+            self.missing += 1;
+        }
+        self.missing == self.arenas.len()
+    }
+
+    /// Whether one that has not come was on that core when it came to the meeting before.
+    fn lacks_one_on(&self, core: u64) -> bool {
+        (self.missing..self.arenas.len())
+            .any(|rank| self.arenas[rank].word(CORE).value() == core && !self.has_come(rank))
     }
 }
 

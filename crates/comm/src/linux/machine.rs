@@ -28,6 +28,11 @@ pub struct Machine {
     pub boot_id: Option<String>,
 }
 
+/// The core this thread runs on, until it is moved to another; a guess, then.
+pub(crate) fn current_core() -> Option<u64> {
+    nix::sched::sched_getcpu().ok().map(|core| core as u64)
+}
+
 impl Machine {
     /// Looks at this machine.
     pub fn read() -> Machine {

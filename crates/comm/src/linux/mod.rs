@@ -7,6 +7,7 @@ pub(crate) mod hangup;
 mod host;
 mod identity;
 mod machine;
+mod pacing;
 mod process;
 mod segment;
 
@@ -16,6 +17,8 @@ pub use doorway::{Doorway, Token, call};
 pub use host::{host_name, interface_of, outward_addresses};
 pub use identity::host_identity;
 pub use machine::Machine;
+pub(crate) use machine::current_core;
+pub(crate) use pacing::send_at_once;
 pub use process::{
     Grip, kill_group, kill_self, outlive_file_limits, own_program, path_of, peak_memory_of_children,
     signal_name, stop_self,

@@ -5,6 +5,10 @@
 use super::{Cause, Fault, Tag};
 use std::time::Duration;
 
+/// Buffers on the way to a peer that takes nothing are full after this: the system tries once more to press what is left
+/// of a write into them, some 0.2 s after they seemed full.
+const FILLING: Duration = Duration::from_millis(500);
+
 /// What was seen of one peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sign {
@@ -53,10 +57,10 @@ impl Sign {
     }
 
     /// How long ago it last moved something, if it has come. That it took something is a sign only some way into the wait:
-    /// at its beginning it is buffers that fill.
+    /// at its beginning it is buffers that fill, [`FILLING`] at the longest.
     fn quiet(&self, now: Duration, waited: Duration) -> Option<Duration> {
         let since = |when: Duration| now.saturating_sub(when).min(waited);
-        let took = self.took.map(since).filter(|quiet| *quiet < waited * 3 / 4);
+        let took = self.took.map(since).filter(|quiet| waited - *quiet > FILLING.max(waited / 4));
         let heard = self.heard.filter(|_| self.came).map(|(_, when)| since(when));
         took.into_iter().chain(heard).min()
     }

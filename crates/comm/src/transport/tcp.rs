@@ -8,7 +8,7 @@ use super::links::{Link, Wires};
 use super::polling::poll_peers;
 use super::stream::Streamed;
 use super::vigil::Interest;
-use crate::linux::hangup;
+use crate::linux::{hangup, send_at_once};
 use crate::wait::Patience;
 use nix::poll::{PollFd, PollFlags};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -63,6 +63,9 @@ impl Socket {
     pub fn new(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
+        if is_on_this_host(&stream) {
+            send_at_once(&stream);
+        }
         Ok(Socket(stream))
     }
 

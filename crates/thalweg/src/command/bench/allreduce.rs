@@ -108,6 +108,9 @@ const LEAST: usize = 6;
 /// Of so many calls one is on fresh values.
 const FRESH: usize = 8;
 
+/// How long the system gets to spread ranks over its cores before anything is measured.
+const SETTLING: Duration = Duration::from_millis(200);
+
 /// The longest any rank may be away; a bench that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -249,6 +252,7 @@ fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
             Error::job("--transport shm: the ranks are not all on one host").hint("use --transport tcp")
         );
     }
+    settle(rank)?;
     for &bytes in &args.sizes {
         let length = bytes / size_of::<f32>();
         if args.transport == Connection::Shm && args.algorithm.0.is_none() && rank.world() > 1 {
@@ -263,6 +267,18 @@ fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Ranks that have just begun may stand three on one core and one on the other; they meet until the system has seen it.
+fn settle(rank: &mut Rank) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let mut time_left = [if rank.index() == 0 && start.elapsed() < SETTLING { 1.0 } else { 0.0 }];
+        rank.collective(Goal::AllReduce, "settling", &mut time_left, &Max)?;
+        if time_left == [0.0] {
+            return Ok(());
+        }
+    }
 }
 
 /// Measures one size by one means; rank 0 prints.
