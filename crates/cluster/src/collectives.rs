@@ -93,7 +93,7 @@ impl Rank {
         Method::choose(self.parts.transport.adds_up(), bytes, self.host_numbers())
     }
 
-    /// Carries out a collective over everybody's `buffer`, in place. All ranks must give the same goal and length.
+    /// Carries out a collective over everybody's `buffer`, in place. All ranks must give the same goal, name and length.
     pub fn collective<T: Element>(
         &mut self,
         goal: Goal,

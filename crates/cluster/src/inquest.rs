@@ -3,6 +3,7 @@
 //! A rank's own words about its own failure weigh most, then what the kernel says about its end, then its silence,
 //! then a broken connection, then what others say about it. Weak evidence waits a moment for stronger.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 use thalweg_core::event::{Phase, Pulse};
 use thalweg_core::{Culprit, Error, Kind};
@@ -170,19 +171,29 @@ impl Inquest {
 
     /// How little a piece of evidence weighs: the smallest wins, lower ranks first. Of those who vanished it is the first
     /// one that had not seen another vanish before: the launcher of a lost rank ends its neighbours too.
-    /// Of those who lost another it is one whose culprit has lost nobody itself: the others only waited in a chain.
-    fn weight(&self, evidence: &Evidence) -> (u8, bool, usize) {
+    /// Of those who lost another it is one whose culprit has lost nobody itself, for the others only waited in a chain; then
+    /// one whom most accuse, for who is alone elsewhere accuses another, too.
+    fn weight(&self, evidence: &Evidence) -> (u8, bool, Reverse<usize>, usize) {
+        let nobody = Reverse(0);
         match evidence {
-            Evidence::Failed { rank, error, .. } if !blames_other(*rank, error) => (0, false, *rank),
-            Evidence::Exited { rank, .. } => (1, false, *rank),
-            Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. } => (2, false, *rank),
-            Evidence::Vanished { rank, .. } => (3, self.has_spoken(*rank), 0),
-            Evidence::Failed { rank, .. } => (4, false, *rank),
+            Evidence::Failed { rank, error, .. } if !blames_other(*rank, error) => (0, false, nobody, *rank),
+            Evidence::Exited { rank, .. } => (1, false, nobody, *rank),
+            Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. } => (2, false, nobody, *rank),
+            Evidence::Vanished { rank, .. } => (3, self.has_spoken(*rank), nobody, 0),
+            Evidence::Failed { rank, .. } => (4, false, nobody, *rank),
             Evidence::Lost { rank, error, .. } => {
                 let accused = error.culprit.as_ref().map(|culprit| culprit.rank);
-                (5, accused.is_some_and(|accused| self.has_spoken(accused)), *rank)
+                let excused = accused.is_none_or(|accused| self.has_spoken(accused));
+                (5, excused, Reverse(self.accusers(accused)), *rank)
             }
         }
+    }
+
+    /// How many say that they lost this rank.
+    fn accusers(&self, accused: Option<usize>) -> usize {
+        let accuses = |error: &Error| error.culprit.as_ref().map(|culprit| culprit.rank) == accused;
+        let lost = |(_, evidence): &&(Duration, Evidence)| matches!(evidence, Evidence::Lost { error, .. } if accuses(error));
+        self.evidence.iter().filter(lost).count()
     }
 
     /// Whether a rank has said that it lost another.
@@ -375,6 +386,16 @@ mod tests {
             "lost rank 1",
             "it was in another before"
         );
+    }
+
+    #[test]
+    fn who_is_alone_elsewhere_is_named_and_not_the_lowest_of_the_others() {
+        let mut inquest = Inquest::new(3, PATIENCE);
+        for (rank, accused) in [(0, 1), (1, 0), (2, 0)] {
+            inquest.hear(T0, Evidence::Lost { rank, error: blames(accused), pulse: exchanging() });
+        }
+        let verdict = inquest.conclude(T0 + PATIENCE).expect("all have spoken");
+        assert_eq!(verdict.culprit.map(|culprit| culprit.rank), Some(0));
     }
 
     #[test]

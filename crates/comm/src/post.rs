@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The operation number of letters; no collective ever gets as far.
-const LETTERS: u64 = u64::MAX;
+pub(crate) const LETTERS: u64 = u64::MAX;
 
 /// Bytes of the frame that announces a letter: its subject and its length.
 const ENVELOPE: usize = 12;

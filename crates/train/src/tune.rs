@@ -121,8 +121,9 @@ impl Worker<'_> {
             let buckets = plan.buckets(layout, self.buffer.len());
             buckets.iter().map(|of| links.promise(of.algorithm, hosts, of.range.len())).sum::<f64>()
         };
-        others.sort_by(|one, other| promise(one).total_cmp(&promise(other)));
-        std::iter::once(self.plan.clone()).chain(others).collect()
+        let mut others: Vec<(f64, Plan)> = others.into_iter().map(|plan| (promise(&plan), plan)).collect();
+        others.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        std::iter::once(self.plan.clone()).chain(others.into_iter().map(|(_, plan)| plan)).collect()
     }
 
     /// Seconds of the slowest rank for a gradient and its exchange, the best of a few.

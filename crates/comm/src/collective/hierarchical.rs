@@ -14,6 +14,7 @@ use super::cost::{Cost, ceil_log2};
 use super::partition::chunk_range;
 use super::schedule::{Action, Chunks, Schedule};
 use super::{binomial, direct, ring};
+use std::collections::BTreeSet;
 
 /// Every rank ends with the sum of all buffers; `hosts[r]` says on which host rank r is, by any number.
 pub fn all_reduce(rank: usize, hosts: &[usize]) -> Schedule {
@@ -120,9 +121,9 @@ pub fn host_by_host(hosts: &[usize], first: usize) -> Vec<usize> {
 
 /// The first rank of every host; but the root, if it is on it.
 fn leaders(hosts: &[usize], root: usize) -> Vec<usize> {
-    let is_first = |of: &usize| hosts[..*of].iter().all(|host| *host != hosts[*of]);
+    let mut met = BTreeSet::new();
     let lead = |first: usize| if hosts[first] == hosts[root] { root } else { first };
-    (0..hosts.len()).filter(is_first).map(lead).collect()
+    (0..hosts.len()).filter(|rank| met.insert(hosts[*rank])).map(lead).collect()
 }
 
 /// The ranks of a leader's host, the leader first, the others as they follow it.

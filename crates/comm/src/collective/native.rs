@@ -27,9 +27,12 @@ pub fn all_reduce(
             Moved::Nothing => false,
         };
         transport.attend(&mut vigil, &wanted, moved).map_err(|fault| match fault.cause {
-            Cause::Silent { waited } => {
-                Fault::silent((0..world).filter(|&peer| peer != rank).collect(), waited)
-            }
+            // Who is late cannot be seen from inside it: nobody is blamed, everybody may be behind it.
+            Cause::Silent { waited } => Fault {
+                peer: None,
+                cause: Cause::Silent { waited },
+                suspects: (0..world).filter(|&peer| peer != rank).collect(),
+            },
             _ => fault,
         })?;
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Whom a transfer lost or waited for, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The rank this rank blames; `None` if the order to stop came from outside.
+    /// The rank this rank blames; `None` if the order to stop came from outside, or if it cannot know.
     pub peer: Option<usize>,
     /// How it failed.
     pub cause: Cause,
@@ -129,6 +129,9 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.peer {
             Some(peer) => write!(f, "rank {peer} {}", self.cause),
+            None if self.cause.is_late() => {
+                write!(f, "not all came in time, and who did not is not known here")
+            }
             None => write!(f, "{}", self.cause),
         }
     }

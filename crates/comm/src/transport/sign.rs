@@ -3,65 +3,90 @@
 //! At a deadline this tells the rank that never entered from the one that is only slow.
 
 use super::{Cause, Fault, Tag};
+use crate::post::LETTERS;
 use std::time::Duration;
 
-/// Buffers on the way to a peer that takes nothing are full after this: the system tries once more to press what is left
+/// Buffers within a host, on the way to a peer that takes nothing, are full after this: the system tries once more to press what is left
 /// of a write into them, some 0.2 s after they seemed full.
 const FILLING: Duration = Duration::from_millis(500);
 
 /// What was seen of one peer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Sign {
-    /// What the last bytes that came belonged to, and when that was.
-    heard: Option<(Tag, Duration)>,
+    /// What came of it, by group.
+    heard: Vec<Heard>,
     /// When it last took any.
     took: Option<Duration>,
-    /// Something of an operation that was asked for since the last look has come, now or before.
-    came: bool,
-    /// Something came, or was taken, since the last look at the clock.
-    fresh: (bool, bool),
+    /// It took something since the last look at the clock.
+    takes: bool,
+}
+
+/// What came of a peer in one group. Within a group operations begin in the same order everywhere, so that something of
+/// a later one is a sign of those before it as well. Letters belong to no operation and have a place of their own.
+#[derive(Clone, Debug)]
+struct Heard {
+    /// The latest operation that anything came of.
+    latest: Tag,
+    /// When anything last came.
+    when: Duration,
+    /// Something came since the last look at the clock.
+    fresh: bool,
+    /// An operation that it is a sign of was asked for since the last look.
+    asked: bool,
 }
 
 impl Sign {
     /// Something of this operation was asked for, and `came` or not.
     pub fn ask(&mut self, tag: Tag, came: bool) {
-        if came {
-            self.heard = Some((tag, self.heard.map_or(Duration::ZERO, |(_, when)| when)));
-            self.fresh.0 = true;
+        let is_letter = |tag: Tag| tag.operation == LETTERS;
+        let same =
+            |heard: &&mut Heard| heard.latest.group == tag.group && is_letter(heard.latest) == is_letter(tag);
+        match self.heard.iter_mut().find(same) {
+            Some(heard) => {
+                if came {
+                    let older =
+                        heard.latest.generation != tag.generation || heard.latest.operation < tag.operation;
+                    heard.latest = if older { tag } else { heard.latest };
+                    heard.fresh = true;
+                }
+                heard.asked |=
+                    heard.latest.generation == tag.generation && heard.latest.operation >= tag.operation;
+            }
+            None if came => {
+                self.heard.push(Heard { latest: tag, when: Duration::ZERO, fresh: true, asked: true });
+            }
+            None => {}
         }
-        let is_of = |heard: Tag| {
-            (heard.generation, heard.group) == (tag.generation, tag.group) && heard.operation >= tag.operation
-        };
-        self.came |= self.heard.is_some_and(|(heard, _)| is_of(heard));
     }
 
     /// It took something.
     pub fn take(&mut self) {
-        self.fresh.1 = true;
+        self.takes = true;
     }
 
     /// A look at the clock.
     pub fn note(&mut self, now: Duration) {
-        let (heard, took) = std::mem::take(&mut self.fresh);
-        if let Some((_, when)) = self.heard.as_mut().filter(|_| heard) {
-            *when = now;
+        for heard in &mut self.heard {
+            if std::mem::take(&mut heard.fresh) {
+                heard.when = now;
+            }
         }
-        if took {
+        if std::mem::take(&mut self.takes) {
             self.took = Some(now);
         }
     }
 
     /// Whatever is asked for from here on is the next look's.
     pub fn forget(&mut self) {
-        self.came = false;
+        self.heard.iter_mut().for_each(|heard| heard.asked = false);
     }
 
     /// How long ago it last moved something, if it has come. That it took something is a sign only some way into the wait:
-    /// at its beginning it is buffers that fill, [`FILLING`] at the longest.
+    /// at its beginning it is buffers that fill, [`FILLING`] at the longest within a host, longer on slow links.
     fn quiet(&self, now: Duration, waited: Duration) -> Option<Duration> {
         let since = |when: Duration| now.saturating_sub(when).min(waited);
         let took = self.took.map(since).filter(|quiet| waited - *quiet > FILLING.max(waited / 4));
-        let heard = self.heard.filter(|_| self.came).map(|(_, when)| since(when));
+        let heard = self.heard.iter().filter(|heard| heard.asked).map(|heard| since(heard.when));
         took.into_iter().chain(heard).min()
     }
 }
@@ -113,11 +138,11 @@ mod tests {
         let halted = asked(&[(TAG, 400)]);
         let silent = Cause::Silent { waited: at(900) };
         assert_eq!(
-            blamed(&[slow, never]),
+            blamed(&[slow.clone(), never]),
             Fault { peer: Some(1), cause: silent.clone(), suspects: vec![1, 0] }
         );
         let cause = Cause::Slow { waited: at(900), quiet: at(600) };
-        assert_eq!(blamed(&[slow, halted]), Fault { peer: Some(1), cause, suspects: vec![1, 0] });
+        assert_eq!(blamed(&[slow.clone(), halted]), Fault { peer: Some(1), cause, suspects: vec![1, 0] });
         assert_eq!(blamed(&[slow]).cause, Cause::Slow { waited: at(900), quiet: at(50) });
         assert_eq!(blamed(&[asked(&[(Tag { group: 3, ..TAG }, 950)])]).cause, silent, "it is elsewhere");
         assert_eq!(blamed(&[]), Fault { peer: None, cause: silent, suspects: vec![] });
@@ -130,12 +155,27 @@ mod tests {
     }
 
     #[test]
+    fn what_came_late_of_an_earlier_operation_hides_no_later_one() {
+        let later = Tag { operation: 6, ..TAG };
+        let mut sign = asked(&[(later, 300), (TAG, 900)]);
+        sign.forget();
+        sign.ask(later, false);
+        assert!(matches!(blamed(&[sign]).cause, Cause::Slow { .. }), "it came to both");
+    }
+
+    #[test]
+    fn a_letter_is_no_sign_of_an_operation() {
+        let letter = Tag { operation: LETTERS, ..TAG };
+        assert_eq!(blamed(&[asked(&[(letter, 950)])]).cause, Cause::Silent { waited: at(900) });
+    }
+
+    #[test]
     fn that_buffers_fill_is_no_sign_of_whom_they_are_for() {
         let mut sign = Sign::default();
         for (when, slow) in [(110, false), (700, true)] {
             sign.take();
             sign.note(at(when));
-            let cause = blamed(&[sign]).cause;
+            let cause = blamed(&[sign.clone()]).cause;
             assert_eq!(matches!(cause, Cause::Slow { .. }), slow, "{when}: {cause}");
         }
     }

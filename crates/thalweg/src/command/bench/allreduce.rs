@@ -314,15 +314,17 @@ fn print(line: &Line, json: bool) -> Result<()> {
 }
 
 /// Once, from a barrier on: the seconds it takes this rank. Arenas keep what they hold unless they are to be filled afresh.
+/// There, who is done waits where it holds up nobody who is not.
 fn once(rank: &mut Rank, means: &mut Means<'_>, buffer: &mut [f32], fresh: bool) -> Result<f64> {
     let index = rank.index();
-    let begun;
+    let took;
     match means {
         Means::Messages(_) => {
             fill(buffer, index);
             rank.barrier("start")?;
-            begun = Instant::now();
+            let begun = Instant::now();
             rank.all_reduce("buffer", buffer)?;
+            took = begun.elapsed();
         }
         Means::Arena(commons) => {
             let length = commons.length();
@@ -330,17 +332,21 @@ fn once(rank: &mut Rank, means: &mut Means<'_>, buffer: &mut [f32], fresh: bool)
                 fill(commons.arena(), index);
             }
             rank.meet("start", commons)?;
-            begun = Instant::now();
+            let begun = Instant::now();
             rank.sum_and("buffer", commons, length, |_, _| ())?;
+            took = begun.elapsed();
+            rank.meet("end", commons)?;
         }
         Means::Copying(commons) => {
             fill(buffer, index);
             rank.meet("start", commons)?;
-            begun = Instant::now();
+            let begun = Instant::now();
             rank.all_reduce_copying("buffer", commons, buffer)?;
+            took = begun.elapsed();
+            rank.meet("end", commons)?;
         }
     }
-    Ok(begun.elapsed().as_secs_f64())
+    Ok(took.as_secs_f64())
 }
 
 /// Median and least, over repeats, of the seconds the slowest rank takes.
