@@ -80,8 +80,9 @@ impl Algorithm {
 
     /// The choice among ranks that are all equally far from each other.
     ///
-    /// Short buffers pay for steps and messages, long ones for bytes; a world that is no power of two folds badly.
-    /// The limits were measured over TCP with more ranks than cores, where a message costs more than a step.
+    /// Short buffers pay for steps and messages, long ones for bytes: a ring, whose messages go to one neighbour only, from
+    /// chunks on that are worth its many steps. The limits were measured over TCP with more ranks than cores, where a
+    /// message costs more than a step.
     fn choose_flat(bytes: usize, world: usize) -> Algorithm {
         const KIB: usize = 1 << 10;
         let limit = |kib: usize| bytes <= kib * KIB;
@@ -89,8 +90,7 @@ impl Algorithm {
             ..=2 if limit(256) => Algorithm::RecursiveDoubling,
             ..=4 if limit(16) => Algorithm::RecursiveDoubling,
             5.. if limit(64) => Algorithm::BinomialTree,
-            _ if limit(256) || world.is_power_of_two() && limit(4096) => Algorithm::HalvingDoubling,
-            _ if limit(1024) => Algorithm::Direct,
+            _ if limit(256) || limit(64 * world) => Algorithm::HalvingDoubling,
             _ => Algorithm::Ring,
         }
     }
