@@ -247,7 +247,7 @@ mod tests {
         // Who asks for buckets gets messages.
         job.exchange.bucket = Size::Tensor;
         let plan = Plan::of(&job, &layout, &[0, 1, 2, 3]);
-        assert_eq!((plan.len(), plan.algorithms().as_str()), (2, "halving-doubling"));
+        assert_eq!((plan.len(), plan.algorithms().as_str()), (2, "ring"));
     }
 
     #[test]
