@@ -118,7 +118,9 @@ fn on_slow_links_most_of_the_exchange_is_hidden_and_steps_are_shorter() {
         assert!(cut.hidden_s < 1.15 * saved, "rank {}: {} hidden, {saved} saved", cut.rank, cut.hidden_s);
     }
     assert!(fast < 0.8 * slow, "{fast:.3} s in buckets, {slow:.3} s as a whole");
-    assert!(distance(&parameters(folders[0].path()), &parameters(folders[1].path())) < 1e-5);
+    // Of other lengths, added up by other algorithms: what 88 steps make of rounding.
+    let apart = distance(&parameters(folders[0].path()), &parameters(folders[1].path()));
+    assert!(apart < 1e-4, "{apart:e} apart");
 }
 
 #[test]
