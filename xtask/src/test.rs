@@ -1,4 +1,5 @@
-//! `cargo xtask test`: the tests that need nothing but Rust, or with `--external` those that need more.
+//! `cargo xtask test`: the tests that need nothing but Rust; with `--external` those that need more, with `--seeds N`
+//! long sweeps of the seeded ones, of which `cargo test` runs a few.
 
 use crate::command::{Outcome, cargo, run as run_command};
 use crate::external;
@@ -8,8 +9,14 @@ use clap::Args;
 #[derive(Args)]
 pub struct Arguments {
     /// The tests under tests-external: Python packages, MPI, network namespaces
-    #[arg(long)]
+    #[arg(long, conflicts_with = "seeds")]
     external: bool,
+    /// Sweep N seeds of random faults, on the transports and in simulated training
+    #[arg(long, value_name = "N")]
+    seeds: Option<u64>,
+    /// The first of these seeds
+    #[arg(long, value_name = "SEED", default_value_t = 0, requires = "seeds")]
+    first_seed: u64,
     /// Passed on to `cargo test --workspace`, or to pytest
     #[arg(last = true)]
     rest: Vec<String>,
@@ -19,6 +26,14 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     if arguments.external {
         return external::run(&arguments.rest);
+    }
+    if let Some(count) = arguments.seeds {
+        // The whole workspace, so that features resolve as for `cargo test --workspace` and nothing is built again.
+        let mut sweep = cargo(&["test", "--workspace", "--test", "mishaps", "--test", "chaos"]);
+        sweep.env("THALWEG_SEEDS", count.to_string());
+        sweep.env("THALWEG_FIRST_SEED", arguments.first_seed.to_string());
+        sweep.args(["--", "--nocapture", "seeds_keep", "on_the_simulated_network", "on_threads"]);
+        return run_command(sweep.args(&arguments.rest));
     }
     run_command(cargo(&["test", "--workspace"]).args(&arguments.rest))
 }

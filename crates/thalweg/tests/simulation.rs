@@ -58,6 +58,26 @@ fn one_slow_link_holds_up_those_who_wait_for_it() {
 }
 
 #[test]
+fn shares_by_speed_give_a_slow_rank_fewer_rows_and_take_less_virtual_time() {
+    let site = Site::new();
+    let uneven = ["--workers", "4", "--set", "engine.slow={2=3.0}", "--set", "engine.pace=30ms"];
+    let [even, speed] = ["even", "speed"].map(|split| {
+        let split_by = format!("strategy.split={split}");
+        let rest = ["--set", "train.max_steps=100", "--set", &split_by, "--out", split];
+        site.succeed(&[&SIM[..], &uneven, &rest].concat());
+        site.report(split)
+    });
+    let rate = |report: &serde_json::Value| report["samples_per_s"].as_f64().unwrap();
+    assert!(rate(&speed) > 2.0 * rate(&even), "{} and {} rows/s", rate(&speed), rate(&even));
+    let rows = |report: &serde_json::Value, rank: usize| report["ranks"][rank]["rows"].as_u64().unwrap();
+    // But for the short steps at the ends of epochs.
+    assert!(rows(&even, 2).abs_diff(rows(&even, 1)) <= 10);
+    assert!(10 * rows(&speed, 2) < 7 * rows(&speed, 1) && rows(&speed, 2) > 0);
+    let median = |rank: usize| even["ranks"][rank]["step_ms"]["median"].as_f64().unwrap();
+    assert!(median(2) > 2.0 * median(1), "{} and {} ms", median(2), median(1));
+}
+
+#[test]
 fn what_cannot_be_simulated_is_refused() {
     let site = Site::new();
     let hosts = ["--nnodes", "2", "--node-rank", "0", "--master", "127.0.0.1"];

@@ -132,27 +132,26 @@ fn a_reproducible_job_writes_the_same_file_in_every_world() {
     assert!(end == alone, "resumed in another world: another file");
 }
 
+/// Which shares come out depends on measured times, and so on what else the machine does; the steps must not. What the
+/// shares do for uneven workers is asserted in virtual time (tests/simulation.rs).
 #[test]
-fn shares_by_speed_suit_uneven_workers_and_the_report_tells_their_times() {
+fn shares_by_speed_take_the_same_steps_and_the_report_tells_the_times_of_each_rank() {
     let site = Site::new();
-    let uneven = ["--workers", "4", "--set", "engine.slow={2=3.0}", "--set", "engine.pace=30ms"];
-    let rate = |split: &str| {
+    let uneven = ["--workers", "4", "--set", "engine.slow={2=3.0}", "--set", "engine.pace=5ms"];
+    for split in ["even", "speed"] {
         let split_by = format!("strategy.split={split}");
-        train(&site, split, &[&uneven[..], &["--set", "train.max_steps=100", "--set", &split_by]].concat());
-        site.report(split)["samples_per_s"].as_f64().unwrap()
-    };
-    let (even, speed) = (rate("even"), rate("speed"));
-    // In virtual time it is more than twice as much; this machine may have other things to do.
-    assert!(speed >= 1.2 * even, "{speed} rows/s with shares by speed, {even} with even ones");
+        train(&site, split, &[&uneven[..], &["--set", "train.max_steps=60", "--set", &split_by]].concat());
+        let report = site.report(split);
+        let ranks = report["ranks"].as_array().unwrap();
+        let rows = |rank: &serde_json::Value| rank["rows"].as_u64().unwrap();
+        assert!(ranks.len() == 4 && ranks.iter().all(|rank| rows(rank) > 0), "{ranks:?}");
+        assert!(ranks.iter().all(|rank| rank["step_ms"]["median"].as_f64().unwrap() > 0.0), "{ranks:?}");
+        let audit = report["audit"].as_array().unwrap().iter();
+        let seen: u64 = audit.map(|epoch| epoch["once"].as_u64().unwrap()).sum();
+        assert_eq!(ranks.iter().map(rows).sum::<u64>(), seen);
+    }
     let apart = distance(&site, "even", "speed");
     assert!(apart <= 1e-4, "the same steps but for rounding: {apart:e}");
-    let of = |split: &str, rank: usize, key: &str| site.report(split)["ranks"][rank][key].clone();
-    // But for the short steps at the ends of epochs.
-    assert!(of("even", 2, "rows").as_u64().unwrap().abs_diff(of("even", 1, "rows").as_u64().unwrap()) <= 10);
-    let median = |split: &str, rank: usize| of(split, rank, "step_ms")["median"].as_f64().unwrap();
-    assert!(median("even", 2) > 2.0 * median("even", 1));
-    let rows = |rank: usize| of("speed", rank, "rows").as_f64().unwrap();
-    assert!(rows(2) < 0.7 * rows(1) && rows(2) > 0.0, "{} {}", rows(2), rows(1));
 }
 
 /// MNIST beside the workspace, if it is there.

@@ -1,6 +1,9 @@
-//! A thousand random schedules of faults on the simulated network and as many on threads: one to four ranks are killed
-//! or stopped, links cut, alien bytes put on them, while all algorithms, several operations at once and letters are
-//! under way. Never a hang, never a wrong result, always the right culprit. A failing seed says how to see it again.
+//! Random schedules of faults on the simulated network and as many on threads: one to four ranks are killed or stopped,
+//! links cut, alien bytes put on them, while all algorithms, several operations at once and letters are under way.
+//! Never a hang, never a wrong result, always the right culprit. A failing seed says how to see it again.
+//!
+//! `THALWEG_SEEDS=1000` runs that many seeds from `THALWEG_FIRST_SEED` on, `THALWEG_SEED=17` one of them;
+//! `cargo xtask test --seeds 1000` runs them with those of the training.
 
 mod judge;
 mod scene;
@@ -10,13 +13,18 @@ mod work;
 use judge::Outcome;
 use scene::{Scene, Work};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use thalweg_comm::transport::sim::{Happening, Kind, Mishap, Network, Simulation};
 use thalweg_testkit::transport::each;
 
-const SEEDS: u64 = 1000;
+/// Seeds that run without `THALWEG_SEEDS`; fewer than `REPRESENTATIVE` need not hold every kind of fault.
+const SEEDS: u64 = 200;
+
+/// So many seeds hold each kind of fault and of work in fair numbers.
+const REPRESENTATIVE: u64 = 200;
 
 /// Names a single seed to run.
 const VARIABLE: &str = "THALWEG_SEED";
@@ -50,11 +58,23 @@ fn simulated(scene: &Scene, seed: u64) -> Outcome {
     Outcome { struck: struck.collect(), ended }
 }
 
+fn asked(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")))
+}
+
+/// The seeds to run, by the environment.
+fn seeds() -> Range<u64> {
+    let single = asked(VARIABLE);
+    let first = single.or_else(|| asked("THALWEG_FIRST_SEED")).unwrap_or(0);
+    let count = if single.is_some() { 1 } else { asked("THALWEG_SEEDS").unwrap_or(SEEDS) };
+    first..first.saturating_add(count)
+}
+
 /// Runs every seed, several side by side, and judges each; how many were disturbed, by kind of fault and of work.
 fn run_all(test: &'static str, run: fn(&Scene, u64) -> Outcome) -> BTreeMap<&'static str, u64> {
-    let single = std::env::var(VARIABLE).ok().and_then(|seed| seed.parse().ok());
-    let last = single.map_or(SEEDS, |seed: u64| seed + 1);
-    let next = Arc::new(AtomicU64::new(single.unwrap_or(0)));
+    let single = asked(VARIABLE);
+    let Range { start: first_seed, end: last } = seeds();
+    let next = Arc::new(AtomicU64::new(first_seed));
     let (sender, receiver) = mpsc::channel();
     for _ in 0..SIDE_BY_SIDE {
         let (next, sender) = (Arc::clone(&next), sender.clone());
@@ -75,7 +95,7 @@ fn run_all(test: &'static str, run: fn(&Scene, u64) -> Outcome) -> BTreeMap<&'st
         format!("\n{scene:?}\nagain: {VARIABLE}={seed} cargo test -p thalweg-comm --test mishaps {test}")
     };
     let (mut counts, mut wrong) = (BTreeMap::new(), Vec::new());
-    let mut waited_for: BTreeSet<u64> = (single.unwrap_or(0)..last).collect();
+    let mut waited_for: BTreeSet<u64> = (first_seed..last).collect();
     while let Some(&first) = waited_for.first() {
         let Ok((seed, outcome)) = receiver.recv_timeout(HANG) else {
             panic!("seed {first} or one of the {SIDE_BY_SIDE} after it hangs{}", again(first))
@@ -120,17 +140,19 @@ fn count(counts: &mut BTreeMap<&'static str, u64>, scene: &Scene, outcome: &Outc
 
 /// Most schedules struck somebody, and each kind of fault and of work had its share.
 fn assert_enough(counts: &BTreeMap<&'static str, u64>) {
-    if std::env::var_os(VARIABLE).is_some() {
+    let seeds = seeds();
+    let count = seeds.end - seeds.start;
+    if count < REPRESENTATIVE {
         return;
     }
     let of = |key: &str| counts.get(key).copied().unwrap_or(0);
-    assert!(of("all") > SEEDS / 2, "{counts:?}");
+    assert!(of("all") > count / 2, "{counts:?}");
     for kind in ["kill", "stop", "cut", "garbage"] {
-        assert!(of(kind) > SEEDS / 20, "few began with a {kind}: {counts:?}");
+        assert!(of(kind) > count / 20, "few began with a {kind}: {counts:?}");
     }
     let works = thalweg_comm::Algorithm::ALL.map(thalweg_comm::Algorithm::name);
     for work in works.into_iter().chain(["in flight", "all-to-all", "broadcast", "all-gather", "letters"]) {
-        assert!(of(work) > SEEDS / 100, "few disturbed {work}: {counts:?}");
+        assert!(of(work) > count / 100, "few disturbed {work}: {counts:?}");
     }
 }
 
