@@ -19,7 +19,7 @@ use thalweg_cluster::session::{self, Leaving, Surroundings, Terms, unix_time};
 use thalweg_cluster::{Rank, declare_threads};
 use thalweg_core::event::{Event, Outcome, Record};
 use thalweg_core::spec::Job;
-use thalweg_core::spec::strategy::{Carrier, Exchange};
+use thalweg_core::spec::strategy::Carrier;
 use thalweg_core::{Error, Kind, Result};
 use thalweg_data::share;
 use thalweg_train::{Assignment, Prepared};
@@ -311,7 +311,7 @@ fn plan(trainer: &Trainer, job: &Job, model: &[u8], folder: &Path, resumes: bool
         step_deadline,
         join_deadline,
         prepare_deadline,
-        elastic: is_elastic(job),
+        elastic: job.spec.is_elastic(),
         respawn: job.spec.fault.respawn,
     })
 }
@@ -329,7 +329,7 @@ fn terms(job: &Job, local: bool) -> Terms {
         job: job.spec.hash(),
         text: job.spec.to_toml(),
         model: std::env::var_os(MODEL).unwrap_or_default().into_encoded_bytes(),
-        elastic: is_elastic(job),
+        elastic: job.spec.is_elastic(),
         limits: Limits {
             least: job.spec.fault.min_workers,
             most: job.spec.fault.max_workers.or(usize::MAX),
@@ -343,12 +343,6 @@ fn terms(job: &Job, local: bool) -> Terms {
         carrier: job.spec.exchange.transport,
         port: u16::try_from(job.spec.engine.port).unwrap_or(PORT),
     }
-}
-
-/// Whether the others go on when a worker is lost: not all strategies can yet, nor every transport.
-pub fn is_elastic(job: &Job) -> bool {
-    let exchange = &job.spec.exchange;
-    job.spec.fault.elastic && exchange.kind == Exchange::Allreduce && exchange.transport.can_regroup()
 }
 
 fn code_of(ended: Ended) -> u8 {

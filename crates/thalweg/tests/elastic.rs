@@ -415,3 +415,32 @@ fn a_newcomer_takes_the_state_while_the_others_train() {
     let model = |run: &str| std::fs::read(site.path(run).join("model.safetensors")).unwrap();
     assert!(model("grown") == model("fixed"), "the models differ");
 }
+
+/// `thalweg strategies` says of each preset whether its jobs go on without a rank: that is what happens, and `chaos`
+/// refuses the others.
+#[test]
+fn the_listed_claims_about_lost_ranks_are_what_happens() {
+    let site = Site::new();
+    let listed = site.succeed(&["strategies", "--json"]).stdout;
+    let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
+    for preset in &listed {
+        let name = preset["name"].as_str().unwrap();
+        let Some(elastic) = preset["elastic"].as_bool() else {
+            assert_eq!(name, "single", "only one worker has nothing to say");
+            continue;
+        };
+        let missing = preset["missing"].as_array().unwrap();
+        let told = missing.iter().any(|what| what.as_str().unwrap().contains("the loss of a rank"));
+        assert_eq!(told, !elastic, "{name}: {missing:?}");
+        let kill = r#"fault.inject=[{ step = 5, rank = 1, kind = "kill" }]"#;
+        let settings = ["--set", kill, "--set", "train.max_steps=30", "--workers", "2"];
+        let ended = site.run(&[&["train", "--strategy", name, "--out", name][..], &settings].concat());
+        assert_eq!(ended.code, Some(if elastic { 0 } else { 3 }), "{name}: {}", ended.stderr);
+        assert_eq!(site.report(name)["failures"][0]["rank"], 1, "{name}");
+        if !elastic {
+            site.run(&["chaos", "--strategy", name])
+                .assert_error(2, &["this job ends when a worker is lost"]);
+        }
+    }
+    assert!(listed.iter().any(|preset| preset["elastic"] == false), "{listed:?}");
+}

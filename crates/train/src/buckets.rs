@@ -250,6 +250,33 @@ mod tests {
         assert_eq!((plan.len(), plan.algorithms().as_str()), (2, "ring"));
     }
 
+    /// Presets that list overlap as missing send every network of the zoo in one bucket, after the pass; others cut it.
+    #[test]
+    fn presets_say_whether_networks_of_the_zoo_overlap() {
+        use thalweg_core::spec::{Job, Layers, preset};
+        use thalweg_core::{Model, Task};
+        use thalweg_graph::{Input, Options, zoo};
+        let layouts = zoo::EXHIBITS.iter().map(|exhibit| {
+            let (image, text) = (Input::Image([32, 32, 3]), Input::Symbols { window: 64, vocabulary: 65 });
+            let (input, outputs) = if (exhibit.layers)(image).is_ok() { (image, 10) } else { (text, 65) };
+            zoo::network(exhibit.name, input, outputs, Task::Classification, Options::default()).unwrap()
+        });
+        let networks: Vec<_> = layouts.collect();
+        for preset in preset::all() {
+            let mut layers = Layers::default();
+            layers.add_assignment(&format!("strategy.preset={}", preset.name)).unwrap();
+            let job = Job::resolve(layers).unwrap().spec;
+            if !matches!(job.exchange.bucket, Size::Bytes(_) | Size::Tensor) {
+                continue;
+            }
+            let missing = preset.missing.iter().any(|what| what.starts_with("overlap"));
+            for network in &networks {
+                let buckets = Plan::of(&job, network.layout(), &[0, 0]).len();
+                assert_eq!(buckets == 1, missing, "{}: {buckets} buckets", preset.name);
+            }
+        }
+    }
+
     #[test]
     fn the_table_takes_long_buckets_for_long_gradients() {
         assert_eq!(auto(MIB), Size::Whole);

@@ -65,41 +65,45 @@ pub fn detect(variable: Lookup<'_>) -> Result<Option<Place>> {
     let slurm_task = is_slurm_task(&set);
     let local_size = number("MPI_LOCALNRANKS")?;
     let by_mpirun = local_size.is_some() || !slurm_task;
-    let place = if let Some(rank) = number("RANK")? {
+    let found = if let Some(rank) = number("RANK")? {
         let world = number("WORLD_SIZE")?.ok_or_else(|| {
             Error::job("RANK is set, but WORLD_SIZE is not")
                 .hint("set both, or neither to start local workers")
         })?;
         let launcher = if set(uplink::VARIABLE).is_some() { "thalweg" } else { "torchrun" };
         let local = number("LOCAL_WORLD_SIZE")? == Some(world);
-        Some(Place {
+        let place = Place {
             rank,
             world,
             meeting: meeting(&set, "127.0.0.1")?,
             local,
             launcher,
             joins: set(uplink::JOINS).is_some(),
-        })
+        };
+        Some((place, ["RANK", "WORLD_SIZE"]))
     } else if let (Some(rank), Some(world)) =
         (number("OMPI_COMM_WORLD_RANK")?, number("OMPI_COMM_WORLD_SIZE")?)
     {
-        Some(mpi(rank, world, number("OMPI_COMM_WORLD_LOCAL_SIZE")?, &set)?)
+        let place = mpi(rank, world, number("OMPI_COMM_WORLD_LOCAL_SIZE")?, &set)?;
+        Some((place, ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"]))
     } else if let (Some(rank), Some(world), true) = (number("PMI_RANK")?, number("PMI_SIZE")?, by_mpirun) {
-        Some(mpi(rank, world, local_size, &set)?)
+        Some((mpi(rank, world, local_size, &set)?, ["PMI_RANK", "PMI_SIZE"]))
     } else if let (Some(rank), Some(world), true) =
         (number("SLURM_PROCID")?, number("SLURM_NTASKS")?, slurm_task)
     {
-        Some(slurm(rank, world, &set)?)
+        Some((slurm(rank, world, &set)?, ["SLURM_PROCID", "SLURM_NTASKS"]))
     } else {
         None
     };
-    let place = place.map(|place| Place { local: place.local || is_loopback(&place.meeting), ..place });
-    match place {
-        Some(place) if place.world == 0 || (place.rank >= place.world && !place.joins) => Err(Error::job(
-            format!("rank {} of {} makes no sense (set by {})", place.rank, place.world, place.launcher),
-        )),
-        place => Ok(place),
+    let Some((place, [rank, world])) = found else { return Ok(None) };
+    if place.world == 0 {
+        return Err(Error::job(format!("{world}=0: a job has at least one rank")));
     }
+    if place.rank >= place.world && !place.joins {
+        let (Place { rank: number, world: count, .. }, last) = (&place, place.world - 1);
+        return Err(Error::job(format!("{rank}={number}, but {world}={count}: ranks are 0 to {last}")));
+    }
+    Ok(Some(Place { local: place.local || is_loopback(&place.meeting), ..place }))
 }
 
 /// Ranks that meet on the loopback interface are on one machine.
@@ -222,7 +226,12 @@ mod tests {
         let place = with(&[("RANK", "0"), ("WORLD_SIZE", "2")]).unwrap().unwrap();
         assert_eq!(place.meeting, at("127.0.0.1", PORT));
         assert!(with(&[("RANK", "0")]).is_err());
-        assert!(with(&[("RANK", "2"), ("WORLD_SIZE", "2")]).is_err());
+        let error = with(&[("RANK", "5"), ("WORLD_SIZE", "2")]).unwrap_err();
+        assert_eq!(error.message, "RANK=5, but WORLD_SIZE=2: ranks are 0 to 1");
+        let error = with(&[("SLURM_PROCID", "2"), ("SLURM_NTASKS", "2")]).unwrap_err();
+        assert_eq!(error.message, "SLURM_PROCID=2, but SLURM_NTASKS=2: ranks are 0 to 1");
+        let error = with(&[("RANK", "0"), ("WORLD_SIZE", "0")]).unwrap_err();
+        assert_eq!(error.message, "WORLD_SIZE=0: a job has at least one rank");
         assert!(with(&[("RANK", "x"), ("WORLD_SIZE", "2")]).is_err());
     }
 

@@ -14,7 +14,7 @@ section! {
         join_deadline: Auto<Duration> = Auto::Auto;
         /// The longest the others wait for a rank that is still reading its data or a file.
         prepare_deadline: Duration = Duration::from_secs(600);
-        /// Whether the others go on when a worker is lost; false: the job ends and names it.
+        /// Whether the others go on when a worker is lost; false: the job ends and names it. Only jobs that exchange by all-reduce can go on, over any transport but mpi; others always end.
         elastic: bool = true;
         /// Workers below which the job waits for others to join, for join_deadline at the longest.
         min_workers: usize = 1;

@@ -32,6 +32,9 @@ impl Preset {
     }
 }
 
+/// What a strategy lacks whose jobs end with the first rank that is lost.
+const LOSS_OF_A_RANK: &str = "going on after the loss of a rank: the job ends and names it";
+
 /// All presets, family by family.
 pub fn all() -> impl Iterator<Item = &'static Preset> + Clone {
     [allreduce::PRESETS, parameter_server::PRESETS, gossip::PRESETS].into_iter().flatten()
@@ -67,6 +70,17 @@ mod tests {
         let mut layers = Layers::default();
         layers.add_assignment(&format!("strategy.preset={preset}")).unwrap();
         Job::resolve(layers).unwrap().spec.to_toml()
+    }
+
+    #[test]
+    fn presets_whose_jobs_end_with_a_lost_rank_list_that_as_missing() {
+        for preset in all() {
+            let mut layers = Layers::default();
+            layers.add_assignment(&format!("strategy.preset={}", preset.name)).unwrap();
+            let spec = Job::resolve(layers).unwrap().spec;
+            let ends = spec.ranks() > 1 && !spec.is_elastic();
+            assert_eq!(preset.missing.contains(&LOSS_OF_A_RANK), ends, "{}", preset.name);
+        }
     }
 
     #[test]

@@ -146,6 +146,13 @@ impl JobSpec {
         usize::from(self.exchange.kind == Exchange::ParameterServer)
     }
 
+    /// Whether the other workers go on when one is lost. Only an all-reduce can, and not every transport.
+    pub fn is_elastic(&self) -> bool {
+        self.fault.elastic
+            && self.exchange.kind == Exchange::Allreduce
+            && self.exchange.transport.can_regroup()
+    }
+
     /// All ranks: workers and those who serve them.
     pub fn ranks(&self) -> usize {
         self.engine.workers + self.servers()

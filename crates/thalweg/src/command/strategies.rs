@@ -5,8 +5,8 @@ use crate::view::wording::wrapped;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use thalweg_core::Result;
-use thalweg_core::spec::JobSpec;
 use thalweg_core::spec::preset::{self, Preset};
+use thalweg_core::spec::{Job, JobSpec, Layers, Origin};
 
 /// Prints the list, as text or as JSON.
 pub fn run(as_json: bool) -> Result<()> {
@@ -26,7 +26,24 @@ fn entry(preset: &Preset) -> Value {
         "dials": dials,
         "summary": preset.summary,
         "when": preset.when,
+        "elastic": is_elastic(preset),
         "missing": preset.missing,
+    })
+}
+
+/// Whether jobs of this preset go on after the loss of a worker; nothing where there is only one.
+fn is_elastic(preset: &Preset) -> Option<bool> {
+    let mut layers = Layers::default();
+    layers.set("strategy.preset", preset.name.into(), Origin::Default);
+    let spec = Job::resolve(layers).ok()?.spec;
+    (spec.ranks() > 1).then(|| spec.is_elastic())
+}
+
+/// What becomes of its jobs when a worker is lost.
+fn after_a_loss(preset: &Preset) -> Option<&'static str> {
+    is_elastic(preset).map(|elastic| match elastic {
+        true => "the others go on; under torchrun, mpirun or srun the loss of rank 0 ends the job",
+        false => "the job ends and names it; `thalweg resume` continues from the last checkpoint",
     })
 }
 
@@ -51,6 +68,9 @@ fn listing() -> String {
         text += &wrapped(&format!("from: {}", preset.system), 4);
         text += &wrapped(&format!("use:  {}", preset.when), 4);
         text += &wrapped(&format!("sets: {}", dials(preset)), 4);
+        if let Some(outcome) = after_a_loss(preset) {
+            text += &wrapped(&format!("lost worker: {outcome}"), 4);
+        }
         if !preset.missing.is_empty() {
             text += &wrapped(&format!("not yet here: {}", preset.missing.join("; ")), 4);
         }
@@ -78,6 +98,9 @@ pub fn document() -> String {
         for (key, value) in preset.dials {
             let _ = writeln!(text, "| `{key}` | `{value}` |");
         }
+        if let Some(outcome) = after_a_loss(preset) {
+            let _ = write!(text, "\nWhen a worker is lost, {outcome} ([details](elastic.md)).\n");
+        }
         if !preset.missing.is_empty() {
             text += "\nWhat that system has and Thalweg does not have yet:\n\n";
             for missing in preset.missing {
@@ -97,7 +120,7 @@ mod tests {
         let single = preset::find("single").map(entry).unwrap();
         assert_eq!(single["dials"]["engine.workers"], 1);
         assert_eq!(single["dials"]["strategy.exchange.kind"], "none");
-        for key in ["name", "system", "dials", "summary", "when", "missing"] {
+        for key in ["name", "system", "dials", "summary", "when", "elastic", "missing"] {
             assert!(single.get(key).is_some(), "{key}");
         }
     }

@@ -199,8 +199,8 @@ fn next(report: &Report, left: Left<'_>) -> Vec<(String, &'static str)> {
         lines.push((format!("thalweg evaluate {folder}"), "measure the model again"));
         let source = said(report, "data.source");
         let (input, what) = match source.strip_suffix(".gz").unwrap_or(&source).ends_with(".txt") {
-            true => ("\"Some text\"", "write it on"),
-            false => ("rows.csv", "use it"),
+            true => ("\"Some text\"", "continue a text"),
+            false => ("rows.csv", "predict with it"),
         };
         lines.push((format!("thalweg predict {folder} {input}"), what));
     }
@@ -219,7 +219,7 @@ fn next(report: &Report, left: Left<'_>) -> Vec<(String, &'static str)> {
     if said(report, "data.source") == "builtin:digits" {
         lines.push(("thalweg init data.csv".into(), "a job for your own data"));
     }
-    lines.push((format!("tensorboard --logdir {folder}"), "curves"));
+    lines.push((format!("tensorboard --logdir {folder}"), "show the curves"));
     lines
 }
 
@@ -271,11 +271,11 @@ files     runs/digits-1/ model.safetensors, report.json, events.jsonl
 
 try next
   thalweg evaluate runs/digits-1                measure the model again
-  thalweg predict runs/digits-1 rows.csv        use it
+  thalweg predict runs/digits-1 rows.csv        predict with it
   thalweg train --workers 4                     other workers, the same result
   thalweg strategies                            other ways to share the work
   thalweg init data.csv                         a job for your own data
-  tensorboard --logdir runs/digits-1            curves
+  tensorboard --logdir runs/digits-1            show the curves
 ";
         assert_eq!(text, expected);
         assert!(text.lines().all(|line| line.len() <= 80));
@@ -320,7 +320,7 @@ files     runs/a/ report.json, events.jsonl
         assert!(text.contains("  thalweg train iris.toml --workers 4 "), "{text}");
         assert!(!text.contains("thalweg init"), "{text}");
         let column = |what: &str| text.lines().find_map(|line| line.find(what)).unwrap();
-        assert_eq!(column("use it"), column("curves"), "{text}");
+        assert_eq!(column("predict with it"), column("show the curves"), "{text}");
         let text = summary(&report, left(folder, true, None));
         assert!(text.contains(&format!("thalweg train {folder}/job.toml --workers 4")), "{text}");
     }

@@ -1,6 +1,6 @@
 //! Gossip: workers with parameters of their own that write to each other.
 
-use super::Preset;
+use super::{LOSS_OF_A_RANK, Preset};
 
 pub(super) const PRESETS: &[Preset] = &[Preset {
     name: "gosgd",
@@ -12,5 +12,11 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
     ],
     summary: "Every worker trains on its own and now and then sends its parameters to another, weighted by how fresh they are.",
     when: "Workers are unevenly fast or the network is slow, and a slightly different answer will do.",
-    missing: &[],
+    missing: &[
+        LOSS_OF_A_RANK,
+        "training without meetings: here all workers wait for each other at the end of every epoch and for each checkpoint",
+        "an exchange in every step that draws one: a message to a rank that four others are waiting for is skipped",
+        "messages that move during computation: in shared memory 256 KiB at most per local step",
+        "rows of each worker's own: here workers share the rows of each global step",
+    ],
 }];

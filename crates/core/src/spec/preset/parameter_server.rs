@@ -1,6 +1,6 @@
 //! Parameter servers: ranks that hold the parameters for the others.
 
-use super::Preset;
+use super::{LOSS_OF_A_RANK, Preset};
 
 pub(super) const PRESETS: &[Preset] = &[Preset {
     name: "parameter-server",
@@ -15,5 +15,6 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
     missing: &[
         "several servers, each with a part of the parameters",
         "asynchronous and bounded-staleness updates",
+        LOSS_OF_A_RANK,
     ],
 }];

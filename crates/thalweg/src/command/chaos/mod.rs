@@ -4,7 +4,6 @@ mod director;
 
 use crate::cli::TrainArgs;
 use crate::command::{print, print_json};
-use crate::launch;
 use crate::scratch::Scratch;
 use crate::trainer::Trainer;
 use clap::Args;
@@ -65,7 +64,7 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
         layers.set("fault.step_deadline", "2s".into(), Origin::Flag("chaos".into()));
     }
     let job = Job::resolve(layers.clone())?;
-    if !launch::is_elastic(&job) {
+    if !job.spec.is_elastic() {
         return Err(Error::job("this job ends when a worker is lost, so there is nothing to try").hint(
             "strategies that exchange by all-reduce go on, unless fault.elastic = false (docs/elastic.md)",
         ));
