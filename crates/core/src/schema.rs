@@ -139,6 +139,10 @@ pub struct Schema {
     /// Whether a model is to answer with the row itself (an auto-encoder): then labels are not looked at.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconstruct: bool,
+    /// Names of all columns of the source in their order, with the label and those left out: where a column stands in a
+    /// table without a header. Empty for sources without columns, and in model files that do not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub source_columns: Vec<String>,
 }
 
 /// `(target - shift) * factor`, and back.
@@ -258,6 +262,7 @@ mod tests {
             scaling: Scaling::default(),
             target: TargetScaling::default(),
             reconstruct: true,
+            source_columns: Vec::new(),
         };
         assert_eq!(schema.names(), ["age", "color=red", "color=blue"]);
         assert_eq!(schema.outputs(), 3);

@@ -170,10 +170,21 @@ impl Data {
     /// All rows of another source, read with a stored schema: the same columns by name, the same classes, categories
     /// and scaling. What does not fit is an error that names the column. Of an IDX folder with a t10k part, that part.
     pub fn open_with(spec: &DataSpec, schema: &Schema) -> Result<Rows> {
-        let source = format::open(&DataSpec { validation: None, ..spec.clone() }, Some(schema))?.unseen();
+        let opened = format::open(&DataSpec { validation: None, ..spec.clone() }, Some(schema))?;
+        Ok(Data::prepared(opened, spec, schema))
+    }
+
+    /// The same for rows to be predicted: labels are not looked at, and may be absent.
+    pub fn open_unlabelled(spec: &DataSpec, schema: &Schema) -> Result<Rows> {
+        let opened = format::open_unlabelled(&DataSpec { validation: None, ..spec.clone() }, schema)?;
+        Ok(Data::prepared(opened, spec, schema))
+    }
+
+    fn prepared(opened: Opened, spec: &DataSpec, schema: &Schema) -> Rows {
+        let source = opened.unseen();
         let preparation = Arc::new(OnceLock::new());
         let _ = preparation.set(Preparation::new(schema));
         let selection = Selection::all(source.blocks().clone());
-        Ok(Rows::new(Store::new(source, spec.memory.0 / 2), selection, preparation, schema))
+        Rows::new(Store::new(source, spec.memory.0 / 2), selection, preparation, schema)
     }
 }

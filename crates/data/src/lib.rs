@@ -31,7 +31,7 @@ mod statistics;
 mod table;
 
 pub use data::Data;
-pub use locate::{FileKind, is_data, kind_by_name, missing};
+pub use locate::{FileKind, files, is_data, kind_by_name, missing};
 pub use records::Records;
 pub use rows::Rows;
 pub use sampler::{Sampler, WINDOW_BYTES};

@@ -57,11 +57,7 @@ pub(crate) fn locate(source: &str) -> Result<Located> {
     if path.is_dir() {
         return Ok(Located::Folder(path.to_owned()));
     }
-    let files = if path.exists() || !source.contains(['*', '?', '[']) {
-        vec![path.to_owned()]
-    } else {
-        matches(source)?
-    };
+    let files = named(source)?;
     let kind = kind_of(&files[0])?;
     for file in &files {
         if !file.exists() {
@@ -78,6 +74,20 @@ pub(crate) fn locate(source: &str) -> Result<Located> {
         }
     }
     Ok(Located::Files(kind, files))
+}
+
+/// The file of that name, or those that match the pattern, in the order of their names.
+fn named(source: &str) -> Result<Vec<PathBuf>> {
+    let path = Path::new(source);
+    if path.exists() || !source.contains(['*', '?', '[']) {
+        return Ok(vec![path.to_owned()]);
+    }
+    matches(source)
+}
+
+/// The same for files that are read once from their beginning: they may be of any kind, and one may be a pipe.
+pub fn files(source: &str) -> Result<Vec<String>> {
+    Ok(named(source)?.iter().map(|path| path.display().to_string()).collect())
 }
 
 fn matches(pattern: &str) -> Result<Vec<PathBuf>> {

@@ -76,6 +76,11 @@ impl Preparation {
         self.schema.scaling.apply(row);
     }
 
+    /// A target as the model sees it.
+    pub(crate) fn target(&self, value: f32) -> f32 {
+        self.schema.target.apply(value)
+    }
+
     /// What a sparse value of a column is multiplied by.
     pub(crate) fn factor(&self, column: u32) -> f32 {
         self.schema.scaling.factor.get(column as usize).copied().unwrap_or(1.0)
@@ -254,9 +259,7 @@ fn copy_row(block: &Block, row: usize, preparation: &Preparation, batch: &mut Ba
     }
     match (&block.targets, &mut batch.targets) {
         (Targets::Classes(from), Targets::Classes(into)) => into.push(from[row]),
-        (Targets::Values(from), Targets::Values(into)) => {
-            into.push(preparation.schema.target.apply(from[row]))
-        }
+        (Targets::Values(from), Targets::Values(into)) => into.push(preparation.target(from[row])),
         _ => return Err(foreign_batch()),
     }
     Ok(())

@@ -28,6 +28,7 @@ fn schema(input: Input, reconstruct: bool) -> Schema {
         scaling: Scaling::default(),
         target: TargetScaling { shift: 0.0, factor: 1.0 },
         reconstruct,
+        source_columns: Vec::new(),
     }
 }
 

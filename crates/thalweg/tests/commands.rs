@@ -195,7 +195,7 @@ fn a_file_that_is_not_there_is_the_same_mistake_everywhere() {
         assert_eq!(ended.stdout, "", "{command:?}");
     }
     let ended = site.run(&["predict", "run", "rows.csv"]);
-    ended.assert_error(2, &["the input has 1 columns, but the model was trained on 64"]);
+    ended.assert_error(2, &["the input has 1 columns without names, but the model was trained on 64"]);
     assert_eq!(ended.stdout, "", "no header before the rows are known to fit");
     site.write("rows.jsonl", "{\"p0\": 1, \"p1\": 2}\n");
     let ended = site.run(&["predict", "run", "rows.jsonl"]);

@@ -109,6 +109,7 @@ impl Part {
             scaling: Scaling::default(),
             target: TargetScaling::default(),
             reconstruct: false,
+            source_columns: Vec::new(),
         })
     }
 

@@ -17,7 +17,7 @@ use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 use thalweg_core::schema::{Scaling, Schema, Shape, TargetScaling};
 use thalweg_core::spec::data::DataSpec;
-use thalweg_core::{Error, Result, Targets, Task};
+use thalweg_core::{Error, Result, Task};
 
 /// The largest number of a column. Every column is an input of the model, whose first layer holds a row of weights for
 /// it: one stray number must not ask for more memory than any machine has.
@@ -48,9 +48,15 @@ struct Index {
     values: u64,
 }
 
-/// Indexes sparse files.
-pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
-    let (index, checksums) = indexed("libsvm", &files, spec, known, || pass(&files, spec, known))?;
+/// Indexes sparse files; with a stored schema, labels may be passed over or not be there.
+pub(crate) fn open(
+    files: Vec<Raw>,
+    spec: &DataSpec,
+    known: Option<&Schema>,
+    labelled: bool,
+) -> Result<Opened> {
+    let kind = if labelled { "libsvm" } else { "libsvm without labels" };
+    let (index, checksums) = indexed(kind, &files, spec, known, || pass(&files, spec, known, labelled))?;
     let (columns, first) = match known.map(|schema| &schema.shape) {
         Some(Shape::Sparse { columns, first }) => (*columns as u64, *first as u64),
         Some(other) => return Err(mismatch(files[0].name(), "sparse rows", shape_name(other))),
@@ -67,10 +73,14 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
         scaling: Scaling::default(),
         target: TargetScaling::default(),
         reconstruct: false,
+        source_columns: Vec::new(),
     });
     let blocks = blocks(&index.extents);
     let source = Libsvm {
-        labels: Labels::known(index.task, &index.classes),
+        labels: match labelled {
+            true => Labels::known(index.task, &index.classes),
+            false => Labels::Unread(index.task),
+        },
         columns,
         first,
         row_bytes: index.values * 8 / blocks.rows().max(1) + 16,
@@ -82,12 +92,12 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
     Ok(Opened { source: Arc::new(source), schema, held: None })
 }
 
-fn pass(files: &[Raw], spec: &DataSpec, known: Option<&Schema>) -> Result<Index> {
+fn pass(files: &[Raw], spec: &DataSpec, known: Option<&Schema>, labelled: bool) -> Result<Index> {
     let mut labels = LabelTally::new();
     let mut extents = Extents::default();
     let (mut smallest, mut largest, mut values) = (u64::MAX, 0, 0);
     for (number, file) in files.iter().enumerate() {
-        let mut lines = Lines::new(file.reader(0));
+        let mut lines = Lines::new(file.reader(0), labelled);
         extents.begin(number, 0);
         while let Some((offset, row)) = lines.next(file)? {
             labels.add(row.label, (number, offset));
@@ -128,18 +138,17 @@ impl Source for Libsvm {
         let extent = &self.extents[block];
         let file = &self.files[extent.file];
         let bytes = file.slice(extent.start..extent.end)?;
-        let mut lines = Lines::new(&bytes[..]);
+        let mut lines = Lines::new(&bytes[..], !matches!(self.labels, Labels::Unread(_)));
         let mut rows = SparseRows::default();
-        let mut targets = match self.labels.task() {
-            Task::Classification => Targets::Classes(Vec::new()),
-            Task::Regression => Targets::Values(Vec::new()),
-        };
+        let mut count = 0;
+        let mut targets = self.labels.targets(extent.rows as usize);
         while let Some((offset, row)) = lines.next(file)? {
             rows.push(&row, self.first, self.columns)
                 .and_then(|()| push_target(&self.labels, LABEL, row.label, &mut targets))
                 .or_else(|problem| Err(problem.at(&place(file, extent.start + offset)?)))?;
+            count += 1;
         }
-        if targets.len() as u64 != extent.rows {
+        if count != extent.rows {
             return Err(file.changed());
         }
         let SparseRows { starts, columns, values, .. } = rows;
@@ -250,11 +259,13 @@ struct Lines<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
     position: u64,
+    /// Whether each row must begin with a label.
+    labelled: bool,
 }
 
 impl<R: std::io::Read> Lines<R> {
-    fn new(reader: R) -> Lines<R> {
-        Lines { reader: BufReader::with_capacity(1 << 17, reader), line: Vec::new(), position: 0 }
+    fn new(reader: R, labelled: bool) -> Lines<R> {
+        Lines { reader: BufReader::with_capacity(1 << 17, reader), line: Vec::new(), position: 0, labelled }
     }
 
     /// The next row and where its line begins.
@@ -278,6 +289,9 @@ impl<R: std::io::Read> Lines<R> {
         let text = self.line.trim_ascii();
         let end = text.iter().position(u8::is_ascii_whitespace).unwrap_or(text.len());
         let (label, rest) = text.split_at(end);
+        if !self.labelled {
+            return Ok(Some((offset, Row { label, rest: if label.contains(&b':') { text } else { rest } })));
+        }
         if is_missing(label) || label.contains(&b':') {
             return Err(Problem::missing_label(LABEL).at(&place(file, offset)?));
         }

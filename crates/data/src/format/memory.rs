@@ -122,5 +122,6 @@ fn schema(width: usize, targets: &Targets) -> Schema {
         scaling: Scaling::default(),
         target: TargetScaling::default(),
         reconstruct: false,
+        source_columns: numbered_names(width),
     }
 }

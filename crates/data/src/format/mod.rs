@@ -59,13 +59,24 @@ impl Opened {
 
 /// Opens what a job names; with a stored schema, its columns, classes and categories hold.
 pub(crate) fn open(spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
+    open_located(spec, known, true)
+}
+
+/// Opens rows to be predicted: their labels are not looked at, and may be absent in Parquet and sparse files.
+pub(crate) fn open_unlabelled(spec: &DataSpec, schema: &Schema) -> Result<Opened> {
+    open_located(spec, Some(schema), false)
+}
+
+fn open_located(spec: &DataSpec, known: Option<&Schema>, labelled: bool) -> Result<Opened> {
     let opened = match locate(&spec.source)? {
         Located::Digits => digits::open(spec, known)?,
         Located::Folder(folder) => idx::open(&folder, spec, known)?,
         Located::Files(FileKind::Table, paths) => csv::open(open_all(&paths, spec)?, spec, known)?,
-        Located::Files(FileKind::Libsvm, paths) => libsvm::open(open_all(&paths, spec)?, spec, known)?,
+        Located::Files(FileKind::Libsvm, paths) => {
+            libsvm::open(open_all(&paths, spec)?, spec, known, labelled)?
+        }
         Located::Files(FileKind::Text, paths) => text::open(open_all(&paths, spec)?, spec, known)?,
-        Located::Files(FileKind::Parquet, paths) => parquet::open(&paths, spec, known)?,
+        Located::Files(FileKind::Parquet, paths) => parquet::open(&paths, spec, known, labelled)?,
     };
     if opened.source.blocks().rows() == 0 {
         return Err(

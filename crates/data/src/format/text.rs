@@ -98,6 +98,7 @@ fn schema(window: usize, index: &Index) -> Result<Schema> {
         scaling: Scaling::default(),
         target: TargetScaling::default(),
         reconstruct: false,
+        source_columns: Vec::new(),
     })
 }
 

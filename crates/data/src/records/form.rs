@@ -1,11 +1,13 @@
 //! What a row to be predicted has to provide, and how it is appended to a batch.
 
 use crate::rows::Preparation;
-use crate::table::encoder::Encoder;
+use crate::table::encoder::{Encoder, push_target};
+use crate::table::labels::Labels;
+use crate::table::placement::{ModelColumns, listed};
 use crate::table::problem::Problem;
 use std::collections::HashMap;
 use thalweg_core::schema::{Column, Encoding, Schema, Shape};
-use thalweg_core::{Batch, Error, Features, Result};
+use thalweg_core::{Batch, Error, Features, Result, Targets};
 
 /// The form of rows, from a stored schema.
 pub(super) enum Form {
@@ -19,10 +21,24 @@ pub(super) enum Form {
 pub(super) struct ColumnForm {
     pub(super) columns: Vec<Column>,
     pub(super) label: Option<String>,
+    pub(super) places: ModelColumns,
+    /// Where the fields of arrays stand, by their number; found with the first array.
+    pub(super) array: Option<ArrayFields>,
+    /// For fields in the order of the columns.
+    in_order: Encoder,
+    /// What labels mean, if they are read.
+    labels: Option<Labels>,
     /// For sparse rows, the number of the first column.
     pub(super) sparse: Option<u64>,
     missing_allowed: bool,
     preparation: Preparation,
+}
+
+/// The fields of an array of so many values.
+pub(super) struct ArrayFields {
+    pub(super) count: usize,
+    pub(super) inputs: Vec<usize>,
+    pub(super) label: Option<usize>,
 }
 
 impl Form {
@@ -48,13 +64,31 @@ impl Form {
             }
         };
         let imputed = |column: &Column| matches!(column.encoding, Encoding::Number { imputed: Some(_) });
+        let missing_allowed = columns.iter().any(imputed);
+        let order: Vec<usize> = (0..columns.len()).collect();
         Form::Columns(Box::new(ColumnForm {
-            missing_allowed: columns.iter().any(imputed),
+            places: ModelColumns::new(&columns, schema),
+            array: None,
+            in_order: Encoder::new(&columns, &order, missing_allowed),
+            labels: None,
+            missing_allowed,
             columns,
             label: schema.label.clone(),
             sparse,
             preparation: Preparation::new(schema),
         }))
+    }
+
+    /// From now on labels are read too.
+    pub(super) fn read_labels(&mut self, schema: &Schema) -> Result<()> {
+        match self {
+            Form::Columns(form) if form.label.is_some() => {
+                form.labels = Some(Labels::known(schema.task, &schema.classes));
+                Ok(())
+            }
+            _ => Err(Error::data("only rows of tables have a label beside their values")
+                .hint("measure the model on a source such as the one it was trained on")),
+        }
     }
 
     pub(super) fn is_text(&self) -> bool {
@@ -92,6 +126,30 @@ impl ColumnForm {
     /// Reads the columns from these fields of a record.
     pub(super) fn encoder(&self, fields: &[usize]) -> Encoder {
         Encoder::new(&self.columns, fields, self.missing_allowed)
+    }
+
+    /// Appends a record whose fields stand in the order of the columns.
+    pub(super) fn push_in_order<'a>(
+        &self,
+        field: impl Fn(usize) -> &'a [u8],
+        row: u64,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        self.push(&self.in_order, field, row, batch)
+    }
+
+    /// Appends the target that a label spells, if labels are read.
+    pub(super) fn push_label(&self, label: Option<&[u8]>, row: u64, batch: &mut Batch) -> Result<()> {
+        let Some(labels) = &self.labels else { return Ok(()) };
+        let name = self.label.as_deref().unwrap_or_default();
+        push_target(labels, name, label.unwrap_or_default(), &mut batch.targets)
+            .map_err(|problem| problem.at_input(row))?;
+        if let Targets::Values(values) = &mut batch.targets
+            && let Some(value) = values.last_mut()
+        {
+            *value = self.preparation.target(*value);
+        }
+        Ok(())
     }
 
     /// Appends a record, all columns spelled out.
@@ -132,12 +190,7 @@ impl ColumnForm {
 
     /// The names of the columns, the first of many.
     pub(super) fn listed(&self) -> String {
-        const SHOWN: usize = 12;
-        let names: Vec<&str> = self.columns.iter().take(SHOWN).map(|column| column.name.as_str()).collect();
-        match self.columns.last() {
-            Some(last) if self.columns.len() > SHOWN => format!("{}, ... {}", names.join(", "), last.name),
-            _ => names.join(", "),
-        }
+        listed(&self.columns.iter().map(|column| column.name.clone()).collect::<Vec<_>>())
     }
 
     /// The column of that name is not there.

@@ -1,6 +1,6 @@
 //! JSON lines: an object by the names of columns, an array in their order, or a text.
 
-use super::form::{ColumnForm, Form};
+use super::form::{ArrayFields, ColumnForm, Form};
 use crate::table::problem::Problem;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
@@ -9,7 +9,7 @@ use thalweg_core::spec::nearest::nearest;
 use thalweg_core::{Batch, Error, Result};
 
 /// Appends the row of a line.
-pub(super) fn push(form: &Form, line: &str, row: u64, batch: &mut Batch) -> Result<()> {
+pub(super) fn push(form: &mut Form, line: &str, row: u64, batch: &mut Batch) -> Result<()> {
     let value: Value = serde_json::from_str(line)
         .map_err(|error| Error::data(format!("input row {row} is not JSON: {error}")))?;
     match form {
@@ -27,21 +27,28 @@ pub(super) fn push(form: &Form, line: &str, row: u64, batch: &mut Batch) -> Resu
     }
 }
 
-fn push_array(form: &ColumnForm, values: &[Value], row: u64, batch: &mut Batch) -> Result<()> {
-    let width = form.columns.len();
-    if values.len() != width {
-        let count = values.len();
-        return Err(Error::data(format!(
-            "input row {row} has {count} values, but the model was trained on {width} columns"
-        )));
+fn push_array(form: &mut ColumnForm, values: &[Value], row: u64, batch: &mut Batch) -> Result<()> {
+    if form.array.as_ref().is_none_or(|fields| fields.count != values.len()) {
+        let (inputs, label) = form.places.by_count(values.len(), &format!("input row {row}"))?;
+        form.array = Some(ArrayFields { count: values.len(), inputs, label });
     }
-    push_values(form, values.iter(), row, batch)
+    let Some(fields) = &form.array else { return Ok(()) };
+    push_values(form, fields.inputs.iter().map(|&field| &values[field]), row, batch)?;
+    push_label(form, fields.label.map(|label| &values[label]), row, batch)
 }
 
 fn push_object(form: &ColumnForm, object: &Map<String, Value>, row: u64, batch: &mut Batch) -> Result<()> {
     check_names(form, object, row)?;
     let value = |name: &str| object.get(name).unwrap_or(&Value::Null);
-    push_values(form, form.columns.iter().map(|column| value(&column.name)), row, batch)
+    push_values(form, form.columns.iter().map(|column| value(&column.name)), row, batch)?;
+    push_label(form, form.label.as_ref().and_then(|label| object.get(label)), row, batch)
+}
+
+/// The label, where labels are read; true and false are spelled as in a table of names.
+fn push_label(form: &ColumnForm, label: Option<&Value>, row: u64, batch: &mut Batch) -> Result<()> {
+    let words = Encoding::OneHot { categories: Vec::new() };
+    let text = label.and_then(|label| spell(label, &words));
+    form.push_label(text.as_ref().map(String::as_bytes), row, batch)
 }
 
 /// A name that is no column's is a mistake if a column of a similar name is not there, or if there is no column at all.
@@ -76,8 +83,7 @@ fn push_values<'a>(
     for (value, column) in values.zip(&form.columns) {
         texts.push(spell(value, &column.encoding).ok_or_else(|| nested(&column.name).at_input(row))?);
     }
-    let order: Vec<usize> = (0..texts.len()).collect();
-    form.push(&form.encoder(&order), |field| texts[field].as_bytes(), row, batch)
+    form.push_in_order(|field| texts[field].as_bytes(), row, batch)
 }
 
 /// `{"3": 1.5}`: columns by the numbers they had in training.

@@ -1,9 +1,9 @@
 //! Rows to be predicted: CSV or JSON lines from any reader, encoded as the stored schema says.
 //!
-//! In CSV a header is recognised by the names of the columns; then the order does not matter, and a label and other
-//! columns may be there. Without a header the columns stand in the order of training, with or without the label. In
-//! JSON a line is an object with the names of columns, an array in their order, or `{"features": [...]}`. Pixels are
-//! called `p0`, `p1`, ..., sparse columns by their number, and a text comes as `{"text": "..."}` or as a line.
+//! Which field of a CSV record or of a JSON array is which column is found as in [`placement`](crate::table::placement):
+//! by the names of a header, or by place. In JSON a line is an object with the names of columns, an array, or
+//! `{"features": [...]}`. Pixels are called `p0`, `p1`, ..., sparse columns by their number, and a text comes as
+//! `{"text": "..."}` or as a line.
 
 mod bounded;
 mod fields;
@@ -16,6 +16,7 @@ use bounded::Bounded;
 use fields::Order;
 use form::Form;
 use std::io::BufRead;
+use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::{Batch, Error, Result, Schema};
@@ -32,25 +33,23 @@ pub struct Records<R> {
 }
 
 enum Input<R> {
-    Csv { reader: FieldReader<Bounded<R>>, order: Option<Order> },
+    Csv { reader: FieldReader<Bounded<R>>, header: Auto<bool>, order: Option<Order> },
     Json { reader: Bounded<R>, line: Vec<u8> },
 }
 
 impl<R: BufRead> Records<R> {
-    /// Rows as CSV. The delimiter is said as in `data.delimiter`; `auto` guesses it from the first bytes.
-    pub fn csv(mut reader: R, schema: &Schema, delimiter: &str) -> Result<Records<R>> {
+    /// Rows as CSV, with the delimiter and the header that a job says or that the first bytes show.
+    pub fn csv(mut reader: R, schema: &Schema, spec: &DataSpec) -> Result<Records<R>> {
         let form = Form::of(schema);
-        let asked = match delimiter {
-            "auto" => Auto::Auto,
-            name => Auto::Is(name.parse().map_err(|reason| Error::job(format!("delimiter: {reason}")))?),
-        };
-        let delimiter = if form.is_text() {
-            Delimiter::Byte(NO_DELIMITER)
+        let (delimiter, start) = if form.is_text() {
+            (Delimiter::Byte(NO_DELIMITER), 0)
         } else {
             let beginning = reader.fill_buf().map_err(|error| unreadable(&error))?;
-            dialect::choose(asked, beginning)
+            dialect::begin(beginning, |sample| dialect::choose_again(spec.delimiter, sample))
         };
-        let input = Input::Csv { reader: FieldReader::new(Bounded::new(reader), delimiter), order: None };
+        reader.consume(start);
+        let reader = FieldReader::new(Bounded::new(reader), delimiter);
+        let input = Input::Csv { reader, header: spec.header, order: None };
         Ok(Records { input, form, empty: empty(schema), row: 0 })
     }
 
@@ -60,13 +59,19 @@ impl<R: BufRead> Records<R> {
         Records { input, form: Form::of(schema), empty: empty(schema), row: 0 }
     }
 
+    /// The same rows with their labels as targets; a row without one is an error.
+    pub fn labelled(mut self, schema: &Schema) -> Result<Records<R>> {
+        self.form.read_labels(schema)?;
+        Ok(self)
+    }
+
     /// A batch without rows, of the form these rows have.
     pub fn empty_batch(&self) -> Batch {
         self.empty.clone()
     }
 
     /// Replaces the rows of a batch by the next ones, at most `max`; false if there are no more. Rows are numbered from
-    /// 0 in the order of the input; targets stay empty.
+    /// 0 in the order of the input; targets stay empty unless labels are read.
     pub fn next_batch(&mut self, max: usize, batch: &mut Batch) -> Result<bool> {
         batch.clear();
         batch.width = self.empty.width;
@@ -90,15 +95,15 @@ impl<R: BufRead> Records<R> {
                 }
                 let line = std::str::from_utf8(line).map_err(|_| not_utf8())?;
                 if !line.trim().is_empty() {
-                    return json::push(&self.form, line, number, batch).map(|()| true);
+                    return json::push(&mut self.form, line, number, batch).map(|()| true);
                 }
             },
-            Input::Csv { reader, order } => {
+            Input::Csv { reader, header, order } => {
                 let Some(record) = next_record(reader, number)? else { return Ok(false) };
                 let known = match order {
                     Some(order) => order,
                     None => {
-                        let found = Order::of(&record, &self.form)?;
+                        let found = Order::of(&record, &self.form, *header)?;
                         let header = found.header;
                         let found = order.insert(found);
                         if header {

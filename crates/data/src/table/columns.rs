@@ -1,10 +1,8 @@
 //! Which column is the label, which are read and which are left out.
 
-use crate::format::{mismatch, shape_name};
 use std::collections::HashMap;
-use thalweg_core::schema::{Encoding, Schema, Shape};
 use thalweg_core::spec::data::DataSpec;
-use thalweg_core::spec::nearest::{nearest, unknown};
+use thalweg_core::spec::nearest::unknown;
 use thalweg_core::spec::setting::ColumnRef;
 use thalweg_core::{Error, Result};
 
@@ -46,33 +44,6 @@ impl Columns {
         }
         Ok(Columns { label, inputs, categorical })
     }
-
-    /// The columns of a stored schema, found by name among those of a source; `named` if these stand in the source.
-    pub(crate) fn stored(names: &[String], schema: &Schema, source: &str, named: bool) -> Result<Columns> {
-        let Shape::Table { columns } = &schema.shape else {
-            return Err(mismatch(source, "a table", shape_name(&schema.shape)));
-        };
-        let find = |wanted: &str| {
-            let found = names.iter().position(|name| name == wanted);
-            found.ok_or_else(|| absent(wanted, names, source, named))
-        };
-        let inputs = columns.iter().map(|column| find(&column.name)).collect::<Result<Vec<_>>>()?;
-        let label = schema.label.as_deref().map_or(Ok(names.len() - 1), find)?;
-        let categorical = columns.iter().zip(&inputs);
-        let categorical =
-            categorical.filter(|(column, _)| matches!(column.encoding, Encoding::OneHot { .. }));
-        Ok(Columns { label, categorical: categorical.map(|(_, &input)| input).collect(), inputs })
-    }
-}
-
-/// A source lacks a column of the model.
-fn absent(wanted: &str, names: &[String], source: &str, named: bool) -> Error {
-    let error = Error::data(format!("{source} has no column `{wanted}`, which the model was trained with"));
-    match nearest(wanted, names.iter().map(String::as_str)) {
-        Some(name) => error.hint(format!("there is a column `{name}`; rename it if it is the same")),
-        None if !named => error.hint("the file seems to have no header; add one, or set data.header = true"),
-        None => error.hint(format!("its columns are {}", names.join(", "))),
-    }
 }
 
 /// The number of a column by its name.
@@ -99,9 +70,15 @@ pub(crate) fn names_of_header(fields: impl Iterator<Item = String>) -> Vec<Strin
     for (number, field) in fields.enumerate() {
         let field = field.trim().trim_start_matches('\u{feff}').to_string();
         let name = if field.is_empty() { format!("c{number}") } else { field };
-        let count = seen.entry(name.clone()).or_default();
-        names.push(if *count == 0 { name.clone() } else { format!("{name}.{count}") });
-        *count += 1;
+        let mut unique = name.clone();
+        let mut count = seen.get(&name).copied().unwrap_or(0);
+        while seen.contains_key(&unique) {
+            unique = format!("{name}.{count}");
+            count += 1;
+        }
+        seen.insert(name, count.max(1));
+        seen.entry(unique.clone()).or_insert(1);
+        names.push(unique);
     }
     names
 }
@@ -146,5 +123,7 @@ mod tests {
     fn names_become_unique() {
         let header = ["\u{feff}a", " b ", "", "a", "a"].into_iter().map(String::from);
         assert_eq!(names_of_header(header), ["a", "b", "c2", "a.1", "a.2"]);
+        let repeated = ["a", "a", "a.1"].into_iter().map(String::from);
+        assert_eq!(names_of_header(repeated), ["a", "a.1", "a.1.1"]);
     }
 }

@@ -108,13 +108,16 @@ pub(crate) fn push_target(
     value: &[u8],
     targets: &mut Targets,
 ) -> Result<(), Problem> {
+    if matches!(labels, Labels::Unread(_)) {
+        return Ok(());
+    }
     if is_missing(value) {
         return Err(Problem::missing_label(column));
     }
     match (labels, targets) {
         (Labels::Classes(classes), Targets::Classes(targets)) => targets.push(classes.number(column, value)?),
         (_, Targets::Values(targets)) => targets.push(as_number(column, value, false)?),
-        (Labels::Values, Targets::Classes(_)) => {
+        (_, Targets::Classes(_)) => {
             return Err(Problem::not_a_number(column, &shown(value)));
         }
     }

@@ -5,7 +5,7 @@ use super::value::{number, shown};
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use thalweg_core::spec::data::TaskChoice;
-use thalweg_core::{Error, Result, Task};
+use thalweg_core::{Error, Result, Targets, Task};
 
 /// Whole numbers with more different values than this are a regression unless the job says otherwise.
 pub(crate) const MOST_WHOLE_CLASSES: usize = 100;
@@ -105,6 +105,8 @@ pub(crate) enum Labels {
     Classes(Classes),
     /// The number itself.
     Values,
+    /// They are not looked at: rows to be predicted by a model of this task.
+    Unread(Task),
 }
 
 impl Labels {
@@ -121,6 +123,17 @@ impl Labels {
         match self {
             Labels::Classes(_) => Task::Classification,
             Labels::Values => Task::Regression,
+            Labels::Unread(task) => *task,
+        }
+    }
+
+    /// Targets for so many rows: empty, or all 0 where labels are not looked at.
+    pub(crate) fn targets(&self, rows: usize) -> Targets {
+        match self {
+            Labels::Classes(_) => Targets::Classes(Vec::with_capacity(rows)),
+            Labels::Values => Targets::Values(Vec::with_capacity(rows)),
+            Labels::Unread(Task::Classification) => Targets::Classes(vec![0; rows]),
+            Labels::Unread(Task::Regression) => Targets::Values(vec![0.0; rows]),
         }
     }
 
@@ -128,7 +141,7 @@ impl Labels {
     pub(crate) fn names(&self) -> Vec<String> {
         match self {
             Labels::Classes(classes) => classes.names.clone(),
-            Labels::Values => Vec::new(),
+            Labels::Values | Labels::Unread(_) => Vec::new(),
         }
     }
 }

@@ -4,5 +4,6 @@ pub(crate) mod categories;
 pub(crate) mod columns;
 pub(crate) mod encoder;
 pub(crate) mod labels;
+pub(crate) mod placement;
 pub(crate) mod problem;
 pub(crate) mod value;

@@ -55,7 +55,7 @@ proptest! {
             while let Ok(true) = records.next_batch(3, &mut batch) {}
         };
         read(Records::json(&text[..], &schema));
-        if let Ok(records) = Records::csv(&text[..], &schema, "auto") {
+        if let Ok(records) = Records::csv(&text[..], &schema, &DataSpec::default()) {
             read(records);
         }
     }

@@ -147,3 +147,39 @@ fn checksums_are_the_same_for_large_and_small_and_tell_files_apart() {
     assert_eq!(one, checksums(&file(300), 0));
     assert_ne!(one, checksums(&file(301), 0));
 }
+
+#[test]
+fn rows_to_be_predicted_need_no_label() {
+    let folder = folder(&[("rows.parquet", &file(500))]);
+    let mut spec = spec(folder.path(), "rows.parquet");
+    spec.missing = Missing::Zero;
+    let trained = Data::open(&spec, 1).unwrap().schema;
+    let (expected, _) = all(&Data::open_with(&spec, &trained).unwrap()).unwrap();
+
+    let schema = "message rows { REQUIRED BOOLEAN member; OPTIONAL BYTE_ARRAY city (UTF8);
+        REQUIRED INT32 age; OPTIONAL DOUBLE income; }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<BoolType>().write_batch(&[true, false], None, None).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let cities: [ByteArray; 2] = ["oslo".into(), "rome".into()];
+    column.typed::<ByteArrayType>().write_batch(&cities, Some(&[1, 1]), None).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<Int32Type>().write_batch(&[0, 1], None, None).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<DoubleType>().write_batch(&[0.0, 0.5], Some(&[1, 1]), None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    std::fs::write(folder.path().join("new.parquet"), writer.into_inner().unwrap()).unwrap();
+    let spec = DataSpec { source: folder.path().join("new.parquet").to_str().unwrap().into(), ..spec };
+    let (values, targets) = all(&Data::open_unlabelled(&spec, &trained).unwrap()).unwrap();
+    assert_eq!(values, expected[..values.len()], "the first two rows, in columns of another order");
+    assert_eq!(targets, Targets::Classes(vec![0, 0]));
+    let error = Data::open_with(&spec, &trained).unwrap_err();
+    assert!(error.message.contains("no column `label`, the label of the model"), "{error}");
+}

@@ -4,7 +4,9 @@ use crate::support::{folder, read, spec};
 use std::io::{BufReader, Read};
 use thalweg_core::schema::{Scaling, Shape, TargetScaling};
 use thalweg_core::spec::data::{DataSpec, Missing, Scale};
-use thalweg_core::{Batch, Features, Result, Schema, Task};
+use thalweg_core::spec::delimiter::Delimiter;
+use thalweg_core::spec::setting::{Auto, ColumnRef};
+use thalweg_core::{Batch, Features, Result, Schema, Targets, Task};
 use thalweg_data::{Data, Records};
 
 fn trained(text: &str, change: impl Fn(&mut DataSpec)) -> Schema {
@@ -21,7 +23,16 @@ fn people() -> Schema {
 fn shaped(shape: Shape, factor: Vec<f32>) -> Schema {
     let classes = vec!["a".into(), "b".into()];
     let (scaling, target) = (Scaling { shift: vec![], factor }, TargetScaling::default());
-    Schema { shape, task: Task::Classification, label: None, classes, scaling, target, reconstruct: false }
+    Schema {
+        shape,
+        task: Task::Classification,
+        label: None,
+        classes,
+        scaling,
+        target,
+        reconstruct: false,
+        source_columns: Vec::new(),
+    }
 }
 
 fn collect(mut records: Records<&[u8]>) -> Result<Vec<Batch>> {
@@ -42,7 +53,7 @@ fn dense(batches: Vec<Batch>) -> Vec<f32> {
 }
 
 fn csv(text: &str, schema: &Schema) -> Result<Vec<f32>> {
-    collect(Records::csv(text.as_bytes(), schema, "auto")?).map(dense)
+    collect(Records::csv(text.as_bytes(), schema, &DataSpec::default())?).map(dense)
 }
 
 fn json(text: &str, schema: &Schema) -> Result<Vec<f32>> {
@@ -69,7 +80,9 @@ fn csv_with_and_without_header_and_label() {
 #[test]
 fn batches_are_bounded_and_rows_numbered() {
     let schema = people();
-    let batches = collect(Records::csv(&b"1,oslo\n2,oslo\n3,oslo\n"[..], &schema, ",").unwrap()).unwrap();
+    let batches =
+        collect(Records::csv(&b"1,oslo\n2,oslo\n3,oslo\n"[..], &schema, &DataSpec::default()).unwrap())
+            .unwrap();
     let rows: Vec<_> = batches.iter().map(|batch| batch.rows.clone()).collect();
     assert_eq!(rows, [vec![0, 1], vec![2]]);
 }
@@ -81,7 +94,9 @@ fn json_objects_and_arrays() {
     assert_eq!(json(text, &schema).unwrap(), [30.0, 1.0, 0.0, 40.0, 0.0, 1.0, 7.5, 0.0, 1.0]);
     let message = |text: &str| json(text, &schema).unwrap_err().message;
     assert!(message("{\"city\": \"oslo\"}").contains("input row 1, column `age`: the value is missing"));
-    assert!(message("[1]").contains("has 1 values, but the model was trained on 2"));
+    assert!(
+        message("[1]").contains("input row 1 has 1 columns without names, but the model was trained on 2")
+    );
     assert!(message("{}").contains("column `age`: the value is missing"));
     assert!(message("{\"aeg\": 1, \"city\": \"oslo\"}").contains("no column `aeg`; did you mean `age`?"));
     let error = json("{\"quantity\": 1}", &schema).unwrap_err();
@@ -108,7 +123,7 @@ fn bad_input_is_named_without_advice_for_a_job() {
         csv("1,oslo,yes,3\n", &schema)
             .unwrap_err()
             .message
-            .contains("4 columns, but the model was trained on 2")
+            .contains("4 columns without names, but the model was trained on 2")
     );
     assert!(csv("1,oslo\n2\n", &schema).unwrap_err().message.contains("input row 2 has 1 fields"));
 }
@@ -126,10 +141,60 @@ fn what_was_imputed_and_scaled_in_training_is_so_here() {
 #[test]
 fn columns_without_names_keep_their_places() {
     let schema = trained("0,1.5,2\n1,3.5,4\n", |spec| {
-        spec.label = Some(thalweg_core::spec::setting::ColumnRef::Index(0));
+        spec.label = Some(ColumnRef::Index(0));
     });
     assert_eq!(csv("9,5,6\n", &schema).unwrap(), [5.0, 6.0], "with the label in its place");
     assert_eq!(csv("5,6\n", &schema).unwrap(), [5.0, 6.0]);
+}
+
+#[test]
+fn fields_and_arrays_without_names_stand_where_they_stood_in_training() {
+    let text = "id,y,age,city,note\n1,yes,30,oslo,a\n2,no,50,rome,b\n";
+    let schema = trained(text, |spec| {
+        spec.label = Some(ColumnRef::Name("y".into()));
+        spec.ignore = vec!["id".into(), "note".into()];
+    });
+    let expected = [40.0, 0.0, 1.0];
+    for row in ["7,no,40,rome,x", "7,40,rome,x", "no,40,rome", "40,rome"] {
+        assert_eq!(csv(row, &schema).unwrap(), expected, "{row}");
+        assert_eq!(csv(&row.replace(',', "\t"), &schema).unwrap(), expected, "{row}");
+        let quoted: Vec<String> = row.split(',').map(|field| format!("\"{field}\"")).collect();
+        assert_eq!(json(&format!("[{}]", quoted.join(",")), &schema).unwrap(), expected, "{row}");
+    }
+    let error = csv("1,2,3,4,5,6", &schema).unwrap_err();
+    assert!(error.message.contains("6 columns without names"), "{error}");
+    assert!(error.hint.unwrap().contains("id, y, age, city, note (label `y`)"));
+
+    let old = Schema { source_columns: Vec::new(), ..schema };
+    assert_eq!(csv("40,rome", &old).unwrap(), expected);
+    let error = csv("no,40,rome", &old).unwrap_err();
+    assert!(error.message.contains("does not say where the others stood"), "{error}");
+    assert_eq!(csv("city,id,age\nrome,3,40", &old).unwrap(), expected);
+}
+
+#[test]
+fn the_header_is_as_the_job_says() {
+    let schema = trained("0,1.5,2\n1,3.5,4\n", |spec| spec.label = Some(ColumnRef::Index(0)));
+    let read = |text: &'static str, header| {
+        let spec = DataSpec { header, ..DataSpec::default() };
+        collect(Records::csv(text.as_bytes(), &schema, &spec)?).map(dense)
+    };
+    assert_eq!(read("x,y\n5,6\n", Auto::Auto).unwrap(), [5.0, 6.0], "words where there should be numbers");
+    assert_eq!(read("9,9\n5,6\n", Auto::Is(true)).unwrap(), [5.0, 6.0]);
+    assert!(read("x,y\n5,6\n", Auto::Is(false)).unwrap_err().message.contains("`x` is not a number"));
+}
+
+#[test]
+fn labels_are_read_where_they_stand() {
+    let schema = trained("y,a\n10,1\n20,2\n30.5,3\n", |spec| {
+        (spec.label, spec.scale) = (Some(ColumnRef::Index(0)), Scale::Standard);
+    });
+    let read = |text: &'static str| collect(Records::json(text.as_bytes(), &schema).labelled(&schema)?);
+    let batches = read("[20, 2]\n{\"a\": 2, \"y\": 20}\n").unwrap();
+    let expected = schema.target.apply(20.0);
+    assert_eq!(batches[0].targets, Targets::Values(vec![expected, expected]));
+    assert!(read("[2]").unwrap_err().message.contains("column `y`: the label is missing"));
+    assert!(read("{\"a\": 2}").unwrap_err().message.contains("column `y`: the label is missing"));
 }
 
 #[test]
@@ -156,7 +221,10 @@ fn sparse_rows_by_number_or_spelled_out() {
     let read = |text: &'static str| sparse(collect(Records::json(text.as_bytes(), &schema)));
     assert_eq!(read("{\"3\": 4, \"2\": 1.5}").unwrap(), expected);
     assert_eq!(read("[0, 1.5, 4]").unwrap(), expected);
-    assert_eq!(sparse(collect(Records::csv(&b"0,1.5,4\n"[..], &schema, "auto").unwrap())).unwrap(), expected);
+    assert_eq!(
+        sparse(collect(Records::csv(&b"0,1.5,4\n"[..], &schema, &DataSpec::default()).unwrap())).unwrap(),
+        expected
+    );
     assert!(read("{\"0\": 4}").unwrap_err().message.contains("no column `0`"));
     assert!(read("{\"3\": \"x\"}").unwrap_err().message.contains("is not a number"));
 }
@@ -167,8 +235,9 @@ fn only_the_end_of_a_text_counts() {
     let symbols = |batches: Result<Vec<Batch>>| batches.map(|batches| batches[0].features.clone());
     let expected = |symbols: &[u32]| Features::Tokens { symbols: symbols.to_vec(), window: 3, vocabulary: 4 };
     let from_json = |text: &'static str| symbols(collect(Records::json(text.as_bytes(), &schema)));
-    let from_csv =
-        |text: &'static str| symbols(collect(Records::csv(text.as_bytes(), &schema, "auto").unwrap()));
+    let from_csv = |text: &'static str| {
+        symbols(collect(Records::csv(text.as_bytes(), &schema, &DataSpec::default()).unwrap()))
+    };
     assert_eq!(from_json("{\"text\": \"bbba, \"}").unwrap(), expected(&[2, 1, 0]));
     assert_eq!(from_json("\"aab\"").unwrap(), expected(&[2, 2, 3]));
     assert_eq!(from_csv("text\naa,b\n").unwrap(), expected(&[2, 1, 3]));
@@ -190,8 +259,9 @@ fn a_row_without_end_is_refused_by_its_number() {
     };
     let json = refused(Records::json(endless(b"[30, \"oslo\"]\n["), &schema));
     assert_eq!(json, "input row 2 is longer than 64 MiB");
-    let csv = refused(Records::csv(endless(b"30,oslo\n31,oslo\n\""), &schema, ",").unwrap());
+    let csv = refused(Records::csv(endless(b"30,oslo\n31,oslo\n\""), &schema, &DataSpec::default()).unwrap());
     assert_eq!(csv, "input row 3 is longer than 64 MiB");
-    let spaced = refused(Records::csv(endless(b"30 oslo\n"), &schema, "space").unwrap());
+    let spaces = DataSpec { delimiter: Auto::Is(Delimiter::Spaces), ..DataSpec::default() };
+    let spaced = refused(Records::csv(endless(b"30 oslo\n"), &schema, &spaces).unwrap());
     assert_eq!(spaced, "input row 2 is longer than 64 MiB");
 }

@@ -100,3 +100,15 @@ fn another_file_must_keep_to_the_columns() {
     );
     assert!(with("zero.libsvm").unwrap_err().message.contains("column `0`"));
 }
+
+#[test]
+fn rows_to_be_predicted_need_no_label() {
+    let folder =
+        folder(&[("rows.libsvm", b"+1 1:0.5 3:2\n-1 2:1\n"), ("new.libsvm", b"1:0.5 3:2\n7 2:1\n? 3:1\n")]);
+    let schema = Data::open(&spec(folder.path(), "rows.libsvm"), 1).unwrap().schema;
+    let new = spec(folder.path(), "new.libsvm");
+    let read = batch(&Data::open_unlabelled(&new, &schema).unwrap()).unwrap();
+    let (starts, columns, values) = (vec![0, 2, 3, 4], vec![0, 2, 1, 2], vec![0.5, 2.0, 1.0, 1.0]);
+    assert_eq!(read.features, Features::Sparse { starts, columns, values });
+    assert!(Data::open_with(&new, &schema).unwrap_err().message.contains("the label is missing"));
+}

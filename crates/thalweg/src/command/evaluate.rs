@@ -1,14 +1,14 @@
 //! `thalweg evaluate`: loss and metrics of a trained model.
 
+use crate::command::rows::{self, Format};
 use crate::command::{print, print_json};
 use crate::preflight::nothing_started;
 use clap::Args;
 use std::path::PathBuf;
 use thalweg_core::spec::setting::Held;
-use thalweg_core::spec::{Job, Layers, Origin};
-use thalweg_core::{Error, Kind, Result};
+use thalweg_core::{Error, JobSpec, Kind, Model, Result, Tally};
 use thalweg_data::{Data, Rows};
-use thalweg_graph::Team;
+use thalweg_graph::{Network, Team};
 use thalweg_train::SavedModel;
 use thalweg_train::validate::evaluate;
 
@@ -32,10 +32,17 @@ pub struct EvaluateArgs {
 pub fn run(args: &EvaluateArgs) -> Result<()> {
     let saved = SavedModel::read(&args.model)?;
     let (network, parameters) = saved.network()?;
-    let (rows, what, threads) = rows(args, &saved)?;
-    let mut network = network.with_team(Team::of(threads, 1));
-    let mut batch = rows.empty_batch();
-    let tally = evaluate(&mut network, &parameters, &rows, &mut batch)?;
+    let job = rows::job(&saved, args.data.as_deref(), &args.set)?;
+    let mut network = network.with_team(Team::of(job.engine.threads, 1));
+    let (tally, what) = match args.data.as_deref() {
+        Some(source) if Format::of(source) == Format::Jsonl => {
+            (tally_of_lines(&mut network, &parameters, &saved, source, &job)?, format!("rows of {source}"))
+        }
+        source => {
+            let (rows, what) = rows_of(source, &job, &saved)?;
+            (evaluate(&mut network, &parameters, &rows, &mut rows.empty_batch())?, what)
+        }
+    };
     let metrics = tally.metrics(&saved.schema);
     if args.json {
         let mut object = serde_json::Map::from_iter([("rows".to_string(), tally.rows.into())]);
@@ -46,31 +53,44 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
     print(&format!("{} on {} {what}\n", list.join(", "), tally.rows))
 }
 
-fn rows(args: &EvaluateArgs, saved: &SavedModel) -> Result<(Rows, String, usize)> {
-    let mut layers = Layers::default();
-    layers.add_file("the model's job", &saved.job).map_err(Error::data)?;
-    if let Some(source) = &args.data {
-        layers.set("data.source", source.clone().into(), Origin::Flag(format!("--data {source}")));
+/// The rows of JSON lines that bring their labels.
+fn tally_of_lines(
+    network: &mut Network,
+    parameters: &[f32],
+    saved: &SavedModel,
+    source: &str,
+    job: &JobSpec,
+) -> Result<Tally> {
+    /// Rows at once.
+    const BATCH: usize = 512;
+    let mut tally = Tally::default();
+    for file in thalweg_data::files(source).map_err(nothing_started)? {
+        let records = rows::records(&file, Format::Jsonl, saved, &job.data)?;
+        let mut records = records.labelled(&saved.schema)?;
+        let mut batch = records.empty_batch();
+        while records.next_batch(BATCH, &mut batch)? {
+            tally.add(&network.evaluate(parameters, &batch)?);
+        }
     }
-    for assignment in &args.set {
-        layers.add_assignment(assignment).map_err(Error::job)?;
+    if tally.rows == 0 {
+        return Err(Error::data(format!("{source} holds no rows")));
     }
-    let job = Job::resolve(layers)?.spec;
-    let threads = job.engine.threads;
-    if let Some(source) = &args.data {
+    Ok(tally)
+}
+
+fn rows_of(source: Option<&str>, job: &JobSpec, saved: &SavedModel) -> Result<(Rows, String)> {
+    if let Some(source) = source {
         let rows = Data::open_with(&job.data, &saved.schema).map_err(nothing_started)?;
-        return Ok((rows, format!("rows of {source}"), threads));
+        return Ok((rows, format!("rows of {source}")));
     }
     let data = Data::open_again(&job.data, job.train.seed, &saved.schema).map_err(gone)?;
     let source = &job.data.source;
     Ok(match &job.data.validation {
         _ if data.validation.is_empty() => {
-            (data.training, format!("training rows of {source} (it has no validation rows)"), threads)
+            (data.training, format!("training rows of {source} (it has no validation rows)"))
         }
-        Some(Held::Source(other)) => {
-            (data.validation, format!("rows of {other}, kept for validation"), threads)
-        }
-        _ => (data.validation, format!("validation rows of {source}"), threads),
+        Some(Held::Source(other)) => (data.validation, format!("rows of {other}, kept for validation")),
+        _ => (data.validation, format!("validation rows of {source}")),
     })
 }
 

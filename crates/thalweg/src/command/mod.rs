@@ -14,6 +14,7 @@ pub mod inspect;
 pub mod join;
 pub mod predict;
 pub mod resume;
+pub mod rows;
 pub mod strategies;
 pub mod train;
 

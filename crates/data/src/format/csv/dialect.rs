@@ -15,6 +15,33 @@ pub(crate) fn choose(asked: Auto<Delimiter>, sample: &[u8]) -> Delimiter {
     }
 }
 
+/// The same for another table than that of the training: what does not cut its first line does not separate its columns.
+pub(crate) fn choose_again(asked: Auto<Delimiter>, sample: &[u8]) -> Delimiter {
+    match asked {
+        Auto::Is(delimiter) if !cuts(delimiter, sample) => guess(sample),
+        asked => choose(asked, sample),
+    }
+}
+
+fn cuts(delimiter: Delimiter, sample: &[u8]) -> bool {
+    let first = sample.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    FieldReader::new(first, delimiter)
+        .next("")
+        .is_ok_and(|record| record.is_some_and(|record| record.len() > 1))
+}
+
+/// The delimiter of a table by its beginning, and where its records begin: C4.5 files such as UCI Adult have a comment
+/// behind a bar in their first line.
+pub(crate) fn begin(beginning: &[u8], choose: impl Fn(&[u8]) -> Delimiter) -> (Delimiter, usize) {
+    let comment = beginning.first() == Some(&b'|') && !beginning[1..].starts_with(b"|");
+    let body = match memchr::memchr(b'\n', beginning) {
+        Some(end) if comment => end + 1,
+        _ => 0,
+    };
+    let delimiter = choose(&beginning[body..]);
+    (delimiter, if delimiter == Delimiter::Byte(b'|') { 0 } else { body })
+}
+
 /// The one that cuts the most lines into the same number of fields, more than one.
 fn guess(sample: &[u8]) -> Delimiter {
     let candidates = [b',', b'\t', b';', b'|'].map(Delimiter::Byte);
@@ -78,6 +105,9 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_holds() {
-        assert_eq!(choose(Auto::Is(Delimiter::Byte(b'\t')), b"a,b\n1,2\n"), Delimiter::Byte(b'\t'));
+        let tab = Auto::Is(Delimiter::Byte(b'\t'));
+        assert_eq!(choose(tab, b"a,b\n1,2\n"), Delimiter::Byte(b'\t'));
+        assert_eq!(choose_again(tab, b"a,b\n1,2\n"), Delimiter::Byte(b','), "a table with another");
+        assert_eq!(choose_again(tab, b"a,b\tc\n1,2\t3\n"), Delimiter::Byte(b'\t'));
     }
 }

@@ -3,7 +3,8 @@
 use super::sample::{Sample, holds_numbers};
 use crate::raw::Raw;
 use crate::table::columns::Columns;
-use thalweg_core::schema::{Schema, Shape};
+use crate::table::placement::{ModelColumns, Placement};
+use thalweg_core::schema::Schema;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::spec::setting::Auto;
@@ -28,22 +29,22 @@ pub(crate) struct Plan {
 /// Looks at the beginning of each file.
 pub(crate) fn plan(files: &[Raw], spec: &DataSpec, known: Option<&Schema>) -> Result<Plan> {
     let first = &files[0];
-    let sample = Sample::read(first, spec.delimiter)?;
+    let sample = match known {
+        None => Sample::read(first, spec.delimiter)?,
+        Some(_) => Sample::read_again(first, spec.delimiter)?,
+    };
     if sample.records.is_empty() {
         return Err(Error::data(format!("{} is empty", first.name())).hint("check data.source and the file"));
     }
-    let header = match known {
-        Some(schema) if names_columns(&sample, schema) => true,
-        _ => sample.has_header(spec.header, first)?,
-    };
-    let names = sample.names(header);
-    if sample.rows(header).is_empty() {
-        return Err(Error::data(format!("{} holds a header and no rows", first.name()))
-            .hint("add rows, or set data.header = false if the line is a row"));
-    }
-    let columns = match known {
-        None => Columns::choose(&names, spec)?,
-        Some(schema) => Columns::stored(&names, schema, first.name(), header)?,
+    let (header, names, columns) = match known {
+        None => {
+            let header = sample.has_header(spec.header, first)?;
+            let names = sample.names(header);
+            check_rows(&sample, header, first)?;
+            let columns = Columns::choose(&names, spec)?;
+            (header, names, columns)
+        }
+        Some(schema) => stored(&sample, spec, schema, first)?,
     };
     let rows = sample.rows(header);
     let looks_like_names = |column: usize| known.is_none() && !holds_numbers(rows, column);
@@ -51,17 +52,39 @@ pub(crate) fn plan(files: &[Raw], spec: &DataSpec, known: Option<&Schema>) -> Re
     let categorical = columns.inputs.iter().map(categorical).collect();
     let mut starts = vec![rows_begin(&sample, header)];
     for file in &files[1..] {
-        starts.push(later_file(file, first, &names, header, spec)?);
+        starts.push(later_file(file, first, &names, header, sample.delimiter, spec)?);
     }
     let Columns { label, inputs, .. } = columns;
     Ok(Plan { delimiter: sample.delimiter, names, label, inputs, categorical, starts })
 }
 
-/// Whether the first record holds the names of a stored schema.
-fn names_columns(sample: &Sample, schema: &Schema) -> bool {
-    let Shape::Table { columns } = &schema.shape else { return false };
-    let names = sample.names(true);
-    columns.iter().all(|column| names.contains(&column.name))
+/// The columns of a stored schema, where they stand in this file.
+fn stored(
+    sample: &Sample,
+    spec: &DataSpec,
+    schema: &Schema,
+    file: &Raw,
+) -> Result<(bool, Vec<String>, Columns)> {
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+    let record = match spec.header {
+        // A first line that is passed over may have another number of fields.
+        Auto::Is(true) => sample.names(true),
+        _ => sample.records[0].iter().map(text).collect(),
+    };
+    let model = ModelColumns::of_table(schema, file.name())?;
+    let placement = model.place(&record, spec.header, file.name())?;
+    check_rows(sample, placement.header, file)?;
+    let label = placement.labelled(schema, file.name())?;
+    let Placement { header, names, inputs, .. } = placement;
+    Ok((header, names, Columns { label, inputs, categorical: Vec::new() }))
+}
+
+fn check_rows(sample: &Sample, header: bool, file: &Raw) -> Result<()> {
+    if sample.rows(header).is_empty() {
+        return Err(Error::data(format!("{} holds a header and no rows", file.name()))
+            .hint("add rows, or set data.header = false if the line is a row"));
+    }
+    Ok(())
 }
 
 fn rows_begin(sample: &Sample, header: bool) -> u64 {
@@ -69,8 +92,15 @@ fn rows_begin(sample: &Sample, header: bool) -> u64 {
 }
 
 /// Where the rows of another file begin: it must have the same columns, and a header only if it is the same.
-fn later_file(file: &Raw, first: &Raw, names: &[String], header: bool, spec: &DataSpec) -> Result<u64> {
-    let sample = Sample::read(file, spec.delimiter)?;
+fn later_file(
+    file: &Raw,
+    first: &Raw,
+    names: &[String],
+    header: bool,
+    delimiter: Delimiter,
+    spec: &DataSpec,
+) -> Result<u64> {
+    let sample = Sample::read(file, Auto::Is(delimiter))?;
     let Some(record) = sample.records.first() else { return Ok(file.len()) };
     if record.len() != names.len() {
         return Err(Error::data(format!(

@@ -19,10 +19,10 @@ use crate::table::labels::Labels;
 use crate::table::problem::Problem;
 use fields::FieldReader;
 use std::sync::Arc;
+use thalweg_core::Result;
 use thalweg_core::schema::{Column, Scaling, Schema, Shape, TargetScaling};
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::delimiter::Delimiter;
-use thalweg_core::{Result, Targets, Task};
 
 /// Indexed files of a table.
 pub(crate) struct Csv {
@@ -57,6 +57,7 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
         scaling: Scaling::default(),
         target: TargetScaling::default(),
         reconstruct: false,
+        source_columns: plan.names.clone(),
     });
     let source = Csv {
         delimiter: plan.delimiter,
@@ -91,10 +92,7 @@ impl Source for Csv {
         let bytes = file.slice(extent.start..extent.end)?;
         let mut reader = FieldReader::new(&bytes[..], self.delimiter);
         let mut features = Vec::with_capacity(extent.rows as usize * self.encoder.width());
-        let mut targets = match self.labels.task() {
-            Task::Classification => Targets::Classes(Vec::with_capacity(extent.rows as usize)),
-            Task::Regression => Targets::Values(Vec::with_capacity(extent.rows as usize)),
-        };
+        let mut targets = self.labels.targets(extent.rows as usize);
         while let Some(record) = reader.next(file.name())? {
             let field = |number: usize| record.field(number);
             let done = self

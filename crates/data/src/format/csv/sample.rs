@@ -36,17 +36,19 @@ pub(crate) struct Sample {
 impl Sample {
     /// Reads the beginning of a file.
     pub(crate) fn read(file: &Raw, asked: Auto<Delimiter>) -> Result<Sample> {
+        Sample::read_with(file, |beginning| dialect::choose(asked, beginning))
+    }
+
+    /// Reads the beginning of another file than that of the training, whose delimiter is asked for.
+    pub(crate) fn read_again(file: &Raw, asked: Auto<Delimiter>) -> Result<Sample> {
+        Sample::read_with(file, |beginning| dialect::choose_again(asked, beginning))
+    }
+
+    fn read_with(file: &Raw, choose: impl Fn(&[u8]) -> Delimiter) -> Result<Sample> {
         let beginning = file.slice(0..file.len().min(DIALECT_BYTES))?;
-        // C4.5 files such as UCI Adult begin with a comment behind a bar.
-        let comment = beginning.first() == Some(&b'|') && !beginning[1..].starts_with(b"|");
-        let body = match memchr::memchr(b'\n', &beginning) {
-            Some(end) if comment => end + 1,
-            _ => 0,
-        };
-        let delimiter = dialect::choose(asked, &beginning[body..]);
-        let comment = comment && delimiter != Delimiter::Byte(b'|');
+        let (delimiter, start) = dialect::begin(&beginning, choose);
+        let start = start as u64;
         let mut sample = Sample { delimiter, records: Vec::new(), offsets: Vec::new(), complete: false };
-        let start = if comment { body as u64 } else { 0 };
         let mut reader = FieldReader::new(file.reader(start).take(SAMPLE_BYTES), delimiter);
         while sample.records.len() <= SAMPLE_ROWS {
             let Some(record) = reader.next(file.name())? else {

@@ -6,6 +6,7 @@ use crate::block::{BLOCK_BYTES, BLOCK_ROWS};
 use crate::table::categories::CategoryTally;
 use crate::table::columns::Columns;
 use crate::table::labels::{LabelTally, Labels};
+use crate::table::placement::{ModelColumns, Placement};
 use crate::table::problem::Problem;
 use crate::table::value::is_missing;
 use thalweg_core::schema::{Column, Encoding, Schema};
@@ -18,16 +19,20 @@ const PART_ROWS: usize = 4 * BLOCK_ROWS as usize;
 
 /// Which column is what.
 pub(super) struct Roles {
-    pub(super) label: usize,
+    /// Nothing for rows to be predicted.
+    pub(super) label: Option<usize>,
     pub(super) inputs: Vec<usize>,
     /// For each input, whether its categories are to be gathered.
     pub(super) categorical: Vec<bool>,
 }
 
 impl Roles {
-    /// Those of a stored schema, which has the categories already.
-    pub(super) fn stored(file: &ParquetFile, schema: &Schema) -> Result<Roles> {
-        let Columns { label, inputs, .. } = Columns::stored(&file.names, schema, &file.name, true)?;
+    /// Those of a stored schema, which has the categories already; rows to be predicted need no label.
+    pub(super) fn stored(file: &ParquetFile, schema: &Schema, labelled: bool) -> Result<Roles> {
+        let model = ModelColumns::of_table(schema, &file.name)?;
+        let placement = model.place_named(&file.names, &file.name)?;
+        let label = if labelled { Some(placement.labelled(schema, &file.name)?) } else { None };
+        let Placement { inputs, .. } = placement;
         Ok(Roles { label, categorical: vec![false; inputs.len()], inputs })
     }
 }
@@ -55,7 +60,7 @@ pub(super) fn choose(file: &ParquetFile, spec: &DataSpec) -> Result<Roles> {
         categorical.push(file.kinds[input] == Kind::Text || columns.categorical.contains(&input));
     }
     categorical.pop();
-    Ok(Roles { label: columns.label, inputs: columns.inputs, categorical })
+    Ok(Roles { label: Some(columns.label), inputs: columns.inputs, categorical })
 }
 
 /// Data frames store the names of rows as a last column: it is not data unless the job names it.
@@ -77,7 +82,9 @@ pub(super) fn pass(
     known: Option<&Schema>,
 ) -> Result<Index> {
     let first = &files[0];
-    let label_name = &first.names[roles.label];
+    let label_name = roles.label.map_or("", |label| &first.names[label]);
+    // Without a label, any column tells how many rows there are.
+    let counted = roles.label.unwrap_or(roles.inputs[0]);
     let mut labels = LabelTally::new();
     let mut parts = Vec::new();
     let mut text = Vec::new();
@@ -86,7 +93,10 @@ pub(super) fn pass(
             if rows == 0 {
                 continue;
             }
-            file.read(group, roles.label, 0..rows, |row, value| {
+            file.read(group, counted, 0..rows, |row, value| {
+                if roles.label.is_none() {
+                    return Ok(());
+                }
                 let label = value.spell(&mut text);
                 if is_missing(label) {
                     return Err(Problem::missing_label(label_name).at(&file.place(group, row)));
@@ -94,11 +104,12 @@ pub(super) fn pass(
                 labels.add(label, (number, group, row));
                 Ok(())
             })?;
-            // The rows were counted: the claim holds, for the label at least.
+            // The rows were counted: the claim holds, for this column at least.
             parts.extend(cut(number, group, rows, roles.inputs.len()));
         }
     }
     let labels = match known {
+        Some(schema) if roles.label.is_none() => Labels::Unread(schema.task),
         Some(schema) => Labels::known(schema.task, &schema.classes),
         None => labels.finish(spec.task, label_name, |(file, group, row): (usize, usize, usize)| {
             Ok(files[file].place(group, row))

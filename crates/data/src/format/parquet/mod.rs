@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use thalweg_core::schema::{Column, Scaling, Schema, Shape, TargetScaling};
 use thalweg_core::spec::data::DataSpec;
-use thalweg_core::{Error, Result, Targets, Task};
+use thalweg_core::{Error, Result};
 
 struct Parquet {
     files: Vec<ParquetFile>,
@@ -27,7 +27,7 @@ struct Parquet {
     blocks: Arc<Blocks>,
     columns: Vec<Slot>,
     width: usize,
-    label: usize,
+    label: Option<usize>,
     label_name: String,
     labels: Labels,
 }
@@ -49,21 +49,26 @@ struct Slot {
     kind: SlotKind,
 }
 
-/// Indexes Parquet files.
-pub(crate) fn open(paths: &[PathBuf], spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
+/// Indexes Parquet files; with a stored schema they may be read without their label.
+pub(crate) fn open(
+    paths: &[PathBuf],
+    spec: &DataSpec,
+    known: Option<&Schema>,
+    labelled: bool,
+) -> Result<Opened> {
     let files = paths.iter().map(|path| ParquetFile::open(path, spec)).collect::<Result<Vec<_>>>()?;
     same_columns(&files)?;
     let checksums = files.iter().map(|file| file.checksum(spec)).collect::<Result<_>>()?;
     let roles = match known {
         None => index::choose(&files[0], spec)?,
-        Some(schema) => index::Roles::stored(&files[0], schema)?,
+        Some(schema) => index::Roles::stored(&files[0], schema, labelled)?,
     };
     let index = index::pass(&files, &roles, spec, known)?;
     let columns = match known.map(|schema| &schema.shape) {
         Some(Shape::Table { columns }) => columns.clone(),
         _ => index.columns,
     };
-    let label_name = files[0].names[roles.label].clone();
+    let label_name = roles.label.map(|label| files[0].names[label].clone()).unwrap_or_default();
     let schema = known.cloned().unwrap_or_else(|| Schema {
         shape: Shape::Table { columns: columns.clone() },
         task: index.labels.task(),
@@ -72,6 +77,7 @@ pub(crate) fn open(paths: &[PathBuf], spec: &DataSpec, known: Option<&Schema>) -
         scaling: Scaling::default(),
         target: TargetScaling::default(),
         reconstruct: false,
+        source_columns: files[0].names.clone(),
     });
     let missing_allowed = missing_allowed(&columns, spec, known);
     let source = Parquet {
@@ -147,12 +153,12 @@ impl Source for Parquet {
                     .map_err(|problem| problem.at(&file.place(part.group, part.first + row)))
             })?;
         }
-        let mut targets = match self.labels.task() {
-            Task::Classification => Targets::Classes(Vec::with_capacity(part.rows)),
-            Task::Regression => Targets::Values(Vec::with_capacity(part.rows)),
+        let mut targets = self.labels.targets(part.rows);
+        let Some(label) = self.label else {
+            return Ok(Arc::new(Block { features: BlockFeatures::Dense(features), targets }));
         };
         let mut text = Vec::new();
-        file.read(part.group, self.label, part.first..part.first + part.rows, |row, value| {
+        file.read(part.group, label, part.first..part.first + part.rows, |row, value| {
             push_target(&self.labels, &self.label_name, value.spell(&mut text), &mut targets)
                 .map_err(|problem| problem.at(&file.place(part.group, part.first + row)))
         })?;

@@ -2,31 +2,21 @@
 
 mod text;
 
+use super::rows::{self, Format};
 use crate::preflight::nothing_started;
-use clap::{Args, ValueEnum};
-use flate2::bufread::MultiGzDecoder;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use clap::Args;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use thalweg_cluster::durable::write_whole;
 use thalweg_core::schema::Shape;
-use thalweg_core::spec::{Job, Layers, Origin};
+use thalweg_core::spec::data::DataSpec;
 use thalweg_core::{Batch, Error, Kind, Model, Result, Schema, Task};
-use thalweg_data::{Data, FileKind, Records, kind_by_name};
+use thalweg_data::Data;
 use thalweg_graph::Network;
 use thalweg_train::SavedModel;
 
 /// Rows answered at once.
 const AT_ONCE: usize = 512;
-
-/// How rows and answers are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// Comma-separated, with or without a header
-    Csv,
-    /// One JSON object or array per line
-    Jsonl,
-}
 
 /// What `predict` takes.
 #[derive(Args, Debug)]
@@ -40,6 +30,9 @@ pub struct PredictArgs {
     /// How rows and answers are written (default: by the input's ending, else csv)
     #[arg(long, value_enum)]
     pub format: Option<Format>,
+    /// Change how the input is read: --set data.delimiter=";", --set data.header=false
+    #[arg(long, value_name = "data.KEY=VALUE")]
+    pub set: Vec<String>,
     /// Where answers go (default: standard output)
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -79,13 +72,14 @@ fn answer(args: &PredictArgs, saved: &SavedModel, output: &mut impl Write) -> Re
         return text::write(args, saved, alphabet, output);
     }
     let (network, parameters) = saved.network()?;
-    let format = args.format.unwrap_or_else(|| format_of(&args.input));
+    let format = args.format.unwrap_or_else(|| Format::of(&args.input));
     let every = args.probabilities;
-    Answers { network, parameters, schema, format, every, outputs: Vec::new() }.write(
-        saved,
-        &args.input,
-        output,
-    )
+    let mut answers = Answers { network, parameters, schema, format, every, outputs: Vec::new() };
+    let spec = rows::job(saved, Some(&args.input), &args.set)?.data;
+    if rows::is_indexed(&args.input) {
+        return answers.answer_source(&spec, output);
+    }
+    answers.answer_files(saved, &args.input, &spec, output)
 }
 
 fn flush(output: &mut impl Write) -> Result<()> {
@@ -99,16 +93,6 @@ fn unwritable(error: &io::Error) -> Error {
     }
 }
 
-/// The ending without `.gz`.
-fn ending(input: &str) -> &str {
-    let plain = input.strip_suffix(".gz").unwrap_or(input);
-    plain.rsplit_once('.').map_or("", |(_, ending)| ending)
-}
-
-fn format_of(input: &str) -> Format {
-    if matches!(ending(input), "jsonl" | "ndjson" | "json") { Format::Jsonl } else { Format::Csv }
-}
-
 struct Answers<'a> {
     network: Network,
     parameters: Vec<f32>,
@@ -119,21 +103,44 @@ struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    fn write(&mut self, saved: &SavedModel, input: &str, output: &mut impl Write) -> Result<()> {
-        let path = Path::new(input);
-        let labelled = matches!(kind_by_name(path), Some(FileKind::Libsvm | FileKind::Parquet));
-        if path.is_dir() || labelled {
-            return self.answer_source(saved, input, output);
-        }
-        let reader = open(input)?;
-        let mut records = match self.format {
-            Format::Csv => Records::csv(reader, self.schema, "auto")?,
-            Format::Jsonl => Records::json(reader, self.schema),
+    /// The rows of files that are read once from their beginning, or of standard input.
+    fn answer_files(
+        &mut self,
+        saved: &SavedModel,
+        input: &str,
+        spec: &DataSpec,
+        output: &mut impl Write,
+    ) -> Result<()> {
+        let files = match input {
+            "-" => vec!["-".into()],
+            input => thalweg_data::files(input).map_err(nothing_started)?,
         };
+        let several = files.len() > 1;
+        for (number, file) in files.iter().enumerate() {
+            let mut answer = || self.answer_file(saved, file, spec, number == 0, output);
+            answer().map_err(|error| match several {
+                true => Error { message: format!("{file}: {}", error.message), ..error },
+                false => error,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn answer_file(
+        &mut self,
+        saved: &SavedModel,
+        file: &str,
+        spec: &DataSpec,
+        first: bool,
+        output: &mut impl Write,
+    ) -> Result<()> {
+        let mut records = rows::records(file, self.format, saved, spec)?;
         let mut batch = records.empty_batch();
         // Nothing is written before the first rows are known to make sense.
         let mut more = records.next_batch(AT_ONCE, &mut batch)?;
-        self.header(output)?;
+        if first {
+            self.header(output)?;
+        }
         while more {
             self.answer(&batch, output)?;
             more = records.next_batch(AT_ONCE, &mut batch)?;
@@ -141,12 +148,9 @@ impl Answers<'_> {
         Ok(())
     }
 
-    /// All rows of a source that brings its own labels.
-    fn answer_source(&mut self, saved: &SavedModel, input: &str, output: &mut impl Write) -> Result<()> {
-        let mut layers = Layers::default();
-        layers.add_file("the model's job", &saved.job).map_err(Error::data)?;
-        layers.set("data.source", input.into(), Origin::Flag(format!("predict {input}")));
-        let rows = Data::open_with(&Job::resolve(layers)?.spec.data, self.schema).map_err(nothing_started)?;
+    /// All rows of a source that is indexed as in training; labels are not looked at.
+    fn answer_source(&mut self, spec: &DataSpec, output: &mut impl Write) -> Result<()> {
+        let rows = Data::open_unlabelled(spec, self.schema).map_err(nothing_started)?;
         let mut batch = rows.empty_batch();
         self.header(output)?;
         let mut next = 0;
@@ -250,25 +254,4 @@ fn quoted(field: &str) -> String {
     } else {
         field.into()
     }
-}
-
-fn open(input: &str) -> Result<Box<dyn BufRead>> {
-    if input == "-" {
-        if io::stdin().is_terminal() {
-            eprintln!("reading rows from standard input; Ctrl-D ends them");
-        }
-        return Ok(Box::new(BufReader::new(io::stdin())));
-    }
-    let file = File::open(input).map_err(|error| {
-        nothing_started(match error.kind() {
-            io::ErrorKind::NotFound => thalweg_data::missing(Path::new(input)),
-            _ => Error::io(format!("cannot read {input}"), &error),
-        })
-    })?;
-    let reader = BufReader::new(file);
-    Ok(if input.ends_with(".gz") {
-        Box::new(BufReader::new(MultiGzDecoder::new(reader)))
-    } else {
-        Box::new(reader)
-    })
 }

@@ -1,6 +1,7 @@
 //! A text written on by a model of texts, shown character by character.
 
 use super::{PredictArgs, unwritable};
+use crate::command::rows::open;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use thalweg_core::{Error, Result};
@@ -45,7 +46,7 @@ fn beginning(input: &str, alphabet: &[char]) -> Result<String> {
         }
         path if Path::new(path).is_file() => {
             let mut text = String::new();
-            super::open(path)?
+            open(path)?
                 .read_to_string(&mut text)
                 .map_err(|error| Error::io(format!("cannot read {path} as text"), &error))?;
             text

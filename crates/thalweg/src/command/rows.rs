@@ -1,0 +1,93 @@
+//! Rows for a trained model, for `predict` and `evaluate` alike: which files hold them and how they are read.
+
+use crate::preflight::nothing_started;
+use clap::ValueEnum;
+use flate2::bufread::MultiGzDecoder;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal};
+use std::path::Path;
+use thalweg_core::spec::data::DataSpec;
+use thalweg_core::spec::{Job, Layers, Origin};
+use thalweg_core::{Error, JobSpec, Result};
+use thalweg_data::{FileKind, Records, kind_by_name};
+use thalweg_train::SavedModel;
+
+/// How rows and answers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Separated fields, with or without a header
+    Csv,
+    /// One JSON object or array per line
+    Jsonl,
+}
+
+impl Format {
+    /// By the ending of a file's name, `.gz` or not.
+    pub fn of(input: &str) -> Format {
+        let name = input.to_ascii_lowercase();
+        let plain = name.strip_suffix(".gz").unwrap_or(&name);
+        let ending = plain.rsplit_once('.').map_or("", |(_, ending)| ending);
+        if matches!(ending, "jsonl" | "ndjson" | "json") { Format::Jsonl } else { Format::Csv }
+    }
+}
+
+/// The job of a model with what was set for this command. What the job says of the header holds for its own source: in
+/// another one it is looked for again.
+pub fn job(saved: &SavedModel, source: Option<&str>, set: &[String]) -> Result<JobSpec> {
+    let mut layers = Layers::default();
+    layers.add_file("the model's job", &saved.job).map_err(Error::data)?;
+    if let Some(source) = source {
+        let origin = || Origin::Flag(format!("rows of {source}"));
+        layers.set("data.source", source.into(), origin());
+        layers.set("data.header", "auto".into(), origin());
+    }
+    for assignment in set {
+        layers.add_assignment(assignment).map_err(Error::job)?;
+    }
+    Ok(Job::resolve(layers)?.spec)
+}
+
+/// Whether an input is indexed as in training instead of being read from its beginning to its end.
+pub fn is_indexed(input: &str) -> bool {
+    let path = Path::new(input);
+    let kind = kind_by_name(path);
+    path.is_dir()
+        || input.starts_with("builtin:")
+        || matches!(kind, Some(FileKind::Libsvm | FileKind::Parquet))
+}
+
+/// The rows of one file, or of standard input.
+pub fn records(
+    input: &str,
+    format: Format,
+    saved: &SavedModel,
+    spec: &DataSpec,
+) -> Result<Records<Box<dyn BufRead>>> {
+    let reader = open(input)?;
+    match format {
+        Format::Csv => Records::csv(reader, &saved.schema, spec),
+        Format::Jsonl => Ok(Records::json(reader, &saved.schema)),
+    }
+}
+
+/// Opens a file, packed or not, or standard input.
+pub fn open(input: &str) -> Result<Box<dyn BufRead>> {
+    if input == "-" {
+        if io::stdin().is_terminal() {
+            eprintln!("reading rows from standard input; Ctrl-D ends them");
+        }
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let file = File::open(input).map_err(|error| {
+        nothing_started(match error.kind() {
+            io::ErrorKind::NotFound => thalweg_data::missing(Path::new(input)),
+            _ => Error::io(format!("cannot read {input}"), &error),
+        })
+    })?;
+    let reader = BufReader::with_capacity(1 << 16, file);
+    Ok(if input.to_ascii_lowercase().ends_with(".gz") {
+        Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(reader)))
+    } else {
+        Box::new(reader)
+    })
+}

@@ -1,0 +1,178 @@
+//! Rows for a trained model from other files than its own: every accepted layout answers alike, the rest is refused.
+
+mod harness;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use harness::Site;
+use std::io::Write;
+
+/// Values of a row by the names of columns: `y` says whether `a` is more than `b`, the others mislead.
+fn value(name: &str, row: u32) -> String {
+    let (a, b) = (row * 37 % 101, row * 61 % 103);
+    match name {
+        "a" => a.to_string(),
+        "b" => b.to_string(),
+        "y" => if a > b { "more" } else { "less" }.into(),
+        "id" => (1000 + row).to_string(),
+        _ => (row * 7 % 13).to_string(),
+    }
+}
+
+fn table(columns: &[&str], rows: std::ops::Range<u32>, header: bool, delimiter: &str) -> String {
+    let line = |row: u32| columns.iter().map(|name| value(name, row)).collect::<Vec<_>>().join(delimiter);
+    let header = header.then(|| columns.join(delimiter));
+    header.into_iter().chain(rows.map(line)).map(|line| line + "\n").collect()
+}
+
+fn packed(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A model trained on these columns, `y` being the label, all but `a` and `b` left out.
+fn train(site: &Site, columns: &[&str], header: bool) {
+    site.write("train.csv", table(columns, 0..600, header, ","));
+    let name = |column: &&str| match header {
+        true => column.to_string(),
+        false => format!("c{}", columns.iter().position(|other| other == column).unwrap()),
+    };
+    let others: Vec<String> =
+        columns.iter().filter(|column| !["a", "b", "y"].contains(*column)).map(name).collect();
+    let label = format!("data.label={}", name(&"y"));
+    let ignore = format!("data.ignore={others:?}");
+    site.succeed(&[
+        "train",
+        "-q",
+        "--overwrite",
+        "--out",
+        "run",
+        "--workers",
+        "1",
+        "--set",
+        "data.source=train.csv",
+        "--set",
+        &label,
+        "--set",
+        &ignore,
+        "--set",
+        "train.epochs=20",
+    ]);
+}
+
+/// Answers to 200 rows of a file, and the accuracy measured on it.
+fn answers(site: &Site, file: &str) -> String {
+    let answers = site.succeed(&["predict", "run", file]).stdout;
+    assert_eq!(
+        answers.lines().filter(|line| !line.starts_with("prediction")).count(),
+        200,
+        "{file}: {answers}"
+    );
+    answers
+}
+
+fn accuracy(site: &Site, file: &str) -> f64 {
+    let said = site.succeed(&["evaluate", "run", "--data", file, "--json"]).stdout;
+    let object: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(object["rows"], 200, "{file}");
+    object["accuracy"].as_f64().unwrap()
+}
+
+const LAYOUTS: [&[&str]; 4] =
+    [&["y", "a", "b"], &["a", "y", "b"], &["a", "b", "y"], &["id", "a", "note", "y", "b"]];
+
+#[test]
+fn rows_without_a_header_are_read_by_their_places_in_training() {
+    for columns in LAYOUTS {
+        for header in [true, false] {
+            let site = Site::new();
+            train(&site, columns, header);
+            site.write("named.csv", table(columns, 600..800, true, ","));
+            // The names of a model that was trained without a header are places: it takes this one by place too.
+            let expected = answers(&site, "named.csv");
+            let measured = accuracy(&site, "named.csv");
+            assert!(measured > 0.9, "{columns:?} header {header}: {measured}");
+            let without = |left: &[&str]| -> Vec<&str> {
+                columns.iter().copied().filter(|name| !left.contains(name)).collect()
+            };
+            for (left, labelled) in
+                [(&[][..], true), (&["y"], false), (&["id", "note"], true), (&["y", "id", "note"], false)]
+            {
+                let kept = without(left);
+                let text = table(&kept, 600..800, false, ",");
+                for (file, text) in [
+                    ("rows.csv", text.clone().into_bytes()),
+                    ("rows.tsv", table(&kept, 600..800, false, "\t").into_bytes()),
+                    ("semicolons.csv", table(&kept, 600..800, false, ";").into_bytes()),
+                    ("rows.csv.gz", packed(&text)),
+                ] {
+                    site.write(file, text);
+                    assert_eq!(
+                        answers(&site, file),
+                        expected,
+                        "{columns:?} header {header}: {file} {kept:?}"
+                    );
+                    match labelled {
+                        true => assert_eq!(accuracy(&site, file), measured, "{columns:?}: {file} {kept:?}"),
+                        false => site
+                            .run(&["evaluate", "run", "--data", file])
+                            .assert_error(2, &["the label of the model"]),
+                    }
+                    if !header || columns.len() < 5 {
+                        break;
+                    }
+                }
+            }
+            site.write("more.csv", "1,2,3,4,5,6,7\n");
+            for command in [&["predict", "run", "more.csv"][..], &["evaluate", "run", "--data", "more.csv"]] {
+                site.run(command).assert_error(2, &["7 columns without names", "trained on 2"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_fits_two_layouts_is_refused() {
+    let site = Site::new();
+    train(&site, &["id", "a", "b", "y"], true);
+    site.write("three.csv", table(&["id", "a", "b"], 600..800, false, ","));
+    for command in [&["predict", "run", "three.csv"][..], &["evaluate", "run", "--data", "three.csv"]] {
+        let ended = site.run(command);
+        ended.assert_error(2, &["3 columns without names: they may be id, a, b or a, b, y"]);
+        ended.assert_advice("add a header");
+    }
+}
+
+#[test]
+fn files_are_read_as_they_are_said_to_be() {
+    let site = Site::new();
+    let columns = ["y", "a", "b"];
+    train(&site, &columns, true);
+    site.write("named.csv", table(&columns, 600..800, true, ","));
+    let (expected, measured) = (answers(&site, "named.csv"), accuracy(&site, "named.csv"));
+    // Several files at once, JSON lines, and an unusual delimiter.
+    site.write("part-1.csv", table(&columns, 600..700, false, ","));
+    site.write("part-2.csv", table(&columns, 700..800, false, ","));
+    assert_eq!((answers(&site, "part-*.csv"), accuracy(&site, "part-*.csv")), (expected.clone(), measured));
+    let quoted = |row: u32| columns.map(|name| format!("\"{}\"", value(name, row))).join(",");
+    site.write("rows.jsonl", (600..800).map(|row| format!("[{}]\n", quoted(row))).collect::<String>());
+    assert_eq!(accuracy(&site, "rows.jsonl"), measured);
+    let object = |row: u32| {
+        format!("{{\"b\":{},\"y\":\"{}\",\"a\":{}}}\n", value("b", row), value("y", row), value("a", row))
+    };
+    site.write("rows.jsonl.gz", packed(&(600..800).map(object).collect::<String>()));
+    assert_eq!(accuracy(&site, "rows.jsonl.gz"), measured);
+    let json = answers(&site, "rows.jsonl.gz");
+    assert!(json.starts_with("{\"prediction\":"), "{json}");
+    site.write("odd.csv", table(&columns, 600..800, true, "^"));
+    let said = site.succeed(&["predict", "run", "odd.csv", "--set", "data.delimiter=^"]).stdout;
+    assert_eq!(said, expected);
+    site.succeed(&["evaluate", "run", "--data", "odd.csv", "--set", "data.delimiter=^"]);
+    site.run(&["predict", "run", "odd.csv", "--set", "data.delimeter=^"])
+        .assert_error(2, &["data.delimeter"]);
+    site.run(&["evaluate", "run", "--data", "named.csv", "--set", "data.header=false"])
+        .assert_error(2, &["is not a number"]);
+    site.run(&["predict", "run", "named.csv", "--set", "data.header=false"])
+        .assert_error(2, &["is not a number"]);
+}
