@@ -161,6 +161,50 @@ def test_tables_come_as_they_are(jobs, task):
     numpy.testing.assert_allclose(answers / scale, ours / scale, atol=CLOSE, rtol=0)
 
 
+def lenet_of(tensors):
+    """LeNet in ONNX operators, whose weights have PyTorch's shapes and order."""
+    helper = onnx.helper
+    nodes, value = [], "input"
+
+    def add(operator, *inputs, **attributes):
+        nonlocal value
+        result = f"value-{len(nodes)}"
+        nodes.append(helper.make_node(operator, [value, *inputs], [result], **attributes))
+        value = result
+
+    for layer in (0, 2):
+        add("Conv", f"layers.{layer}.weight", f"layers.{layer}.bias")
+        add("Relu")
+        add("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
+    add("Flatten")
+    add("Gemm", "layers.5.weight", "layers.5.bias", transB=1)
+    add("Relu")
+    add("Gemm", "layers.6.weight", "layers.6.bias", transB=1)
+    add("Softmax")
+    image = helper.make_tensor_value_info("input", onnx.TensorProto.FLOAT, ["rows", 1, 28, 28])
+    answer = helper.make_tensor_value_info(value, onnx.TensorProto.FLOAT, ["rows", 3])
+    weights = [onnx.numpy_helper.from_array(tensor, name) for name, tensor in tensors.items()]
+    graph = helper.make_graph(nodes, "lenet", [image], [answer], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_tensors_of_the_model_file_have_the_order_of_onnx_and_pytorch(jobs):
+    load_file = pytest.importorskip("safetensors.numpy").load_file
+    folder = jobs.folder / "images"
+    pixels = images(folder)
+    run = trained(jobs, folder, "train.global_batch=16", "model.zoo=lenet")
+    tensors = load_file(run / "model.safetensors")
+    path = jobs.folder / "lenet.onnx"
+    onnx.save(lenet_of(tensors), path)
+    (answers,) = session(path).run(None, {"input": pixels.reshape(-1, 1, 28, 28) / 255})
+    ours = numbers(predict(jobs, run, folder, "--probabilities"), 2)
+    numpy.testing.assert_allclose(answers, ours, atol=CLOSE, rtol=0)
+    exported(jobs, run)
+    written = {tensor.name: tensor for tensor in onnx.load(jobs.folder / "model.onnx").graph.initializer}
+    for name, tensor in tensors.items():
+        numpy.testing.assert_array_equal(onnx.numpy_helper.to_array(written[name]), tensor, err_msg=name)
+
+
 FILES = harness.ROOT / "crates/graph/tests/onnx"
 
 

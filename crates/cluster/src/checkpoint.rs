@@ -5,9 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use thalweg_core::{Error, Kind, Layout, Result};
 
-/// Version of the format.
-const FORMAT: &str = "1";
-
 /// Where training stands.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checkpoint {
@@ -33,8 +30,7 @@ impl Checkpoint {
         fs::create_dir_all(folder)
             .map_err(|error| Error::io(format!("cannot make {}", folder.display()), &error))?;
         tidy(folder);
-        let mut file = TensorFile::default();
-        file.metadata.insert("format".into(), FORMAT.into());
+        let mut file = TensorFile::of_this_version();
         file.metadata.insert("step".into(), self.step.to_string());
         file.metadata.insert("job".into(), self.job.clone());
         file.metadata.insert("data".into(), self.data.clone());
@@ -45,9 +41,9 @@ impl Checkpoint {
         let slots: Vec<&str> = self.slots.iter().map(|(name, _)| name.as_str()).collect();
         file.metadata.insert("slots".into(), slots.join(" "));
         for tensor in layout.tensors() {
-            file.push(tensor.name.clone(), &tensor.shape[..], &self.parameters[tensor.range()]);
+            file.push_ordered(tensor.name.clone(), tensor, &self.parameters[tensor.range()]);
             for (slot, values) in &self.slots {
-                file.push(format!("{slot}.{}", tensor.name), &tensor.shape[..], &values[tensor.range()]);
+                file.push_ordered(format!("{slot}.{}", tensor.name), tensor, &values[tensor.range()]);
             }
         }
         let path = folder.join(format!("step-{:09}.safetensors", self.step));
@@ -64,24 +60,21 @@ impl Checkpoint {
     fn from_file(file: &TensorFile<'_>, path: &Path, layout: &Layout) -> Result<Checkpoint> {
         let shown = path.display();
         let broken = |what: &str| Error::data(format!("{shown} cannot be used: its `{what}` makes no sense"));
-        if file.text("format", path)? != FORMAT {
-            return Err(Error::data(format!("{shown} has a format this version does not know"))
-                .hint("use the version of thalweg that wrote it"));
-        }
+        file.check_version(path)?;
         let gather = |prefix: &str| -> Result<Vec<f32>> {
             let mut flat = Vec::with_capacity(layout.len());
             for tensor in layout.tensors() {
                 let name = format!("{prefix}{}", tensor.name);
-                match file.tensors.get(&name) {
-                    Some(stored) if stored.shape == tensor.shape => flat.extend_from_slice(&stored.values),
-                    Some(stored) => {
+                match file.in_memory_order(&name, tensor) {
+                    Ok(values) => flat.extend_from_slice(&values),
+                    Err(Some(shape)) => {
                         return Err(Error::job(format!(
-                            "{shown}: tensor `{name}` is {:?}, but the model has {:?}",
-                            stored.shape, tensor.shape
+                            "{shown}: tensor `{name}` is {shape:?}, but the model has {:?}",
+                            tensor.file_shape()
                         ))
                         .hint("resume with the model it was trained with, or start fresh with --overwrite"));
                     }
-                    None => {
+                    Err(None) => {
                         return Err(Error::job(format!("{shown} has no tensor `{name}`"))
                             .hint("resume with the model and optimizer it was trained with, or start fresh with --overwrite"));
                     }

@@ -8,7 +8,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
+use thalweg_core::model::Tensor;
 use thalweg_core::{Error, Result};
+
+/// The version of models and checkpoints: tensors are ordered as PyTorch has them.
+const FORMAT: &str = "2";
+/// The version before it: tensors are in the order of memory.
+const IN_MEMORY_ORDER: &str = "1";
+/// The metadata key that holds it.
+const VERSION: &str = "format";
 
 /// The one metadata key of a file: everything about it as a JSON object. (With several keys the format's own writer
 /// would put them in random order, and equal models would be different files.)
@@ -43,6 +51,39 @@ impl<'a> TensorFile<'a> {
         values: impl Into<Cow<'a, [f32]>>,
     ) {
         self.tensors.insert(name.into(), Stored { shape: shape.into(), values: values.into() });
+    }
+
+    /// An empty file of this version of models and checkpoints.
+    pub fn of_this_version() -> TensorFile<'a> {
+        let metadata = BTreeMap::from([(VERSION.into(), FORMAT.into())]);
+        TensorFile { tensors: BTreeMap::new(), metadata }
+    }
+
+    /// Refuses a version that is not known.
+    pub fn check_version(&self, path: &Path) -> Result<()> {
+        match self.text(VERSION, path)? {
+            FORMAT | IN_MEMORY_ORDER => Ok(()),
+            _ => Err(Error::data(format!("{} has a format this version does not know", path.display()))
+                .hint("use the version of thalweg that wrote it")),
+        }
+    }
+
+    /// Adds a tensor of a layout, given in the order of memory.
+    pub fn push_ordered(&mut self, name: impl Into<String>, tensor: &Tensor, values: &'a [f32]) {
+        self.push(name, tensor.file_shape(), tensor.to_file(values));
+    }
+
+    /// The values of a tensor of a layout in the order of memory; an error gives the sizes it has in the file instead,
+    /// if it is there at all.
+    pub fn in_memory_order(&self, name: &str, tensor: &Tensor) -> Result<Cow<'_, [f32]>, Option<&[usize]>> {
+        let stored = self.tensors.get(name).ok_or(None)?;
+        let is_old = self.metadata.get(VERSION).is_some_and(|version| version == IN_MEMORY_ORDER);
+        let shape = if is_old { tensor.shape.clone() } else { tensor.file_shape() };
+        match (stored.shape == shape, is_old) {
+            (false, _) => Err(Some(&stored.shape)),
+            (true, true) => Ok(Cow::Borrowed(&stored.values)),
+            (true, false) => Ok(tensor.to_memory(&stored.values)),
+        }
     }
 
     /// Covers names, shapes, values and metadata.

@@ -6,6 +6,7 @@ pub mod batch;
 pub mod clock;
 pub mod error;
 pub mod event;
+pub mod file_order;
 pub mod model;
 pub mod report;
 pub mod rng;
@@ -15,6 +16,7 @@ pub mod times;
 
 pub use batch::{Batch, Features, Targets, Task};
 pub use error::{Culprit, Error, Kind, Result};
+pub use file_order::FileOrder;
 pub use model::{Gradient, Hooks, Layout, Model, NoHooks, Tally};
 pub use rng::Rng;
 pub use schema::Schema;

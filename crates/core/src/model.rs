@@ -7,8 +7,10 @@
 
 use crate::batch::Batch;
 use crate::error::Result;
+use crate::file_order::FileOrder;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 
 /// What a tensor is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +45,8 @@ pub struct Tensor {
     pub density: Density,
     /// Where it begins in the flat buffers.
     pub offset: usize,
+    /// How files order it, where that is not the order of the flat buffers.
+    pub file_order: Option<FileOrder>,
 }
 
 impl Tensor {
@@ -60,6 +64,27 @@ impl Tensor {
     pub fn range(&self) -> std::ops::Range<usize> {
         self.offset..self.offset + self.len()
     }
+
+    /// Its sizes in a file.
+    pub fn file_shape(&self) -> Vec<usize> {
+        self.file_order.as_ref().map_or_else(|| self.shape.clone(), |order| order.shape(&self.shape))
+    }
+
+    /// Its values in the order of a file; copied only where that differs.
+    pub fn to_file<'a>(&self, values: &'a [f32]) -> Cow<'a, [f32]> {
+        match &self.file_order {
+            Some(order) => Cow::Owned(order.to_file(&self.shape, values)),
+            None => Cow::Borrowed(values),
+        }
+    }
+
+    /// Values of a file in the order of the flat buffers; copied only where that differs.
+    pub fn to_memory<'a>(&self, stored: &'a [f32]) -> Cow<'a, [f32]> {
+        match &self.file_order {
+            Some(order) => Cow::Owned(order.to_memory(&self.shape, stored)),
+            None => Cow::Borrowed(stored),
+        }
+    }
 }
 
 /// The tensors of a model in the order of the flat buffers.
@@ -71,9 +96,14 @@ pub struct Layout {
 impl Layout {
     /// Appends a tensor and returns its index.
     pub fn push(&mut self, name: impl Into<String>, shape: &[usize], role: Role, density: Density) -> usize {
-        let tensor = Tensor { name: name.into(), shape: shape.to_vec(), role, density, offset: self.len() };
-        self.tensors.push(tensor);
+        let (name, offset) = (name.into(), self.len());
+        self.tensors.push(Tensor { name, shape: shape.to_vec(), role, density, offset, file_order: None });
         self.tensors.len() - 1
+    }
+
+    /// Says how files order a tensor.
+    pub fn set_file_order(&mut self, tensor: usize, order: Option<FileOrder>) {
+        self.tensors[tensor].file_order = order;
     }
 
     /// The tensors in order.

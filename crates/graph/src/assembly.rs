@@ -8,6 +8,7 @@ use crate::op::elementwise::Step;
 use crate::op::product::Product;
 use crate::op::reshape::Reshape;
 use crate::op::{Op, leaf};
+use thalweg_core::FileOrder;
 use thalweg_core::model::{Density, Role};
 use thalweg_core::spec::model::Initialization;
 
@@ -29,6 +30,8 @@ pub(crate) struct Assembly {
     pub synchronized: bool,
     /// How weights are drawn.
     pub initialization: Initialization,
+    /// Whether tensors have come from a file, whose order they keep in files.
+    pub is_imported: bool,
 }
 
 impl Assembly {
@@ -44,6 +47,7 @@ impl Assembly {
             dropouts: 0,
             synchronized: false,
             initialization: Initialization::default(),
+            is_imported: false,
         };
         let features = assembly.features(&input.sizes());
         (assembly, features)
@@ -141,8 +145,16 @@ impl Assembly {
             key.extend((self.drawn > 0).then_some(self.drawn));
             self.drawn += 1;
         }
-        let parameter = Parameter { name, shape: shape.to_vec(), role, density, initializer, key };
+        let parameter =
+            Parameter { name, shape: shape.to_vec(), role, density, initializer, key, file_order: None };
         self.graph.add_parameter(parameter)
+    }
+
+    /// Says how files order a tensor.
+    pub fn set_file_order(&mut self, tensor: NodeId, order: Option<FileOrder>) {
+        if let Op::Parameter(index) = self.graph.node(tensor).op {
+            self.graph.parameters[index].file_order = order;
+        }
     }
 
     /// How the weights of a layer with so many numbers behind each result, and results behind each number, begin.

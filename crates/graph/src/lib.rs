@@ -37,6 +37,7 @@ mod builder;
 pub mod continuation;
 pub mod describe;
 pub mod executor;
+mod flat_order;
 pub mod graph;
 pub mod initialize;
 pub mod input;

@@ -4,6 +4,7 @@ use crate::Activation;
 use crate::assembly::Assembly;
 use crate::autodiff::differentiate;
 use crate::executor::Executor;
+use crate::flat_order::FlatOrders;
 use crate::graph::{Graph, NodeId, Shape};
 use crate::input::Input;
 use crate::layer::{self, Dense, Layer, Units};
@@ -184,7 +185,12 @@ impl Network {
             loss.check_positions()?;
         }
         end(&mut assembly, value, task, loss).map_err(wrong)?;
-        let graph = assembly.graph;
+        let mut graph = assembly.graph;
+        if !assembly.is_imported {
+            let orders = FlatOrders::of(&graph, input, loss == Loss::Reconstruction).of_parameters(&graph);
+            let parameters = graph.parameters.iter_mut().zip(orders);
+            parameters.for_each(|(parameter, order)| parameter.file_order = order);
+        }
         let needs_symbols = graph.nodes().any(|(_, node)| matches!(node.op, Op::Embedding(_)));
         let (mut training, evaluation, prediction, layout) = compile(&graph);
         training.factors = options.factors;
@@ -242,7 +248,8 @@ impl Network {
 fn compile(graph: &Graph) -> (Plan, Plan, Plan, Layout) {
     let mut layout = Layout::default();
     for parameter in graph.parameters.iter().rev() {
-        layout.push(&parameter.name, &parameter.shape, parameter.role, parameter.density);
+        let index = layout.push(&parameter.name, &parameter.shape, parameter.role, parameter.density);
+        layout.set_file_order(index, parameter.file_order.clone());
     }
     let graph = &early_pool::run(graph);
     let fused = softmax_loss::run(&gather::run(graph));

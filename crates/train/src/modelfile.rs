@@ -7,9 +7,6 @@ use thalweg_core::{Error, JobSpec, Layout, Model, Result, Schema};
 use thalweg_graph::onnx::Source;
 use thalweg_graph::{Network, Options};
 
-/// Version of the format.
-const FORMAT: &str = "1";
-
 /// A trained model as it lies on disk.
 #[derive(Clone, Debug)]
 pub struct SavedModel {
@@ -33,7 +30,6 @@ impl SavedModel {
         let mut file = self.tensors.clone();
         let json =
             |value: serde_json::Result<String>| value.map_err(|error| Error::internal(error.to_string()));
-        file.metadata.insert("format".into(), FORMAT.into());
         file.metadata.insert("schema".into(), json(serde_json::to_string(&self.schema))?);
         file.metadata.insert("layers".into(), json(serde_json::to_string(&self.layers))?);
         if let Some(onnx) = &self.onnx {
@@ -57,10 +53,7 @@ impl SavedModel {
                 .hint("give the folder of a finished run, or its model.safetensors"));
         }
         let file = TensorFile::read(&path)?;
-        if file.text("format", &path)? != FORMAT {
-            return Err(Error::data(format!("{} has a format this version does not know", path.display()))
-                .hint("use the version of thalweg that wrote it"));
-        }
+        file.check_version(&path)?;
         let broken = |what: &str| Error::data(format!("{}: its `{what}` makes no sense", path.display()));
         Ok(SavedModel {
             schema: serde_json::from_str(file.text("schema", &path)?).map_err(|_| broken("schema"))?,
@@ -104,11 +97,12 @@ fn bytes_of(text: &str) -> Option<Vec<u8>> {
     pairs.iter().map(byte).collect()
 }
 
-/// Tensors by name.
+/// Tensors by name, in the order of a file.
 pub fn unflatten(layout: &Layout, parameters: &[f32]) -> TensorFile<'static> {
-    let mut file = TensorFile::default();
+    let mut file = TensorFile::of_this_version();
     for tensor in layout.tensors() {
-        file.push(tensor.name.clone(), tensor.shape.clone(), parameters[tensor.range()].to_vec());
+        let values = tensor.to_file(&parameters[tensor.range()]).into_owned();
+        file.push(tensor.name.clone(), tensor.file_shape(), values);
     }
     file
 }
@@ -117,15 +111,11 @@ pub fn unflatten(layout: &Layout, parameters: &[f32]) -> TensorFile<'static> {
 pub fn flatten(file: &TensorFile<'_>, layout: &Layout) -> Result<Vec<f32>> {
     let mut parameters = Vec::new();
     for tensor in layout.tensors() {
-        match file.tensors.get(&tensor.name) {
-            Some(stored) if stored.shape == tensor.shape => parameters.extend_from_slice(&stored.values),
-            _ => {
-                return Err(Error::data(format!(
-                    "the model file has no tensor `{}` of shape {:?}",
-                    tensor.name, tensor.shape
-                )));
-            }
-        }
+        let values = file.in_memory_order(&tensor.name, tensor).map_err(|_| {
+            let (name, shape) = (&tensor.name, tensor.file_shape());
+            Error::data(format!("the model file has no tensor `{name}` of shape {shape:?}"))
+        })?;
+        parameters.extend_from_slice(&values);
     }
     Ok(parameters)
 }

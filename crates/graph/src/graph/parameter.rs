@@ -1,6 +1,7 @@
 //! What a graph learns: named tensors with a place to begin.
 
 use crate::initialize::Initializer;
+use thalweg_core::FileOrder;
 use thalweg_core::model::{Density, Role};
 
 /// A tensor that the caller owns; the graph reads it and finds its gradient.
@@ -18,4 +19,6 @@ pub struct Parameter {
     pub initializer: Initializer,
     /// What its random numbers are keyed by, besides the seed.
     pub key: Vec<u64>,
+    /// How files order it, where that is not the order of memory.
+    pub file_order: Option<FileOrder>,
 }

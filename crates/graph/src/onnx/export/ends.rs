@@ -7,7 +7,7 @@ use crate::input::Input;
 use crate::network::Network;
 use crate::onnx::proto::data_type;
 use thalweg_core::schema::Scaling;
-use thalweg_core::{Error, Result, Schema, Task};
+use thalweg_core::{Error, FileOrder, Result, Schema, Task};
 
 impl Exporter<'_> {
     /// The input, and the scaling behind it.
@@ -35,7 +35,7 @@ impl Exporter<'_> {
         match (self.input, numbers.len()) {
             (_, 1) => self.writer.constant(&[1], numbers),
             (Input::Image([height, width, channels]), _) => {
-                let numbers = channels_first(numbers, height * width, channels);
+                let numbers = FileOrder::ChannelsFirst.to_file(&[1, height, width, channels], numbers);
                 self.writer.constant(&[channels, height, width], &numbers)
             }
             (_, len) => self.writer.constant(&[len], numbers),
@@ -47,13 +47,10 @@ impl Exporter<'_> {
         let scaled = self.scaled.clone();
         match self.input {
             Input::Image(_) if sizes.len() == 3 => self.put_image(id, scaled),
-            Input::Image(image) => {
-                let plain = match image {
-                    [_, _, 1] => scaled,
-                    _ => self.writer.transpose(&scaled, &[0, 2, 3, 1]),
-                };
-                let name = self.writer.node("Flatten", &[&plain], vec![int("axis", 1)]);
-                self.put(id, name);
+            // A line of the rows has the order of the rows themselves.
+            Input::Image(_) => {
+                let name = self.writer.node("Flatten", &[&scaled], vec![int("axis", 1)]);
+                self.put_line(id, name);
             }
             Input::Symbols { vocabulary, .. } => {
                 let depth = self.writer.integers(&[vocabulary as i64], &[]);
@@ -99,17 +96,10 @@ impl Exporter<'_> {
     /// The row made again, in the shape of the input.
     fn reconstruction(&mut self, answer: NodeId, scaling: &Scaling) -> Result<String> {
         let mut value = match self.input {
-            Input::Image([height, width, channels]) => {
-                let sizes = [0, height, width, channels].map(|size| size as i64);
-                match self.graph.shape(answer).sizes().len() {
-                    3 => self.image(answer)?,
-                    _ => {
-                        let flat = self.plain(answer)?;
-                        let image = self.writer.reshape(&flat, &sizes);
-                        self.writer.transpose(&image, &[0, 3, 1, 2])
-                    }
-                }
-            }
+            Input::Image(image) => match self.graph.shape(answer).sizes().len() {
+                3 => self.image(answer)?,
+                _ => self.image_of_line(answer, image)?,
+            },
             _ => self.plain(answer)?,
         };
         for (operator, numbers) in [("Div", &scaling.factor), ("Add", &scaling.shift)] {
@@ -120,10 +110,4 @@ impl Exporter<'_> {
         }
         Ok(value)
     }
-}
-
-/// Numbers of an image's points, from channels last to channels first.
-pub fn channels_first(numbers: &[f32], points: usize, channels: usize) -> Vec<f32> {
-    let places = (0..channels).flat_map(|channel| (0..points).map(move |point| point * channels + channel));
-    places.map(|place| numbers.get(place).copied().unwrap_or_default()).collect()
 }

@@ -1,7 +1,6 @@
 //! Convolution, pooling and upsampling, with channels first.
 
 use super::Exporter;
-use super::ends::channels_first;
 use super::writer::{int, ints, string};
 use crate::graph::NodeId;
 use crate::onnx::proto::Attribute;
@@ -9,7 +8,7 @@ use crate::op::convolution::Convolution;
 use crate::op::elementwise::Step;
 use crate::op::pool::{Pool, PoolGradient, Pooling};
 use crate::op::window::Window;
-use thalweg_core::{Error, Result};
+use thalweg_core::{Error, FileOrder, Result};
 
 /// How a window lies on an image.
 fn settings(window: &Window) -> Vec<Attribute> {
@@ -45,13 +44,12 @@ impl Exporter<'_> {
     /// The weight of a convolution, each filter with its channels first.
     fn filters(&mut self, id: NodeId) -> Result<String> {
         let (name, sizes, values) = self.parameter(id)?;
-        let &[filters, height, width, channels] = sizes else {
+        if sizes.len() != 4 {
             return Err(Error::internal(format!("{name} is not the weight of a convolution")));
-        };
-        let filter = (height * width * channels).max(1);
-        let turned = values.chunks(filter).flat_map(|one| channels_first(one, height * width, channels));
-        let (name, turned) = (name.to_string(), turned.collect::<Vec<f32>>());
-        Ok(self.writer.tensor(&name, &[filters, channels, height, width], &turned))
+        }
+        let order = FileOrder::ChannelsFirst;
+        let (name, sizes, values) = (name.to_string(), order.shape(sizes), order.to_file(sizes, values));
+        Ok(self.writer.tensor(&name, &sizes, &values))
     }
 
     /// The largest or the mean of each window.

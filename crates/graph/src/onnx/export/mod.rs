@@ -6,19 +6,22 @@
 
 mod ends;
 mod images;
+mod lines;
 mod sequences;
 mod steps;
 mod writer;
 
 use super::proto::{Model, OperatorSet, Property};
+use crate::flat_order::FlatOrders;
 use crate::graph::{Graph, NodeId};
 use crate::input::Input;
 use crate::network::Network;
 use crate::op::Op;
 use crate::op::elementwise::Step;
 use crate::pass::{dead_code, inference};
+use lines::inverse;
 use prost::Message;
-use thalweg_core::{Error, Layout, Model as _, Result, Schema};
+use thalweg_core::{Error, FileOrder, Layout, Model as _, Result, Schema};
 use writer::Writer;
 
 /// The operator set that files are written against: the first with a GELU of its own.
@@ -38,6 +41,7 @@ pub fn export(network: &Network, parameters: &[f32], schema: &Schema, metadata: 
         node.inputs.iter().for_each(|input| users[input.0].push(id));
     }
     let mut exporter = Exporter {
+        orders: FlatOrders::of(&graph, network.input, schema.reconstruct),
         values: vec![None; graph.nodes().len()],
         graph: &graph,
         layout: network.layout(),
@@ -73,11 +77,15 @@ struct Value {
     name: String,
     /// Whether an image stands with its channels first.
     channels_first: bool,
+    /// Where in memory each number of a line is; empty where it has the order of memory.
+    order: Vec<u32>,
 }
 
 /// The way from one graph to the other.
 struct Exporter<'a> {
     graph: &'a Graph,
+    /// The orders in which lines are written.
+    orders: FlatOrders,
     layout: &'a Layout,
     parameters: &'a [f32],
     /// Who reads each node.
@@ -111,17 +119,11 @@ impl Exporter<'_> {
             Op::Product(product) if !product.left_transposed => self.product(id, false)?,
             Op::Elementwise(chain) => self.chain(id, &chain.steps)?,
             Op::Softmax(_) => {
-                let value = self.plain(read(0))?;
+                let value = self.lined(read(0), id)?;
                 let name = self.writer.node("Softmax", &[&value], vec![writer::int("axis", -1)]);
-                self.put(id, name);
+                self.put_line(id, name);
             }
-            Op::Reshape(reshape) => {
-                let value = self.plain(read(0))?;
-                let sizes: Vec<i64> =
-                    std::iter::once(0).chain(reshape.sizes.iter().map(|size| *size as i64)).collect();
-                let name = self.writer.reshape(&value, &sizes);
-                self.put(id, name);
-            }
+            Op::Reshape(reshape) => self.write_reshape(id, read(0), &reshape.sizes)?,
             Op::Transpose(_) => {
                 let value = self.plain(read(0))?;
                 let mut order: Vec<i64> = (0..=node.shape.sizes().len() as i64).collect();
@@ -156,12 +158,12 @@ impl Exporter<'_> {
 
     /// Says what has become of a node.
     fn put(&mut self, id: NodeId, name: String) {
-        self.values[id.0] = Some(Value { name, channels_first: false });
+        self.values[id.0] = Some(Value { name, channels_first: false, order: Vec::new() });
     }
 
     /// The same for an image with its channels first.
     fn put_image(&mut self, id: NodeId, name: String) {
-        self.values[id.0] = Some(Value { name, channels_first: true });
+        self.values[id.0] = Some(Value { name, channels_first: true, order: Vec::new() });
     }
 
     fn value(&self, id: NodeId) -> Result<&Value> {
@@ -172,7 +174,11 @@ impl Exporter<'_> {
     /// A value in the order it has here.
     fn plain(&mut self, id: NodeId) -> Result<String> {
         let value = self.value(id)?.clone();
-        Ok(if value.channels_first { self.writer.transpose(&value.name, &[0, 2, 3, 1]) } else { value.name })
+        Ok(match (value.channels_first, value.order.is_empty()) {
+            (true, _) => self.writer.transpose(&value.name, &[0, 2, 3, 1]),
+            (_, true) => value.name,
+            (_, false) => self.writer.pick(&value.name, &inverse(&value.order)),
+        })
     }
 
     /// An image with its channels first.
@@ -198,6 +204,22 @@ impl Exporter<'_> {
         }
         let (name, sizes, values) = self.parameter(id)?;
         let (name, sizes, values) = (name.to_string(), sizes.to_vec(), values.to_vec());
+        Ok(self.writer.tensor(&name, &sizes, &values))
+    }
+
+    /// Writes a tensor with the places of some axes in another order.
+    fn whole_in_order(&mut self, id: NodeId, places: [&[u32]; 2]) -> Result<String> {
+        if places.iter().all(|axis| axis.is_empty()) {
+            return self.whole(id);
+        }
+        let sizes = self.graph.shape(id).sizes().to_vec();
+        let order = FileOrder::Places { sizes: sizes.clone(), places: places.map(<[u32]>::to_vec).to_vec() };
+        if let Op::Constant(constant) = &self.graph.node(id).op {
+            let values = order.to_file(&sizes, &constant.values);
+            return Ok(self.writer.constant(&sizes, &values));
+        }
+        let (name, _, values) = self.parameter(id)?;
+        let (name, values) = (name.to_string(), order.to_file(&sizes, values));
         Ok(self.writer.tensor(&name, &sizes, &values))
     }
 

@@ -12,19 +12,11 @@ impl Exporter<'_> {
     /// A product and the bias behind it. Lines of a sequence are multiplied one by one.
     pub fn product(&mut self, id: NodeId, transposed: bool) -> Result<()> {
         let [read, weight] = [self.graph.node(id).inputs[0], self.graph.node(id).inputs[1]];
+        if self.graph.shape(read).sizes().len() == 1 {
+            return self.product_of_lines(id, transposed);
+        }
         let value = self.plain(read)?;
         let mut weight = self.whole(weight)?;
-        if self.graph.shape(read).sizes().len() == 1 {
-            let bias = self.followed_by(id, |step| step == Step::Bias);
-            let mut inputs = vec![value, weight];
-            if let Some(bias) = bias {
-                inputs.push(self.whole(self.graph.node(bias).inputs[1])?);
-            }
-            let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-            let name = self.writer.node("Gemm", &inputs, vec![int("transB", i64::from(transposed))]);
-            self.put(bias.unwrap_or(id), name);
-            return Ok(());
-        }
         if transposed {
             weight = self.writer.transpose(&weight, &[1, 0]);
         }
@@ -33,24 +25,42 @@ impl Exporter<'_> {
         Ok(())
     }
 
+    /// A product of one line per row.
+    fn product_of_lines(&mut self, id: NodeId, transposed: bool) -> Result<()> {
+        let [read, weight] = [self.graph.node(id).inputs[0], self.graph.node(id).inputs[1]];
+        let bias = self.followed_by(id, |step| step == Step::Bias);
+        let end = bias.unwrap_or(id);
+        let (value, inner) = (self.lined(read, read)?, self.orders.get(read).to_vec());
+        let outer = self.orders.get(end).to_vec();
+        let places: [&[u32]; 2] = if transposed { [&outer, &inner] } else { [&inner, &outer] };
+        let mut inputs = vec![value, self.whole_in_order(weight, places)?];
+        if let Some(bias) = bias {
+            inputs.push(self.whole_in_order(self.graph.node(bias).inputs[1], [&outer, &[]])?);
+        }
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let name = self.writer.node("Gemm", &inputs, vec![int("transB", i64::from(transposed))]);
+        self.put_line(end, name);
+        Ok(())
+    }
+
     /// Steps one after another.
     pub fn chain(&mut self, id: NodeId, steps: &[Step]) -> Result<()> {
         let inputs = self.graph.node(id).inputs.clone();
         let first_first = self.value(inputs[0])?.channels_first;
-        let mut value = self.value(inputs[0])?.name.clone();
+        let mut value = if first_first { self.image(inputs[0])? } else { self.lined(inputs[0], id)? };
         let mut operands = inputs[1..].iter().copied();
         for step in steps {
             value = match (*step, if step.takes_operand() { operands.next() } else { None }) {
                 (Step::Bias, Some(operand)) => {
-                    let operand = self.per_column(operand, first_first)?;
+                    let operand = self.per_column(id, operand, first_first)?;
                     self.writer.node("Add", &[&value, &operand], vec![])
                 }
                 (Step::Gain, Some(operand)) => {
-                    let operand = self.per_column(operand, first_first)?;
+                    let operand = self.per_column(id, operand, first_first)?;
                     self.writer.node("Mul", &[&value, &operand], vec![])
                 }
                 (Step::Add | Step::Multiply, Some(operand)) => {
-                    let other = if first_first { self.image(operand)? } else { self.plain(operand)? };
+                    let other = if first_first { self.image(operand)? } else { self.lined(operand, id)? };
                     let operator = if *step == Step::Add { "Add" } else { "Mul" };
                     self.writer.node(operator, &[&value, &other], vec![])
                 }
@@ -68,13 +78,17 @@ impl Exporter<'_> {
         if first_first {
             self.put_image(id, value)
         } else {
-            self.put(id, value)
+            self.put_line(id, value)
         }
         Ok(())
     }
 
-    /// A tensor with one number per column, so that it fits lines or, channels first, images.
-    fn per_column(&mut self, id: NodeId, image: bool) -> Result<String> {
+    /// A tensor with one number per column of a value, so that it fits its lines or, channels first, images.
+    fn per_column(&mut self, value: NodeId, id: NodeId, image: bool) -> Result<String> {
+        let order = self.orders.get(value).to_vec();
+        if !order.is_empty() {
+            return self.whole_in_order(id, [&order, &[]]);
+        }
         let name = self.whole(id)?;
         let sizes = self.graph.shape(id).sizes();
         let (rank, len) = (sizes.len(), self.graph.shape(id).per_row() as i64);
@@ -111,7 +125,8 @@ impl Exporter<'_> {
                     end = user;
                     // Whoever ends the normalisation has its value; those on the way have no reader besides it.
                     self.put(user, String::new());
-                    self.whole(self.graph.node(user).inputs[1])?
+                    let order = self.orders.get(id).to_vec();
+                    self.whole_in_order(self.graph.node(user).inputs[1], [&order, &[]])?
                 }
                 None => self.writer.constant(&[width], &vec![usual; width]),
             });
@@ -122,11 +137,11 @@ impl Exporter<'_> {
 
     /// Normalised lines.
     pub fn normalize(&mut self, id: NodeId, epsilon: f32) -> Result<()> {
-        let value = self.plain(self.graph.node(id).inputs[0])?;
+        let value = self.lined(self.graph.node(id).inputs[0], id)?;
         let (end, gain, bias) = self.gain_and_bias(id)?;
         let attributes = vec![int("axis", -1), float("epsilon", epsilon)];
         let name = self.writer.node("LayerNormalization", &[&value, &gain, &bias], attributes);
-        self.put(end, name);
+        self.put_line_of(end, id, name);
         Ok(())
     }
 
@@ -136,11 +151,13 @@ impl Exporter<'_> {
         let rank = self.graph.shape(id).sizes().len();
         let value = match rank {
             3 => self.image(read)?,
-            _ => self.plain(read)?,
+            _ => self.lined(read, id)?,
         };
         let value = if rank == 2 { self.writer.transpose(&value, &[0, 2, 1]) } else { value };
         let (end, gain, bias) = self.gain_and_bias(id)?;
-        let (mean, variance) = (self.whole(mean)?, self.whole(variance)?);
+        let order = self.orders.get(id).to_vec();
+        let mean = self.whole_in_order(mean, [&order, &[]])?;
+        let variance = self.whole_in_order(variance, [&order, &[]])?;
         let inputs = [value, gain, bias, mean, variance];
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
         let attributes = vec![float("epsilon", epsilon)];
@@ -151,7 +168,7 @@ impl Exporter<'_> {
                 let name = self.writer.transpose(&name, &[0, 2, 1]);
                 self.put(end, name);
             }
-            _ => self.put(end, name),
+            _ => self.put_line_of(end, id, name),
         }
         Ok(())
     }
@@ -160,15 +177,20 @@ impl Exporter<'_> {
     pub fn concatenate(&mut self, id: NodeId) -> Result<()> {
         let inputs = self.graph.node(id).inputs.clone();
         let images = self.graph.shape(id).sizes().len() == 3;
-        let names = inputs.iter().map(|input| if images { self.image(*input) } else { self.plain(*input) });
+        let lines = self.orders.side_by_side(self.graph, self.graph.node(id)) == self.orders.get(id);
+        let names = inputs.iter().map(|input| match (images, lines) {
+            (true, _) => self.image(*input),
+            (false, true) => self.lined(*input, *input),
+            (false, false) => self.plain(*input),
+        });
         let names = names.collect::<Result<Vec<String>>>()?;
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let axis = if images { 1 } else { -1 };
         let name = self.writer.node("Concat", &names, vec![int("axis", axis)]);
-        if images {
-            self.put_image(id, name)
-        } else {
-            self.put(id, name)
+        match (images, lines) {
+            (true, _) => self.put_image(id, name),
+            (false, true) => self.put_line(id, name),
+            (false, false) => self.put(id, name),
         }
         Ok(())
     }

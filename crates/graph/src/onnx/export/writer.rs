@@ -49,18 +49,32 @@ impl Writer {
         output
     }
 
-    /// Appends a tensor, unless one of that name is there.
+    /// Appends a tensor, unless it is there. If two readers want it in different orders, the second gets its own.
     pub fn tensor(&mut self, name: &str, sizes: &[usize], values: &[f32]) -> String {
-        if !self.graph.initializer.iter().any(|tensor| tensor.name == name) {
-            self.graph.initializer.push(Tensor {
-                dims: sizes.iter().map(|size| *size as i64).collect(),
-                data_type: data_type::FLOAT,
-                raw_data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-                name: name.into(),
-                ..Tensor::default()
-            });
+        let mut tensor = Tensor {
+            dims: sizes.iter().map(|size| *size as i64).collect(),
+            data_type: data_type::FLOAT,
+            raw_data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            name: name.into(),
+            ..Tensor::default()
+        };
+        let mut number = 2;
+        while let Some(found) = self.graph.initializer.iter().find(|found| found.name == tensor.name) {
+            if *found == tensor {
+                return tensor.name;
+            }
+            tensor.name = format!("{name}.{number}");
+            number += 1;
         }
-        name.into()
+        self.graph.initializer.push(tensor);
+        self.graph.initializer.last().map(|tensor| tensor.name.clone()).unwrap_or_default()
+    }
+
+    /// The numbers of each row's line at those places.
+    pub fn pick(&mut self, value: &str, places: &[u32]) -> String {
+        let places: Vec<i64> = places.iter().map(|place| i64::from(*place)).collect();
+        let places = self.integers(&places, &[places.len() as i64]);
+        self.node("Gather", &[value, &places], vec![int("axis", 1)])
     }
 
     /// A constant of the graph's own.

@@ -12,6 +12,7 @@ use crate::op::convolution::Convolution;
 use crate::op::elementwise::{Elementwise, Step};
 use crate::op::pool::{Pool, PoolGradient, Pooling};
 use crate::op::window::Window;
+use thalweg_core::FileOrder;
 
 /// How a window lies on an image, with the same padding on opposite sides.
 fn window(settings: Settings<'_>, size: [usize; 2]) -> Result<Window, String> {
@@ -81,6 +82,7 @@ impl Importer<'_> {
             filters.flat_map(one).collect()
         };
         let weight = self.learned(&weight, &[filters, height, width, line], turned);
+        self.assembly.set_file_order(weight, Some(FileOrder::ChannelsFirst));
         let op = Convolution { window, groups, epilogue: Elementwise::default() };
         let result = self.assembly.add(Op::Convolution(op), &[image, weight])?;
         let view = self.as_image(result);

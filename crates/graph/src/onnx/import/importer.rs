@@ -92,6 +92,7 @@ impl<'a> Importer<'a> {
     ) -> Result<Importer<'a>> {
         let (mut assembly, _) = Assembly::new(input);
         assembly.synchronized = options.synchronized;
+        assembly.is_imported = true;
         let mut importer = Importer {
             graph,
             version,

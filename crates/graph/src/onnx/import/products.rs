@@ -82,6 +82,7 @@ impl Importer<'_> {
             }
         };
         let weight = self.learned(weight, &[first, second], order);
+        self.keep_file_order(weight, &[first, second], usize::from(transposed), &places);
         let lines = self.lines(&view, width)?;
         let op = Product { right_transposed: transposed, ..Product::default() };
         let node = self.assembly.add(Op::Product(op), &[lines, weight])?;

@@ -8,6 +8,7 @@ use crate::graph::NodeId;
 use crate::initialize::Initializer;
 use crate::op::Op;
 use crate::op::elementwise::Step;
+use thalweg_core::FileOrder;
 use thalweg_core::model::{Density, Role};
 
 impl Importer<'_> {
@@ -68,6 +69,19 @@ impl Importer<'_> {
         node
     }
 
+    /// Says that memory has other places of the file's along an axis of a tensor.
+    pub fn keep_file_order(&mut self, tensor: NodeId, sizes: &[usize], axis: usize, places: &[usize]) {
+        if places.iter().copied().eq(0..places.len()) {
+            return;
+        }
+        let mut memory = vec![0; places.len()];
+        places.iter().enumerate().for_each(|(index, place)| memory[*place] = index as u32);
+        let mut lists = vec![Vec::new(); sizes.len()];
+        lists[axis] = memory;
+        let order = FileOrder::Places { sizes: sizes.to_vec(), places: lists };
+        self.assembly.set_file_order(tensor, Some(order));
+    }
+
     /// Adds or multiplies a tensor that has one number per place of some axes, as ONNX spreads it.
     pub fn with_operand(&mut self, view: &View, operand: &Operand, step: Step) -> Result<View, String> {
         let sizes = operand.sizes();
@@ -101,7 +115,9 @@ impl Importer<'_> {
         let operand = match operand {
             Operand::Weight(weight) => {
                 let own = weight.own.clone();
-                self.learned(weight, &own, order)
+                let learned = self.learned(weight, &own, order);
+                self.keep_file_order(learned, &[width], 0, &places);
+                learned
             }
             Operand::Constant(constant) => match &constant.data {
                 Data::Floats(values) => self.assembly.add(Op::constant(&order(values), &[width]), &[])?,

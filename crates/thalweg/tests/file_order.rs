@@ -1,0 +1,96 @@
+//! Files have tensors in PyTorch's order; files of the version before, which had them in the order of memory, are read
+//! as ever.
+
+mod harness;
+
+use harness::Site;
+use std::path::{Path, PathBuf};
+use thalweg_cluster::checkpoint::{self, Checkpoint};
+use thalweg_cluster::tensorfile::TensorFile;
+use thalweg_core::Model;
+use thalweg_train::SavedModel;
+
+/// Made with the version before, by a job of 40 steps over the digits with convolution, batch normalisation behind a
+/// flattened image, and momentum; with rows and what that version predicted for them.
+fn old(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/format-1").join(name)
+}
+
+/// The numbers of a table behind its header.
+fn numbers(text: &str) -> Vec<Vec<f64>> {
+    let line = |line: &str| line.split(',').map(|word| word.parse().unwrap()).collect();
+    text.lines().skip(1).map(line).collect()
+}
+
+/// Brings a file into the form of the version before.
+fn make_old(path: &Path, layout: &thalweg_core::Layout) {
+    let mut file = TensorFile::read(path).unwrap();
+    let slots = file.metadata["slots"].clone();
+    let prefixes =
+        std::iter::once(String::new()).chain(slots.split_whitespace().map(|slot| format!("{slot}.")));
+    for prefix in prefixes {
+        for tensor in layout.tensors() {
+            let name = format!("{prefix}{}", tensor.name);
+            let values = file.in_memory_order(&name, tensor).unwrap().into_owned();
+            file.push(name, tensor.shape.clone(), values);
+        }
+    }
+    file.metadata.insert("format".into(), "1".into());
+    file.write(path).unwrap();
+}
+
+#[test]
+fn a_model_of_the_version_before_predicts_as_ever() {
+    let site = Site::new();
+    let (model, rows) = (old("model.safetensors"), old("rows.csv"));
+    let said = site.succeed(&["predict", model.to_str().unwrap(), rows.to_str().unwrap(), "--probabilities"]);
+    let expected = std::fs::read_to_string(old("predictions.csv")).unwrap();
+    let (said, expected) = (numbers(&said.stdout), numbers(&expected));
+    assert_eq!(said.len(), expected.len());
+    for (said, expected) in said.iter().flatten().zip(expected.iter().flatten()) {
+        assert!((said - expected).abs() < 1e-5, "{said} instead of {expected}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_the_version_before_holds_the_same_parameters() {
+    let (network, parameters) = SavedModel::read(&old("model.safetensors")).unwrap().network().unwrap();
+    let checkpoint = Checkpoint::read(&old("step-000000040.safetensors"), network.layout()).unwrap();
+    assert_eq!(checkpoint.parameters, parameters);
+    assert_eq!(checkpoint.slots[0].1.len(), parameters.len());
+    // Written again, it is in the order of today, and read as the same.
+    let folder = tempfile::tempdir().unwrap();
+    let path = checkpoint.write(folder.path(), network.layout(), 2).unwrap();
+    let file = TensorFile::read(&path).unwrap();
+    assert_eq!(file.metadata["format"], "2");
+    assert_eq!(&*file.tensors["layers.1.weight"].shape, [3, 1, 3, 3]);
+    assert_eq!(Checkpoint::read(&path, network.layout()).unwrap(), checkpoint);
+    // The third channel of the first point comes behind all points of the first two.
+    let tensor = network.layout().tensors().iter().find(|tensor| tensor.name == "layers.5.weight").unwrap();
+    let memory = &parameters[tensor.range()];
+    assert_eq!(file.tensors["layers.5.weight"].values[18], memory[2]);
+    assert_ne!(memory[18], memory[2]);
+}
+
+#[test]
+fn a_run_goes_on_from_a_checkpoint_of_the_version_before() {
+    let site = Site::new();
+    let layers =
+        r#"model.layers=["reshape 8x8x1", "conv 3 3x3 relu", "pool max 2", "dense 6", "dense auto"]"#;
+    let job = ["train", "--quiet", "--set", layers, "--set", "train.epochs=3"];
+    let with = |more: &[&'static str]| [&job[..], more].concat();
+    site.succeed(&with(&["--out", "whole", "--set", "train.max_steps=50"]));
+    site.succeed(&with(&["--out", "halves", "--set", "train.max_steps=30"]));
+    let (network, _) = SavedModel::read(&site.path("halves")).unwrap().network().unwrap();
+    let kept = checkpoint::list(&site.path("halves/checkpoints"));
+    assert!(!kept.is_empty());
+    kept.iter().for_each(|path| make_old(path, network.layout()));
+    site.succeed(&["resume", "halves", "--quiet", "--workers", "2", "--set", "train.max_steps=50"]);
+    let [whole, halves] =
+        ["whole", "halves"].map(|run| TensorFile::read(&site.path(run).join("model.safetensors")));
+    let (whole, halves) = (whole.unwrap(), halves.unwrap());
+    for (name, tensor) in &whole.tensors {
+        let pairs = tensor.values.iter().zip(&*halves.tensors[name].values);
+        assert!(pairs.into_iter().all(|(left, right)| (left - right).abs() < 1e-4), "{name} differs");
+    }
+}

@@ -1,0 +1,108 @@
+"""PyTorch modules of the same layers take the tensors of model.safetensors as they are, and answer alike.
+
+PyTorch is too large to be installed for every run: `pip install torch` into the environment of the external tests runs
+these. The order of the tensors is held against ONNX operators, which have PyTorch's, by test_onnx.py.
+"""
+
+import json
+
+import pytest
+
+numpy = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
+import test_onnx as onnx_tests  # noqa: E402
+import torch_networks  # noqa: E402
+from safetensors import safe_open  # noqa: E402
+
+CLOSE = 1e-4
+
+
+def file_of(run):
+    """Tensors, layers and step of a model."""
+    with safe_open(run / "model.safetensors", "np") as file:
+        about = json.loads(file.metadata()["thalweg"])
+        return {name: file.get_tensor(name) for name in file.keys()}, about
+
+
+def layers_of(about):
+    """The layers with the last size filled in."""
+    schema = json.loads(about["schema"])
+    layers = json.loads(about["layers"])
+    classes = schema["classes"]
+    return [layer.replace("auto", str(len(classes))) for layer in layers]
+
+
+def check_images(jobs, *settings, sizes=(28, 28)):
+    folder = jobs.folder / "images"
+    pixels = onnx_tests.images(folder, sizes)
+    run = onnx_tests.trained(jobs, folder, "train.global_batch=16", *settings)
+    tensors, about = file_of(run)
+    shaped = pixels.reshape(len(pixels), sizes[0], sizes[1], -1).transpose(0, 3, 1, 2) / 255
+    model = torch_networks.network(layers_of(about), shaped.shape[1:], tensors)
+    rows = torch.from_numpy(numpy.ascontiguousarray(shaped, dtype=numpy.float32))
+    with torch.no_grad():
+        answers = model(rows)
+    rebuilt = "reconstruct" in json.loads(about["schema"])
+    if rebuilt:
+        ours = onnx_tests.numbers(onnx_tests.predict(jobs, run, folder), 0) / 255
+        answers = answers.reshape(rows.shape).permute(0, 2, 3, 1).reshape(ours.shape)
+    else:
+        ours = onnx_tests.numbers(onnx_tests.predict(jobs, run, folder, "--probabilities"), 2)
+        answers = answers.flatten(1).softmax(1)
+    numpy.testing.assert_allclose(answers.numpy(), ours, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize("zoo", ["mlp", "lenet", "resnet-small", "autoencoder-conv"])
+def test_networks_of_images_load_into_pytorch(jobs, zoo):
+    check_images(jobs, f"model.zoo={zoo}")
+
+
+IMAGE_LAYERS = [
+    ["conv 6 3x2 stride 2 pad 1 dilation 2 elu", "pool max 3 stride 2 pad 1", "dense auto"],
+    ["conv 4 3 groups 2 leaky-relu", "pool mean 2", "batchnorm local", "flatten", "batchnorm local", "dense 8 gelu", "dense auto"],
+    ["dense 40 tanh", "dense auto"],
+    ["dense 60 relu", "reshape 4x3x5", "conv 3 2x2", "residual conv 4 1x1 stride 2", "dense auto"],
+]
+
+
+@pytest.mark.parametrize("layers", IMAGE_LAYERS, ids=lambda layers: layers[0])
+def test_layers_of_images_load_into_pytorch(jobs, layers):
+    check_images(jobs, f"model.layers={json.dumps(layers)}", sizes=(12, 10, 2))
+
+
+def check_text(jobs, *settings):
+    path = jobs.folder / "song.txt"
+    path.write_text(onnx_tests.SONG)
+    run = onnx_tests.trained(jobs, path, "train.global_batch=16", *settings)
+    tensors, about = file_of(run)
+    alphabet = json.loads(about["schema"])["shape"]["alphabet"]
+    layers = [layer.replace("auto", str(len(alphabet))) for layer in json.loads(about["layers"])]
+    model = torch_networks.network(layers, (onnx_tests.WINDOW, len(alphabet)), tensors)
+    windows = [onnx_tests.SONG[start : start + onnx_tests.WINDOW] for start in range(0, 60, 3)]
+    rows = jobs.folder / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": window}) + "\n" for window in windows))
+    predicted = onnx_tests.predict(jobs, run, rows, "--format", "jsonl", "--probabilities")
+    symbols = torch.tensor([[alphabet.index(character) for character in window] for window in windows])
+    with torch.no_grad():
+        answers = model(symbols)
+    answers = answers[:, -1] if answers.dim() == 3 else answers
+    ours = [json.loads(line)["probabilities"] for line in predicted.splitlines()]
+    ours = numpy.asarray([[row[character] for character in alphabet] for row in ours])
+    numpy.testing.assert_allclose(answers.softmax(1).numpy(), ours, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize("zoo", ["char-lstm", "gpt-mini"])
+def test_networks_of_texts_load_into_pytorch(jobs, zoo):
+    check_text(jobs, f"model.zoo={zoo}")
+
+
+TEXT_LAYERS = [
+    ["embedding 8", "gru 10", "last", "dense auto"],
+    ["embedding 8 positions", "rnn 6", "residual layernorm | attention 2", "dense auto"],
+]
+
+
+@pytest.mark.parametrize("layers", TEXT_LAYERS, ids=lambda layers: layers[0])
+def test_layers_of_texts_load_into_pytorch(jobs, layers):
+    check_text(jobs, f"model.layers={json.dumps(layers)}")
