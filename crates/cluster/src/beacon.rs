@@ -3,6 +3,7 @@
 //! The program writes, the pulse thread reads. The other way round, the control threads leave a verdict or a wish to
 //! stop here, and the program meets it at its next operation at the latest.
 
+use crate::interruption::GRACE;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +20,9 @@ pub struct Beacon {
     leave: AtomicBool,
     pause: AtomicBool,
     finish: AtomicBool,
+    checkpoint: AtomicBool,
+    /// When a checkpoint that was asked for was taken last.
+    checkpoint_taken: Mutex<Option<Instant>>,
     faults: Mutex<Vec<Fault>>,
     verdict: Mutex<Option<Error>>,
     /// The newest generation that is over, and why.
@@ -104,6 +108,26 @@ impl Beacon {
     /// Whether somebody does.
     pub fn finish_requested(&self) -> bool {
         self.finish.load(Ordering::Relaxed)
+    }
+
+    /// Somebody wants a checkpoint after this step. Where all ranks are asked, the signals come one by one: one that comes
+    /// right after the checkpoint asks for what has been done.
+    pub fn request_checkpoint(&self) {
+        if lock(&self.checkpoint_taken).is_none_or(|taken| taken.elapsed() >= GRACE) {
+            self.checkpoint.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether somebody does.
+    pub fn checkpoint_requested(&self) -> bool {
+        self.checkpoint.load(Ordering::Relaxed)
+    }
+
+    /// A checkpoint of this moment is taken, because one was `asked` for here or elsewhere, or because it was due.
+    pub fn checkpoint_taken(&self, asked: bool) {
+        if self.checkpoint.swap(false, Ordering::Relaxed) || asked {
+            *lock(&self.checkpoint_taken) = Some(Instant::now());
+        }
     }
 
     /// This is to happen to this rank.

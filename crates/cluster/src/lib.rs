@@ -19,6 +19,7 @@ pub mod engine;
 pub mod errand;
 pub mod hosts;
 pub mod inquest;
+pub mod interruption;
 pub mod judgement;
 pub mod line;
 pub mod membership;

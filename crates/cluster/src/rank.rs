@@ -172,6 +172,16 @@ impl Rank {
         self.parts.beacon.stop_requested()
     }
 
+    /// Whether somebody wants a checkpoint after this step.
+    pub fn checkpoint_requested(&self) -> bool {
+        self.parts.beacon.checkpoint_requested()
+    }
+
+    /// A checkpoint of this step is taken, because one was `asked` for or because it was due.
+    pub fn checkpoint_taken(&self, asked: bool) {
+        self.parts.beacon.checkpoint_taken(asked);
+    }
+
     /// Says who asked for the stop that begins now. One rank of each host does, so that every launcher hears it once.
     pub fn announce_stop(&self, places: &[usize]) {
         let ranks = places;

@@ -4,6 +4,7 @@ use crate::beacon::Beacon;
 use crate::engine::environment::{Meeting, Place};
 use crate::hosts::Hosts;
 use crate::inquest::sign;
+use crate::interruption::{Interruption, Received, Request, Signal};
 use crate::line::PULSE;
 use crate::linux;
 use crate::membership::Limits;
@@ -60,7 +61,7 @@ pub type OnRecord = Arc<dyn Fn(&Record) -> Result<()> + Send + Sync>;
 #[derive(Clone, Debug)]
 pub enum Leaving {
     /// A signal, when there is nothing to save yet or for the second time.
-    Signal(i32),
+    Signal(Signal),
     /// The job is over, and the program does not come back from its computation.
     Verdict(Error),
 }
@@ -70,8 +71,8 @@ pub type OnLeave = Arc<dyn Fn(&Leaving) + Send + Sync>;
 
 /// What surrounds a rank's program in its process.
 pub struct Surroundings {
-    /// The signals that reach it, if they are its business: the first asks for a stop after the step.
-    pub signals: Option<Receiver<i32>>,
+    /// The signals that reach it, if they are its business.
+    pub signals: Option<Receiver<Received>>,
     /// Where records go if there is no launcher to take them.
     pub on_record: OnRecord,
     /// What is done when it ends at once.
@@ -80,9 +81,6 @@ pub struct Surroundings {
 
 /// How long a rank that is done keeps the coordinator's role for the others: as long as they need.
 const ROLE: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// What asks a process to end.
-const SIGTERM: i32 = 15;
 
 /// What launches a worker that came by itself.
 pub const JOIN: &str = "join";
@@ -165,21 +163,26 @@ struct Session {
 
 impl Session {
     /// Passes signals on to the program. Before the ranks have met there is nothing to save: the process ends.
-    fn heed(&self, signals: Receiver<i32>, drains: bool, is_guest: bool) {
+    fn heed(&self, signals: Receiver<Received>, drains: bool, is_guest: bool) {
         let (beacon, state, on_leave) =
             (Arc::clone(&self.beacon), Arc::clone(&self.state), Arc::clone(&self.on_leave));
         std::thread::spawn(move || {
-            while let Ok(signal) = signals.recv() {
-                let asked = beacon.stop_requested() || beacon.leave_requested();
-                if asked || !state.joined.load(Ordering::Relaxed) {
-                    on_leave(&Leaving::Signal(signal));
-                    std::process::exit(128 + signal);
-                }
-                // Asked to end, this process leaves the others to go on; asked to interrupt, the job stops, unless it is
-                // somebody else's.
-                match drains && (is_guest || signal == SIGTERM) {
-                    true => beacon.request_leave(),
-                    false => beacon.request_stop(),
+            let mut interruption = Interruption::default();
+            while let Ok(received) = signals.recv() {
+                let signal = received.signal;
+                match interruption.on_signal(received, state.joined.load(Ordering::Relaxed)) {
+                    Request::Leave => {
+                        on_leave(&Leaving::Signal(signal));
+                        std::process::exit(i32::from(signal.exit_code()));
+                    }
+                    // Asked to end, this process leaves the others to go on; asked to interrupt, the job stops, unless
+                    // it is somebody else's.
+                    Request::Stop if drains && (is_guest || signal == Signal::Terminate) => {
+                        beacon.request_leave();
+                    }
+                    Request::Stop => beacon.request_stop(),
+                    Request::Checkpoint => beacon.request_checkpoint(),
+                    Request::Nothing => {}
                 }
             }
         });

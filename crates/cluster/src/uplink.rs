@@ -41,6 +41,8 @@ pub enum Wish {
     Inject(Fault),
     /// Be done with the epoch you are in.
     Finish,
+    /// Write a checkpoint after this step and go on.
+    Checkpoint,
     /// Stop after this step and write a checkpoint.
     Stop,
 }
@@ -156,6 +158,7 @@ fn listen(
                 coordinator.1.notify_all();
             }
             Ok(Wish::Stop) => beacon.request_stop(),
+            Ok(Wish::Checkpoint) => beacon.request_checkpoint(),
             Ok(Wish::Finish) => beacon.request_finish(),
             Ok(Wish::Inject(fault)) => beacon.inject(fault),
             Ok(wish) => {

@@ -212,6 +212,9 @@ pub enum Event {
         step: u64,
         /// The file.
         path: String,
+        /// Whether it was asked for with SIGUSR1.
+        #[serde(default)]
+        asked: bool,
         /// Seconds for which training stood still: until the turn came, and while the state was copied.
         #[serde(default)]
         pause_s: f64,

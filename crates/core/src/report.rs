@@ -129,6 +129,9 @@ pub struct Report {
     pub steps: u64,
     /// The step this run went on from.
     pub first_step: u64,
+    /// The step of the newest checkpoint that was written, by this run or by the one it goes on from.
+    #[serde(default)]
+    pub checkpoint_step: Option<u64>,
     /// Seconds from start to end.
     pub wall_s: f64,
     /// Seconds of training, without start-up.

@@ -12,6 +12,7 @@ use thalweg_core::{Error, Result};
 /// Without a job, trains on the built-in digits with 2 workers.
 #[derive(Parser, Debug)]
 #[command(name = "thalweg", version, args_conflicts_with_subcommands = true, max_term_width = 100)]
+#[command(after_help = EXIT_CODES)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -19,16 +20,32 @@ pub struct Cli {
     train: TrainArgs,
 }
 
+/// What a job ends with, and the signals it knows.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0              done
+  1              a file could not be read or written after the start, or a bug
+  2              the job, an argument or the data is wrong; nothing was started
+  3              a rank failed, or a loss or gradient is not finite
+  4              the ranks did not find each other
+  129, 130, 143  stopped by SIGHUP, SIGINT (Ctrl-C) or SIGTERM, with a checkpoint
+
+Signals:
+  The first SIGHUP, SIGINT or SIGTERM stops the job after its step, with a checkpoint; another SIGINT
+  or SIGTERM a second or more later leaves at once. SIGUSR1 writes a checkpoint and goes on.";
+
 /// The sub-commands.
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Train a job (what `thalweg` alone does)
+    #[command(after_help = EXIT_CODES)]
     Train(TrainArgs),
     /// Add a worker to a job that runs
     Join(command::join::JoinArgs),
     /// Train a job under random faults, and tell how it came through
     Chaos(command::chaos::ChaosArgs),
     /// Go on with a run from its newest checkpoint
+    #[command(after_help = EXIT_CODES)]
     Resume(command::resume::ResumeArgs),
     /// Loss and metrics of a trained model on validation rows or another source
     Evaluate(command::evaluate::EvaluateArgs),

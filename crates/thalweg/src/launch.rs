@@ -239,7 +239,7 @@ pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
 /// The process ends at once; its report is written all the same.
 fn leave(results: Option<Results>, leaving: &Leaving) {
     let ended = match leaving {
-        Leaving::Signal(signal) => Ok(128 + *signal as u8),
+        Leaving::Signal(signal) => Ok(signal.exit_code()),
         Leaving::Verdict(error) => Err(after_start(error.clone())),
     };
     if let Some(Err(error)) = results.map(|results| results.close(ended)) {
@@ -247,7 +247,7 @@ fn leave(results: Option<Results>, leaving: &Leaving) {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -348,7 +348,7 @@ fn terms(job: &Job, local: bool) -> Terms {
 fn code_of(ended: Ended) -> u8 {
     match ended {
         Ended::Done => 0,
-        Ended::Interrupted(signal) => 128 + signal as u8,
+        Ended::Interrupted(signal) => signal.exit_code(),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::preflight::{self, Checked};
 use crate::signals::Signals;
 use crate::trainer::{Finish, Trainer};
 use crate::view::{Jsonl, Left, ReportView, TensorBoard, Views, report, summary};
+use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 use thalweg_cluster::checkpoint;
@@ -74,7 +75,8 @@ impl Results {
         if self.summary {
             let checkpoint = !checkpoint::list(&folder.join("checkpoints")).is_empty();
             let left = Left { folder, checkpoint, again: self.again.as_deref() };
-            eprint!("{}", summary(&report, left));
+            // The terminal may have been closed: no reason to end otherwise than the job did.
+            let _ = write!(std::io::stderr(), "{}", summary(&report, left));
         }
         Ok(Finish { report: Some(report), code })
     }

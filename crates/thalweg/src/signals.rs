@@ -1,10 +1,11 @@
-//! The signals that ask this process to stop.
+//! The signals that concern a job: how they reach this process, and who answers them.
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::sync::atomic::{AtomicI32, Ordering};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use thalweg_cluster::interruption::{Received, Signal};
 use thalweg_core::{Error, Result};
 
 /// What is done about a signal.
@@ -12,13 +13,14 @@ enum Answer {
     /// There is nothing to save yet: clean up and end the process.
     Leave(Option<Box<dyn FnOnce() + Send>>),
     /// Somebody takes care of it.
-    Pass(Sender<i32>),
+    Pass(Sender<Received>),
 }
 
 /// Watches for signals from the moment it is made. While the job is only being looked at, a signal ends the process.
 pub struct Signals {
     answer: Arc<Mutex<Answer>>,
-    last: Arc<AtomicI32>,
+    /// The exit code of the first that asked for an end; 0 if none has.
+    first: Arc<AtomicU8>,
 }
 
 impl Signals {
@@ -26,28 +28,33 @@ impl Signals {
     pub fn watch() -> Result<Signals> {
         thalweg_cluster::linux::outlive_file_limits();
         let failed = |error: std::io::Error| Error::io("cannot watch for signals", &error);
-        let mut incoming = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+        let mut incoming =
+            signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1]).map_err(failed)?;
         let answer = Arc::new(Mutex::new(Answer::Leave(None)));
-        let last = Arc::new(AtomicI32::new(0));
-        let (shared, seen) = (Arc::clone(&answer), Arc::clone(&last));
+        let first = Arc::new(AtomicU8::new(0));
+        let (shared, seen) = (Arc::clone(&answer), Arc::clone(&first));
         std::thread::spawn(move || {
-            for signal in incoming.forever() {
-                seen.store(signal, Ordering::Relaxed);
+            for signal in incoming.forever().filter_map(named) {
+                let code = signal.exit_code();
+                if signal != Signal::User1 {
+                    let _ = seen.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+                }
                 match &mut *shared.lock().unwrap_or_else(PoisonError::into_inner) {
+                    Answer::Leave(_) if signal == Signal::User1 => {}
                     Answer::Leave(clean_up) => {
                         if let Some(clean_up) = clean_up.take() {
                             clean_up();
                         }
-                        std::process::exit(128 + signal);
+                        std::process::exit(i32::from(code));
                     }
                     Answer::Pass(sender) => {
-                        // Whoever took them is gone only when the process is about to end.
-                        let _ = sender.send(signal);
+                        // The receiver is gone only when the process is about to end.
+                        let _ = sender.send(Received { signal, at: Instant::now() });
                     }
                 }
             }
         });
-        Ok(Signals { answer, last })
+        Ok(Signals { answer, first })
     }
 
     fn set(&self, answer: Answer) {
@@ -60,7 +67,7 @@ impl Signals {
     }
 
     /// From now on signals are somebody's business.
-    pub fn pass_on(&self) -> Receiver<i32> {
+    pub fn pass_on(&self) -> Receiver<Received> {
         let (sender, receiver) = channel();
         self.set(Answer::Pass(sender));
         receiver
@@ -72,16 +79,26 @@ impl Signals {
         std::thread::spawn(move || {
             std::thread::sleep(time);
             if let Answer::Pass(sender) = &*answer.lock().unwrap_or_else(PoisonError::into_inner) {
-                let _ = sender.send(SIGINT);
+                let _ = sender.send(Received { signal: Signal::Interrupt, at: Instant::now() });
             }
         });
     }
 
-    /// The exit code of a process that was interrupted: by its own last signal, or for another one's.
+    /// The exit code of a process that was interrupted: by the first signal of its own, or for another one's.
     pub fn code(&self) -> u8 {
-        match self.last.load(Ordering::Relaxed) {
-            0 => 128 + SIGINT as u8,
-            signal => 128 + signal as u8,
+        match self.first.load(Ordering::Relaxed) {
+            0 => Signal::Interrupt.exit_code(),
+            code => code,
         }
+    }
+}
+
+fn named(number: i32) -> Option<Signal> {
+    match number {
+        SIGHUP => Some(Signal::HangUp),
+        SIGINT => Some(Signal::Interrupt),
+        SIGTERM => Some(Signal::Terminate),
+        SIGUSR1 => Some(Signal::User1),
+        _ => None,
     }
 }

@@ -3,7 +3,7 @@
 //! What is trained is trained for real, only the time it takes is made up from the network's numbers and the work's
 //! floating-point operations. Twice the same job gives the same model, byte by byte, and the same `trace.txt`.
 
-use crate::launch::after_start;
+use crate::launch::{after_start, lock};
 use crate::recipe::JobRecipe;
 use crate::results::Results;
 use crate::signals::Signals;
@@ -11,10 +11,11 @@ use crate::trainer::{Finish, Trainer};
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use thalweg_cluster::Beacon;
 use thalweg_cluster::engine::environment::Place;
 use thalweg_cluster::engine::threads::{self, Watcher};
+use thalweg_cluster::interruption::{Interruption, Request};
 use thalweg_cluster::session::unix_time;
 use thalweg_cluster::sim::{Link, Network, Trace};
 use thalweg_core::event::{Event, Outcome, Record};
@@ -33,7 +34,7 @@ pub fn run(trainer: &Trainer, job: &Job, place: Option<&Place>) -> Result<Finish
     let (results, data) = Results::open(trainer, job, &signals)?;
     drop(data);
     let (folder, resume) = (results.folder.path.clone(), results.folder.resumes);
-    let stage = Arc::new(Stage { results: Mutex::new(results), refused: Mutex::new(None) });
+    let stage = Arc::new(Stage { results: Mutex::new(Some(results)), refused: Mutex::new(None) });
     stage.record(
         None,
         Event::Launched {
@@ -43,7 +44,7 @@ pub fn run(trainer: &Trainer, job: &Job, place: Option<&Place>) -> Result<Finish
         },
     );
     let beacons: Vec<Arc<Beacon>> = (0..job.spec.ranks()).map(|_| Beacon::new()).collect();
-    pass_on(&signals, &beacons);
+    pass_on(&signals, &beacons, &stage);
     let watcher = |rank: usize| {
         let told = Arc::clone(&stage);
         let emit = Arc::new(move |event| told.record(Some(rank), event));
@@ -61,7 +62,7 @@ pub fn run(trainer: &Trainer, job: &Job, place: Option<&Place>) -> Result<Finish
     let kept = keep(&trace, &folder);
     let code = |outcome| if outcome == Outcome::Interrupted { signals.code() } else { 0 };
     let ended = first(ended).map(code).map_err(after_start);
-    let (results, refused) = Stage::take(stage)?;
+    let (results, refused) = Stage::take(&stage)?;
     results.close(refused.map_or(ended, Err).and_then(|code| kept.map(|()| code)))
 }
 
@@ -111,12 +112,25 @@ fn links(listed: &Links) -> BTreeMap<(usize, usize), Link> {
     links
 }
 
-/// A signal asks all ranks to stop.
-fn pass_on(signals: &Signals, beacons: &[Arc<Beacon>]) {
-    let (incoming, beacons) = (signals.pass_on(), beacons.to_vec());
+/// What a signal asks for is asked of all ranks.
+fn pass_on(signals: &Signals, beacons: &[Arc<Beacon>], stage: &Arc<Stage>) {
+    let (incoming, beacons, stage) = (signals.pass_on(), beacons.to_vec(), Arc::downgrade(stage));
     std::thread::spawn(move || {
-        for _ in incoming {
-            beacons.iter().for_each(|beacon| beacon.request_stop());
+        let mut interruption = Interruption::default();
+        for received in incoming {
+            let ask = match interruption.on_signal(received, true) {
+                Request::Stop => Beacon::request_stop,
+                Request::Checkpoint => Beacon::request_checkpoint,
+                Request::Leave => {
+                    let code = received.signal.exit_code();
+                    if let Some(results) = stage.upgrade().and_then(|stage| lock(&stage.results).take()) {
+                        let _ = results.close(Ok(code));
+                    }
+                    std::process::exit(i32::from(code));
+                }
+                Request::Nothing => continue,
+            };
+            beacons.iter().for_each(|beacon| ask(beacon));
         }
     });
 }
@@ -145,7 +159,8 @@ fn keep(trace: &Trace, folder: &Path) -> Result<()> {
 
 /// What all ranks tell, one after another.
 struct Stage {
-    results: Mutex<Results>,
+    /// Nothing once they are closed.
+    results: Mutex<Option<Results>>,
     /// The first complaint of a view: the job ends with it.
     refused: Mutex<Option<Error>>,
 }
@@ -155,17 +170,16 @@ impl Stage {
         if matches!(event, Event::Pulse(_)) {
             return;
         }
-        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = results.record(&Record { time: unix_time(), rank, event }) {
-            self.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        let record = Record { time: unix_time(), rank, event };
+        let shown = lock(&self.results).as_mut().map_or(Ok(()), |results| results.record(&record));
+        if let Err(error) = shown {
+            lock(&self.refused).get_or_insert(error);
         }
     }
 
-    fn take(stage: Arc<Stage>) -> Result<(Results, Option<Error>)> {
-        let stage =
-            Arc::into_inner(stage).ok_or_else(|| Error::internal("a rank outlived its simulation"))?;
-        let unpoisoned = PoisonError::into_inner;
-        let results = stage.results.into_inner().unwrap_or_else(unpoisoned);
-        Ok((results, stage.refused.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    fn take(stage: &Stage) -> Result<(Results, Option<Error>)> {
+        let results = lock(&stage.results).take();
+        let results = results.ok_or_else(|| Error::internal("the results are closed already"))?;
+        Ok((results, lock(&stage.refused).take()))
     }
 }

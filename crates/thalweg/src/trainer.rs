@@ -156,7 +156,12 @@ impl Trainer {
         let finish = self.finish()?;
         match finish.report {
             Some(report) if finish.code == 0 => Ok(report),
-            Some(_) => Err(Error::new(Kind::Interrupted, "interrupted; a checkpoint is written")),
+            Some(report) => {
+                let saved = report.checkpoint_step.map_or("no checkpoint is written".into(), |step| {
+                    format!("the checkpoint of step {step} is written")
+                });
+                Err(Error::new(Kind::Interrupted, format!("interrupted; {saved}")))
+            }
             // A rank of another launcher that is not rank 0 has nothing to report.
             None => std::process::exit(i32::from(finish.code)),
         }

@@ -2,8 +2,10 @@
 
 mod harness;
 
-use harness::{LIMIT, Process, Site};
-use nix::sys::signal::Signal;
+use harness::{LIMIT, PATIENCE, Process, Site, await_some};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use std::os::unix::process::CommandExt;
 
 /// Endless, with checkpoints only when asked for.
 const ENDLESS: [&str; 7] =
@@ -15,18 +17,32 @@ fn start_endless(site: &Site, more: &[&str]) -> Process {
     process
 }
 
+/// The job has ended with this code, no step is lost, and the report and the summary say so.
+#[track_caller]
+fn assert_stopped(site: &Site, job: Process, code: i32) {
+    let ended = job.end(LIMIT);
+    assert_eq!(ended.code, Some(code), "{}", ended.stderr);
+    site.assert_empty();
+    let report = site.report("run");
+    assert_eq!(report["outcome"], "interrupted");
+    assert_eq!(site.checkpoints("run"), [report["steps"].as_u64().unwrap()], "{}", ended.stderr);
+    assert_eq!(report["checkpoint_step"], report["steps"]);
+    let saved = ended.stderr.lines().filter(|line| line.starts_with("saved     checkpoint of step "));
+    assert!(
+        saved.clone().count() == 1 && !saved.clone().any(|line| line.contains("lost")),
+        "{}",
+        ended.stderr
+    );
+}
+
 fn interrupt(signal: Signal, code: i32) {
     let site = Site::new();
     let job = start_endless(&site, &["--workers", "3"]);
     assert!(site.checkpoints("run").is_empty(), "too early");
     job.signal(signal);
-    let ended = job.end(LIMIT);
-    assert_eq!(ended.code, Some(code), "{}", ended.stderr);
-    assert!(ended.stderr.contains("with a checkpoint"), "{}", ended.stderr);
-    site.assert_empty();
+    job.await_said("with a checkpoint");
+    assert_stopped(&site, job, code);
     let report = site.report("run");
-    assert_eq!(report["outcome"], "interrupted");
-    assert_eq!(site.checkpoints("run"), [report["steps"].as_u64().unwrap()]);
     for audit in report["audit"].as_array().unwrap() {
         assert_eq!((&audit["once"], &audit["repeated"]), (&audit["expected"], &0.into()), "{audit}");
     }
@@ -44,6 +60,128 @@ fn a_termination_leaves_a_checkpoint_too() {
 }
 
 #[test]
+fn a_closed_terminal_leaves_a_checkpoint_and_a_code_of_its_own() {
+    interrupt(Signal::SIGHUP, 129);
+}
+
+#[test]
+fn a_job_whose_messages_cannot_be_written_ends_as_any_other() {
+    let site = Site::new();
+    let mut command = site.thalweg(&ENDLESS);
+    let mut job = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    drop(job.stderr.take());
+    site.await_step("run", 1);
+    kill(Pid::from_raw(job.id() as i32), Signal::SIGHUP).unwrap();
+    assert_eq!(job.wait().unwrap().code(), Some(129));
+    assert_eq!(site.checkpoints("run"), [site.report("run")["checkpoint_step"].as_u64().unwrap()]);
+}
+
+#[test]
+fn two_signals_at_once_are_one_request() {
+    for (signals, code) in [
+        // The time limit of Slurm, and a terminal that closes.
+        ([Signal::SIGTERM, Signal::SIGTERM], 143),
+        ([Signal::SIGHUP, Signal::SIGTERM], 129),
+    ] {
+        let site = Site::new();
+        let job = start_endless(&site, &["--workers", "3"]);
+        job.signal(signals[0]);
+        // Signals of one kind that wait are one: the second must find the first taken.
+        job.await_said("stopping after this step");
+        job.signal(signals[1]);
+        job.signal(Signal::SIGCONT);
+        assert_stopped(&site, job, code);
+    }
+}
+
+#[test]
+fn a_process_group_that_is_terminated_twice_stops_with_a_checkpoint() {
+    let site = Site::new();
+    let mut command = site.thalweg(&[&ENDLESS[..], &["--workers", "3"]].concat());
+    command.process_group(0);
+    let job = Process::start(command);
+    site.await_step("run", 1);
+    let group = job.id();
+    kill(group, Signal::SIGTERM).unwrap();
+    job.await_said("stopping after this step");
+    killpg(group, Signal::SIGTERM).unwrap();
+    assert_stopped(&site, job, 143);
+}
+
+#[test]
+fn a_job_under_timeout_stops_with_a_checkpoint() {
+    let site = Site::new();
+    let job = [&["3600", env!("CARGO_BIN_EXE_thalweg")][..], &ENDLESS, &["--workers", "3"]].concat();
+    let timeout = Process::start(site.program("timeout", &job));
+    site.await_step("run", 1);
+    // Asked to end, it does what it does after its time: it signals its child, and then all of its process group.
+    timeout.signal(Signal::SIGTERM);
+    assert_stopped(&site, timeout, 143);
+}
+
+#[test]
+fn all_processes_of_a_job_that_are_terminated_twice_leave_a_checkpoint() {
+    for strategy in ["allreduce", "parameter-server"] {
+        let site = Site::new();
+        let job = start_endless(&site, &["--workers", "3", "--strategy", strategy]);
+        let all: Vec<Pid> = site.processes().into_iter().map(|(process, _)| process).collect();
+        assert!(all.len() > 3, "{all:?}");
+        for _ in 0..2 {
+            // One that has ended meanwhile needs no second signal.
+            for process in &all {
+                let _ = kill(*process, Signal::SIGTERM);
+            }
+        }
+        assert_stopped(&site, job, 143);
+    }
+}
+
+/// Waits until a run has a checkpoint, and then until it is past it.
+fn await_checkpoint(site: &Site, run: &str) {
+    let event = site.await_event(run, "checkpoint");
+    assert_eq!(event["asked"], true, "{event}");
+    site.await_step(run, event["step"].as_u64().unwrap() + 1);
+}
+
+#[test]
+fn sigusr1_writes_a_checkpoint_and_the_job_goes_on() {
+    for strategy in ["allreduce", "parameter-server", "gosgd", "single"] {
+        let site = Site::new();
+        let workers: &[&str] = if strategy == "single" { &[] } else { &["--workers", "3"] };
+        let job = start_endless(&site, &[&["--strategy", strategy], workers].concat());
+        assert!(site.checkpoints("run").is_empty(), "too early");
+        job.signal(Signal::SIGUSR1);
+        await_checkpoint(&site, "run");
+        job.await_said("checkpoint of step ");
+        job.signal(Signal::SIGINT);
+        let ended = job.end(LIMIT);
+        assert_eq!(ended.code, Some(130), "{strategy}: {}", ended.stderr);
+        assert!(site.checkpoints("run").len() >= 2, "{strategy}");
+    }
+}
+
+#[test]
+fn any_rank_of_another_launcher_takes_sigusr1() {
+    for strategy in ["allreduce", "parameter-server"] {
+        for asked in [0, 1] {
+            let site = Site::new();
+            let port = harness::free_port();
+            let job = [&ENDLESS[..], &["--strategy", strategy]].concat();
+            let ranks: Vec<Process> =
+                (0..2).map(|rank| Process::start(site.rank(rank, 2, port, &job))).collect();
+            site.await_step("run", 1);
+            ranks[asked].signal(Signal::SIGUSR1);
+            await_checkpoint(&site, "run");
+            // The server of a parameter server is heard, too.
+            ranks[0].signal(Signal::SIGINT);
+            for rank in ranks {
+                assert_eq!(rank.end(LIMIT).code, Some(130), "{strategy}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_second_control_c_leaves_at_once() {
     let site = Site::new();
     let job = start_endless(&site, &[]);
@@ -51,11 +189,20 @@ fn a_second_control_c_leaves_at_once() {
     site.signal_worker(1, Signal::SIGSTOP);
     job.signal(Signal::SIGINT);
     job.await_said("once more to leave at once");
-    job.signal(Signal::SIGINT);
+    // Right after the first it says the same again; somebody who goes on asking is heard.
+    let launcher = job.id();
+    await_some(PATIENCE, "it does not leave", || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        // A process that has ended is there until its end is asked for.
+        kill(launcher, Signal::SIGINT).unwrap();
+        (harness::state(launcher) == Some('Z')).then_some(())
+    });
     let ended = job.end(LIMIT);
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
     site.assert_empty();
-    assert_eq!(site.report("run")["outcome"], "interrupted");
+    let report = site.report("run");
+    assert_eq!((&report["outcome"], &report["checkpoint_step"]), (&"interrupted".into(), &().into()));
+    assert!(ended.stderr.contains("saved     no checkpoint"), "{}", ended.stderr);
 }
 
 #[test]

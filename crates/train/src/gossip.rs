@@ -122,9 +122,11 @@ impl Worker<'_> {
     /// A step that nobody else knows of: what it tells of all is estimated from this worker's share.
     pub fn finish_alone(&mut self, step: &Step) -> Result<()> {
         self.rider.read(&self.buffer[self.parts.parameters.len()..]);
-        let Rider { loss, stopping, .. } = &mut self.rider;
+        let Rider { loss, stopping, checkpointing, .. } = &mut self.rider;
         *loss *= self.workers as f64;
+        // What this worker was asked for is heard by all when they meet.
         stopping.clear();
+        *checkpointing = false;
         self.finish(step)
     }
 }

@@ -21,6 +21,7 @@ impl Worker<'_> {
             let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
             return Err(Error::io("cannot write the checkpoint (fault.inject)", &full));
         }
+        let asked = std::mem::take(&mut self.rider.checkpointing);
         if let Some(scribe) = &mut self.scribe {
             let page = scribe.page();
             (page.step, page.loss) = (self.next, self.epoch_loss);
@@ -28,8 +29,9 @@ impl Worker<'_> {
             page.data.clone_from(&self.data_digest);
             page.audit = self.ledger.to_bytes();
             let pause = self.rank.now().saturating_sub(start);
-            scribe.write(self.rank, pause)?;
+            scribe.write(self.rank, pause, asked)?;
         }
+        self.rank.checkpoint_taken(asked);
         self.aside += self.rank.now() - start;
         Ok(())
     }

@@ -105,12 +105,9 @@ impl Worker<'_> {
         let word = Word {
             // The loss of leaves is summed with them, and is there already.
             loss: if split.leaves().is_some() { f64::from(tail[0]) } else { tally.loss },
-            stop: self.rank.stop_requested(),
-            leave: self.rank.leave_requested(),
-            pause: self.rank.pause_requested(),
-            finish: self.rank.finish_requested(),
             compute_ms: took.as_secs_f32() * 1e3,
             rows: Rows::of(consumed),
+            ..Word::of_wishes(self.rank)
         };
         Rider::write(word, place, tail);
         Ok(())

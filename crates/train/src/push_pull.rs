@@ -1,5 +1,6 @@
 //! The verbs between workers and a parameter server.
 
+use crate::rider::{Rider, Word};
 use crate::worker::Worker;
 use thalweg_core::Result;
 
@@ -34,6 +35,8 @@ impl Worker<'_> {
             self.buffer.iter_mut().zip(pushed).for_each(|(sum, part)| *sum += part);
         }
         self.consumed.clear();
+        let riders = &mut self.buffer[self.parts.parameters.len()..];
+        Rider::write_wishes(Word::of_wishes(self.rank), SERVER, riders);
         self.take_sum(took)
     }
 

@@ -1,5 +1,7 @@
 //! What rides along with the gradient: a few numbers behind it in the same buffer, summed by the same exchange.
 
+use thalweg_cluster::Rank;
+
 /// The sums over all ranks, once the exchange is done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rider {
@@ -13,6 +15,8 @@ pub struct Rider {
     pub pausing: bool,
     /// Whether the job is to be done with the epoch it is in.
     pub finishing: bool,
+    /// Whether a checkpoint is wanted after this step.
+    pub checkpointing: bool,
     /// Milliseconds of computation of each rank.
     pub compute_ms: Vec<f32>,
     /// A sum over the rows that went into the gradient: see [`Rows`].
@@ -32,16 +36,45 @@ pub struct Word {
     pub pause: bool,
     /// Whether the job is to be done with the epoch it is in.
     pub finish: bool,
+    /// Whether it was asked for a checkpoint.
+    pub checkpoint: bool,
     /// Milliseconds of its computation.
     pub compute_ms: f32,
     /// The rows it computed.
     pub rows: Rows,
 }
 
+impl Word {
+    /// What a rank asks for, whatever it computed.
+    pub fn of_wishes(rank: &Rank) -> Word {
+        Word {
+            stop: rank.stop_requested(),
+            leave: rank.leave_requested(),
+            pause: rank.pause_requested(),
+            finish: rank.finish_requested(),
+            checkpoint: rank.checkpoint_requested(),
+            ..Word::default()
+        }
+    }
+
+    /// All that is asked for as one number.
+    fn wishes(&self) -> f32 {
+        let wishes = [
+            (self.stop, STOP),
+            (self.leave, LEAVE),
+            (self.pause, PAUSE),
+            (self.finish, FINISH),
+            (self.checkpoint, CHECKPOINT),
+        ];
+        f32::from(wishes.into_iter().filter(|(wanted, _)| *wanted).map(|(_, bit)| bit).sum::<u8>())
+    }
+}
+
 const STOP: u8 = 1;
 const LEAVE: u8 = 2;
 const PAUSE: u8 = 4;
 const FINISH: u8 = 8;
+const CHECKPOINT: u8 = 16;
 
 /// Numbers that a set of rows is known by, and how many values each has: their sums over thousands of ranks are whole
 /// numbers that a float holds exactly.
@@ -91,9 +124,13 @@ impl Rider {
         tail[1..=LANES].iter_mut().zip(word.rows.0).for_each(|(lane, sum)| *lane = f32::from(sum));
         let ranks = &mut tail[1 + LANES..];
         ranks[place] = word.compute_ms;
-        let wishes = [(word.stop, STOP), (word.leave, LEAVE), (word.pause, PAUSE), (word.finish, FINISH)];
-        let wishes: u8 = wishes.into_iter().filter(|(wanted, _)| *wanted).map(|(_, bit)| bit).sum();
-        ranks[world + place] = f32::from(wishes);
+        ranks[world + place] = word.wishes();
+    }
+
+    /// Writes the wishes of a rank that has no rows beside what others have written.
+    pub fn write_wishes(word: Word, place: usize, tail: &mut [f32]) {
+        let world = (tail.len() - 1 - LANES) / 2;
+        tail[1 + LANES + world + place] = word.wishes();
     }
 
     /// Reads the sums.
@@ -112,6 +149,7 @@ impl Rider {
         self.leaving.extend((0..wishes.len()).filter(|place| want(place, LEAVE)));
         self.pausing = (0..wishes.len()).any(|place| want(&place, PAUSE));
         self.finishing = (0..wishes.len()).any(|place| want(&place, FINISH));
+        self.checkpointing = (0..wishes.len()).any(|place| want(&place, CHECKPOINT));
     }
 
     /// The rank whose computation took longest, and how long.

@@ -79,12 +79,12 @@ impl Scribe {
         &mut self.page
     }
 
-    /// The page is filled, after training stood still for so long: sends it on its way.
-    pub(crate) fn write(&mut self, rank: &Rank, pause: Duration) -> Result<()> {
+    /// The page is filled, after training stood still for that time: sends it on its way. `asked`: somebody waits for it.
+    pub(crate) fn write(&mut self, rank: &Rank, pause: Duration, asked: bool) -> Result<()> {
         let (page, shelf, writer) = (std::mem::take(&mut self.page), Arc::clone(&self.shelf), rank.index());
         let name = format!("writing the checkpoint of step {}", page.step);
         let errand = rank.run_errand(&name, move |aside| {
-            let written = shelf.put(&page, writer, pause, aside);
+            let written = shelf.put(&page, writer, (pause, asked), aside);
             (page, written)
         })?;
         self.writing = Some(errand);
@@ -110,13 +110,20 @@ impl Scribe {
 }
 
 impl Shelf {
-    fn put(&self, page: &Checkpoint, writer: usize, pause: Duration, aside: &Aside) -> Result<()> {
+    fn put(
+        &self,
+        page: &Checkpoint,
+        writer: usize,
+        (pause, asked): (Duration, bool),
+        aside: &Aside,
+    ) -> Result<()> {
         let start = aside.now();
         finite::check_model(writer, page.step, 0.0, &page.parameters, &self.layout)?;
         let path = page.write(&self.folder, &self.layout, self.keep)?;
         aside.emit(Event::Checkpoint {
             step: page.step,
             path: path.display().to_string(),
+            asked,
             pause_s: pause.as_secs_f64(),
             write_s: aside.now().saturating_sub(start).as_secs_f64(),
         });
@@ -151,7 +158,7 @@ mod tests {
             scribe.take_turn(&mut rank, 1).unwrap();
             assert_eq!(scribe.page().step, step - 1, "the page came back");
             fill(&mut scribe, step);
-            scribe.write(&rank, Duration::ZERO).unwrap();
+            scribe.write(&rank, Duration::ZERO, false).unwrap();
         }
         scribe.finish(&mut rank).unwrap();
         let found = checkpoint::newest(folder.path(), &layout()).unwrap().unwrap();
@@ -167,12 +174,12 @@ mod tests {
         std::fs::write(&file, b"").unwrap();
         let mut scribe = Scribe::new(&file, &layout(), 2);
         fill(&mut scribe, 1);
-        let told = scribe.write(&rank, Duration::ZERO).and_then(|()| scribe.finish(&mut rank));
+        let told = scribe.write(&rank, Duration::ZERO, false).and_then(|()| scribe.finish(&mut rank));
         assert!(told.unwrap_err().message.contains("cannot make"));
         let mut scribe = Scribe::new(folder.path(), &layout(), 2);
         fill(&mut scribe, 1);
         scribe.page().parameters[4] = f32::NAN;
-        let told = scribe.write(&rank, Duration::ZERO).and_then(|()| scribe.finish(&mut rank));
+        let told = scribe.write(&rank, Duration::ZERO, false).and_then(|()| scribe.finish(&mut rank));
         assert!(told.unwrap_err().message.contains("the parameter `w` is NaN"));
         assert!(checkpoint::list(folder.path()).is_empty());
     }

@@ -410,7 +410,8 @@ impl<'a> Worker<'a> {
             scribe.look()?;
         }
         let every = self.job.fault.checkpoint_every;
-        if every > 0 && self.next.is_multiple_of(every) && self.ended.is_none() {
+        let due = every > 0 && self.next.is_multiple_of(every);
+        if (due || self.rider.checkpointing) && self.ended.is_none() {
             self.checkpoint()?;
         }
         Ok(())

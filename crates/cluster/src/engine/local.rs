@@ -7,6 +7,7 @@ pub use super::process::STOPPED;
 use super::process::{Heard, Worker, describe, is_fine, start};
 use super::program::Program;
 use crate::inquest::{Evidence, Inquest, PATIENCE, PATIENCE_FOR_A_VERDICT};
+use crate::interruption::{Interruption, Received, Request, Signal};
 use crate::linux;
 use crate::uplink::Wish;
 use crate::watch::Watch;
@@ -48,7 +49,7 @@ pub enum Ended {
     /// All did their work.
     Done,
     /// The user stopped them with this signal.
-    Interrupted(i32),
+    Interrupted(Signal),
 }
 
 /// Somebody who follows the job and interferes with it.
@@ -83,13 +84,10 @@ const CONFIRM: Duration = Duration::from_secs(10);
 /// How many workers in a row may end in one place before they have met the others.
 const TRIES: usize = 3;
 
-/// What Ctrl-C sends.
-const SIGINT: i32 = 2;
-
 /// Starts the workers and stays with them until the end. `signals` yields the signals that reach this process.
 pub fn launch<'a>(
     plan: &'a Plan,
-    signals: &Receiver<i32>,
+    signals: &Receiver<Received>,
     director: Option<&'a mut (dyn Director + 'a)>,
     on_record: &mut dyn FnMut(&Record) -> Result<()>,
 ) -> Result<Ended> {
@@ -108,6 +106,7 @@ pub fn launch<'a>(
         inquest: Inquest::new(plan.world, PATIENCE_FOR_A_VERDICT),
         start: Instant::now(),
         started: false,
+        interruption: Interruption::default(),
         interrupted: None,
         coordinator: plan.ranks.contains(&0).then_some(0),
         meeting: None,
@@ -131,8 +130,10 @@ struct Crew<'a> {
     start: Instant,
     /// Some rank has begun to train: there is something to save.
     started: bool,
-    /// The signal, and when it came.
-    interrupted: Option<(i32, Instant)>,
+    /// What signals have asked for.
+    interruption: Interruption,
+    /// The signal that stops the job, and when it came.
+    interrupted: Option<(Signal, Instant)>,
     /// The worker that has the coordinator's role, if one of these has.
     coordinator: Option<usize>,
     /// Where it listens.
@@ -147,7 +148,7 @@ impl Crew<'_> {
     fn run(
         &mut self,
         receiver: &Receiver<Heard>,
-        signals: &Receiver<i32>,
+        signals: &Receiver<Received>,
         on_record: &mut dyn FnMut(&Record) -> Result<()>,
     ) -> Result<Ended> {
         let mut last_tick = Instant::now();
@@ -172,12 +173,13 @@ impl Crew<'_> {
                 let event = Event::Notice { level: Level::Warning, message };
                 on_record(&Record { time: crate::session::unix_time(), rank: None, event })?;
             }
-            if let Ok(signal) = signals.try_recv() {
-                if self.interrupted.is_some() || !self.started {
-                    // Asked twice, or nothing to save yet.
-                    return Ok(Ended::Interrupted(signal));
+            if let Ok(received) = signals.try_recv() {
+                match self.interruption.on_signal(received, self.started) {
+                    Request::Leave => return Ok(Ended::Interrupted(received.signal)),
+                    Request::Stop => self.interrupt(received.signal, on_record)?,
+                    Request::Checkpoint => self.pass_on(&Wish::Checkpoint),
+                    Request::Nothing => {}
                 }
-                self.interrupt(signal, on_record)?;
             }
             if let Some(ended) = self.decide() {
                 return ended;
@@ -378,7 +380,7 @@ impl Crew<'_> {
         }
     }
 
-    fn interrupt(&mut self, signal: i32, on_record: &mut dyn FnMut(&Record) -> Result<()>) -> Result<()> {
+    fn interrupt(&mut self, signal: Signal, on_record: &mut dyn FnMut(&Record) -> Result<()>) -> Result<()> {
         self.interrupted = Some((signal, Instant::now()));
         self.pass_on(&Wish::Stop);
         let event = Event::Stopping { ranks: Vec::new(), hosts: Vec::new() };
@@ -398,7 +400,7 @@ impl Crew<'_> {
                 .iter()
                 .any(|worker| !worker.lost && worker.status.is_some_and(|status| !status.success()));
             // Stopped without a signal of our own: another host's launcher asked for it.
-            let signal = self.interrupted.map(|(signal, _)| signal).or(stopped.then_some(SIGINT));
+            let signal = self.interrupted.map(|(signal, _)| signal).or(stopped.then_some(Signal::Interrupt));
             return Some(Ok(signal.map_or(Ended::Done, Ended::Interrupted)));
         }
         if !self.inquest.is_settled()

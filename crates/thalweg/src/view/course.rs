@@ -85,6 +85,9 @@ impl Course {
             Event::Stopping { ranks, hosts } if !std::mem::replace(&mut self.stopping, true) => {
                 vec![stopping(record.rank, ranks, hosts)]
             }
+            Event::Checkpoint { step, asked: true, .. } => {
+                vec![format!("checkpoint of step {} written", count(*step))]
+            }
             Event::Started { .. } => self.start(record),
             Event::Step {
                 epoch,

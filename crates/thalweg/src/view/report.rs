@@ -86,6 +86,7 @@ impl ReportView {
         report.world.retain(|world| world.step < first_step);
         report.world.push(World { step: first_step, workers: self.workers });
         (report.first_step, report.steps) = (first_step, first_step);
+        report.checkpoint_step = (first_step > 0).then_some(first_step);
     }
 
     fn end_epoch(&mut self, entry: EpochReport, audit: &Audit) {
@@ -123,6 +124,7 @@ impl View for ReportView {
                 let (epoch, step, loss) = (*epoch, *step, *loss);
                 self.end_epoch(EpochReport { epoch, step, loss, validation: validation.clone() }, audit);
             }
+            Event::Checkpoint { step, .. } => self.report.checkpoint_step = Some(*step),
             Event::Account { account } => {
                 self.report.ranks.retain(|known| known.rank != account.rank);
                 self.report.ranks.push(account.clone());
@@ -200,6 +202,7 @@ fn blank(name: &str, job: &Job) -> Report {
         epochs: Vec::new(),
         steps: 0,
         first_step: 0,
+        checkpoint_step: None,
         wall_s: 0.0,
         train_s: 0.0,
         samples_per_s: 0.0,

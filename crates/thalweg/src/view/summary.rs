@@ -1,6 +1,6 @@
 //! The last words of a successful job, for somebody who sees it for the first time.
 
-use super::wording::{bytes, counted, headline, is_uneven, milliseconds, number, rate, seconds};
+use super::wording::{bytes, count, counted, headline, is_uneven, milliseconds, number, rate, seconds};
 use std::fmt::Write;
 use std::path::Path;
 use thalweg_core::event::Outcome;
@@ -35,6 +35,9 @@ pub fn summary(report: &Report, left: Left<'_>) -> String {
     }
     if let Some(times) = step_times(&report.ranks) {
         line("steps", times);
+    }
+    if report.outcome == Outcome::Interrupted && !report.world.is_empty() {
+        line("saved", saved(report));
     }
     let result = match report.outcome {
         Outcome::Interrupted if left.checkpoint => "checkpoints/, ",
@@ -127,6 +130,18 @@ fn result(report: &Report) -> String {
         _ => {}
     }
     parts.join(", ")
+}
+
+/// What a stopped job can go on from.
+fn saved(report: &Report) -> String {
+    match report.checkpoint_step {
+        Some(step) if step >= report.steps => format!("checkpoint of step {}", count(step)),
+        Some(step) => {
+            let lost = counted(report.steps - step, "step");
+            format!("checkpoint of step {}; {lost} after it are lost", count(step))
+        }
+        None => "no checkpoint".into(),
+    }
 }
 
 fn time(report: &Report) -> String {
@@ -296,6 +311,20 @@ try next
         let text = summary(&report(Outcome::Interrupted), left("runs/a", true, None));
         assert!(text.contains("stopped") && text.contains("thalweg resume runs/a"), "{text}");
         assert!(text.contains("runs/a/ checkpoints/, report.json"), "{text}");
+    }
+
+    #[test]
+    fn an_interrupted_job_says_what_was_saved() {
+        let saved = |step| {
+            let report = Report { checkpoint_step: step, ..report(Outcome::Interrupted) };
+            let text = summary(&report, left("runs/a", step.is_some(), None));
+            text.lines().find_map(|line| line.strip_prefix("saved     ")).unwrap().to_string()
+        };
+        assert_eq!(saved(Some(460)), "checkpoint of step 460");
+        assert_eq!(saved(Some(400)), "checkpoint of step 400; 60 steps after it are lost");
+        assert_eq!(saved(None), "no checkpoint");
+        let text = summary(&report(Outcome::Completed), left("runs/a", true, None));
+        assert!(!text.contains("\nsaved"), "{text}");
     }
 
     #[test]

@@ -292,7 +292,12 @@ impl Process {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        kill(self.id(), signal).unwrap();
+    }
+
+    /// Its number.
+    pub fn id(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
     }
 
     /// What it has said on standard error so far.
