@@ -153,18 +153,25 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def wait_for_steps(out, running, seconds=60):
-    """Returns once the run in that folder makes steps."""
-    events = out / "events.jsonl"
-    marks = ('"event":"step"', '"event":"epoch"')
+def wait_until(holds, running, seconds=60):
+    """Returns once something holds of a process that runs."""
     deadline = time.monotonic() + seconds
-    while True:
-        text = events.read_text(errors="replace") if events.exists() else ""
-        if any(mark in text for mark in marks):
-            return
+    while not holds():
         ended = running.process.poll() is not None
-        assert not ended and time.monotonic() < deadline, f"no step was made{running.so_far()}"
+        assert not ended and time.monotonic() < deadline, f"it does not come to it{running.so_far()}"
         time.sleep(0.02)
+
+
+def wait_for_event(out, running, *marks):
+    """Returns once the events of the run in that folder have one of these marks."""
+    events = out / "events.jsonl"
+    said = lambda: events.read_text(errors="replace") if events.exists() else ""
+    wait_until(lambda: any(mark in said() for mark in marks), running)
+
+
+def wait_for_steps(out, running):
+    """Returns once the run in that folder makes steps."""
+    wait_for_event(out, running, '"event":"step"', '"event":"epoch"')
 
 
 def report(out):

@@ -92,6 +92,33 @@ def test_tensorboard_reads_the_events(run):
         assert steps == sorted(steps)
 
 
+def test_tensorboard_sees_no_step_twice_after_a_job_was_killed(jobs):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    out = jobs.folder / "killed"
+    job = jobs.job()
+    first = jobs.start(
+        "train", job, "--workers", 2, "--out", out, "--set", "train.epochs=1000000", "--set", "fault.checkpoint_every=50"
+    )
+    harness.wait_for_event(out, first, '"event":"checkpoint"')
+    # Until steps after the checkpoint are written, too: they are done again.
+    files = list(out.glob("*tfevents*"))
+    size = files[0].stat().st_size
+    harness.wait_until(lambda: files[0].stat().st_size > size, first)
+    first.kill()
+    before = accumulator.EventAccumulator(str(out), {"scalars": 0}).Reload().Scalars("train/loss")
+    resumed_at = max(int(path.name[5:14]) for path in (out / "checkpoints").glob("step-*.safetensors"))
+    harness.succeed(jobs.run("resume", out, "--set", f"train.max_steps={resumed_at + 500}", "--set", "train.epochs=1000000"))
+    events = accumulator.EventAccumulator(str(out), {"scalars": 0}).Reload()
+    for tag in ("train/loss", "train/samples_per_s", "validation/accuracy"):
+        steps = [point.step for point in events.Scalars(tag)]
+        assert steps == sorted(set(steps)), f"{tag}: {steps}"
+    after = [point.step for point in events.Scalars("train/loss")]
+    kept = [point.step for point in before if point.step <= resumed_at]
+    assert kept and after[: len(kept)] == kept and after[-1] > resumed_at, (kept, after)
+    superseded = {point.wall_time for point in before if point.step > resumed_at}
+    assert not superseded & {point.wall_time for point in events.Scalars("train/loss")}
+
+
 def test_the_report_keeps_its_contract(run):
     report = harness.report(run)
     wanted = {"job", "dials", "world", "final", "wall_s", "samples_per_s", "ranks", "audit", "failures", "outcome"}

@@ -92,6 +92,12 @@ fn open_views(trainer: &Trainer, job: &Job, folder: &RunFolder) -> Result<Views>
         let event = Event::Notice { level: Level::Warning, message };
         views.record(&Record { time: unix_time(), rank: None, event })?;
     }
+    if trainer.folder.resume && !folder.resumes {
+        let shown = folder.path.display();
+        let message = format!("{shown} holds no checkpoint: training starts from the beginning");
+        let event = Event::Notice { level: Level::Info, message };
+        views.record(&Record { time: unix_time(), rank: None, event })?;
+    }
     Ok(views)
 }
 

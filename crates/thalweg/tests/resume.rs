@@ -2,8 +2,8 @@
 
 mod harness;
 
-use harness::{LIMIT, Process, Site};
-use nix::sys::signal::Signal;
+use harness::{LIMIT, PATIENCE, Process, Site, await_some};
+use nix::sys::signal::{Signal, kill};
 
 /// Steps of an epoch of the digits: 1438 rows, 64 a step.
 const EPOCH: u64 = 23;
@@ -99,6 +99,90 @@ fn a_killed_run_finishes_after_all() {
     assert_eq!((&report["outcome"], &report["steps"]), (&"completed".into(), &(epochs * EPOCH).into()));
     site.succeed(&[&["train", "--out", "whole", "--set", &end], &often[..]].concat());
     assert!(model(&site, "run") == model(&site, "whole"), "the models differ");
+}
+
+/// Ends a whole job at once, rank 0 first, after a checkpoint in its fourth epoch or later.
+fn kill_whole_job(site: &Site, job: Process) -> u64 {
+    let told = await_some(PATIENCE, "no checkpoint in the fourth epoch", || {
+        let events = site.events("run");
+        let late = |event: &&serde_json::Value| event["step"].as_u64() > Some(3 * EPOCH);
+        let told = |event: &&serde_json::Value| event["event"] == "checkpoint";
+        events.iter().filter(told).find(late).and_then(|event| event["step"].as_u64())
+    });
+    let mut processes = site.processes();
+    processes.sort_by_key(|(_, rank)| *rank != Some(0));
+    for (process, _) in processes {
+        // A worker that sees the end of another ends by itself.
+        let _ = kill(process, Signal::SIGKILL);
+    }
+    job.end(LIMIT);
+    site.await_empty();
+    told
+}
+
+#[test]
+fn a_run_that_was_killed_as_a_whole_keeps_its_epochs() {
+    let site = Site::new();
+    let often = ["--workers", "2", "--set", "fault.checkpoint_every=10", "--set", "train.epochs=1000000"];
+    let first = site.start(&[&["train", "--out", "run", "--quiet"], &often[..]].concat());
+    kill_whole_job(&site, first);
+    assert!(!site.path("run/report.json").exists(), "nothing was left to write it");
+    let (epochs, end) = an_end_after(site.checkpoints("run")[0]);
+    let ended = site.succeed(&["resume", "run", "--set", &end]);
+    assert_audit(&site, "run", epochs);
+    let report = site.report("run");
+    let told: Vec<u64> =
+        report["epochs"].as_array().unwrap().iter().map(|epoch| epoch["epoch"].as_u64().unwrap()).collect();
+    assert_eq!(told, (0..epochs).collect::<Vec<_>>());
+    let summary = format!("for {epochs} epochs, {} steps", epochs * EPOCH);
+    assert!(ended.stderr.replace(',', "").contains(&summary.replace(',', "")), "{}", ended.stderr);
+    let world = report["world"].as_array().unwrap();
+    assert_eq!((world.len(), &world[0]["step"]), (2, &0.into()), "{world:?}");
+}
+
+#[test]
+fn a_run_whose_report_is_older_than_its_events_keeps_its_epochs() {
+    let site = Site::new();
+    let run = ["--quiet", "--set", "fault.checkpoint_every=10"];
+    site.succeed(&[&["train", "--out", "run", "--set", "train.epochs=2"], &run[..]].concat());
+    let second = site.start(&[&["resume", "run", "--set", "train.epochs=1000000"], &run[..]].concat());
+    kill_whole_job(&site, second);
+    assert_eq!(site.report("run")["steps"], 2 * EPOCH, "the report of the first run");
+    let (epochs, end) = an_end_after(site.checkpoints("run")[0]);
+    site.succeed(&["resume", "run", "--quiet", "--set", &end]);
+    assert_audit(&site, "run", epochs);
+}
+
+#[test]
+fn a_run_whose_rank_0_was_killed_under_another_launcher_keeps_its_epochs() {
+    let site = Site::new();
+    let job = ["train", "--quiet", "--out", "run", "--set", ENDLESS, "--set", "fault.checkpoint_every=10"];
+    let port = harness::free_port();
+    let mut ranks: Vec<Process> = (0..2).map(|rank| Process::start(site.rank(rank, 2, port, &job))).collect();
+    kill_whole_job(&site, ranks.remove(0));
+    let (epochs, end) = an_end_after(site.checkpoints("run")[0]);
+    site.succeed(&["resume", "run", "--quiet", "--workers", "2", "--set", &end]);
+    assert_audit(&site, "run", epochs);
+}
+
+#[test]
+fn without_a_checkpoint_resume_refuses_and_train_says_that_it_starts_anew() {
+    let site = Site::new();
+    let job = ["train", "--out", "run", "--set", "train.epochs=2", "--set", "fault.checkpoint_every=0"];
+    site.succeed(&[&job[..], &["--quiet"]].concat());
+    std::fs::remove_dir_all(site.path("run/checkpoints")).unwrap();
+    let ended = site.run(&["resume", "run"]);
+    ended.assert_error(2, &["run holds no checkpoint to resume from"]);
+    ended.assert_advice("`thalweg train run/job.toml --out run --resume` starts it from the beginning");
+    assert_eq!(site.report("run")["outcome"], "completed", "all is as it was");
+
+    let fresh = "run holds no checkpoint: training starts from the beginning";
+    let ended = site.succeed(&["train", "run/job.toml", "--out", "run", "--resume"]);
+    assert!(ended.stderr.contains(fresh), "{}", ended.stderr);
+    let notices = site.events("run").into_iter().filter(|event| event["message"] == fresh).count();
+    assert_eq!(notices, 1);
+    let ended = site.succeed(&["train", "run/job.toml", "--out", "run", "--resume"]);
+    assert!(!ended.stderr.contains(fresh), "{}", ended.stderr);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::cli::JobArgs;
 use crate::trainer::Trainer;
 use clap::Args;
 use std::path::PathBuf;
+use thalweg_cluster::checkpoint;
 use thalweg_core::spec::preset;
 use thalweg_core::{Error, Result};
 
@@ -35,6 +36,12 @@ pub fn run(args: &ResumeArgs) -> Result<u8> {
     if !job.exists() {
         return Err(Error::job(format!("{} holds no run: there is no job.toml", args.run.display()))
             .hint("give the folder that `thalweg train` wrote to, such as runs/digits-1"));
+    }
+    if checkpoint::list(&args.run.join("checkpoints")).is_empty() {
+        let shown = args.run.display();
+        return Err(Error::job(format!("{shown} holds no checkpoint to resume from")).hint(format!(
+            "`thalweg train {shown}/job.toml --out {shown} --resume` starts it from the beginning"
+        )));
     }
     let before = JobArgs { job: Some(job.clone()), ..JobArgs::default() }.layers()?;
     let before = before.get("strategy.preset").and_then(|(preset, _)| preset.as_str());

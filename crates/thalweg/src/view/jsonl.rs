@@ -1,13 +1,58 @@
-//! `events.jsonl`: everything that happened, one JSON object per line. A resumed run goes on in the same file.
+//! `events.jsonl`: everything that happened, one JSON object per line. A resumed run goes on in the same file: its `started`
+//! takes the place of all that was told before of later steps.
 
 use super::View;
 use super::journal::Journal;
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 use thalweg_core::event::{Event, Record};
 use thalweg_core::{Error, Result};
 
 /// Name of the file in the run folder.
 pub const FILE: &str = "events.jsonl";
+
+/// The longest line that is read; those of the history are far shorter.
+const LINE: u64 = 1 << 20;
+
+/// The events that say how a run went; the others, most of all steps, are passed over unread.
+const HISTORY: [&str; 6] = ["joined", "started", "regrouped", "epoch", "checkpoint", "done"];
+
+/// Goes through what earlier runs in a folder have told of their course, oldest first. The answer is the number of lines of
+/// it that cannot be read.
+pub fn history(folder: &Path, mut on_record: impl FnMut(&Record) -> Result<()>) -> Result<u64> {
+    let path = folder.join(FILE);
+    let unreadable =
+        |error: &std::io::Error| Error::io(format_args!("cannot read {}", path.display()), error);
+    let mut reader = match File::open(&path) {
+        Ok(file) => BufReader::new(file),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(unreadable(&error)),
+    };
+    let (mut line, mut damaged) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        let mut bounded = Read::by_ref(&mut reader).take(LINE);
+        if bounded.read_until(b'\n', &mut line).map_err(|error| unreadable(&error))? == 0 {
+            return Ok(damaged);
+        }
+        if !kind_of(&line).is_some_and(|kind| HISTORY.contains(&kind)) {
+            continue;
+        }
+        match serde_json::from_slice(&line) {
+            Ok(record) => on_record(&record)?,
+            Err(_) => damaged += 1,
+        }
+    }
+}
+
+/// The name of the event on a line, which stands before all text that comes from elsewhere.
+fn kind_of(line: &[u8]) -> Option<&str> {
+    const KEY: &[u8] = b"\"event\":\"";
+    let start = line.windows(KEY.len()).position(|part| part == KEY)? + KEY.len();
+    let length = line[start..].iter().position(|byte| *byte == b'"')?;
+    std::str::from_utf8(&line[start..start + length]).ok()
+}
 
 /// Appends events to the file.
 pub struct Jsonl {
@@ -50,8 +95,41 @@ impl View for Jsonl {
 
 #[cfg(test)]
 mod tests {
+    use super::super::course::tests::{at, epoch, started, step};
     use super::*;
     use thalweg_core::event::{Level, Pulse};
+
+    #[test]
+    fn the_history_is_read_back_without_steps_and_damaged_lines_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |folder: &Path| {
+            let mut kinds = Vec::new();
+            let damaged = history(folder, |record| {
+                kinds.push(match &record.event {
+                    Event::Started { first_step, .. } => format!("started {first_step}"),
+                    Event::Epoch { epoch, .. } => format!("epoch {epoch}"),
+                    other => format!("{other:?}"),
+                });
+                Ok(())
+            });
+            (kinds, damaged.unwrap())
+        };
+        assert_eq!(read(folder.path()), (Vec::new(), 0), "there is no file");
+        let mut view = Jsonl::open(folder.path()).unwrap();
+        let message = r#""event":"epoch""#.to_string();
+        let notice = Event::Notice { level: Level::Info, message };
+        for event in [started(0), step(3, 1.0), notice, epoch(0), started(5)] {
+            view.record(&at(1.0, event)).unwrap();
+        }
+        view.close().unwrap();
+        let path = folder.path().join(FILE);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.extend_from_slice(b"{\"time\":1,\"rank\":0,\"event\":\"epoch\",\"epoch\":-1}\n\xff\xfe\n{\n");
+        bytes.extend(std::iter::repeat_n(b'x', 3 << 20));
+        std::fs::write(&path, bytes).unwrap();
+        let told = ["started 0", "epoch 0", "started 5"].map(String::from).to_vec();
+        assert_eq!(read(folder.path()), (told, 1));
+    }
 
     #[test]
     fn lines_are_read_back_as_they_were_and_a_second_run_appends() {

@@ -2,6 +2,7 @@
 
 use super::View;
 use super::course::Pace;
+use super::jsonl;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -25,12 +26,13 @@ pub struct ReportView {
 }
 
 impl ReportView {
-    /// Begins a report; a resumed run goes on with the one in its folder. If that cannot be read, the second value
-    /// says so: it is no reason not to train.
+    /// Begins a report; a resumed run goes on with what its folder tells of the runs before it: their report, and their
+    /// events, as a run that was killed has written no report. What cannot be read is said by the second value: it is no
+    /// reason not to train.
     pub fn open(folder: &Path, name: &str, job: &Job, resume: bool) -> (ReportView, Option<String>) {
-        let (earlier, notice) = match resume.then(|| read(folder)) {
+        let (earlier, mut notice) = match resume.then(|| read(folder)) {
             Some(Ok(earlier)) => (earlier, None),
-            Some(Err(error)) => (None, Some(format!("{}; its earlier epochs are left out", error.message))),
+            Some(Err(error)) => (None, Some(format!("{}; its failures are left out", error.message))),
             None => (None, None),
         };
         let mut report = blank(name, job);
@@ -44,18 +46,27 @@ impl ReportView {
             report.failures = earlier.failures;
             report.steps = earlier.steps;
         }
-        let workers = job.spec.engine.workers;
-        (
-            ReportView {
-                report,
-                workers,
-                servers: job.spec.servers(),
-                started: None,
-                pace: Pace::default(),
-                told: None,
-            },
-            notice,
-        )
+        let mut view = ReportView::of(report, job);
+        if resume {
+            match jsonl::history(folder, |record| view.record(record)) {
+                Ok(0) => {}
+                Ok(lines) => {
+                    let file = folder.join(jsonl::FILE);
+                    let words = format!("{}: {lines} lines cannot be read and are left out", file.display());
+                    notice.get_or_insert(words);
+                }
+                Err(error) => drop(notice.get_or_insert(error.message)),
+            }
+            view = ReportView::of(view.report, job);
+        }
+        (view, notice)
+    }
+
+    /// A view that has heard nothing, of a report so far.
+    fn of(report: Report, job: &Job) -> ReportView {
+        let (workers, servers) = (job.spec.engine.workers, job.spec.servers());
+        let report = Report { train_s: 0.0, samples_per_s: 0.0, ..report };
+        ReportView { report, workers, servers, started: None, pace: Pace::default(), told: None }
     }
 
     /// How rank 0 says it ended: whether a target was reached is known only there.
@@ -232,6 +243,7 @@ fn of_culprit(culprit: &Culprit) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Jsonl;
     use super::super::course::tests::{at, epoch, started, step};
     use super::*;
     use thalweg_core::event::Metrics;
@@ -293,6 +305,26 @@ mod tests {
         let report = run(folder.path(), true, vec![started(10), epoch(1)]);
         assert_eq!(report.epochs.iter().map(|epoch| epoch.epoch).collect::<Vec<_>>(), [0, 1]);
         assert!(report.audit.iter().all(|audit| audit.once == 1437));
+    }
+
+    #[test]
+    fn a_run_that_was_killed_is_told_from_its_events() {
+        let folder = tempfile::tempdir().unwrap();
+        // A first run that ended well, and a second one that told its events and was killed.
+        let first = vec![started(0), epoch(0), partial_epoch(1, 15, 700)];
+        let second = vec![started(15), partial_epoch(1, 20, 1437), epoch(2), epoch(3), step(44, 1.0)];
+        run(folder.path(), false, first.clone());
+        let mut events = Jsonl::open(folder.path()).unwrap();
+        for event in [first, second].concat() {
+            events.record(&at(0.0, event)).unwrap();
+        }
+        events.close().unwrap();
+        // Its last checkpoint is of step 30: the fourth epoch is done again.
+        let report = run(folder.path(), true, vec![started(30), epoch(3), epoch(4)]);
+        assert_eq!(report.epochs.iter().map(|epoch| epoch.step).collect::<Vec<_>>(), [10, 20, 30, 40, 50]);
+        assert_eq!(report.audit.iter().map(|audit| audit.once).collect::<Vec<_>>(), [1437; 5]);
+        assert_eq!(report.world.iter().map(|world| world.step).collect::<Vec<_>>(), [0, 15, 30]);
+        assert_eq!((report.first_step, report.checkpoint_step), (30, Some(30)));
     }
 
     #[test]

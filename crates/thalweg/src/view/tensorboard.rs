@@ -1,7 +1,8 @@
 //! A TensorBoard event file: loss, speed and validation metrics over steps.
 //!
 //! The format is TFRecord framing (length, checksum, bytes, checksum) around `Event` messages of TensorFlow's
-//! `event.proto`, of which four fields are used here. A resumed run begins a file of its own; TensorBoard joins them.
+//! `event.proto`, of which five fields are used here. A resumed run begins a file of its own; TensorBoard joins them, and
+//! the log of a session's start tells it to forget what earlier files say of later steps.
 
 use super::View;
 use super::journal::{Journal, cannot_write};
@@ -45,6 +46,10 @@ impl View for TensorBoard {
             self.journal.push(&framed(&scalar_event(record.time, step, scalars)));
         };
         match &record.event {
+            Event::Started { first_step, .. } => {
+                self.journal.push(&framed(&start_event(record.time, first_step + 1)));
+                self.journal.flush()
+            }
             Event::Step { step, loss, samples_per_s, .. } => {
                 put(step + 1, &[("train/loss", *loss), ("train/samples_per_s", *samples_per_s)]);
                 self.journal.flush_if_due(record.time)
@@ -75,6 +80,19 @@ fn version_event(time: f64) -> Vec<u8> {
     let mut event = Message::default();
     event.double(1, time);
     event.bytes(3, b"brain.Event:2");
+    event.0
+}
+
+/// `Event { wall_time = 1, step = 2, session_log = 7 }` with `SessionLog { status = 1 }` of `START`: what was written before
+/// of this step and later ones no longer counts.
+fn start_event(time: f64, step: u64) -> Vec<u8> {
+    const START: u64 = 1;
+    let mut log = Message::default();
+    log.varint(1, START);
+    let mut event = Message::default();
+    event.double(1, time);
+    event.varint(2, step);
+    event.bytes(7, &log.0);
     event.0
 }
 
@@ -152,7 +170,7 @@ fn masked_checksum(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::course::tests::{at, epoch, step};
+    use super::super::course::tests::{at, epoch, started, step};
     use super::*;
 
     /// Takes the front of the bytes.
@@ -237,6 +255,18 @@ mod tests {
         assert_eq!(scalars(payloads[1]), (300, train));
         let validation = vec![scalar("validation/accuracy", 0.961), scalar("validation/loss", 0.2)];
         assert_eq!(scalars(payloads[2]), (10, validation));
+    }
+
+    #[test]
+    fn a_resumed_run_tells_from_which_step_on_it_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut view = TensorBoard::create(folder.path(), 1.7e9, "a").unwrap();
+        view.record(&at(1.7e9, started(300))).unwrap();
+        let bytes = std::fs::read(folder.path().join("events.out.tfevents.1700000000.a")).unwrap();
+        let event = fields(unframe(&bytes)[1]);
+        assert_eq!(event[1], (2, 301u64.to_le_bytes().to_vec()), "300 steps are done");
+        assert_eq!(event[2].0, 7);
+        assert_eq!(fields(&event[2].1), [(1, 1u64.to_le_bytes().to_vec())]);
     }
 
     #[test]
