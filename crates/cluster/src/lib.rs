@@ -30,6 +30,7 @@ pub mod regroup;
 pub mod rendezvous;
 mod role;
 pub mod session;
+pub mod stall;
 mod succession;
 pub mod tensorfile;
 pub mod uplink;

@@ -142,12 +142,13 @@ impl Role {
                 epoch: unix_time(),
             },
         };
-        let (emit, told) = (Arc::clone(&self.emit), Arc::clone(&self.emit));
+        let [emit, told, report] = [(); 3].map(|()| Arc::clone(&self.emit));
         let (sender, gone) = channel();
         held.sender = Some(sender);
         let voice = Voice {
             beacon: Arc::clone(&self.beacon),
             say: Box::new(move |message| emit(Event::Notice { level: Level::Warning, message })),
+            report: Box::new(move |event| report(event)),
             gone,
             resign: Box::new(move |left| told(Event::Resigned { left })),
         };

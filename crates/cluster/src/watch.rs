@@ -5,6 +5,7 @@
 //! and meanwhile the others can be told whom they wait for. Those who wait are never blamed.
 
 use crate::inquest::Evidence;
+use crate::stall::{self, LastPulse, SILENT, Stall};
 use std::time::Duration;
 use thalweg_core::event::{Phase, Pulse};
 
@@ -107,6 +108,25 @@ impl Watch {
             .filter(|(_, pulse)| pulse.phase == Phase::Preparing)
             .max_by(|(_, one), (_, other)| one.since.total_cmp(&other.since))?;
         Some((rank, pulse, waited.min(pulse.since)))
+    }
+
+    /// For whom the others wait, if they have for a while.
+    pub fn stall(&self, now: Duration) -> Option<Stall> {
+        // What a rank said before this watcher slept says nothing of now.
+        if !self.met || now.saturating_sub(self.awake_since) < SILENT {
+            return None;
+        }
+        let seen: Vec<LastPulse<'_>> = self
+            .heard_of()
+            .map(|(rank, (when, pulse))| LastPulse { rank, age: now.saturating_sub(*when), pulse })
+            .collect();
+        stall::find(&seen)
+    }
+
+    /// Whether a rank that should be heard of has been silent for a while.
+    pub fn is_silent(&self, rank: usize, now: Duration) -> bool {
+        let last = self.ranks.get(rank).and_then(|heard| heard.last.as_ref());
+        last.is_some_and(|(when, _)| now.saturating_sub(*when) >= SILENT)
     }
 
     fn heard_of(&self) -> impl Iterator<Item = (usize, &(Duration, Pulse))> {

@@ -132,6 +132,24 @@ pub enum Event {
         /// What happens, by its name in the job.
         kind: String,
     },
+    /// Some ranks have waited for others for a while; told again every second.
+    Waiting {
+        /// The ranks that are waited for.
+        ranks: Vec<usize>,
+        /// The operation the others wait in: `all-reduce of gradients`.
+        operation: String,
+        /// The step of that operation.
+        step: u64,
+        /// Seconds so far.
+        waited_s: f64,
+    },
+    /// The wait that was told last is over.
+    GoingOn {
+        /// The ranks that were waited for.
+        ranks: Vec<usize>,
+        /// Seconds it took, as told last.
+        waited_s: f64,
+    },
     /// Something worth saying.
     Notice {
         /// How much attention it deserves.

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{BUSY, Ended, LIMIT, Process, Site, free_port, is_free};
+use harness::{BUSY, Ended, LIMIT, PATIENCE, Process, Site, await_some, free_port, is_free};
 use nix::sys::signal::Signal;
 use std::net::SocketAddr;
 
@@ -172,4 +172,49 @@ fn numbers_that_explode_are_told_by_step_rank_and_tensor() {
     let report = site.report("run");
     assert_eq!((&report["outcome"], &report["failures"][0]["step"]), (&"failed".into(), &1.into()));
     site.assert_empty();
+}
+
+/// Stops a rank until the log says that the others wait for it, lets it go on, and sees the job do so.
+fn stop_for_a_while(site: &Site, log: &Process, rank: usize) {
+    let process = site.signal_worker(rank, Signal::SIGSTOP);
+    log.await_said(&format!("waiting for rank {rank} for "));
+    let line =
+        log.said().lines().rev().find(|line| line.starts_with("waiting for rank")).unwrap().to_string();
+    assert!(line.contains(" s: all-reduce of gradients, step "), "{line}");
+    let waiting = site.await_event("run", "waiting");
+    assert_eq!(waiting["ranks"], serde_json::json!([rank]));
+    assert!(waiting["waited_s"].as_f64().unwrap() >= 2.0, "{waiting}");
+    nix::sys::signal::kill(process, Signal::SIGCONT).unwrap();
+    log.await_said(&format!(" s of waiting for rank {rank}"));
+    site.await_event("run", "going_on");
+    // Steps are told again.
+    let told = |site: &Site| site.events("run").iter().filter(|event| event["event"] == "step").count();
+    let before = told(site);
+    await_some(PATIENCE, "it does not go on", || (told(site) > before).then_some(()));
+}
+
+#[test]
+fn the_log_names_the_worker_that_the_others_wait_for() {
+    for rank in [0, 2] {
+        let site = Site::new();
+        // The deadline is no matter of this test, however long the machine takes.
+        let job = start_busy(&site, 3, &["--set", "fault.step_deadline=600s"]);
+        stop_for_a_while(&site, &job, rank);
+        job.signal(Signal::SIGINT);
+        assert_eq!(job.end(LIMIT).code, Some(130));
+    }
+}
+
+#[test]
+fn rank_0_of_another_launcher_names_the_rank_that_the_others_wait_for() {
+    let site = Site::new();
+    let port = free_port();
+    let job = [&BUSY[..], &["--set", "fault.step_deadline=600s"]].concat();
+    let ranks: Vec<Process> = (0..2).map(|rank| Process::start(site.rank(rank, 2, port, &job))).collect();
+    site.await_step("run", 1);
+    stop_for_a_while(&site, &ranks[0], 1);
+    ranks[0].signal(Signal::SIGINT);
+    for rank in ranks {
+        assert_eq!(rank.end(LIMIT).code, Some(130));
+    }
 }

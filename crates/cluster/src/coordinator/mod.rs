@@ -16,11 +16,13 @@ use crate::membership::Formed;
 use crate::rendezvous::message::{Answer, Call, Control, Member, Roster, receive, send};
 use crate::rendezvous::reception::Reception;
 use crate::rendezvous::{REMINDER, handshake::Purpose, welcome};
+use crate::stall::StallReporter;
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
+use thalweg_core::event::Event;
 use thalweg_core::{Culprit, Error};
 
 /// What the role is given.
@@ -57,6 +59,8 @@ pub struct Voice {
     pub beacon: Arc<Beacon>,
     /// Hears whom the others wait for.
     pub say: Box<dyn Fn(String) + Send>,
+    /// Hears that ranks wait for others, and that they go on.
+    pub report: Box<dyn Fn(Event) + Send>,
     /// Ranks whose process has ended, as the launcher says.
     pub gone: Receiver<usize>,
     /// Asks the launcher for another coordinator, now that these have left.
@@ -106,6 +110,7 @@ pub fn preside(listener: TcpListener, charge: Charge, voice: Voice) {
         serial: 0,
         verdict: None,
         reminder: REMINDER.as_secs_f64(),
+        stalls: StallReporter::default(),
         roll_call: REMINDER,
         listener: Some(listener),
         charge,
@@ -132,6 +137,7 @@ struct Chair {
     verdict: Option<Instant>,
     /// Seconds of waiting for a rank that prepares after which it is told next.
     reminder: f64,
+    stalls: StallReporter,
     /// Time of forming after which it is told who is missing.
     roll_call: Duration,
 }
@@ -205,6 +211,10 @@ impl Chair {
     fn look_after(&mut self) {
         let now = self.now();
         self.remind();
+        let stall = self.judgement.watch.stall(now).filter(|_| self.judgement.membership.is_working());
+        if let Some(event) = self.stalls.follow(now, stall) {
+            (self.voice.report)(event);
+        }
         self.call_roll(now);
         if self.verdict.is_none() {
             let rulings = self.judgement.look_after(now);

@@ -9,6 +9,7 @@ use super::program::Program;
 use crate::inquest::{Evidence, Inquest, PATIENCE, PATIENCE_FOR_A_VERDICT};
 use crate::interruption::{Interruption, Received, Request, Signal};
 use crate::linux;
+use crate::stall::StallReporter;
 use crate::uplink::Wish;
 use crate::watch::Watch;
 use std::collections::BTreeSet;
@@ -107,6 +108,7 @@ pub fn launch<'a>(
         start: Instant::now(),
         started: false,
         interruption: Interruption::default(),
+        stalls: StallReporter::default(),
         interrupted: None,
         coordinator: plan.ranks.contains(&0).then_some(0),
         meeting: None,
@@ -130,6 +132,7 @@ struct Crew<'a> {
     start: Instant,
     /// Some rank has begun to train: there is something to save.
     started: bool,
+    stalls: StallReporter,
     /// What signals have asked for.
     interruption: Interruption,
     /// The signal that stops the job, and when it came.
@@ -173,6 +176,9 @@ impl Crew<'_> {
                 let event = Event::Notice { level: Level::Warning, message };
                 on_record(&Record { time: crate::session::unix_time(), rank: None, event })?;
             }
+            if let Some(event) = self.stall() {
+                on_record(&Record { time: crate::session::unix_time(), rank: None, event })?;
+            }
             if let Ok(received) = signals.try_recv() {
                 match self.interruption.on_signal(received, self.started) {
                     Request::Leave => return Ok(Ended::Interrupted(received.signal)),
@@ -185,6 +191,15 @@ impl Crew<'_> {
                 return ended;
             }
         }
+    }
+
+    /// What is to be told of ranks that wait. The coordinator tells it; if it is silent itself, this launcher does.
+    fn stall(&mut self) -> Option<Event> {
+        let now = self.start.elapsed();
+        let coordinator = self.coordinator.map(|index| self.workers[index].rank);
+        let is_silent = coordinator.is_some_and(|rank| self.watch.is_silent(rank, now));
+        let stall = is_silent.then(|| self.watch.stall(now)).flatten();
+        self.stalls.follow(now, stall)
     }
 
     /// Starts a worker.

@@ -1,5 +1,6 @@
 //! Where the job stands, as far as the events have told; the terminal's views say it each in their way.
 
+use super::waiting::Waiting;
 use super::wording::{
     bytes as size, count, counted, headline, is_uneven, milliseconds, number, printable, rate, seconds,
 };
@@ -27,6 +28,8 @@ pub(super) struct Course {
     samples_per_s: f64,
     slowest: Option<(usize, Spread)>,
     pace: Pace,
+    /// That ranks wait for others.
+    pub waiting: Waiting,
     /// It was said that the job stops.
     stopping: bool,
     /// Lines about epochs so far, and when the last one was.
@@ -68,6 +71,7 @@ impl Course {
     /// Takes in an event and returns the lines that are worth keeping on screen.
     pub fn follow(&mut self, record: &Record) -> Vec<String> {
         self.now = record.time;
+        self.waiting.follow(record);
         match &record.event {
             Event::Listening { address } if !is_loopback(address) => {
                 vec![format!("waiting for the other ranks at {}", printable(address))]
@@ -179,8 +183,13 @@ impl Course {
         Some(format!("validation {name} {}", number(value)))
     }
 
-    /// `loss 0.1234  validation accuracy 0.9610  41 k samples/s  slowest: rank 1`.
+    /// For whom the others wait, if they do; how it goes otherwise.
     pub fn status(&self) -> String {
+        self.waiting.status().map_or_else(|| self.rates(), str::to_owned)
+    }
+
+    /// `loss 0.1234  validation accuracy 0.9610  41 k samples/s  slowest: rank 1`.
+    pub fn rates(&self) -> String {
         let parts = [
             self.loss.map(|loss| format!("loss {}", number(loss))),
             self.metric(),

@@ -16,6 +16,7 @@ pub mod report;
 pub mod summary;
 pub mod tensorboard;
 mod terminal;
+mod waiting;
 pub mod wording;
 
 pub use jsonl::Jsonl;

@@ -2,6 +2,7 @@
 
 use super::View;
 use super::course::Course;
+use super::waiting::WaitLines;
 use super::wording::counted;
 use std::io::Write;
 use thalweg_core::Result;
@@ -18,6 +19,7 @@ pub struct Plain<W> {
     quiet: bool,
     /// When a step or an epoch was last spoken of.
     spoken: Option<f64>,
+    waits: WaitLines,
 }
 
 impl Plain<std::io::Stderr> {
@@ -29,7 +31,7 @@ impl Plain<std::io::Stderr> {
 
 impl<W: Write + Send> Plain<W> {
     fn on(output: W, quiet: bool, max_steps: Option<u64>) -> Self {
-        Plain { output, course: Course::new(max_steps), quiet, spoken: None }
+        Plain { output, course: Course::new(max_steps), quiet, spoken: None, waits: WaitLines::default() }
     }
 
     /// Nobody may be listening any more; that is no reason to end a job.
@@ -38,7 +40,7 @@ impl<W: Write + Send> Plain<W> {
     }
 
     fn step_line(&self) -> String {
-        let parts = [self.course.epoch(), self.course.step(), self.course.status()].join("  ");
+        let parts = [self.course.epoch(), self.course.step(), self.course.rates()].join("  ");
         match self.course.remaining() {
             Some(left) => format!("{parts}  {left} left"),
             None => parts,
@@ -55,6 +57,9 @@ impl<W: Write + Send> View for Plain<W> {
         }
         if self.quiet {
             return Ok(());
+        }
+        if let Some(line) = self.waits.follow(record, self.course.waiting.status()) {
+            self.say(&line);
         }
         match &record.event {
             Event::Launched { workers, .. } => {

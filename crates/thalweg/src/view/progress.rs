@@ -106,7 +106,15 @@ impl View for Progress {
                 self.begin_bar();
                 self.refresh();
             }
-            Event::Step { .. } | Event::Epoch { .. } => self.refresh(),
+            Event::Step { .. }
+            | Event::Epoch { .. }
+            | Event::Waiting { .. }
+            | Event::GoingOn { .. }
+            | Event::Regrouped { .. }
+                if self.course.total > 0 =>
+            {
+                self.refresh();
+            }
             _ => {}
         }
         Ok(())
@@ -163,6 +171,21 @@ mod tests {
 
         view.close().unwrap();
         assert_eq!(terminal.contents().lines().count(), 4, "the bar goes, the lines stay");
+    }
+
+    #[test]
+    fn a_wait_takes_the_place_of_rates_that_are_old() {
+        let (terminal, mut view) = on_80_columns();
+        view.record(&at(0.0, started(0))).unwrap();
+        view.record(&at(1.0, step(4, 20_000.0))).unwrap();
+        let operation = "all-reduce of gradients".to_string();
+        let waiting = Event::Waiting { ranks: vec![2], operation, step: 5, waited_s: 3.2 };
+        view.record(&at(4.2, waiting)).unwrap();
+        let last =
+            |terminal: &InMemoryTerm| terminal.contents().lines().last().unwrap().trim_end().to_string();
+        assert_eq!(last(&terminal), "waiting for rank 2 for 3 s: all-reduce of gradients, step 5");
+        view.record(&at(5.0, Event::GoingOn { ranks: vec![2], waited_s: 3.2 })).unwrap();
+        assert_eq!(last(&terminal), "loss 0.5000  20 k samples/s  slowest: rank 1");
     }
 
     #[test]
