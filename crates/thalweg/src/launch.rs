@@ -6,6 +6,7 @@ use crate::recipe::Opened;
 use crate::results::Results;
 use crate::signals::Signals;
 use crate::trainer::{Finish, Trainer};
+use crate::view::wording::counted;
 use crate::view::{Plain, View};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -135,7 +136,7 @@ pub fn as_newcomer(mut trainer: Trainer, job: &Job, invitation: &Invitation, num
     };
     let program = |rank: &mut Rank| {
         if !quiet {
-            eprintln!("joined as rank {number} of {}", rank.world());
+            eprintln!("joined as rank {number}; {} now", counted(rank.world() as u64, "worker"));
         }
         thalweg_train::run(rank, &assignment, Some(prepared))
     };

@@ -183,6 +183,7 @@ fn without_a_checkpoint_resume_refuses_and_train_says_that_it_starts_anew() {
     assert_eq!(notices, 1);
     let ended = site.succeed(&["train", "run/job.toml", "--out", "run", "--resume"]);
     assert!(!ended.stderr.contains(fresh), "{}", ended.stderr);
+    assert!(ended.stderr.contains("already trained for 2 epochs; continue with --set train.epochs=3"));
 }
 
 #[test]

@@ -152,8 +152,9 @@ impl Course {
             format!("model  {} ({})", printable(model), counted(*parameters as u64, "parameter")),
         ];
         if self.first_step > 0 && self.epoch >= self.epochs {
-            let epochs = counted(self.epochs, "epoch");
-            lines.push(format!("nothing left to train: {epochs} were asked for; train.epochs asks for more"));
+            let more = self.epoch + self.epoch.div_ceil(5);
+            let trained = counted(self.epoch, "epoch");
+            lines.push(format!("already trained for {trained}; continue with --set train.epochs={more}"));
         } else if self.first_step > 0 {
             lines.push(format!("going on after step {}", count(self.first_step)));
         }
@@ -368,6 +369,13 @@ pub(super) mod tests {
         assert!(course.status().len() <= 80);
         let times = Spread { min: 19.6, median: 20.04, max: 61.0 };
         assert_eq!(slowest(2, &times), "slowest: rank 2 (20/20/61 ms)");
+    }
+
+    #[test]
+    fn a_run_that_is_done_says_how_to_go_on() {
+        let lines = Course::new(None).follow(&at(0.0, started(250)));
+        let told = "already trained for 25 epochs; continue with --set train.epochs=30";
+        assert_eq!(lines.last().map(String::as_str), Some(told));
     }
 
     #[test]

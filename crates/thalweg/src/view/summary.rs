@@ -96,6 +96,9 @@ fn model(report: &Report) -> String {
 
 /// `builtin:digits with dense 128 relu, dense auto on 2 workers (allreduce, ring), 20 epochs, 460 steps`.
 fn what_happened(report: &Report) -> String {
+    if report.world.is_empty() {
+        return "before training began".into();
+    }
     let preset = report.job.get("strategy.preset").and_then(|value| value.as_str());
     let mut strategy = preset.unwrap_or("your own dials").to_string();
     if workers(report) > 1
@@ -106,9 +109,6 @@ fn what_happened(report: &Report) -> String {
     }
     let what = format!("{} with {}\n{:<9}", said(report, "data.source"), model(report), "");
     let workers = counted(workers(report), "worker");
-    if report.world.is_empty() {
-        return format!("{what} before {workers} ({strategy}) had begun to train");
-    }
     format!(
         "{what} on {workers} ({strategy}) for {}, {}",
         counted(report.epochs.iter().filter(|epoch| !epoch.validation.is_empty()).count() as u64, "epoch"),
@@ -333,8 +333,7 @@ try next
         let report = view.finish(Outcome::Interrupted, None, Duration::from_millis(1900));
         let text = summary(&report, left("runs/a", false, Some("")));
         let expected = "
-stopped   builtin:digits with \"dense 128 relu\", \"dense auto\"
-          before 2 workers (allreduce) had begun to train
+stopped   before training began
 files     runs/a/ report.json, events.jsonl
 ";
         assert_eq!(text, expected);

@@ -149,14 +149,21 @@ fn median(values: &[f64]) -> Option<f64> {
 }
 
 fn in_words(outcome: &Outcome) -> String {
-    let seconds = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.3} s"));
+    let noticed = |what: &str, which: &str, value: Option<f64>| match value {
+        Some(value) => format!("{what} after {value:.3} s ({which})"),
+        None => format!("no {what}"),
+    };
+    let recovered = match (outcome.median_recover_s, outcome.max_recover_s) {
+        (Some(median), Some(max)) => format!("after {median:.3} s (median), {max:.3} s (longest)"),
+        _ => "nothing was lost".into(),
+    };
     let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.4}"));
     let kinds: Vec<String> = outcome.kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     format!(
         "survived   {} faults ({}) in {} steps\n\
          audit      {} rows missed, {} seen twice; at most {} step done again for a fault\n\
-         noticed    deaths after {} (median), hangs after {} (longest)\n\
-         recovered  after {} (median), {} (longest)\n\
+         noticed    {}, {}\n\
+         recovered  {}\n\
          goodput    {} of a run without faults\n\
          accuracy   {} against {} without faults\n",
         outcome.faults,
@@ -165,12 +172,28 @@ fn in_words(outcome: &Outcome) -> String {
         outcome.samples_missed,
         outcome.samples_repeated,
         outcome.max_steps_redone,
-        seconds(outcome.median_detect_s),
-        seconds(outcome.max_detect_hang_s),
-        seconds(outcome.median_recover_s),
-        seconds(outcome.max_recover_s),
+        noticed("deaths", "median", outcome.median_detect_s),
+        noticed("hangs", "longest", outcome.max_detect_hang_s),
+        recovered,
         number(outcome.goodput),
         number(outcome.accuracy),
         number(outcome.accuracy_without_faults),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::ReportView;
+
+    #[test]
+    fn what_did_not_happen_is_said_in_words() {
+        let (view, _) = ReportView::open(Path::new("nowhere"), "x", &Job::default(), false);
+        let report = view.finish(thalweg_core::event::Outcome::Completed, None, std::time::Duration::ZERO);
+        let tally = Tally { detect_death: vec![0.25], recover: vec![0.5], ..Tally::default() };
+        let words = in_words(&sum_up(1, &tally, &report, &report));
+        assert!(words.contains("deaths after 0.250 s (median), no hangs\n"), "{words}");
+        let words = in_words(&sum_up(1, &Tally::default(), &report, &report));
+        assert!(words.contains("no deaths, no hangs\nrecovered  nothing was lost\n"), "{words}");
+    }
 }
