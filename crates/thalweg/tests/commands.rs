@@ -23,6 +23,10 @@ fn every_command_explains_itself() {
         count += 1;
     }
     assert!(count >= 5, "{help}");
+    for command in [&["--help"][..], &["train", "--help"], &["resume", "--help"]] {
+        let help = site.succeed(command).stdout;
+        assert!(help.contains("129, 130, 143  stopped by SIGHUP") && help.contains("SIGUSR1"), "{help}");
+    }
     assert!(site.succeed(&["--version"]).stdout.starts_with("thalweg "));
 }
 

@@ -219,7 +219,7 @@ fn others_leave_and_come_while_the_role_passes_on() {
     for process in leaving {
         harness::await_some(PATIENCE / 4, "one that leaves does not end", || has_ended(process));
     }
-    newcomer.await_said("joined as rank 3 of");
+    newcomer.await_said("joined as rank 3; ");
     let report = assert_complete(&site, job);
     assert_eq!(newcomer.end(PATIENCE).code, Some(0));
     assert_eq!(report["failures"], serde_json::json!([]));
@@ -297,7 +297,7 @@ fn a_worker_joins_by_the_run_folder_and_works_along_to_the_end() {
     let site = Site::new();
     let job = start(&site, 1, &["--set", "train.epochs=600"]);
     let newcomer = site.start(&["join", "run"]);
-    newcomer.await_said("joined as rank 1 of 2");
+    newcomer.await_said("joined as rank 1; 2 workers now");
     let by_address = site.events("run").into_iter().find(|event| event["event"] == "listening").unwrap();
     let refused = site.run(&["join", by_address["address"].as_str().unwrap()]);
     assert_eq!(refused.code, Some(4), "without the token: {}", refused.stderr);

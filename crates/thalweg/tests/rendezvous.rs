@@ -184,7 +184,7 @@ fn strangers_change_nothing_while_a_job_trains() {
         let pestering = scope.spawn(|| pester(port, &over));
         let _stop = Stop(&over);
         let newcomer = site.start(&["join", "run"]);
-        newcomer.await_said("joined as rank 2 of 3");
+        newcomer.await_said("joined as rank 2; 3 workers now");
         for process in [job, newcomer] {
             let ended = process.end(PATIENCE);
             assert_eq!(ended.code, Some(0), "{}", ended.stderr);
