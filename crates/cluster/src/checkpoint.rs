@@ -1,6 +1,7 @@
 //! Checkpoints: all that training needs to go on, by tensor name, so that any world can.
 
 use crate::tensorfile::TensorFile;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use thalweg_core::{Error, Kind, Layout, Result};
@@ -14,6 +15,8 @@ pub struct Checkpoint {
     pub job: String,
     /// A digest of the data: what it was trained on.
     pub data: String,
+    /// What the model is, by key: enough to answer with it. Older files have nothing here.
+    pub model: BTreeMap<String, String>,
     /// The rows of the epoch consumed so far, as the audit keeps them.
     pub audit: Vec<u8>,
     /// Sum of losses and rows of the epoch so far, for the epoch's mean.
@@ -34,6 +37,9 @@ impl Checkpoint {
         file.metadata.insert("step".into(), self.step.to_string());
         file.metadata.insert("job".into(), self.job.clone());
         file.metadata.insert("data".into(), self.data.clone());
+        for (key, text) in &self.model {
+            file.metadata.insert(format!("{MODEL}{key}"), text.clone());
+        }
         file.metadata.insert("audit".into(), self.audit.len().to_string());
         let words = pack(&self.audit);
         file.push(AUDIT, vec![words.len()], words);
@@ -91,12 +97,27 @@ impl Checkpoint {
             step: file.text("step", path)?.parse().map_err(|_| broken("step"))?,
             job: file.text("job", path)?.to_string(),
             data: file.text("data", path)?.to_string(),
+            model: model_of(file),
             audit: unpack(file, path)?,
             loss: (loss.parse().map_err(|_| broken("loss"))?, rows.parse().map_err(|_| broken("loss"))?),
             parameters,
             slots,
         })
     }
+}
+
+/// What the keys of the model begin with.
+const MODEL: &str = "model.";
+
+/// What a file says of its model; nothing unless it is a checkpoint.
+pub fn model_of(file: &TensorFile<'_>) -> BTreeMap<String, String> {
+    let own = file.metadata.iter().filter_map(|(key, text)| Some((key.strip_prefix(MODEL)?, text)));
+    own.map(|(key, text)| (key.to_string(), text.clone())).collect()
+}
+
+/// Whether a file of tensors is a checkpoint.
+pub fn is_checkpoint(file: &TensorFile<'_>) -> bool {
+    file.metadata.contains_key("slots") && file.metadata.contains_key("audit")
 }
 
 /// The tensor under which the audit's bytes stand.
@@ -153,13 +174,20 @@ pub struct Found {
 /// The newest checkpoint of a folder that is whole; nothing if there is none at all. One that is whole but belongs to
 /// another model is refused: an older one would be no better.
 pub fn newest(folder: &Path, layout: &Layout) -> Result<Option<Found>> {
+    let Some((file, path, damaged)) = newest_file(folder)? else { return Ok(None) };
+    let checkpoint = Checkpoint::from_file(&file, &path, layout)?;
+    Ok(Some(Found { checkpoint, path, damaged }))
+}
+
+/// A whole file, where it stands, and newer ones that are damaged.
+type NewestFile = (TensorFile<'static>, PathBuf, Vec<(PathBuf, Error)>);
+
+/// The newest checkpoint of a folder that is whole, of whatever model.
+pub fn newest_file(folder: &Path) -> Result<Option<NewestFile>> {
     let mut damaged = Vec::new();
     for path in list(folder) {
         match TensorFile::read(&path) {
-            Ok(file) => {
-                let checkpoint = Checkpoint::from_file(&file, &path, layout)?;
-                return Ok(Some(Found { checkpoint, path, damaged }));
-            }
+            Ok(file) => return Ok(Some((file, path, damaged))),
             Err(error) if error.kind == Kind::Data => damaged.push((path, error)),
             Err(error) => return Err(error),
         }
@@ -234,6 +262,7 @@ mod tests {
             job: "format = 1\n".into(),
             loss: (0.1 + 0.2, 64),
             data: "d".into(),
+            model: BTreeMap::from([("layers".to_string(), "[]".to_string())]),
             audit: vec![255, 1, 2, 3, 0xff, 0xff, 0xc1, 0x7f, 9],
             parameters: (0..8).map(|i| i as f32 / 3.0).collect(),
             slots: vec![("m".into(), vec![1.0; 8]), ("v".into(), vec![2.0; 8])],

@@ -1,5 +1,6 @@
 //! The command line: what can be typed, and which command it becomes.
 
+use crate::artifact::Artifact;
 use crate::command;
 use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -253,7 +254,7 @@ impl JobArgs {
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Error {
-    if error.kind() == std::io::ErrorKind::InvalidData {
+    if error.kind() == std::io::ErrorKind::InvalidData || path.is_dir() {
         return not_a_job(path, format!("{} is not UTF-8 text", path.display()));
     }
     let mut refused = Error::io(format!("cannot read the job file {}", path.display()), error);
@@ -273,13 +274,10 @@ fn meant_command(typed: &str) -> Option<String> {
     close.map(String::from)
 }
 
-/// What is wrong with a job file; somebody who gives data in its place is told how to.
+/// What is wrong with a job file; another kind of file is told which command takes it.
 fn not_a_job(path: &Path, complaint: String) -> Error {
-    if !thalweg_data::is_data(path) {
-        return Error::job(complaint);
+    match Artifact::of(path) {
+        Artifact::Job | Artifact::Unknown => Error::job(complaint),
+        other => other.refused(path, "a job", ""),
     }
-    let shown = path.display();
-    Error::job(format!("{shown} is not a job file")).hint(format!(
-        "if it holds data, `thalweg init {shown}` writes a job for it; or `thalweg train --set data.source={shown}`"
-    ))
 }

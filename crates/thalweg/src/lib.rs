@@ -15,6 +15,7 @@
 //! # Ok::<(), thalweg::Error>(())
 //! ```
 
+mod artifact;
 pub mod cli;
 pub mod command;
 mod folder;

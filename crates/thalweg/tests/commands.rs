@@ -147,7 +147,7 @@ fn a_run_leaves_what_tools_rely_on_and_can_be_evaluated() {
     site.run(&["evaluate", "nowhere"]).assert_error(2, &["nowhere does not exist"]);
     site.write("rows.csv", "1,2\n");
     let ended = site.run(&["evaluate", "rows.csv"]);
-    ended.assert_error(2, &["rows.csv is not a model file"]);
+    ended.assert_error(2, &["rows.csv is data, not a model"]);
     ended.assert_advice("the folder of a finished run");
 }
 

@@ -182,7 +182,7 @@ fn data_in_the_place_of_a_job() {
     site.write("rows.csv", GOOD);
     site.write("rows.csv.gz", [0x1f, 0x8b, 0xff]);
     for name in ["rows.csv", "rows.csv.gz"] {
-        let ended = assert_refused(&site, &["train", name], &[&format!("{name} is not a job file")]);
+        let ended = assert_refused(&site, &["train", name], &[&format!("{name} is data, not a job")]);
         ended.assert_advice(&format!("`thalweg init {name}`"));
         ended.assert_advice(&format!("--set data.source={name}"));
     }

@@ -1,7 +1,7 @@
 //! What training leaves behind: checkpoints on the way, the model at the end.
 
-use crate::modelfile::{SavedModel, unflatten};
-use crate::worker::Worker;
+use crate::modelfile::{SavedModel, about, unflatten};
+use crate::worker::{Parts, Worker};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::{Error, Result};
 
@@ -27,6 +27,10 @@ impl Worker<'_> {
             (page.step, page.loss) = (self.next, self.epoch_loss);
             page.job = self.job.to_toml();
             page.data.clone_from(&self.data_digest);
+            if page.model.is_empty() {
+                let Parts { data, layers, onnx, .. } = &self.parts;
+                page.model = about(&data.schema, layers, onnx.as_deref())?;
+            }
             page.audit = self.ledger.to_bytes();
             let pause = self.rank.now().saturating_sub(start);
             scribe.write(self.rank, pause, asked)?;
@@ -91,6 +95,7 @@ impl Worker<'_> {
             onnx: self.parts.onnx.clone(),
             job: self.job.recipe(),
             step: self.next,
+            checkpoint: None,
             tensors: unflatten(self.parts.model.layout(), parameters),
         }
         .write(&path)?;

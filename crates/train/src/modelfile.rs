@@ -1,6 +1,8 @@
 //! `model.safetensors`: parameters by name and all that prediction needs.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use thalweg_cluster::checkpoint;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::{Job, Layers};
 use thalweg_core::{Error, JobSpec, Layout, Model, Result, Schema};
@@ -20,52 +22,90 @@ pub struct SavedModel {
     pub job: String,
     /// Steps it was trained for.
     pub step: u64,
+    /// The checkpoint it was read from, if it is not a finished model.
+    pub checkpoint: Option<PathBuf>,
     /// Its tensors.
     pub tensors: TensorFile<'static>,
+}
+
+/// What a model is, by key: rows and structure, without its tensors.
+pub(crate) fn about(
+    schema: &Schema,
+    layers: &[String],
+    onnx: Option<&[u8]>,
+) -> Result<BTreeMap<String, String>> {
+    let json = |value: serde_json::Result<String>| value.map_err(|error| Error::internal(error.to_string()));
+    let mut about = BTreeMap::from([
+        ("schema".to_string(), json(serde_json::to_string(schema))?),
+        ("layers".to_string(), json(serde_json::to_string(layers))?),
+    ]);
+    if let Some(onnx) = onnx {
+        about.insert("onnx".into(), onnx.iter().map(|byte| format!("{byte:02x}")).collect());
+    }
+    Ok(about)
+}
+
+/// The file that a path names.
+fn open(path: &Path) -> Result<(TensorFile<'static>, PathBuf)> {
+    const GIVE: &str = "give the folder of a finished run, or its model.safetensors";
+    let file = if path.is_dir() { path.join("model.safetensors") } else { path.to_path_buf() };
+    if !file.exists() {
+        if path.is_dir()
+            && let Some((file, path, _)) = checkpoint::newest_file(&path.join("checkpoints"))?
+        {
+            return Ok((file, path));
+        }
+        let what = if path.is_dir() { "holds neither a model nor a checkpoint" } else { "does not exist" };
+        return Err(Error::job(format!("{} {what}", path.display())).hint(GIVE));
+    }
+    if !TensorFile::is_one(&file)? {
+        return Err(Error::job(format!("{} is not a model file", file.display())).hint(GIVE));
+    }
+    Ok((TensorFile::read(&file)?, file))
 }
 
 impl SavedModel {
     /// Writes a model.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut file = self.tensors.clone();
-        let json =
-            |value: serde_json::Result<String>| value.map_err(|error| Error::internal(error.to_string()));
-        file.metadata.insert("schema".into(), json(serde_json::to_string(&self.schema))?);
-        file.metadata.insert("layers".into(), json(serde_json::to_string(&self.layers))?);
-        if let Some(onnx) = &self.onnx {
-            let hexadecimal: String = onnx.iter().map(|byte| format!("{byte:02x}")).collect();
-            file.metadata.insert("onnx".into(), hexadecimal);
-        }
+        file.metadata.extend(about(&self.schema, &self.layers, self.onnx.as_deref())?);
         file.metadata.insert("job".into(), self.job.clone());
         file.metadata.insert("step".into(), self.step.to_string());
         file.write(path)
     }
 
-    /// Reads a model file, or the model of a run folder.
+    /// Reads a model file, a checkpoint, or the model of a run folder: of one that was stopped, its newest checkpoint.
     pub fn read(path: &Path) -> Result<SavedModel> {
-        let path = if path.is_dir() { path.join("model.safetensors") } else { path.to_path_buf() };
-        if !path.exists() {
-            return Err(Error::job(format!("{} does not exist", path.display()))
-                .hint("give the folder of a finished run, or its model.safetensors"));
-        }
-        if !TensorFile::is_one(&path)? {
-            return Err(Error::job(format!("{} is not a model file", path.display()))
-                .hint("give the folder of a finished run, or its model.safetensors"));
-        }
-        let file = TensorFile::read(&path)?;
+        let (file, path) = open(path)?;
         file.check_version(&path)?;
+        let is_checkpoint = SavedModel::is_checkpoint(&file);
+        let about = if is_checkpoint { checkpoint::model_of(&file) } else { file.metadata.clone() };
+        if is_checkpoint && about.is_empty() {
+            return Err(Error::job(format!(
+                "the checkpoint {} does not say what its model is",
+                path.display()
+            ))
+            .hint("an older version wrote it; `thalweg resume` continues its run and writes one that does"));
+        }
         let broken = |what: &str| Error::data(format!("{}: its `{what}` makes no sense", path.display()));
+        let text = |key: &str| about.get(key).ok_or_else(|| broken(key));
         Ok(SavedModel {
-            schema: serde_json::from_str(file.text("schema", &path)?).map_err(|_| broken("schema"))?,
-            layers: serde_json::from_str(file.text("layers", &path)?).map_err(|_| broken("layers"))?,
-            onnx: match file.metadata.get("onnx") {
+            schema: serde_json::from_str(text("schema")?).map_err(|_| broken("schema"))?,
+            layers: serde_json::from_str(text("layers")?).map_err(|_| broken("layers"))?,
+            onnx: match about.get("onnx") {
                 Some(text) => Some(bytes_of(text).ok_or_else(|| broken("onnx"))?),
                 None => None,
             },
             job: file.text("job", &path)?.to_string(),
             step: file.text("step", &path)?.parse().map_err(|_| broken("step"))?,
+            checkpoint: is_checkpoint.then_some(path),
             tensors: file,
         })
+    }
+
+    /// Whether a file of tensors is the checkpoint of a run.
+    pub fn is_checkpoint(file: &TensorFile<'_>) -> bool {
+        checkpoint::is_checkpoint(file)
     }
 
     /// The job it was trained with.

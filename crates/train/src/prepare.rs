@@ -139,7 +139,9 @@ pub fn fingerprint(model: &dyn Model, onnx: Option<&[u8]>) -> Vec<u8> {
 
 /// A digest of what the rows are and what they hold: every rank must read the same, and so must a run that goes on from another.
 pub fn digest(data: &Data) -> Result<String> {
-    let schema = serde_json::to_vec(&data.schema).map_err(|error| Error::internal(error.to_string()))?;
+    // Where columns stand is part of the checksums, and older runs did not say it.
+    let schema = Schema { source_columns: Vec::new(), ..data.schema.clone() };
+    let schema = serde_json::to_vec(&schema).map_err(|error| Error::internal(error.to_string()))?;
     let counts = [data.training.len(), data.validation.len(), data.training.source_len()];
     let mut digest = Sha256::new_with_prefix(schema);
     counts.iter().for_each(|count| digest.update(count.to_le_bytes()));

@@ -15,7 +15,7 @@ use thalweg_train::validate::evaluate;
 /// What `evaluate` takes.
 #[derive(Args, Debug)]
 pub struct EvaluateArgs {
-    /// The folder of a run, or its model.safetensors
+    /// The folder of a run, its model.safetensors, or a checkpoint (of a stopped run, the newest is taken)
     pub model: PathBuf,
     /// Another source than the validation rows of the training
     #[arg(long, value_name = "SOURCE")]
@@ -30,7 +30,7 @@ pub struct EvaluateArgs {
 
 /// Evaluates and prints.
 pub fn run(args: &EvaluateArgs) -> Result<()> {
-    let saved = SavedModel::read(&args.model)?;
+    let saved = rows::model(&args.model)?;
     let (network, parameters) = saved.network()?;
     let job = rows::job(&saved, args.data.as_deref(), &args.set)?;
     let mut network = network.with_team(Team::of(job.engine.threads, 1));

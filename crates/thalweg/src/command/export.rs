@@ -6,7 +6,6 @@ use thalweg_cluster::durable::write_atomically;
 use thalweg_core::schema::Shape;
 use thalweg_core::{Error, Result, Schema};
 use thalweg_graph::onnx::{Metadata, export};
-use thalweg_train::SavedModel;
 
 /// What `export` takes.
 ///
@@ -16,7 +15,7 @@ use thalweg_train::SavedModel;
 /// the file's metadata.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// The folder of a run, or its model.safetensors
+    /// The folder of a run, its model.safetensors, or a checkpoint (of a stopped run, the newest is taken)
     pub model: PathBuf,
     /// The ONNX file to write (default: model.onnx in the folder of the run)
     #[arg(value_name = "FILE")]
@@ -36,7 +35,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         return Err(Error::job(format!("{} is there already", path.display()))
             .hint("choose another file, or replace it with --force"));
     }
-    let saved = SavedModel::read(&args.model)?;
+    let saved = super::rows::model(&args.model)?;
     let (network, parameters) = saved.network()?;
     let bytes = export(&network, &parameters, &saved.schema, metadata(&saved.schema)?)?;
     write_atomically(&path, &bytes)?;

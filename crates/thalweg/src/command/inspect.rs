@@ -14,12 +14,12 @@ use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::{JobSpec, Result};
 use thalweg_graph::describe::{Description, LayerLine, OperatorLine};
 use thalweg_graph::{Network, Options};
-use thalweg_train::{Recipe, SavedModel};
+use thalweg_train::Recipe;
 
 /// What `inspect` takes.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// A job file, the folder of a run, its model.safetensors, or an ONNX file (default: the built-in job)
+    /// A job file, the folder of a run, its model.safetensors, a checkpoint, or an ONNX file (default: the built-in job)
     #[arg(value_name = "MODEL|JOB")]
     pub what: Option<PathBuf>,
     /// Set any value of a job: --set model.zoo=mlp
@@ -54,7 +54,7 @@ fn look(args: &InspectArgs) -> Result<(Network, JobSpec)> {
     if let Some(path) = &args.what
         && (path.is_dir() || is_model(path))
     {
-        let saved = SavedModel::read(path)?;
+        let saved = super::rows::model(path)?;
         return Ok((saved.network()?.0, saved.job()?));
     }
     if let Some(path) = &args.what

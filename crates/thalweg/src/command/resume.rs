@@ -1,5 +1,6 @@
 //! `thalweg resume`: a run goes on from its newest checkpoint.
 
+use crate::artifact::Artifact;
 use crate::cli::JobArgs;
 use crate::trainer::Trainer;
 use clap::Args;
@@ -30,12 +31,18 @@ pub struct ResumeArgs {
     pub json: bool,
 }
 
+const GIVE: &str = "give the folder that `thalweg train` wrote to, such as runs/digits-1";
+
 /// Resumes; the answer is the exit code.
 pub fn run(args: &ResumeArgs) -> Result<u8> {
+    if args.run.is_file() {
+        return Err(Artifact::of(&args.run).refused(&args.run, "the folder of a run", GIVE));
+    }
     let job = args.run.join("job.toml");
     if !job.exists() {
-        return Err(Error::job(format!("{} holds no run: there is no job.toml", args.run.display()))
-            .hint("give the folder that `thalweg train` wrote to, such as runs/digits-1"));
+        return Err(
+            Error::job(format!("{} holds no run: there is no job.toml", args.run.display())).hint(GIVE)
+        );
     }
     if checkpoint::list(&args.run.join("checkpoints")).is_empty() {
         let shown = args.run.display();

@@ -1,11 +1,13 @@
-//! Rows for a trained model, for `predict` and `evaluate` alike: which files hold them and how they are read.
+//! A trained model and rows for it, for all commands that take them: which files hold them and how they are read.
 
+use crate::artifact::Artifact;
 use crate::preflight::nothing_started;
 use clap::ValueEnum;
 use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal};
 use std::path::Path;
+use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::{Job, Layers, Origin};
 use thalweg_core::{Error, JobSpec, Result};
@@ -29,6 +31,19 @@ impl Format {
         let ending = plain.rsplit_once('.').map_or("", |(_, ending)| ending);
         if matches!(ending, "jsonl" | "ndjson" | "json") { Format::Jsonl } else { Format::Csv }
     }
+}
+
+/// The model that a path names; one that is not finished is told on standard error.
+pub fn model(path: &Path) -> Result<SavedModel> {
+    if path.is_file() && !TensorFile::is_one(path).unwrap_or(true) {
+        const HINT: &str = "give the folder of a finished run, or its model.safetensors";
+        return Err(Artifact::of(path).refused(path, "a model", HINT));
+    }
+    let saved = SavedModel::read(path)?;
+    if saved.checkpoint.is_some() {
+        eprintln!("using the checkpoint of step {}", saved.step);
+    }
+    Ok(saved)
 }
 
 /// The job of a model with what was set for this command. What the job says of the header holds for its own source: in

@@ -21,7 +21,7 @@ const AT_ONCE: usize = 512;
 /// What `predict` takes.
 #[derive(Args, Debug)]
 pub struct PredictArgs {
-    /// The folder of a run, or its model.safetensors
+    /// The folder of a run, its model.safetensors, or a checkpoint (of a stopped run, the newest is taken)
     pub model: PathBuf,
     /// Rows to answer: a file, any source a job can name, or - for standard input; for a model of texts, the beginning
     /// itself or a file with it
@@ -52,7 +52,7 @@ pub struct PredictArgs {
 
 /// Predicts and writes.
 pub fn run(args: &PredictArgs) -> Result<()> {
-    let saved = SavedModel::read(&args.model)?;
+    let saved = rows::model(&args.model)?;
     let Some(path) = &args.out else {
         let mut output = BufWriter::new(io::stdout().lock());
         return match answer(args, &saved, &mut output).and_then(|()| flush(&mut output)) {

@@ -1,0 +1,96 @@
+//! A stopped run has a model: its newest checkpoint. A file that a command cannot take is told what it is.
+
+mod harness;
+
+use harness::{LIMIT, Site};
+use nix::sys::signal::Signal;
+
+#[test]
+fn a_stopped_run_is_evaluated_predicted_exported_and_inspected() {
+    let site = Site::new();
+    let job = site.start(&["train", "--out", "run", "--set", "train.epochs=1000000"]);
+    site.await_step("run", 1);
+    job.signal(Signal::SIGINT);
+    assert_eq!(job.end(LIMIT).code, Some(130));
+    assert!(!site.path("run/model.safetensors").exists());
+    let step = site.checkpoints("run").into_iter().max().unwrap();
+    site.write("rows.csv", vec!["3"; 64].join(",") + "\n");
+    let file = format!("run/checkpoints/step-{step:09}.safetensors");
+    for model in ["run", &file] {
+        for command in [
+            &["evaluate", model][..],
+            &["predict", model, "rows.csv"],
+            &["export", model, "out.onnx", "--force"],
+            &["inspect", model],
+        ] {
+            let ended = site.succeed(command);
+            assert!(
+                ended.stderr.contains(&format!("using the checkpoint of step {step}\n")),
+                "{command:?}: {}",
+                ended.stderr
+            );
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_answers_as_the_model_of_its_step() {
+    let site = Site::new();
+    let often = ["--set", "train.epochs=2", "--set", "fault.checkpoint_every=10"];
+    site.succeed(&[&["train", "-q", "--out", "run"], &often[..]].concat());
+    let step = site.checkpoints("run").into_iter().max().unwrap();
+    assert_eq!(site.report("run")["steps"], step);
+    let model = site.succeed(&["evaluate", "run"]);
+    assert_eq!(model.stderr, "", "a finished model needs no word");
+    let file = format!("run/checkpoints/step-{step:09}.safetensors");
+    assert_eq!(site.succeed(&["evaluate", &file]).stdout, model.stdout);
+    std::fs::remove_file(site.path("run/model.safetensors")).unwrap();
+    assert_eq!(site.succeed(&["evaluate", "run"]).stdout, model.stdout);
+    // A damaged one is passed over.
+    site.write(&file, "cut short");
+    let older = site.succeed(&["evaluate", "run"]).stderr;
+    assert!(
+        older.starts_with("using the checkpoint of step ") && !older.contains(&format!("step {step}\n")),
+        "{older}"
+    );
+}
+
+#[test]
+fn a_wrong_file_is_told_what_it_is() {
+    let site = Site::new();
+    site.succeed(&["train", "-q", "--out", "run", "--set", "train.max_steps=3"]);
+    site.write("rows.csv", "1,2\n");
+    std::fs::create_dir(site.path("empty")).unwrap();
+    let checkpoint = "run/checkpoints/step-000000003.safetensors";
+    let refused = |command: &[&str], said: &str, advice: &str| {
+        let ended = site.run(command);
+        ended.assert_error(2, &[said]);
+        ended.assert_advice(advice);
+    };
+    refused(
+        &["evaluate", "run/job.toml"],
+        "run/job.toml is a job, not a model",
+        "`thalweg train run/job.toml`",
+    );
+    refused(
+        &["predict", "run/report.json"],
+        "is the report of a run, not a model",
+        "the folder of the run: run",
+    );
+    refused(
+        &["export", "run/events.jsonl"],
+        "is the events of a run, not a model",
+        "the folder of the run: run",
+    );
+    refused(&["evaluate", "rows.csv"], "rows.csv is data, not a model", "thalweg init rows.csv");
+    refused(&["evaluate", "empty"], "empty holds neither a model nor a checkpoint", "finished run");
+    let run = "not the folder of a run";
+    refused(&["resume", "run/model.safetensors"], run, "`thalweg evaluate`");
+    refused(&["resume", "run/model.safetensors"], "is a trained model", "`thalweg train` wrote to");
+    refused(&["resume", checkpoint], "is a checkpoint, not the folder", "`thalweg resume run` continues");
+    refused(&["resume", "run/job.toml"], "is a job, not the folder of a run", "thalweg train run/job.toml");
+    refused(&["train", checkpoint], "is a checkpoint, not a job", "`thalweg resume run` continues");
+    refused(&["train", "run/model.safetensors"], "is a trained model, not a job", "evaluate");
+    refused(&["train", "run/report.json"], "is the report of a run, not a job", "run");
+    refused(&["train", "run"], "run is the folder of a run, not a job", "`thalweg resume run`");
+}
