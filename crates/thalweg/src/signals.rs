@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use thalweg_cluster::interruption::{Received, Signal};
+use thalweg_cluster::linux;
 use thalweg_core::{Error, Result};
 
 /// What is done about a signal.
@@ -26,10 +27,12 @@ pub struct Signals {
 impl Signals {
     /// Watches from now on. That a file may not grow any more is no signal to die of.
     pub fn watch() -> Result<Signals> {
-        thalweg_cluster::linux::outlive_file_limits();
+        linux::outlive_file_limits();
         let failed = |error: std::io::Error| Error::io("cannot watch for signals", &error);
-        let mut incoming =
-            signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1]).map_err(failed)?;
+        let mut incoming = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(failed)?;
+        if !linux::ignores_hangup() {
+            incoming.add_signal(SIGHUP).map_err(failed)?;
+        }
         let answer = Arc::new(Mutex::new(Answer::Leave(None)));
         let first = Arc::new(AtomicU8::new(0));
         let (shared, seen) = (Arc::clone(&answer), Arc::clone(&first));

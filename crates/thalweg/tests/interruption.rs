@@ -65,6 +65,22 @@ fn a_closed_terminal_leaves_a_checkpoint_and_a_code_of_its_own() {
 }
 
 #[test]
+fn under_nohup_a_job_outlives_its_terminal() {
+    let site = Site::new();
+    let job =
+        Process::start(site.program(
+            "nohup",
+            &[&[env!("CARGO_BIN_EXE_thalweg")], &ENDLESS[..], &["--workers", "3"]].concat(),
+        ));
+    site.await_step("run", 1);
+    job.signal(Signal::SIGHUP);
+    let newest = |site: &Site| site.events("run").iter().filter_map(|event| event["step"].as_u64()).max();
+    site.await_step("run", newest(&site).unwrap() + 100);
+    job.signal(Signal::SIGTERM);
+    assert_stopped(&site, job, 143);
+}
+
+#[test]
 fn a_job_whose_messages_cannot_be_written_ends_as_any_other() {
     let site = Site::new();
     let mut command = site.thalweg(&ENDLESS);

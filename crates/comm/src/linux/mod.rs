@@ -20,8 +20,8 @@ pub use machine::Machine;
 pub(crate) use machine::current_core;
 pub(crate) use pacing::send_at_once;
 pub use process::{
-    Grip, kill_group, kill_self, outlive_file_limits, own_program, path_of, peak_memory_of_children,
-    signal_name, stop_self,
+    Grip, ignores_hangup, kill_group, kill_self, outlive_file_limits, own_program, path_of,
+    peak_memory_of_children, signal_name, stop_self,
 };
 pub(crate) use segment::WORDS;
 pub use segment::{Segment, Writers, check_room};

@@ -77,6 +77,14 @@ pub fn outlive_file_limits() {
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
 }
 
+/// Whether this process was started so that it outlives its terminal: `nohup` ignores SIGHUP for it.
+pub fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & (1 << (Signal::SIGHUP as u64 - 1)) != 0)
+}
+
 /// The most memory that any process held which this one started and saw the end of, in bytes.
 pub fn peak_memory_of_children() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;
