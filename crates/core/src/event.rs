@@ -165,6 +165,9 @@ pub enum Event {
         validation_rows: u64,
         /// Numbers per row.
         width: usize,
+        /// Characters a row of a text shows; 0 for rows that are no text.
+        #[serde(default)]
+        window: usize,
         /// Names of the classes; empty for regression.
         classes: Vec<String>,
         /// Numbers to learn.

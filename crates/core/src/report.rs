@@ -120,7 +120,7 @@ pub struct Report {
     pub buckets: Vec<Bucket>,
     /// The group over time.
     pub world: Vec<World>,
-    /// Metrics on the validation rows at the end.
+    /// Metrics on the validation rows at the end; on the training rows if there are no others.
     #[serde(rename = "final")]
     pub last: Metrics,
     /// Metrics after each epoch.
@@ -160,6 +160,16 @@ pub struct EpochReport {
     pub step: u64,
     /// Mean training loss.
     pub loss: f64,
-    /// On the validation rows.
+    /// On the validation rows; empty if there are none.
     pub validation: Metrics,
+    /// On the training rows, if there are no validation rows.
+    #[serde(default, skip_serializing_if = "Metrics::is_empty")]
+    pub training: Metrics,
+}
+
+impl EpochReport {
+    /// The metrics, on whichever rows they were taken; empty if the epoch did not end.
+    pub fn metrics(&self) -> &Metrics {
+        if self.validation.is_empty() { &self.training } else { &self.validation }
+    }
 }

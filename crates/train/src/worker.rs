@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::{Rank, Slots};
 use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::schema::Shape;
 use thalweg_core::spec::inject::Mischief;
 use thalweg_core::spec::schedule::Schedule;
 use thalweg_core::spec::strategy::{Algorithm as NamedAlgorithm, Exchange};
@@ -279,6 +280,10 @@ impl<'a> Worker<'a> {
                 rows: data.training.len(),
                 validation_rows: data.validation.len(),
                 width: data.schema.width(),
+                window: match &data.schema.shape {
+                    Shape::Text { window, .. } => *window,
+                    _ => 0,
+                },
                 classes: data.schema.classes.clone(),
                 parameters: self.parts.parameters.len(),
                 model: match (self.parts.layers.as_slice(), self.job.model.zoo) {

@@ -2,7 +2,8 @@
 
 use super::waiting::Waiting;
 use super::wording::{
-    bytes as size, count, counted, headline, is_uneven, milliseconds, number, printable, rate, seconds,
+    bytes as size, count, counted, data_rows, headline, is_uneven, milliseconds, number, printable, rate,
+    seconds,
 };
 use thalweg_cluster::rendezvous::ranks as named;
 use thalweg_core::Culprit;
@@ -24,7 +25,10 @@ pub(super) struct Course {
     started: Option<f64>,
     now: f64,
     loss: Option<f64>,
-    validation: Option<Metrics>,
+    /// After the last epoch, on the validation rows or, without such, the training rows.
+    metrics: Option<Metrics>,
+    /// Whether there are validation rows.
+    validates: bool,
     samples_per_s: f64,
     slowest: Option<(usize, Spread)>,
     pace: Pace,
@@ -113,7 +117,7 @@ impl Course {
             }
             Event::Epoch { epoch, step, loss, validation, .. } => {
                 (self.epoch, self.done) = (*epoch, *step);
-                self.validation = Some(validation.clone());
+                self.metrics = Some(validation.clone());
                 let (lines, when) = self.told;
                 if lines >= EPOCHS_TOLD && record.time - when < BETWEEN_EPOCHS && self.done < self.total {
                     return Vec::new();
@@ -127,8 +131,7 @@ impl Course {
     }
 
     fn start(&mut self, record: &Record) -> Vec<String> {
-        let Event::Started { rows, validation_rows, width, classes, parameters, model, .. } = &record.event
-        else {
+        let Event::Started { validation_rows, parameters, model, .. } = &record.event else {
             return Vec::new();
         };
         if let Event::Started { epochs, steps_per_epoch, first_step, .. } = &record.event {
@@ -137,18 +140,14 @@ impl Course {
             (self.epochs, self.first_step, self.done) = (*epochs, *first_step, *first_step);
             self.epoch = first_step / (*steps_per_epoch).max(1);
             self.started = Some(record.time);
+            self.validates = *validation_rows > 0;
         }
-        let task = match classes.len() {
-            0 => "a number to predict".into(),
-            n => format!("{n} classes"),
+        let validation = match validation_rows {
+            0 => "none kept for validation".into(),
+            rows => format!("{} to validate on", count(*rows)),
         };
         let mut lines = vec![
-            format!(
-                "data   {} of {} and {task}; {} to validate on",
-                counted(*rows, "row"),
-                counted(*width as u64, "number"),
-                count(*validation_rows)
-            ),
+            format!("data   {}; {validation}", data_rows(&record.event)),
             format!("model  {} ({})", printable(model), counted(*parameters as u64, "parameter")),
         ];
         if self.first_step > 0 && self.epoch >= self.epochs {
@@ -180,8 +179,9 @@ impl Course {
     }
 
     fn metric(&self) -> Option<String> {
-        let (name, value) = headline(self.validation.as_ref()?)?;
-        Some(format!("validation {name} {}", number(value)))
+        let (name, value) = headline(self.metrics.as_ref()?)?;
+        let rows = if self.validates { "validation" } else { "training" };
+        Some(format!("{rows} {name} {}", number(value)))
     }
 
     /// For whom the others wait, if they do; how it goes otherwise.
@@ -315,6 +315,7 @@ pub(super) mod tests {
             rows: 1437,
             validation_rows: 360,
             width: 64,
+            window: 0,
             classes: (0..10).map(|digit| digit.to_string()).collect(),
             parameters: 9610,
             model: "dense 128 relu, dense 10".into(),
@@ -350,6 +351,30 @@ pub(super) mod tests {
             validation: Metrics::from([("accuracy".into(), 0.961), ("loss".into(), 0.2)]),
             audit: Audit { epoch, expected: 1437, once: 1437, ..Audit::default() },
         }
+    }
+
+    #[test]
+    fn without_validation_rows_nothing_is_called_validation() {
+        let mut course = Course::new(None);
+        let mut begin = started(0);
+        if let Event::Started { validation_rows, .. } = &mut begin {
+            *validation_rows = 0;
+        }
+        let lines = course.follow(&at(0.0, begin));
+        assert_eq!(lines[0], "data   1,437 rows of 64 numbers and 10 classes; none kept for validation");
+        let lines = course.follow(&at(1.0, epoch(0)));
+        assert_eq!(lines, ["epoch  1/20  loss 0.1234  training accuracy 0.9610"]);
+        assert!(course.status().contains("training accuracy") && !course.status().contains("validation"));
+    }
+
+    #[test]
+    fn rows_of_a_text_are_windows() {
+        let mut begin = started(0);
+        if let Event::Started { rows, width, window, .. } = &mut begin {
+            (*rows, *width, *window) = (1_109_689, 640, 64);
+        }
+        let lines = Course::new(None).follow(&at(0.0, begin));
+        assert_eq!(lines[0], "data   1,109,689 windows of 64 characters, 10 different; 360 to validate on");
     }
 
     #[test]

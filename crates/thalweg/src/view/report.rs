@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::durable::write_atomically;
-use thalweg_core::event::{Event, Outcome, Record};
+use thalweg_core::event::{Event, Metrics, Outcome, Record};
 use thalweg_core::report::{Audit, EpochReport, FORMAT, Failure, Report, World};
 use thalweg_core::{Culprit, Error, Job, Kind, Result};
 
@@ -23,6 +23,8 @@ pub struct ReportView {
     started: Option<f64>,
     pace: Pace,
     told: Option<Outcome>,
+    /// Whether there are validation rows.
+    validates: bool,
 }
 
 impl ReportView {
@@ -66,7 +68,15 @@ impl ReportView {
     fn of(report: Report, job: &Job) -> ReportView {
         let (workers, servers) = (job.spec.engine.workers, job.spec.servers());
         let report = Report { train_s: 0.0, samples_per_s: 0.0, ..report };
-        ReportView { report, workers, servers, started: None, pace: Pace::default(), told: None }
+        ReportView {
+            report,
+            workers,
+            servers,
+            started: None,
+            pace: Pace::default(),
+            told: None,
+            validates: true,
+        }
     }
 
     /// How rank 0 says it ended: whether a target was reached is known only there.
@@ -102,7 +112,7 @@ impl ReportView {
 
     fn end_epoch(&mut self, entry: EpochReport, audit: &Audit) {
         self.report.steps = entry.step;
-        self.report.last = entry.validation.clone();
+        self.report.last = entry.metrics().clone();
         match self.report.epochs.iter_mut().find(|known| known.epoch == entry.epoch) {
             Some(known) => *known = entry,
             None => self.report.epochs.push(entry),
@@ -119,7 +129,8 @@ impl View for ReportView {
     fn record(&mut self, record: &Record) -> Result<()> {
         match &record.event {
             Event::Joined { hosts, .. } => self.workers = hosts.len().saturating_sub(self.servers),
-            Event::Started { first_step, algorithm, buckets, .. } => {
+            Event::Started { first_step, algorithm, buckets, validation_rows, .. } => {
+                self.validates = *validation_rows > 0;
                 self.started = Some(record.time);
                 self.report.algorithm.clone_from(algorithm);
                 self.report.buckets.clone_from(buckets);
@@ -133,7 +144,11 @@ impl View for ReportView {
             }
             Event::Epoch { epoch, step, loss, validation, audit } => {
                 let (epoch, step, loss) = (*epoch, *step, *loss);
-                self.end_epoch(EpochReport { epoch, step, loss, validation: validation.clone() }, audit);
+                let (mut validation, mut training) = (validation.clone(), Metrics::new());
+                if !self.validates {
+                    std::mem::swap(&mut validation, &mut training);
+                }
+                self.end_epoch(EpochReport { epoch, step, loss, validation, training }, audit);
             }
             Event::Checkpoint { step, .. } => self.report.checkpoint_step = Some(*step),
             Event::Account { account } => {
@@ -246,7 +261,6 @@ mod tests {
     use super::super::Jsonl;
     use super::super::course::tests::{at, epoch, started, step};
     use super::*;
-    use thalweg_core::event::Metrics;
     use thalweg_core::report::RankReport;
 
     fn run(folder: &Path, resume: bool, events: Vec<Event>) -> Report {

@@ -111,7 +111,7 @@ fn what_happened(report: &Report) -> String {
     let workers = counted(workers(report), "worker");
     format!(
         "{what} on {workers} ({strategy}) for {}, {}",
-        counted(report.epochs.iter().filter(|epoch| !epoch.validation.is_empty()).count() as u64, "epoch"),
+        counted(report.epochs.iter().filter(|epoch| !epoch.metrics().is_empty()).count() as u64, "epoch"),
         counted(report.steps, "step"),
     )
 }
@@ -120,7 +120,9 @@ fn result(report: &Report) -> String {
     let first = headline(&report.last);
     let mut parts: Vec<String> = Vec::new();
     if let Some((name, value)) = first {
-        parts.push(format!("validation {name} {}", number(value)));
+        let trained_on = report.epochs.last().is_some_and(|epoch| !epoch.training.is_empty());
+        let rows = if trained_on { "training" } else { "validation" };
+        parts.push(format!("{rows} {name} {}", number(value)));
     }
     let others = report.last.iter().filter(|(name, _)| first.is_none_or(|(shown, _)| *name != shown));
     parts.extend(others.map(|(name, value)| format!("{name} {}", number(*value))));
@@ -259,6 +261,7 @@ mod tests {
             step: 0,
             loss: 0.1,
             validation: [("accuracy".to_string(), 0.9)].into(),
+            training: Default::default(),
         };
         report.epochs = (0..20).map(entry).collect();
         (report.steps, report.train_s, report.samples_per_s) = (460, 1.2, 41_000.0);

@@ -14,6 +14,8 @@ use thalweg_core::event::{Event, Record};
 /// Writes scalars.
 pub struct TensorBoard {
     journal: Journal,
+    /// The rows on which metrics are taken, as a tag.
+    rows: &'static str,
 }
 
 impl TensorBoard {
@@ -28,7 +30,7 @@ impl TensorBoard {
             match Journal::create(path.clone()) {
                 Ok(mut journal) => {
                     journal.push(&framed(&version_event(time)));
-                    return Ok(TensorBoard { journal });
+                    return Ok(TensorBoard { journal, rows: "validation" });
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     others += 1;
@@ -46,7 +48,8 @@ impl View for TensorBoard {
             self.journal.push(&framed(&scalar_event(record.time, step, scalars)));
         };
         match &record.event {
-            Event::Started { first_step, .. } => {
+            Event::Started { first_step, validation_rows, .. } => {
+                self.rows = if *validation_rows > 0 { "validation" } else { "training" };
                 self.journal.push(&framed(&start_event(record.time, first_step + 1)));
                 self.journal.flush()
             }
@@ -55,7 +58,8 @@ impl View for TensorBoard {
                 self.journal.flush_if_due(record.time)
             }
             Event::Epoch { step, validation, .. } => {
-                let tags: Vec<String> = validation.keys().map(|name| format!("validation/{name}")).collect();
+                let rows = self.rows;
+                let tags: Vec<String> = validation.keys().map(|name| format!("{rows}/{name}")).collect();
                 let scalars: Vec<(&str, f64)> =
                     tags.iter().map(String::as_str).zip(validation.values().copied()).collect();
                 put(*step, &scalars);

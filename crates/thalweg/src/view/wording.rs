@@ -1,6 +1,6 @@
 //! How numbers and names are said, the same in every view.
 
-use thalweg_core::event::Metrics;
+use thalweg_core::event::{Event, Metrics};
 use thalweg_core::times::Spread;
 
 /// A loss or a metric in about four digits.
@@ -106,6 +106,29 @@ pub fn wrapped(text: &str, indent: usize) -> String {
         }
     }
     lines.join("\n") + "\n"
+}
+
+/// `1,437 rows of 64 numbers and 10 classes`, or `1,109,689 windows of 64 characters, 65 different`.
+pub fn data_rows(started: &Event) -> String {
+    let Event::Started { rows, width, window, classes, .. } = started else { return String::new() };
+    let different = count(classes.len() as u64);
+    match (window, classes.len()) {
+        (0, 0) => format!(
+            "{} of {} and a number to predict",
+            counted(*rows, "row"),
+            counted(*width as u64, "number")
+        ),
+        (0, _) => format!(
+            "{} of {} and {different} classes",
+            counted(*rows, "row"),
+            counted(*width as u64, "number")
+        ),
+        _ => format!(
+            "{} of {}, {different} different",
+            counted(*rows, "window"),
+            counted(*window as u64, "character")
+        ),
+    }
 }
 
 #[cfg(test)]
