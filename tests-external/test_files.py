@@ -178,13 +178,45 @@ def train_parquet(jobs, source, missing):
     return jobs.run("train", job, "--workers", 2, "--out", out), out
 
 
-@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip", "lz4"])
 def test_parquet_from_pyarrow_trains(jobs, compression):
     path = jobs.folder / "rows.parquet"
     write_parquet(path, compression)
     ended, out = train_parquet(jobs, path, 'missing = "mean"')
     harness.succeed(ended)
     assert harness.report(out)["final"]["accuracy"] > 0.9, str(ended)
+
+
+def test_brotli_in_parquet_is_named(jobs):
+    path = jobs.folder / "rows.parquet"
+    write_parquet(path, "brotli")
+    ended, _ = train_parquet(jobs, path, 'missing = "mean"')
+    assert ended.code == 2 and "is compressed with brotli, which this build cannot read" in ended.stderr, str(ended)
+
+
+PANDAS_JOB = """\
+[data]
+source = "{source}"
+label = "answer"
+{more}
+"""
+
+
+def test_missing_values_and_the_index_as_pandas_writes_them(jobs):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({
+        "wave": [math.sin(n) if n % 9 else None for n in range(200)],
+        "colour": [("red", "green", None)[n % 3] for n in range(200)],
+        "answer": ["up" if n % 2 else "down" for n in range(200)],
+    })
+    for word in ("", "N/A", "None", "<NA>", "#N/A", "nan"):
+        path = jobs.folder / "frame.csv"
+        frame.to_csv(path, na_rep=word)
+        assert pandas.read_csv(path)["wave"].isna().sum() == frame["wave"].isna().sum()
+        job = jobs.job(PANDAS_JOB.format(source=path, more='missing = "mean"'), "pandas.toml")
+        ended = jobs.run("train", job, "--set", "train.max_steps=2", "--overwrite", "--out", jobs.folder / "pandas")
+        harness.succeed(ended)
+        assert "column 0 has no name and numbers the rows" in ended.stderr, str(ended)
 
 
 def test_parquet_parts_with_different_compression_are_one_source(jobs):

@@ -125,6 +125,11 @@ impl Data {
         checksums
     }
 
+    /// What the user had better know about how the sources are read.
+    pub fn notices(&self) -> Vec<String> {
+        self.training.store().source.notices().to_vec()
+    }
+
     /// Whether [`Data::fit`] has to be called before rows can be loaded.
     pub fn needs_statistics(&self) -> bool {
         self.fitting.needs_statistics() && self.preparation.get().is_none()

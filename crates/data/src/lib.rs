@@ -12,6 +12,7 @@
 mod block;
 mod cache;
 mod checksum;
+mod content;
 mod data;
 mod extent;
 mod folder;
@@ -30,10 +31,12 @@ mod spool;
 mod statistics;
 mod table;
 
+pub use content::check_text;
 pub use data::Data;
-pub use locate::{FileKind, files, is_data, kind_by_name, missing};
+pub use locate::{FileKind, files, is_data, kind_by_name, missing, stem};
 pub use records::Records;
 pub use rows::Rows;
 pub use sampler::{Sampler, WINDOW_BYTES};
 pub use share::share;
 pub use statistics::Statistics;
+pub use table::unseen::UnseenCategory;

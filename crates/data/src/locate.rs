@@ -138,6 +138,18 @@ pub fn kind_by_name(path: &Path) -> Option<FileKind> {
     KNOWN.iter().find(|(known, _)| *known == extension).map(|(_, kind)| *kind)
 }
 
+/// A file's name without the endings that tell its kind.
+pub fn stem(name: &str) -> &str {
+    let lower = name.to_lowercase();
+    let unpacked = if lower.ends_with(".gz") { &name[..name.len() - ".gz".len()] } else { name };
+    match unpacked.rsplit_once('.') {
+        Some((stem, extension)) if KNOWN.iter().any(|(known, _)| extension.eq_ignore_ascii_case(known)) => {
+            stem
+        }
+        _ => unpacked,
+    }
+}
+
 /// The kind of a file by the extension of its name.
 pub(crate) fn kind_of(path: &Path) -> Result<FileKind> {
     if let Some(kind) = kind_by_name(path) {
@@ -227,6 +239,13 @@ mod tests {
         assert!(at("*.parquet").unwrap_err().message.contains("no file matches"));
         std::fs::write(folder.path().join("d.txt"), "a").unwrap();
         assert!(at("*").unwrap_err().message.contains("different kinds"));
+    }
+
+    #[test]
+    fn endings_that_tell_the_kind_are_no_part_of_a_stem() {
+        assert_eq!(stem("higgs.train.tsv.gz"), "higgs.train");
+        assert_eq!(stem("v1.2.CSV"), "v1.2");
+        assert_eq!((stem("rows.gz"), stem("mnist"), stem(".csv")), ("rows", "mnist", ""));
     }
 
     #[test]

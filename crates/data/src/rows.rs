@@ -5,6 +5,7 @@ use crate::cache::{Cache, Held};
 use crate::format::Source;
 use crate::sampler::WINDOW_BYTES;
 use crate::selection::Selection;
+use crate::table::unseen::UnseenCategory;
 use std::fmt;
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
@@ -136,6 +137,11 @@ impl Rows {
     /// Rows of the whole source: every id is below it.
     pub fn source_len(&self) -> u64 {
         self.selection.blocks().rows()
+    }
+
+    /// Categories that did not occur in training, in the rows loaded so far.
+    pub fn unseen_categories(&self) -> Vec<UnseenCategory> {
+        self.store.source.unseen()
     }
 
     pub(crate) fn checksums(&self) -> &[u32] {

@@ -20,7 +20,7 @@ use thalweg_core::{Error, Result};
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Changes when the form of stored indexes does.
-const INDEX_FORMAT: &str = "thalweg index 2";
+const INDEX_FORMAT: &str = "thalweg index 3";
 
 /// What tells one state of a file from another.
 #[derive(Clone, Debug, PartialEq)]

@@ -246,9 +246,9 @@ impl JobArgs {
     pub fn name(&self, layers: &Layers) -> String {
         let source = layers.get("data.source").and_then(|(value, _)| value.as_str()).unwrap_or("digits");
         let path = self.job.clone().unwrap_or_else(|| PathBuf::from(source.trim_start_matches("builtin:")));
-        let stem = path.file_name().unwrap_or_default().to_string_lossy();
-        let plain: String =
-            stem.split('.').next().unwrap_or("").chars().filter(|c| !"*?[]".contains(*c)).collect();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let stem = name.strip_suffix(".toml").unwrap_or_else(|| thalweg_data::stem(&name));
+        let plain: String = stem.chars().filter(|c| !"*?[]".contains(*c)).collect();
         if plain.is_empty() { "run".into() } else { plain }
     }
 }

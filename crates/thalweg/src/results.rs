@@ -42,7 +42,11 @@ impl Results {
         if opened.is_err() {
             folder.traces().remove();
         }
-        let (views, checked) = opened?;
+        let (mut views, checked) = opened?;
+        for message in checked.data.notices() {
+            let event = Event::Notice { level: Level::Warning, message };
+            views.record(&Record { time: unix_time(), rank: None, event })?;
+        }
         let summary = trainer.summary && !trainer.quiet;
         let again = trainer.again.clone();
         Ok((Results { folder, views, summary, again, started }, checked))

@@ -211,7 +211,7 @@ fn a_file_that_is_not_there_is_the_same_mistake_everywhere() {
 fn a_job_is_written_for_what_can_be_learned() {
     let site = Site::new();
     let rows: String = (0..200)
-        .map(|n| format!("{},2011-01-{:02},{},call {n} now\n", ["ham", "spam"][n % 2], n % 28 + 1, n % 2))
+        .map(|n| format!("{},2011-01-{:02},{},call {n} now\n", ["ham", "spam"][n % 2], n % 28 + 1, n % 3))
         .collect();
     site.write("mail.csv", format!("kind,day,links,text\n{rows}"));
     let ended = site.succeed(&["init", "mail.csv"]);
@@ -219,7 +219,7 @@ fn a_job_is_written_for_what_can_be_learned() {
         assert!(ended.stderr.contains(part), "{part:?} is missing in\n{}", ended.stderr);
     }
     let job = std::fs::read_to_string(site.path("mail.toml")).unwrap();
-    assert!(job.contains("label = \"links\"") && job.contains("ignore = [\"day\", \"text\"]"), "{job}");
+    assert!(job.contains("label = \"kind\"") && job.contains("ignore = [\"day\", \"text\"]"), "{job}");
     let ended = site.succeed(&["train", "mail.toml", "--out", "run", "--set", "train.max_steps=2"]);
     assert!(ended.stderr.contains("thalweg train run/job.toml --workers 4"), "{}", ended.stderr);
     let rows: String = (0..200).map(|n| format!("{},call {n} now\n", ["ham", "spam"][n % 2])).collect();

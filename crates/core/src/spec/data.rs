@@ -57,7 +57,7 @@ section! {
         categorical: Vec<String> = Vec::new();
         /// Columns to leave out.
         ignore: Vec<String> = Vec::new();
-        /// What to do about a missing value (an empty field, NA, NaN, null or ?).
+        /// What to do about a missing value (an empty field, ? or a word such as NA, NaN, null, None or #N/A).
         missing: Missing = Missing::Error;
         /// What is learned: classes or a number.
         task: TaskChoice = TaskChoice::Auto;

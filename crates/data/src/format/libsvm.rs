@@ -293,7 +293,7 @@ impl<R: std::io::Read> Lines<R> {
             return Ok(Some((offset, Row { label, rest: if label.contains(&b':') { text } else { rest } })));
         }
         if is_missing(label) || label.contains(&b':') {
-            return Err(Problem::missing_label(LABEL).at(&place(file, offset)?));
+            return Err(Problem::missing_label(LABEL, b"").at(&place(file, offset)?));
         }
         Ok(Some((offset, Row { label, rest })))
     }

@@ -9,10 +9,12 @@ pub(crate) mod parquet;
 pub(crate) mod text;
 
 use crate::block::{Block, Blocks};
+use crate::content::{BEGINNING, check_text};
 use crate::folder::Folder;
 use crate::locate::{FileKind, Located, locate};
 use crate::raw::{Budget, Raw};
 use crate::spool;
+use crate::table::unseen::UnseenCategory;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
@@ -35,6 +37,16 @@ pub(crate) trait Source: Send + Sync {
 
     /// A checksum of what each file holds: the same rows have the same, wherever they are read.
     fn checksums(&self) -> &[u32];
+
+    /// Categories that the schema does not know, in the blocks decoded so far.
+    fn unseen(&self) -> Vec<UnseenCategory> {
+        Vec::new()
+    }
+
+    /// What the user had better know about how the source is read, although nothing is wrong.
+    fn notices(&self) -> &[String] {
+        &[]
+    }
 
     /// Rows that overlap the row after them, so that a split has to leave them out; 0 if rows stand alone.
     fn overlap(&self) -> u64 {
@@ -142,8 +154,13 @@ pub(crate) fn indexed<T: Serialize + DeserializeOwned>(
     spool::remembered(&identities, &format!("{kind} {shaping:?} {known:?}"), &budget(spec).cache, pass)
 }
 
-/// Opens the files of a source, as many in memory as fit.
+/// Opens the files of a source, as many in memory as fit. All are text; what is not is refused.
 pub(crate) fn open_all(paths: &[PathBuf], spec: &DataSpec) -> Result<Vec<Raw>> {
     let mut budget = budget(spec);
-    paths.iter().map(|path| Raw::open(path, &mut budget)).collect()
+    let mut open = |path: &PathBuf| {
+        let file = Raw::open(path, &mut budget)?;
+        check_text(file.name(), &file.slice(0..file.len().min(BEGINNING as u64))?)?;
+        Ok(file)
+    };
+    paths.iter().map(&mut open).collect()
 }

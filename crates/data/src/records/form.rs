@@ -5,6 +5,7 @@ use crate::table::encoder::{Encoder, push_target};
 use crate::table::labels::Labels;
 use crate::table::placement::{ModelColumns, listed};
 use crate::table::problem::Problem;
+use crate::table::unseen::Unseen;
 use std::collections::HashMap;
 use thalweg_core::schema::{Column, Encoding, Schema, Shape};
 use thalweg_core::{Batch, Error, Features, Result, Targets};
@@ -32,6 +33,8 @@ pub(super) struct ColumnForm {
     pub(super) sparse: Option<u64>,
     missing_allowed: bool,
     preparation: Preparation,
+    /// Categories that did not occur in training.
+    pub(super) unseen: Unseen,
 }
 
 /// The fields of an array of so many values.
@@ -66,16 +69,18 @@ impl Form {
         let imputed = |column: &Column| matches!(column.encoding, Encoding::Number { imputed: Some(_) });
         let missing_allowed = columns.iter().any(imputed);
         let order: Vec<usize> = (0..columns.len()).collect();
+        let unseen = Unseen::default();
         Form::Columns(Box::new(ColumnForm {
             places: ModelColumns::new(&columns, schema),
             array: None,
-            in_order: Encoder::new(&columns, &order, missing_allowed),
+            in_order: Encoder::new(&columns, &order, missing_allowed).noting(&unseen),
             labels: None,
             missing_allowed,
             columns,
             label: schema.label.clone(),
             sparse,
             preparation: Preparation::new(schema),
+            unseen,
         }))
     }
 
@@ -125,7 +130,7 @@ impl Form {
 impl ColumnForm {
     /// Reads the columns from these fields of a record.
     pub(super) fn encoder(&self, fields: &[usize]) -> Encoder {
-        Encoder::new(&self.columns, fields, self.missing_allowed)
+        Encoder::new(&self.columns, fields, self.missing_allowed).noting(&self.unseen)
     }
 
     /// Appends a record whose fields stand in the order of the columns.

@@ -12,6 +12,7 @@ mod json;
 
 use crate::format::csv::dialect;
 use crate::format::csv::fields::{FieldReader, Record};
+use crate::table::unseen::UnseenCategory;
 use bounded::Bounded;
 use fields::Order;
 use form::Form;
@@ -83,6 +84,14 @@ impl<R: BufRead> Records<R> {
             self.row += 1;
         }
         Ok(!batch.is_empty())
+    }
+
+    /// Categories that did not occur in training, in the rows read so far.
+    pub fn unseen_categories(&self) -> Vec<UnseenCategory> {
+        match &self.form {
+            Form::Columns(form) => form.unseen.list(),
+            Form::Text { .. } => Vec::new(),
+        }
     }
 
     fn next_row(&mut self, batch: &mut Batch) -> Result<bool> {

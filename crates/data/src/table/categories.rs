@@ -1,6 +1,7 @@
 //! Columns of names: gathered in the index, one-hot from then on.
 
 use super::problem::Problem;
+use super::unseen::Unseen;
 use super::value::{is_missing, shown};
 use std::collections::{HashMap, HashSet};
 
@@ -15,11 +16,13 @@ pub(crate) struct CategoryTally {
 }
 
 impl CategoryTally {
-    /// Counts a value, already trimmed.
-    pub(crate) fn add(&mut self, column: &str, field: &[u8]) -> Result<(), Problem> {
-        if is_missing(field) {
+    /// Counts a value, already trimmed; nothing for a missing one.
+    pub(crate) fn add(&mut self, column: &str, field: Option<&[u8]>) -> Result<(), Problem> {
+        let Some(field) = field else {
             self.missing = true;
-        } else if !self.seen.contains(field) {
+            return Ok(());
+        };
+        if !self.seen.contains(field) {
             if std::str::from_utf8(field).is_err() {
                 return Err(not_utf8(column, field));
             }
@@ -80,14 +83,21 @@ impl Categories {
         self.names.len()
     }
 
-    /// The number of a value, already trimmed. What is not known counts as missing where that is a category.
-    pub(crate) fn number(&self, column: &str, field: &[u8]) -> Result<usize, Problem> {
-        if is_missing(field) {
-            return self.missing.ok_or_else(|| Problem::missing(column));
+    /// The number of a value, already trimmed. What is not known counts as missing where that is a category, and is
+    /// noted in `unseen`.
+    pub(crate) fn number(&self, column: &str, field: &[u8], unseen: &Unseen) -> Result<usize, Problem> {
+        // A name of the schema comes first: a source with nulls of its own may hold `None` as a name.
+        if let Some(&number) = self.numbers.get(field) {
+            return Ok(number);
         }
-        self.numbers.get(field).copied().or(self.missing).ok_or_else(|| {
+        if is_missing(field) {
+            return self.missing.ok_or_else(|| Problem::missing_word(column, field));
+        }
+        let missing = self.missing.ok_or_else(|| {
             Problem::unknown_category(column, &shown(field), self.names.iter().map(String::as_str))
-        })
+        })?;
+        unseen.add(column, shown(field));
+        Ok(missing)
     }
 }
 
@@ -99,8 +109,8 @@ mod tests {
     fn names_are_sorted_and_missing_ones_have_their_own() {
         let tally = || {
             let mut tally = CategoryTally::default();
-            for name in ["red", "blue", "NA", "red"] {
-                tally.add("colour", name.as_bytes()).unwrap();
+            for name in [Some("red"), Some("blue"), None, Some("red")] {
+                tally.add("colour", name.map(str::as_bytes)).unwrap();
             }
             tally
         };
@@ -111,21 +121,27 @@ mod tests {
     #[test]
     fn unknown_names_are_refused_or_count_as_missing() {
         let strict = Categories::new(&["blue".into(), "red".into()]);
-        assert_eq!(strict.number("colour", b"red").unwrap(), 1);
-        let problem = strict.number("colour", b"green").unwrap_err();
+        let unseen = Unseen::default();
+        assert_eq!(strict.number("colour", b"red", &unseen).unwrap(), 1);
+        let problem = strict.number("colour", b"green", &unseen).unwrap_err();
         assert!(problem.what.contains("`green`") && problem.hint.contains("blue, red"));
-        assert!(strict.number("colour", b"").unwrap_err().what.contains("missing"));
-        let lenient = Categories::new(&["".into(), "blue".into()]);
-        assert_eq!(lenient.number("colour", b"green").unwrap(), 0);
-        assert_eq!(lenient.number("colour", b"?").unwrap(), 0);
+        assert!(strict.number("colour", b"", &unseen).unwrap_err().what.contains("missing"));
+        assert!(strict.number("colour", b"None", &unseen).unwrap_err().what.contains("`None` stands for"));
+        let lenient = Categories::new(&["".into(), "None".into(), "blue".into()]);
+        assert_eq!(lenient.number("colour", b"?", &unseen).unwrap(), 0);
+        assert_eq!(lenient.number("colour", b"None", &unseen).unwrap(), 1, "a name of the schema");
+        assert!(unseen.list().is_empty());
+        assert_eq!(lenient.number("colour", b"green", &unseen).unwrap(), 0);
+        let list = unseen.list();
+        assert_eq!((list[0].column.as_str(), list[0].value.as_str(), list[0].rows), ("colour", "green", 1));
     }
 
     #[test]
     fn too_many_names_suggest_to_leave_the_column_out() {
         let mut tally = CategoryTally::default();
         for name in 0..MOST_CATEGORIES {
-            tally.add("id", name.to_string().as_bytes()).unwrap();
+            tally.add("id", Some(name.to_string().as_bytes())).unwrap();
         }
-        assert!(tally.add("id", b"one more").unwrap_err().hint.contains("data.ignore = [\"id\"]"));
+        assert!(tally.add("id", Some(b"one more")).unwrap_err().hint.contains("data.ignore = [\"id\"]"));
     }
 }

@@ -3,6 +3,8 @@
 use super::categories::Categories;
 use super::labels::Labels;
 use super::problem::Problem;
+use super::spelling::{Spelling, misspelled};
+use super::unseen::Unseen;
 use super::value::{is_missing, number, shown};
 use thalweg_core::Targets;
 use thalweg_core::schema::{Column, Encoding, Schema};
@@ -13,6 +15,7 @@ use thalweg_core::spec::data::{DataSpec, Missing};
 pub(crate) struct Encoder {
     columns: Vec<Slot>,
     width: usize,
+    unseen: Unseen,
 }
 
 #[derive(Debug)]
@@ -60,7 +63,18 @@ impl Encoder {
         Encoder {
             columns: slots.collect(),
             width: columns.iter().map(|column| column.encoding.width()).sum(),
+            unseen: Unseen::default(),
         }
+    }
+
+    /// Counts categories that are not in the schema together with others.
+    pub(crate) fn noting(self, unseen: &Unseen) -> Encoder {
+        Encoder { unseen: unseen.clone(), ..self }
+    }
+
+    /// Categories that are not in the schema, as far as rows were read.
+    pub(crate) fn unseen(&self) -> &Unseen {
+        &self.unseen
     }
 
     /// Numbers per row.
@@ -83,7 +97,7 @@ impl Encoder {
                 SlotKind::OneHot(categories) => {
                     let start = row.len();
                     row.resize(start + categories.len(), 0.0);
-                    row[start + categories.number(&slot.name, value)?] = 1.0;
+                    row[start + categories.number(&slot.name, value, &self.unseen)?] = 1.0;
                 }
             }
         }
@@ -95,9 +109,12 @@ fn as_number(column: &str, value: &[u8], missing_allowed: bool) -> Result<f32, P
     match number(value) {
         Some(number) if (number as f32).is_finite() => Ok(number as f32),
         _ if is_missing(value) && missing_allowed => Ok(f32::NAN),
-        _ if is_missing(value) => Err(Problem::missing(column)),
+        _ if is_missing(value) => Err(Problem::missing_word(column, value)),
         Some(_) => Err(Problem::not_finite(column, &shown(value))),
-        None => Err(Problem::not_a_number(column, &shown(value))),
+        None => Err(match Spelling::of(value) {
+            Some(spelling) => misspelled(column, value, spelling),
+            None => Problem::not_a_number(column, &shown(value)),
+        }),
     }
 }
 
@@ -111,12 +128,12 @@ pub(crate) fn push_target(
     if matches!(labels, Labels::Unread(_)) {
         return Ok(());
     }
-    if is_missing(value) {
-        return Err(Problem::missing_label(column));
-    }
+    let missing = |problem| if is_missing(value) { Problem::missing_label(column, value) } else { problem };
     match (labels, targets) {
-        (Labels::Classes(classes), Targets::Classes(targets)) => targets.push(classes.number(column, value)?),
-        (_, Targets::Values(targets)) => targets.push(as_number(column, value, false)?),
+        (Labels::Classes(classes), Targets::Classes(targets)) => {
+            targets.push(classes.number(column, value).map_err(missing)?)
+        }
+        (_, Targets::Values(targets)) => targets.push(as_number(column, value, false).map_err(missing)?),
         (_, Targets::Classes(_)) => {
             return Err(Problem::not_a_number(column, &shown(value)));
         }
@@ -150,7 +167,9 @@ mod tests {
     fn bad_values_are_told_apart() {
         let what = |age| row(&encoder(false), ["oslo", "", age]).unwrap_err().what;
         assert_eq!(what("abc"), "`abc` is not a number");
-        assert_eq!(what("NA"), "the value is missing");
+        assert_eq!(what(""), "the value is missing");
+        assert_eq!(what("NA"), "`NA` stands for a missing value");
+        assert_eq!(what("1,5"), "`1,5` is a number with a decimal comma, which is not read");
         assert!(what("1e300").contains("not a finite number"));
         assert!(what("-inf").contains("not a finite number"));
         assert!(row(&encoder(true), ["oslo", "", "NA"]).unwrap()[0].is_nan());

@@ -53,6 +53,19 @@ impl<P: Copy> LabelTally<P> {
         }
     }
 
+    /// All labels from counts of them: the different ones (`more` if there are others), rows, and rows with numbers.
+    pub(crate) fn of_counts<'a>(
+        different: impl Iterator<Item = &'a [u8]>,
+        more: bool,
+        place: P,
+        rows: u64,
+        numbers: u64,
+    ) -> LabelTally<P> {
+        let mut tally = LabelTally::new();
+        different.for_each(|label| tally.add(label, place));
+        LabelTally { rows, numbers, overflow: tally.overflow || more, ..tally }
+    }
+
     /// Decides what is learned. `describe` tells a place to the user.
     pub(crate) fn finish(
         self,
@@ -75,7 +88,8 @@ impl<P: Copy> LabelTally<P> {
             }
             (Task::Regression, None) => Ok(Labels::Values),
             (Task::Classification, _) if self.overflow => Err(Error::data(format!(
-                "the label column `{column}` has more than {MOST_CLASSES} different values"
+                "the label column `{column}` has more than {} different values",
+                self.seen.len().min(MOST_CLASSES)
             ))
             .hint("choose another column with data.label, or data.task = \"regression\" for numbers")),
             (Task::Classification, text) => {

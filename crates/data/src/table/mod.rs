@@ -3,7 +3,10 @@
 pub(crate) mod categories;
 pub(crate) mod columns;
 pub(crate) mod encoder;
+pub(crate) mod kind;
 pub(crate) mod labels;
 pub(crate) mod placement;
 pub(crate) mod problem;
+pub(crate) mod spelling;
+pub(crate) mod unseen;
 pub(crate) mod value;

@@ -1,5 +1,6 @@
 //! What is wrong with a value, before it is known where it stands.
 
+use super::value::shown;
 use thalweg_core::Error;
 
 /// A value that cannot be used.
@@ -37,12 +38,28 @@ impl Problem {
         }
     }
 
+    /// The same, for a field that says so with a word such as NA.
+    pub(crate) fn missing_word(column: &str, field: &[u8]) -> Problem {
+        let mut problem = Problem::missing(column);
+        if !field.is_empty() {
+            problem.what = format!("`{}` stands for a missing value", shown(field));
+        }
+        problem
+    }
+
     /// There is no label.
-    pub(crate) fn missing_label(column: &str) -> Problem {
+    pub(crate) fn missing_label(column: &str, field: &[u8]) -> Problem {
+        let (what, rename) = match field {
+            b"" => ("the label is missing".into(), ""),
+            word => (
+                format!("the label is missing: `{}` stands for a missing value", shown(word)),
+                ", rename it if it is a class",
+            ),
+        };
         Problem {
             column: column.into(),
-            what: "the label is missing".into(),
-            hint: "fill it in or remove the row; data.label names the column to predict".into(),
+            what,
+            hint: format!("fill it in or remove the row{rename}; data.label names the column to predict"),
             input_hint: None,
         }
     }

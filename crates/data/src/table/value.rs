@@ -1,12 +1,27 @@
 //! Single values as they stand in a text: missing, a number, or something else.
 
-/// Whether a field says that there is no value: empty, NA, NaN, null or ?.
+/// Words for a missing value: those pandas reads as missing, in these very spellings.
+const WORDS: [&[u8]; 9] =
+    [b"#N/A", b"#N/A N/A", b"#NA", b"-1.#IND", b"-1.#QNAN", b"1.#IND", b"1.#QNAN", b"<NA>", b"None"];
+
+/// Words for a missing value in upper or lower case.
+const CASELESS_WORDS: [&[u8]; 5] = [b"NA", b"N/A", b"NaN", b"-NaN", b"NULL"];
+
+/// The longest of these words.
+const LONGEST_WORD: usize = 8;
+
+/// Whether a field says that there is no value: empty, `?`, or a word such as NA, NaN, null, None or #N/A.
 pub(crate) fn is_missing(field: &[u8]) -> bool {
     match field {
         b"" | b"?" => true,
-        _ if field.len() > 4 => false,
-        _ => [&b"na"[..], b"nan", b"null"].iter().any(|word| field.eq_ignore_ascii_case(word)),
+        _ if field.len() > LONGEST_WORD => false,
+        _ => WORDS.contains(&field) || CASELESS_WORDS.iter().any(|word| field.eq_ignore_ascii_case(word)),
     }
+}
+
+/// The field, unless it says that there is no value.
+pub(crate) fn present(field: &[u8]) -> Option<&[u8]> {
+    (!is_missing(field)).then_some(field)
 }
 
 /// The number a field spells, if it is one; it may be infinite.
@@ -35,6 +50,16 @@ mod tests {
                 .all(|text| is_missing(text.as_bytes()))
         );
         assert!(["0", "none", "naan", "-", "nulls", "??"].iter().all(|text| !is_missing(text.as_bytes())));
+    }
+
+    #[test]
+    fn words_that_pandas_reads_as_missing() {
+        let words = [
+            "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+            "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+        ];
+        assert!(words.iter().all(|word| is_missing(word.as_bytes())));
+        assert!(words.iter().all(|word| word.len() <= LONGEST_WORD));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use thalweg_data::{Data, Records, sniff};
 fn open_everything(name: &str, bytes: &[u8]) {
     let folder = folder(&[(name, bytes)]);
     let mut spec = spec(folder.path(), name);
-    let _ = sniff::sniff(&spec.source);
+    let _ = sniff::sniff(&spec, &mut |_, _| ());
     for (missing, memory) in [(Missing::Error, 1 << 20), (Missing::Mean, 0)] {
         (spec.missing, spec.memory, spec.window) = (missing, Bytes(memory), 3);
         if let Ok(mut data) = Data::open(&spec, 1)

@@ -183,3 +183,23 @@ fn rows_to_be_predicted_need_no_label() {
     let error = Data::open_with(&spec, &trained).unwrap_err();
     assert!(error.message.contains("no column `label`, the label of the model"), "{error}");
 }
+
+/// Written by pyarrow: four rows of a number, a text with a null, and a label.
+fn by_pyarrow(compression: &str) -> DataSpec {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
+    DataSpec { missing: Missing::Mean, ..spec(&folder, &format!("{compression}.parquet")) }
+}
+
+#[test]
+fn lz4_is_read_and_brotli_is_named() {
+    let (values, targets, _) = read(&by_pyarrow("lz4")).unwrap();
+    let expected = [1.5, 0.0, 0.0, 1.0, 2.5, 0.0, 1.0, 0.0, 3.5, 0.0, 0.0, 1.0, 4.5, 1.0, 0.0, 0.0];
+    assert_eq!(values, expected);
+    assert_eq!(targets, Targets::Classes(vec![1, 0, 1, 0]));
+    let error = read(&by_pyarrow("brotli")).unwrap_err();
+    assert!(
+        error.message.ends_with("brotli.parquet is compressed with brotli, which this build cannot read"),
+        "{error}"
+    );
+    assert!(error.hint.unwrap().contains("zstd"));
+}

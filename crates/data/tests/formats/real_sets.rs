@@ -91,7 +91,10 @@ fn adult_with_its_test_part() {
     assert_eq!(classes(&rows, 2), [12_435, 3846]);
     let strict = Data::open(&DataSpec { missing: Missing::Error, ..spec }, 7).unwrap();
     let message = strict.statistics(0, 1).unwrap_err().message;
-    assert!(message.contains("adult.data.gz line 15, column `c13`: the value is missing"), "{message}");
+    assert!(
+        message.contains("adult.data.gz line 15, column `c13`: `?` stands for a missing value"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -1,13 +1,25 @@
 //! A first look at a source.
 
 use crate::support::{folder, spec};
-use thalweg_core::Task;
+use thalweg_core::spec::data::DataSpec;
+use thalweg_core::{Result, Task};
 use thalweg_data::Data;
-use thalweg_data::sniff::{Form, Sniffed, sniff};
+use thalweg_data::sniff::{Form, Sniffed, TableForm, sniff};
 
 fn look(name: &str, text: &str) -> Sniffed {
     let folder = folder(&[(name, text.as_bytes())]);
-    sniff(folder.path().join(name).to_str().unwrap()).unwrap()
+    look_at(folder.path().join(name).to_str().unwrap()).unwrap()
+}
+
+fn look_at(source: &str) -> Result<Sniffed> {
+    sniff(&DataSpec { source: source.into(), ..Default::default() }, &mut |_, _| ())
+}
+
+fn table(sniffed: Sniffed) -> TableForm {
+    match sniffed.form {
+        Form::Table(table) => table,
+        Form::Other(schema) => panic!("not a table: {schema:?}"),
+    }
 }
 
 #[test]
@@ -16,8 +28,9 @@ fn columns_are_described_and_a_label_is_guessed() {
         (0..50).map(|row| format!("id{row};{}.5;{};c{}\n", row, ["a", "b"][row % 2], row % 3)).collect();
     let text = format!("name;age;class;city\n{rows}x;;a;c1\n");
     let sniffed = look("people.csv", &text);
-    assert_eq!((sniffed.rows, sniffed.rows_exact, sniffed.task), (51, true, Task::Classification));
-    let Form::Table { columns, label, delimiter, header } = sniffed.form else { panic!("not a table") };
+    assert_eq!((sniffed.rows, sniffed.task), (51, Task::Classification));
+    let TableForm { columns, label, delimiter, header, why } = table(sniffed);
+    assert_eq!(why, "by its name");
     assert_eq!((label, delimiter.as_deref(), header), (2, Some(";"), true));
     let seen: Vec<_> = columns
         .iter()
@@ -35,7 +48,7 @@ fn columns_are_described_and_a_label_is_guessed() {
 
 /// The name of the guessed label, and the columns to leave out.
 fn guess(text: &str) -> (String, Vec<String>) {
-    let Form::Table { columns, label, .. } = look("rows.csv", text).form else { panic!("not a table") };
+    let TableForm { columns, label, .. } = table(look("rows.csv", text));
     let ignored = columns.iter().filter(|column| column.ignore.is_some());
     (columns[label].name.clone(), ignored.map(|column| column.name.clone()).collect())
 }
@@ -44,7 +57,7 @@ fn guess(text: &str) -> (String, Vec<String>) {
 fn free_text_is_not_guessed_as_the_label() {
     let rows: String =
         (0..60).map(|row| format!("{},{},call {row} now\n", ["ham", "spam"][row % 2], row * row)).collect();
-    assert_eq!(guess(&format!("kind,length,text\n{rows}")), ("length".into(), vec!["text".into()]));
+    assert_eq!(guess(&format!("kind,length,text\n{rows}")), ("kind".into(), vec!["text".into()]));
     let rows: String =
         (0..60).map(|row| format!("{},call {} now\n", ["ham", "spam"][row % 2], row.min(57))).collect();
     assert_eq!(guess(&rows), ("c0".into(), vec!["c1".into()]), "nearly unique is as good as unique");
@@ -63,25 +76,88 @@ fn dates_are_left_out_and_say_so() {
 }
 
 #[test]
-fn long_tables_are_estimated() {
-    let rows: String = (0..40_000).map(|row| format!("{},{}.5\n", 10_000 + row, 10_000 + row)).collect();
+fn all_rows_of_a_sorted_table_are_seen() {
+    let rows: String =
+        (0..16).flat_map(|class| (0..1500).map(move |row| format!("{}.5,{class}\n", row % 77))).collect();
+    let sniffed = look("rows.csv", &format!("a,class\n{rows}"));
+    assert_eq!((sniffed.rows, sniffed.task, sniffed.width()), (24_000, Task::Classification, 1));
+    assert_eq!(table(sniffed).columns[1].distinct, 16);
+    let rows: String = (0..30_000).map(|row| format!("{}.5,{}\n", row % 77, row / 15_000)).collect();
+    assert_eq!(table(look("rows.csv", &format!("a,class\n{rows}"))).columns[1].distinct, 2);
+    let rows: String = (0..40_000).map(|row| format!("{},{}.5\n", row % 50, 10_000 + row)).collect();
     let sniffed = look("rows.csv", &rows);
-    assert_eq!((sniffed.rows_exact, sniffed.task, sniffed.width()), (false, Task::Regression, 1));
-    assert!((39_000..41_000).contains(&sniffed.rows), "{}", sniffed.rows);
+    assert_eq!((sniffed.rows, sniffed.task), (40_000, Task::Regression));
+    let many = &table(sniffed).columns[1];
+    assert!(many.more && many.distinct == 10_000);
+}
+
+#[test]
+fn texts_behind_the_first_rows_are_to_be_declared() {
+    let rows: String =
+        (0..24_000).map(|row| format!("{},{}\n", if row < 12_000 { "1" } else { "A" }, row % 2)).collect();
+    let columns = table(look("rows.csv", &format!("code,class\n{rows}"))).columns;
+    assert!(columns[0].declare && !columns[0].numeric);
+}
+
+#[test]
+fn the_label_is_chosen_by_a_look_at_all_columns() {
+    let why = |text: &str| {
+        let TableForm { columns, label, why, .. } = table(look("rows.csv", text));
+        (columns[label].name.clone(), why)
+    };
+    let rows: String = (0..40).map(|row| format!("{},{}.5,{}.25\n", row * 7 % 2, row, row * 3)).collect();
+    assert_eq!(why(&rows), ("c0".into(), "the first column, of two different values".into()));
+    let rows: String =
+        (0..40).map(|row| format!("{},{}.5,{}.25\n", ["M", "B"][row * 7 % 2], row, row * 3)).collect();
+    assert_eq!(why(&format!("verdict,a,b\n{rows}")), ("verdict".into(), "the only column of texts".into()));
+    let rows: String = (0..40).map(|row| format!("{}.5,{},{}.25\n", row, row % 3, row * 3)).collect();
+    assert_eq!(why(&format!("a,Target,b\n{rows}")), ("Target".into(), "by its name".into()));
+    assert_eq!(why(&format!("a,b,c\n{rows}")), ("c".into(), "the last column".into()));
+}
+
+#[test]
+fn identifiers_and_columns_that_give_the_label_away_are_left_out() {
+    let rows: String = (0..60)
+        .map(|row| {
+            let class = row * 7 % 3;
+            format!(
+                "{},{},{}.5,{},{}\n",
+                row,
+                1000 + row * row,
+                row % 13,
+                class,
+                ["ash", "oak", "elm"][class]
+            )
+        })
+        .collect();
+    let TableForm { columns, .. } =
+        table(look("trees.csv", &format!(",tree_id,height,code,species\n{rows}")));
+    let ignored: Vec<_> = columns.iter().map(|column| column.ignore.as_deref().unwrap_or("")).collect();
+    assert!(ignored[0].starts_with("the row numbers of a data frame"), "{ignored:?}");
+    assert!(ignored[1].starts_with("a different whole number in every row"), "{ignored:?}");
+    assert_eq!(&ignored[2..], ["", "gives `species` away: each determines the other", ""]);
+}
+
+#[test]
+fn a_header_without_rows_and_bad_numbers_are_told() {
+    let folder = folder(&[("h.csv", b"a,b,y\n"), ("bad.csv", b"a,y\n1.5,0\n2.5,1\nx,0\n4.5,1\n5.5,0\n")]);
+    let error = |name: &str| look_at(folder.path().join(name).to_str().unwrap()).unwrap_err().message;
+    assert!(error("h.csv").ends_with("h.csv holds a header and no rows"));
+    assert!(error("bad.csv").ends_with("bad.csv line 4, column `a`: `x` is not a number"));
 }
 
 #[test]
 fn other_forms_show_their_schema() {
     let sniffed = look("rows.libsvm", "1 1:2 3:4\n0 2:1\n");
     assert_eq!((sniffed.rows, sniffed.width(), sniffed.task), (2, 3, Task::Classification));
-    assert!(matches!(sniff("builtin:digits").unwrap().form, Form::Other(_)));
+    assert!(matches!(look_at("builtin:digits").unwrap().form, Form::Other(_)));
 }
 
 #[test]
 fn one_class_is_refused_as_in_training() {
     let folder = folder(&[("one.csv", b"a,label\n1,yes\n2,yes\n3,yes\n")]);
     let source = folder.path().join("one.csv").to_str().unwrap().to_string();
-    let error = sniff(&source).unwrap_err();
+    let error = look_at(&source).unwrap_err();
     assert_eq!(error.message, "every row has the same label `yes` in column `label`");
     assert_eq!(error.hint, Data::open(&spec(folder.path(), "one.csv"), 1).unwrap_err().hint);
 }

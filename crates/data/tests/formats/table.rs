@@ -67,14 +67,17 @@ fn a_header_is_recognised_or_declared() {
 }
 
 #[test]
-fn a_bad_number_is_named_when_its_block_is_decoded() {
+fn a_bad_number_is_named_at_once_or_when_its_block_is_decoded() {
     let text =
         "age,city,y\n1,a,0\n2,a,1\n3,b,0\n4,b,1\n5,a,0\n6,a,1\n7,a,0\n8,a,1\n9,a,0\n10,a,1\n\nabc,a,0\n";
-    let folder = folder(&[("people.csv", text.as_bytes())]);
-    let data = Data::open(&spec(folder.path(), "people.csv"), 1).unwrap();
-    let error = all(&data.training).unwrap_err();
+    let error = complaint(text, |_| ());
     assert!(error.message.ends_with("people.csv line 13, column `age`: `abc` is not a number"), "{error}");
     assert!(error.hint.unwrap().contains("data.categorical = [\"age\"]"));
+    let rows: String = (0..11_000).map(|row| format!("{row},{}\n", row % 2)).collect();
+    let folder = folder(&[("people.csv", format!("age,y\n{rows}abc,1\n").as_bytes())]);
+    let data = Data::open(&spec(folder.path(), "people.csv"), 1).unwrap();
+    let error = all(&data.training).unwrap_err();
+    assert!(error.message.ends_with("people.csv line 11002, column `age`: `abc` is not a number"), "{error}");
     assert!(data.statistics(0, 1).is_err());
     assert!(complaint(&text.replace("abc", "inf"), |_| ()).message.contains("`inf` is not a finite number"));
     assert!(
@@ -88,7 +91,7 @@ fn missing_values_are_an_error_or_filled_in() {
     let error = complaint(text, |_| ());
     assert!(error.message.contains("line 3, column `age`: the value is missing"), "{error}");
     let error = complaint("age,city,y\n1,a,0\n2,b,1\n3,?,0\n", |_| ());
-    assert!(error.message.contains("line 4, column `city`: the value is missing"), "{error}");
+    assert!(error.message.contains("line 4, column `city`: `?` stands for a missing value"), "{error}");
     let (values, _, _) = read_text(text, |spec| spec.missing = Missing::Mean).unwrap();
     assert_eq!(values, [1.0, 0.0, 1.0, 0.0, 2.0, 0.0, 0.0, 1.0, 3.0, 1.0, 0.0, 0.0]);
     let (values, _, schema) = read_text(text, |spec| spec.missing = Missing::Zero).unwrap();
@@ -271,4 +274,96 @@ fn a_stored_schema_brings_back_the_same_rows_without_a_fit() {
     assert_eq!(again.schema, data.schema);
     assert_eq!(all(&again.training).unwrap(), all(&data.training).unwrap());
     assert_eq!(all(&again.validation).unwrap(), all(&data.validation).unwrap());
+}
+
+#[test]
+fn a_few_texts_among_numbers_are_named_and_do_not_make_categories() {
+    let error = complaint("age,y\n31,0\n42,1\noops,0\n53,1\nn.a.,0\n64,1\n75,1\n", |_| ());
+    let said =
+        "line 4, column `age`: `oops` is not a number, nor is 1 more of the first 7 values: `n.a.` (line 6)";
+    assert!(error.message.ends_with(said), "{error}");
+    let (_, _, schema) = read_text("code,y\n1,0\n2,1\n1,0\n2,1\nK,0\n1,1\nK,1\n2,1\n", |_| ()).unwrap();
+    let Shape::Table { columns } = &schema.shape else { panic!("not a table") };
+    assert!(matches!(&columns[0].encoding, Encoding::OneHot { categories } if categories.len() == 3));
+}
+
+#[test]
+fn other_spellings_of_numbers_are_refused_with_advice() {
+    let refused = |text: &str| complaint(text, |_| ());
+    let error = refused("price;y\n1,50;0\n2,75;1\n3;0\n");
+    let said = "line 2, column `price`: `1,50` is a number with a decimal comma, which is not read";
+    assert!(error.message.ends_with(said), "{error}");
+    assert!(error.hint.unwrap().contains("write a point instead"));
+    let error = refused("price,y\n950,0\n\"1,250\",1\n\"12,000\",0\n");
+    assert!(
+        error.message.contains("line 3, column `price`: `1,250` is a number with separated thousands"),
+        "{error}"
+    );
+    let error = refused("share,y\n12%,0\n7.5%,1\n80%,1\n");
+    assert!(error.message.contains("`12%` is a number with a percent sign"), "{error}");
+    let error = refused("a,share\n1,12%\n2,7.5%\n3,80%\n");
+    assert!(
+        error.message.contains("line 2, column `share`: `12%` is a number with a percent sign"),
+        "{error}"
+    );
+    assert!(error.hint.unwrap().contains("data.task = \"classification\""));
+    let declared = |spec: &mut DataSpec| spec.categorical = vec!["share".into()];
+    assert!(read_text("share,y\n12%,0\n7.5%,1\n80%,1\n", declared).is_ok());
+}
+
+#[test]
+fn words_of_pandas_are_missing_values() {
+    let text = "age,city,y\n1,oslo,0\nN/A,rome,1\n#N/A,None,0\n<NA>,None,0\n2,oslo,1\n";
+    let error = complaint(text, |_| ());
+    assert!(error.message.ends_with("line 3, column `age`: `N/A` stands for a missing value"), "{error}");
+    let folder = folder(&[("people.csv", text.as_bytes())]);
+    let spec = DataSpec { missing: Missing::Zero, ..spec(folder.path(), "people.csv") };
+    let data = Data::open(&spec, 1).unwrap();
+    let (values, _) = all(&data.training).unwrap();
+    assert_eq!(&values[..8], [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+    assert_eq!(data.notices().len(), 1);
+    assert!(data.notices()[0].starts_with("column `city`: `None` counts as a missing value (2 rows)"));
+    let error = complaint("a,y\n1,None\n2,x\n3,z\n", |_| ());
+    assert!(error.message.contains("the label is missing: `None` stands for a missing value"), "{error}");
+    assert!(error.hint.unwrap().contains("rename it if it is a class"));
+}
+
+#[test]
+fn the_unnamed_index_of_a_data_frame_is_told() {
+    let notices = |text: &str| {
+        let folder = folder(&[("frame.csv", text.as_bytes())]);
+        Data::open(&spec(folder.path(), "frame.csv"), 1).unwrap().notices()
+    };
+    let told = notices(",age,y\n0,30,a\n1,41,b\n2,29,a\n");
+    assert!(told[0].contains("column 0 has no name and numbers the rows"), "{told:?}");
+    assert!(told[0].ends_with("data.ignore = [\"c0\"] leaves it out"), "{told:?}");
+    assert_eq!(notices("Unnamed: 0,age,y\n0,30,a\n1,41,b\n2,29,a\n").len(), 1);
+    assert!(notices("id,age,y\n0,30,a\n1,41,b\n2,29,a\n").is_empty());
+    assert!(notices(",age,y\n7,30,a\n1,41,b\n2,29,a\n").is_empty());
+}
+
+#[test]
+fn categories_unknown_to_the_model_are_counted() {
+    let text = "city,y\noslo,0\nrome,1\n,0\noslo,1\n";
+    let folder = folder(&[("people.csv", text.as_bytes()), ("new.csv", b"city,y\nbern,0\nrome,1\nbern,0\n")]);
+    let train = DataSpec { missing: Missing::Mean, ..spec(folder.path(), "people.csv") };
+    let schema = Data::open(&train, 1).unwrap().schema;
+    let rows =
+        Data::open_with(&DataSpec { missing: Missing::Mean, ..spec(folder.path(), "new.csv") }, &schema)
+            .unwrap();
+    assert_eq!(all(&rows).unwrap().0, [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+    let unseen = rows.unseen_categories();
+    assert_eq!(unseen.len(), 1);
+    assert_eq!((unseen[0].column.as_str(), unseen[0].value.as_str(), unseen[0].rows), ("city", "bern", 2));
+}
+
+#[test]
+fn utf_16_and_workbooks_are_named() {
+    let utf16: Vec<u8> = "a,y\n1,0\n2,1\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let folder =
+        folder(&[("wide.csv", &[b"\xff\xfe", &utf16[..]].concat()), ("book.csv", b"PK\x03\x04\x14\0\x06\0")]);
+    let error = |name: &str| Data::open(&spec(folder.path(), name), 1).unwrap_err();
+    assert!(error("wide.csv").message.ends_with("wide.csv is text in UTF-16, not text in UTF-8"));
+    assert!(error("wide.csv").hint.unwrap().contains("iconv -f utf-16 -t utf-8"));
+    assert!(error("book.csv").message.contains("is an Excel workbook or a zip archive"));
 }

@@ -1,7 +1,7 @@
 //! `thalweg evaluate`: loss and metrics of a trained model.
 
 use crate::command::rows::{self, Format};
-use crate::command::{print, print_json};
+use crate::command::{print, print_json, warn_of_unseen};
 use crate::preflight::nothing_started;
 use clap::Args;
 use std::path::PathBuf;
@@ -40,7 +40,9 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
         }
         source => {
             let (rows, what) = rows_of(source, &job, &saved)?;
-            (evaluate(&mut network, &parameters, &rows, &mut rows.empty_batch())?, what)
+            let tally = evaluate(&mut network, &parameters, &rows, &mut rows.empty_batch())?;
+            warn_of_unseen(&rows.unseen_categories());
+            (tally, what)
         }
     };
     let metrics = tally.metrics(&saved.schema);
@@ -71,6 +73,7 @@ fn tally_of_lines(
         while records.next_batch(BATCH, &mut batch)? {
             tally.add(&network.evaluate(parameters, &batch)?);
         }
+        warn_of_unseen(&records.unseen_categories());
     }
     if tally.rows == 0 {
         return Err(Error::data(format!("{source} holds no rows")));

@@ -1,7 +1,9 @@
 //! The sub-commands of `thalweg`, one file each.
 
+use crate::view::wording::counted;
 use std::io::{ErrorKind, Write};
 use thalweg_core::{Error, Result};
+use thalweg_data::UnseenCategory;
 
 pub mod bench;
 pub mod chaos;
@@ -26,6 +28,21 @@ pub fn print(text: &str) -> Result<()> {
             Err(Error::io("cannot write to standard output", &error))
         }
         _ => Ok(()),
+    }
+}
+
+/// Tells which categories of the input were not there in training: they counted as missing values.
+pub fn warn_of_unseen(unseen: &[UnseenCategory]) {
+    const NAMED: usize = 20;
+    for category in unseen.iter().take(NAMED) {
+        let UnseenCategory { column, value, rows } = category;
+        let rows = counted(*rows, "row");
+        eprintln!(
+            "warning: column `{column}`: the category `{value}` was not in the training rows and counts as missing ({rows})"
+        );
+    }
+    if unseen.len() > NAMED {
+        eprintln!("warning: {} more categories were not in the training rows", unseen.len() - NAMED);
     }
 }
 

@@ -11,7 +11,7 @@ use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::{Job, Layers, Origin};
 use thalweg_core::{Error, JobSpec, Result};
-use thalweg_data::{FileKind, Records, kind_by_name};
+use thalweg_data::{FileKind, Records, check_text, kind_by_name};
 use thalweg_train::SavedModel;
 
 /// How rows and answers are written.
@@ -91,7 +91,7 @@ pub fn open(input: &str) -> Result<Box<dyn BufRead>> {
         if io::stdin().is_terminal() {
             eprintln!("reading rows from standard input; Ctrl-D ends them");
         }
-        return Ok(Box::new(BufReader::new(io::stdin())));
+        return text("standard input", Box::new(BufReader::new(io::stdin())));
     }
     let file = File::open(input).map_err(|error| {
         nothing_started(match error.kind() {
@@ -100,9 +100,17 @@ pub fn open(input: &str) -> Result<Box<dyn BufRead>> {
         })
     })?;
     let reader = BufReader::with_capacity(1 << 16, file);
-    Ok(if input.to_ascii_lowercase().ends_with(".gz") {
+    let reader: Box<dyn BufRead> = if input.to_ascii_lowercase().ends_with(".gz") {
         Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(reader)))
     } else {
         Box::new(reader)
-    })
+    };
+    text(input, reader)
+}
+
+/// The reader, if what it reads begins like text.
+fn text(name: &str, mut reader: Box<dyn BufRead>) -> Result<Box<dyn BufRead>> {
+    let beginning = reader.fill_buf().map_err(|error| Error::io(format!("cannot read {name}"), &error))?;
+    check_text(name, beginning)?;
+    Ok(reader)
 }

@@ -1,7 +1,9 @@
 //! The plan of a table: delimiter, names, which field is what, and where the rows of each file begin.
 
-use super::sample::{Sample, holds_numbers};
+use super::kinds::FirstRows;
+use super::sample::Sample;
 use crate::raw::Raw;
+use crate::sniff::frame_index;
 use crate::table::columns::Columns;
 use crate::table::placement::{ModelColumns, Placement};
 use thalweg_core::schema::Schema;
@@ -24,6 +26,8 @@ pub(crate) struct Plan {
     pub(crate) categorical: Vec<bool>,
     /// Where the rows of each file begin.
     pub(crate) starts: Vec<u64>,
+    /// What the user had better know.
+    pub(crate) notices: Vec<String>,
 }
 
 /// Looks at the beginning of each file.
@@ -46,16 +50,33 @@ pub(crate) fn plan(files: &[Raw], spec: &DataSpec, known: Option<&Schema>) -> Re
         }
         Some(schema) => stored(&sample, spec, schema, first)?,
     };
-    let rows = sample.rows(header);
-    let looks_like_names = |column: usize| known.is_none() && !holds_numbers(rows, column);
-    let categorical = |&column: &usize| columns.categorical.contains(&column) || looks_like_names(column);
-    let categorical = columns.inputs.iter().map(categorical).collect();
+    let categorical = match known {
+        None => {
+            FirstRows { sample: &sample, header, names: &names, file: first }.categorical(&columns, spec)?
+        }
+        Some(_) => columns.inputs.iter().map(|input| columns.categorical.contains(input)).collect(),
+    };
     let mut starts = vec![rows_begin(&sample, header)];
     for file in &files[1..] {
         starts.push(later_file(file, first, &names, header, sample.delimiter, spec)?);
     }
     let Columns { label, inputs, .. } = columns;
-    Ok(Plan { delimiter: sample.delimiter, names, label, inputs, categorical, starts })
+    let counts_rows = match header && known.is_none() {
+        true => frame_index(&names, sample.rows(header)),
+        false => Vec::new(),
+    };
+    let notices = counts_rows.iter().filter(|place| inputs.contains(place));
+    let notices = notices.map(|&place| index_notice(first, &names[place], place)).collect();
+    Ok(Plan { delimiter: sample.delimiter, names, label, inputs, categorical, starts, notices })
+}
+
+/// A column of row numbers is read like any other.
+fn index_notice(file: &Raw, name: &str, place: usize) -> String {
+    format!(
+        "{}: column {place} has no name and numbers the rows, as data frames do (pandas: to_csv without index=False); \
+         data.ignore = [\"{name}\"] leaves it out",
+        file.name()
+    )
 }
 
 /// The columns of a stored schema, where they stand in this file.
@@ -87,12 +108,12 @@ fn check_rows(sample: &Sample, header: bool, file: &Raw) -> Result<()> {
     Ok(())
 }
 
-fn rows_begin(sample: &Sample, header: bool) -> u64 {
+pub(crate) fn rows_begin(sample: &Sample, header: bool) -> u64 {
     sample.offsets[usize::from(header)]
 }
 
 /// Where the rows of another file begin: it must have the same columns, and a header only if it is the same.
-fn later_file(
+pub(crate) fn later_file(
     file: &Raw,
     first: &Raw,
     names: &[String],

@@ -8,7 +8,7 @@ use crate::raw::Raw;
 use crate::table::categories::CategoryTally;
 use crate::table::labels::{LabelTally, Labels};
 use crate::table::problem::Problem;
-use crate::table::value::is_missing;
+use crate::table::value::{is_missing, present};
 use serde::{Deserialize, Serialize};
 use thalweg_core::schema::{Column, Encoding, Schema};
 use thalweg_core::spec::data::{DataSpec, Missing};
@@ -22,6 +22,8 @@ pub(crate) struct Index {
     pub(crate) classes: Vec<String>,
     /// For each input, its categories; none for numbers.
     categories: Vec<Option<Vec<String>>>,
+    /// What the user had better know.
+    pub(crate) notices: Vec<String>,
 }
 
 impl Index {
@@ -39,6 +41,9 @@ impl Index {
     }
 }
 
+/// A word for a missing value that may as well be a category.
+const NONE: &[u8] = b"None";
+
 /// A place in the files: file and offset.
 type Place = (usize, u64);
 
@@ -49,6 +54,7 @@ pub(crate) fn pass(files: &[Raw], plan: &Plan, spec: &DataSpec, known: Option<&S
         plan,
         labels: LabelTally::new(),
         categories: plan.categorical.iter().map(tally).collect(),
+        none_words: vec![0; plan.inputs.len()],
         extents: Extents::default(),
     };
     for (number, file) in files.iter().enumerate() {
@@ -62,13 +68,19 @@ pub(crate) fn pass(files: &[Raw], plan: &Plan, spec: &DataSpec, known: Option<&S
     let missing_allowed = spec.missing != Missing::Error;
     let names = |tally: &Option<CategoryTally>| tally.as_ref().map(|tally| tally.names(missing_allowed));
     let categories = pass.categories.iter().map(names).collect();
-    Ok(Index { extents: pass.extents.finish(), task: labels.task(), classes: labels.names(), categories })
+    let notices =
+        pass.none_words.iter().zip(&plan.inputs).filter(|(count, _)| missing_allowed && **count > 0);
+    let notices = notices.map(|(count, &field)| none_notice(&plan.names[field], *count)).collect();
+    let (task, classes) = (labels.task(), labels.names());
+    Ok(Index { extents: pass.extents.finish(), task, classes, categories, notices })
 }
 
 struct Pass<'a> {
     plan: &'a Plan,
     labels: LabelTally<Place>,
     categories: Vec<Option<CategoryTally>>,
+    /// For each input, how often a category was spelled `None`.
+    none_words: Vec<u64>,
     extents: Extents,
 }
 
@@ -83,16 +95,18 @@ impl Pass<'_> {
             if record.len() != plan.names.len() {
                 return Err(ragged(&place(file, offset)?, plan.names.len(), record.len()));
             }
-            for (tally, &field) in self.categories.iter_mut().zip(&plan.inputs) {
-                if let Some(tally) = tally {
-                    tally
-                        .add(&plan.names[field], record.field(field))
-                        .or_else(|problem| Err(located(problem, file, offset)?))?;
-                }
+            for (input, &field) in plan.inputs.iter().enumerate() {
+                let Some(tally) = &mut self.categories[input] else { continue };
+                let value = record.field(field);
+                self.none_words[input] += u64::from(value == NONE);
+                tally
+                    .add(&plan.names[field], present(value))
+                    .or_else(|problem| Err(located(problem, file, offset)?))?;
             }
             let label = record.field(plan.label);
             if is_missing(label) {
-                return Err(Problem::missing_label(&plan.names[plan.label]).at(&place(file, offset)?));
+                let problem = Problem::missing_label(&plan.names[plan.label], label);
+                return Err(problem.at(&place(file, offset)?));
             }
             self.labels.add(label, (number, offset));
             self.extents.row(begin + reader.position());
@@ -102,11 +116,18 @@ impl Pass<'_> {
     }
 }
 
+fn none_notice(column: &str, count: u64) -> String {
+    format!(
+        "column `{column}`: `None` counts as a missing value ({count} rows), as in pandas; \
+         spell it in another way if it is a category"
+    )
+}
+
 fn located(problem: Problem, file: &Raw, offset: u64) -> Result<Error> {
     Ok(problem.at(&place(file, offset)?))
 }
 
-fn ragged(place: &str, expected: usize, got: usize) -> Error {
+pub(crate) fn ragged(place: &str, expected: usize, got: usize) -> Error {
     Error::data(format!("{place} has {got} fields where the others have {expected}"))
         .hint("check the line for a missing or surplus separator or an open quote; data.delimiter says what separates")
 }

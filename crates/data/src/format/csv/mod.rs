@@ -7,7 +7,8 @@
 pub(crate) mod dialect;
 pub(crate) mod fields;
 pub(crate) mod header;
-mod index;
+pub(crate) mod index;
+pub(crate) mod kinds;
 pub(crate) mod sample;
 
 use super::{Opened, Source, indexed};
@@ -17,6 +18,7 @@ use crate::raw::Raw;
 use crate::table::encoder::{Encoder, missing_allowed, push_target};
 use crate::table::labels::Labels;
 use crate::table::problem::Problem;
+use crate::table::unseen::UnseenCategory;
 use fields::FieldReader;
 use std::sync::Arc;
 use thalweg_core::Result;
@@ -36,6 +38,7 @@ pub(crate) struct Csv {
     labels: Labels,
     label: usize,
     label_name: String,
+    notices: Vec<String>,
 }
 
 /// Indexes the files of a table.
@@ -67,6 +70,7 @@ pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> 
         labels: Labels::known(index.task, &index.classes),
         label: plan.label,
         label_name,
+        notices: [plan.notices, index.notices].concat(),
         files,
         checksums,
     };
@@ -84,6 +88,14 @@ impl Source for Csv {
 
     fn checksums(&self) -> &[u32] {
         &self.checksums
+    }
+
+    fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    fn unseen(&self) -> Vec<UnseenCategory> {
+        self.encoder.unseen().list()
     }
 
     fn decode(&self, block: usize) -> Result<Arc<Block>> {

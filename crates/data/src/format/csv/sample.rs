@@ -4,6 +4,8 @@ use super::dialect;
 use super::fields::FieldReader;
 use crate::raw::Raw;
 use crate::table::columns::{names_of_header, numbered_names};
+use crate::table::kind::{Kind, kind_of};
+use crate::table::spelling::Spelling;
 use crate::table::value::{is_missing, number};
 use csv::ByteRecord;
 use std::collections::HashSet;
@@ -90,10 +92,12 @@ impl Sample {
             ))
             .hint("fix or remove the line; data.header = true passes over it"));
         }
-        let numeric: Vec<usize> = (0..first.len()).filter(|&column| holds_numbers(rest, column)).collect();
-        let named =
-            numeric.iter().filter(|&&column| !is_missing(&first[column]) && number(&first[column]).is_none());
-        let named = named.count();
+        let cells = |column: usize| rest.iter().filter_map(move |row| row.get(column));
+        let numeric: Vec<usize> =
+            (0..first.len()).filter(|&column| kind_of(cells(column)) != Kind::Categories).collect();
+        let is_name =
+            |field: &[u8]| !is_missing(field) && number(field).is_none() && Spelling::of(field).is_none();
+        let named = numeric.iter().filter(|&&column| is_name(&first[column])).count();
         if numeric.is_empty() {
             return Ok(never_repeats(first, rest));
         }
@@ -124,17 +128,6 @@ impl Sample {
     pub(crate) fn rows(&self, header: bool) -> &[ByteRecord] {
         &self.records[usize::from(header).min(self.records.len())..]
     }
-}
-
-/// Whether nine in ten of a column's values are numbers; a column without any value counts as numbers.
-pub(crate) fn holds_numbers(rows: &[ByteRecord], column: usize) -> bool {
-    let values = rows.iter().filter_map(|row| row.get(column)).filter(|value| !is_missing(value));
-    let (mut count, mut numbers) = (0u64, 0u64);
-    for value in values {
-        count += 1;
-        numbers += u64::from(number(value).is_some());
-    }
-    numbers * 10 >= count * 9
 }
 
 /// Whether no column ever shows its first value again, while some column repeats others: then the first are names.

@@ -3,9 +3,10 @@
 use crate::format::{budget, indexed};
 use crate::raw::Raw;
 use crate::spool::{self, Identity};
-use ::parquet::basic::{ConvertedType, LogicalType, Type};
+use ::parquet::basic::{Compression, ConvertedType, LogicalType, Type};
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use ::parquet::data_type::DataType;
+use ::parquet::file::metadata::ParquetMetaData;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::schema::types::ColumnDescriptor;
 use std::fs::File;
@@ -22,15 +23,23 @@ const CHUNK: usize = 4096;
 
 /// One value of a column.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Value<'a> {
+pub(crate) enum Value<'a> {
     Missing,
     Number(f64),
     Text(&'a [u8]),
 }
 
 impl<'a> Value<'a> {
+    /// The value as a text; nothing for a missing or empty one. Words such as NA are texts here: the file has nulls.
+    pub(crate) fn present<'b>(self, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]>
+    where
+        'a: 'b,
+    {
+        Some(self.spell(buffer)).filter(|text| !text.is_empty())
+    }
+
     /// The value as a text, as it would stand in a table; nothing for a missing one.
-    pub(super) fn spell<'b>(self, buffer: &'b mut Vec<u8>) -> &'b [u8]
+    pub(crate) fn spell<'b>(self, buffer: &'b mut Vec<u8>) -> &'b [u8]
     where
         'a: 'b,
     {
@@ -48,7 +57,7 @@ impl<'a> Value<'a> {
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Numbers, to be multiplied by this (decimals are stored as whole numbers).
     Number {
         factor: f64,
@@ -60,12 +69,12 @@ pub(super) enum Kind {
 }
 
 /// A file, its columns and its row groups.
-pub(super) struct ParquetFile {
-    pub(super) name: String,
-    pub(super) names: Vec<String>,
-    pub(super) kinds: Vec<Kind>,
+pub(crate) struct ParquetFile {
+    pub(crate) name: String,
+    pub(crate) names: Vec<String>,
+    pub(crate) kinds: Vec<Kind>,
     /// Rows of each group, as the file claims.
-    pub(super) groups: Vec<usize>,
+    pub(crate) groups: Vec<usize>,
     /// The reader moves the file's one position, so only one thread may read.
     reader: Mutex<SerializedFileReader<File>>,
     /// All its bytes, for their checksum.
@@ -74,7 +83,7 @@ pub(super) struct ParquetFile {
 
 impl ParquetFile {
     /// Opens a file and reads its footer. A packed one is unpacked into the cache folder first.
-    pub(super) fn open(path: &Path, spec: &DataSpec) -> Result<ParquetFile> {
+    pub(crate) fn open(path: &Path, spec: &DataSpec) -> Result<ParquetFile> {
         let name = path.display().to_string();
         let failed = |error: &std::io::Error| Error::io(format!("cannot read {name}"), error);
         let mut file = File::open(path).map_err(|error| failed(&error))?;
@@ -86,6 +95,7 @@ impl ParquetFile {
         let raw = Raw::by_position(&name, identity, same)?;
         let reader = guarded(&name, || SerializedFileReader::new(file))?;
         let metadata = reader.metadata();
+        check_compression(&name, metadata)?;
         let schema = metadata.file_metadata().schema_descr();
         let groups = metadata.row_groups().iter().map(|group| usize::try_from(group.num_rows()));
         let groups =
@@ -101,7 +111,7 @@ impl ParquetFile {
     }
 
     /// The checksum of all bytes. No pass looks at all columns: for a file too large for memory it is remembered.
-    pub(super) fn checksum(&self, spec: &DataSpec) -> Result<u32> {
+    pub(crate) fn checksum(&self, spec: &DataSpec) -> Result<u32> {
         if self.raw.len() <= budget(spec).bytes {
             return self.raw.checksum();
         }
@@ -111,7 +121,7 @@ impl ParquetFile {
 
     /// Visits some rows of a column: number of the row within the range, and value. Fewer rows than asked for are an
     /// error.
-    pub(super) fn read(
+    pub(crate) fn read(
         &self,
         group: usize,
         leaf: usize,
@@ -151,13 +161,23 @@ impl ParquetFile {
         }
     }
 
+    /// Whether a column can be one of a table: it can be read, and is not made of the names of rows.
+    pub(crate) fn is_table_column(&self, leaf: usize) -> bool {
+        !matches!(self.kinds[leaf], Kind::Other(_)) && !self.holds_row_names(leaf)
+    }
+
+    /// Whether a column holds numbers.
+    pub(crate) fn holds_numbers(&self, leaf: usize) -> bool {
+        matches!(self.kinds[leaf], Kind::Number { .. })
+    }
+
     /// Whether a column holds the names of rows, which data frames store behind their columns.
-    pub(super) fn holds_row_names(&self, leaf: usize) -> bool {
+    pub(crate) fn holds_row_names(&self, leaf: usize) -> bool {
         self.names[leaf].starts_with("__index_level_")
     }
 
     /// `rows.parquet row 17`, counted from 1 over all row groups.
-    pub(super) fn place(&self, group: usize, row: usize) -> String {
+    pub(crate) fn place(&self, group: usize, row: usize) -> String {
         let before = self.groups[..group].iter().fold(0, |sum: usize, &rows| sum.saturating_add(rows));
         format!("{} row {}", self.name, before + row + 1)
     }
@@ -221,6 +241,20 @@ fn kind(column: &ColumnDescriptor) -> Kind {
     }
 }
 
+/// Refuses compressions that need a decoder this build does not have.
+fn check_compression(name: &str, metadata: &ParquetMetaData) -> Result<()> {
+    for column in metadata.row_groups().iter().flat_map(|group| group.columns()) {
+        let what = match column.compression() {
+            Compression::BROTLI(_) => "brotli",
+            Compression::LZO => "lzo",
+            _ => continue,
+        };
+        return Err(Error::data(format!("{name} is compressed with {what}, which this build cannot read"))
+            .hint("write it again compressed with zstd, snappy, gzip or lz4, or not compressed"));
+    }
+    Ok(())
+}
+
 /// Runs a piece of the decoder; what it throws becomes an error.
 fn guarded<T>(name: &str, run: impl FnOnce() -> ::parquet::errors::Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(run)) {
@@ -230,6 +264,6 @@ fn guarded<T>(name: &str, run: impl FnOnce() -> ::parquet::errors::Result<T>) ->
     }
 }
 
-pub(super) fn damaged(name: &str, why: &str) -> Error {
+pub(crate) fn damaged(name: &str, why: &str) -> Error {
     Error::data(format!("{name} is damaged or no Parquet file: {why}")).hint("write or copy it again")
 }

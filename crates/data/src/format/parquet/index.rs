@@ -8,7 +8,6 @@ use crate::table::columns::Columns;
 use crate::table::labels::{LabelTally, Labels};
 use crate::table::placement::{ModelColumns, Placement};
 use crate::table::problem::Problem;
-use crate::table::value::is_missing;
 use thalweg_core::schema::{Column, Encoding, Schema};
 use thalweg_core::spec::data::{DataSpec, Missing};
 use thalweg_core::spec::setting::ColumnRef;
@@ -97,10 +96,9 @@ pub(super) fn pass(
                 if roles.label.is_none() {
                     return Ok(());
                 }
-                let label = value.spell(&mut text);
-                if is_missing(label) {
-                    return Err(Problem::missing_label(label_name).at(&file.place(group, row)));
-                }
+                let Some(label) = value.present(&mut text) else {
+                    return Err(Problem::missing_label(label_name, b"").at(&file.place(group, row)));
+                };
                 labels.add(label, (number, group, row));
                 Ok(())
             })?;
@@ -155,7 +153,7 @@ fn categories(files: &[ParquetFile], column: usize, missing_allowed: bool) -> Re
         }
         for (group, &rows) in file.groups.iter().enumerate() {
             file.read(group, column, 0..rows, |row, value| {
-                let added = tally.add(&file.names[column], value.spell(&mut text));
+                let added = tally.add(&file.names[column], value.present(&mut text));
                 added.map_err(|problem| problem.at(&file.place(group, row)))
             })?;
         }

@@ -5,15 +5,15 @@
 
 mod column;
 mod index;
-mod sample;
 
 use super::{Opened, Source};
 use crate::block::{Block, BlockFeatures, Blocks};
 use crate::table::encoder::{SlotKind, missing_allowed, push_target};
 use crate::table::labels::Labels;
 use crate::table::problem::Problem;
-use column::{ParquetFile, Value};
-pub(crate) use sample::sample;
+use crate::table::unseen::{Unseen, UnseenCategory};
+pub(crate) use column::ParquetFile;
+use column::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 use thalweg_core::schema::{Column, Scaling, Schema, Shape, TargetScaling};
@@ -30,6 +30,7 @@ struct Parquet {
     label: Option<usize>,
     label_name: String,
     labels: Labels,
+    unseen: Unseen,
 }
 
 /// The rows of a block: a stretch of a row group.
@@ -56,8 +57,7 @@ pub(crate) fn open(
     known: Option<&Schema>,
     labelled: bool,
 ) -> Result<Opened> {
-    let files = paths.iter().map(|path| ParquetFile::open(path, spec)).collect::<Result<Vec<_>>>()?;
-    same_columns(&files)?;
+    let files = open_files(paths, spec)?;
     let checksums = files.iter().map(|file| file.checksum(spec)).collect::<Result<_>>()?;
     let roles = match known {
         None => index::choose(&files[0], spec)?,
@@ -88,10 +88,18 @@ pub(crate) fn open(
         label: roles.label,
         label_name,
         labels: index.labels,
+        unseen: Unseen::default(),
         files,
         checksums,
     };
     Ok(Opened { source: Arc::new(source), schema, held: None })
+}
+
+/// Opens files that have the same columns.
+pub(crate) fn open_files(paths: &[PathBuf], spec: &DataSpec) -> Result<Vec<ParquetFile>> {
+    let files = paths.iter().map(|path| ParquetFile::open(path, spec)).collect::<Result<Vec<_>>>()?;
+    same_columns(&files)?;
+    Ok(files)
 }
 
 fn slots(columns: &[Column], leaves: &[usize], missing_allowed: bool) -> Vec<Slot> {
@@ -142,6 +150,10 @@ impl Source for Parquet {
         &self.checksums
     }
 
+    fn unseen(&self) -> Vec<UnseenCategory> {
+        self.unseen.list()
+    }
+
     fn decode(&self, block: usize) -> Result<Arc<Block>> {
         let part = &self.parts[block];
         let file = &self.files[part.file];
@@ -149,7 +161,7 @@ impl Source for Parquet {
         for slot in &self.columns {
             file.read(part.group, slot.leaf, part.first..part.first + part.rows, |row, value| {
                 let numbers = &mut features[row * self.width + slot.place..];
-                slot.write(value, numbers)
+                slot.write(value, numbers, &self.unseen)
                     .map_err(|problem| problem.at(&file.place(part.group, part.first + row)))
             })?;
         }
@@ -168,10 +180,10 @@ impl Source for Parquet {
 
 impl Slot {
     /// Writes a value into the numbers of a row, from this slot on.
-    fn write(&self, value: Value<'_>, numbers: &mut [f32]) -> Result<(), Problem> {
+    fn write(&self, value: Value<'_>, numbers: &mut [f32], unseen: &Unseen) -> Result<(), Problem> {
         match (&self.kind, value) {
             (SlotKind::OneHot(categories), value) => {
-                numbers[categories.number(&self.name, value.spell(&mut Vec::new()))?] = 1.0;
+                numbers[categories.number(&self.name, value.spell(&mut Vec::new()), unseen)?] = 1.0;
             }
             (SlotKind::Number { missing_allowed: true }, Value::Missing) => numbers[0] = f32::NAN,
             (SlotKind::Number { .. }, Value::Missing) => return Err(Problem::missing(&self.name)),

@@ -3,6 +3,7 @@
 mod text;
 
 use super::rows::{self, Format};
+use crate::command::warn_of_unseen;
 use crate::preflight::nothing_started;
 use clap::Args;
 use std::io::{self, BufWriter, Write};
@@ -145,6 +146,7 @@ impl Answers<'_> {
             self.answer(&batch, output)?;
             more = records.next_batch(AT_ONCE, &mut batch)?;
         }
+        warn_of_unseen(&records.unseen_categories());
         Ok(())
     }
 
@@ -161,6 +163,7 @@ impl Answers<'_> {
             self.answer(&batch, output)?;
             next = end;
         }
+        warn_of_unseen(&rows.unseen_categories());
         Ok(())
     }
 

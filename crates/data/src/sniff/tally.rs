@@ -1,0 +1,218 @@
+//! What is counted of one column in a pass over all rows, in bounded memory.
+
+use crate::table::kind::{Kind, KindCounts};
+use crate::table::value::{number, shown};
+use std::collections::{BTreeSet, HashMap};
+
+/// Values shown of each column.
+const EXAMPLES: usize = 3;
+
+/// Different values that are told apart in all columns together, and their bytes.
+const ALL_VALUES: usize = 1_000_000;
+const ALL_BYTES: usize = 64 << 20;
+
+/// How much one of several columns may keep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    values: usize,
+    bytes: usize,
+}
+
+impl Bound {
+    /// For each of some columns: enough to count the classes of a label if the columns are not thousands.
+    pub(super) fn for_columns(columns: usize) -> Bound {
+        let columns = columns.max(1);
+        Bound { values: (ALL_VALUES / columns).clamp(101, 10_000), bytes: (ALL_BYTES / columns).max(1 << 10) }
+    }
+}
+
+/// The values of one column.
+#[derive(Debug)]
+pub(crate) struct ColumnTally {
+    bound: Bound,
+    /// Different values, numbered as they appeared.
+    seen: HashMap<Vec<u8>, u64>,
+    bytes: usize,
+    /// More different values than are kept.
+    overflow: bool,
+    /// Values up to the last one that was kept, missing ones not counted.
+    values_until_full: u64,
+    /// A digest of the numbers of all values in order: equal for two columns that tell rows apart in the same way.
+    partition: u64,
+    pub(super) counts: KindCounts,
+    pub(super) missing: u64,
+    /// Words that stood for missing values.
+    pub(super) missing_words: BTreeSet<String>,
+    whole: bool,
+    smallest: f64,
+    largest: f64,
+    dates: bool,
+    pub(super) examples: Vec<String>,
+}
+
+impl ColumnTally {
+    pub(super) fn new(bound: Bound) -> ColumnTally {
+        ColumnTally {
+            bound,
+            seen: HashMap::new(),
+            bytes: 0,
+            overflow: false,
+            values_until_full: 0,
+            partition: 0,
+            counts: KindCounts::default(),
+            missing: 0,
+            missing_words: BTreeSet::new(),
+            whole: true,
+            smallest: f64::INFINITY,
+            largest: f64::NEG_INFINITY,
+            dates: true,
+            examples: Vec::new(),
+        }
+    }
+
+    /// Counts a missing value; `word` is what stood in its place, if anything did.
+    pub(super) fn add_missing(&mut self, word: &[u8]) {
+        self.missing += 1;
+        self.follow(u64::MAX);
+        if !word.is_empty() && self.missing_words.len() < EXAMPLES {
+            self.missing_words.insert(shown(word));
+        }
+    }
+
+    /// Counts a value that is there, trimmed.
+    pub(super) fn add(&mut self, field: &[u8]) {
+        if let Some(&number) = self.seen.get(field) {
+            self.follow(number);
+            self.counts.add(field);
+        } else {
+            self.add_new(field);
+        }
+        if !self.overflow {
+            self.values_until_full = self.counts.values;
+        }
+    }
+
+    fn add_new(&mut self, field: &[u8]) {
+        self.counts.add(field);
+        match number(field) {
+            Some(value) => {
+                self.whole &= value.fract() == 0.0;
+                self.smallest = self.smallest.min(value);
+                self.largest = self.largest.max(value);
+            }
+            None => self.whole = false,
+        }
+        self.dates = self.dates && is_date(field);
+        if self.overflow
+            || self.seen.len() >= self.bound.values
+            || self.bytes + field.len() > self.bound.bytes
+        {
+            self.overflow = true;
+            return;
+        }
+        if self.examples.len() < EXAMPLES {
+            self.examples.push(shown(field));
+        }
+        let number = self.seen.len() as u64;
+        self.follow(number);
+        self.bytes += field.len();
+        self.seen.insert(field.to_vec(), number);
+    }
+
+    fn follow(&mut self, number: u64) {
+        self.partition = (self.partition ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+    }
+
+    /// Different values, and whether there are more than that.
+    pub(super) fn distinct(&self) -> (usize, bool) {
+        (self.seen.len(), self.overflow)
+    }
+
+    /// The different values, as many as were kept.
+    pub(super) fn values(&self) -> impl Iterator<Item = &[u8]> {
+        self.seen.keys().map(Vec::as_slice)
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.counts.kind(|| self.values().filter(|value| number(value).is_some()).count())
+    }
+
+    /// Whether all values are whole numbers, and all that were kept are different.
+    pub(super) fn all_different_whole(&self) -> bool {
+        self.whole && self.counts.values > 0 && self.values_until_full == self.seen.len() as u64
+    }
+
+    /// Whether these numbers are consecutive, in some order: as many as lie between the smallest and the largest.
+    pub(super) fn consecutive(&self) -> bool {
+        self.all_different_whole() && self.largest - self.smallest + 1.0 == self.counts.values as f64
+    }
+
+    /// The smallest number.
+    pub(super) fn smallest(&self) -> f64 {
+        self.smallest
+    }
+
+    /// Whether (nearly) every value is another.
+    pub(super) fn nearly_unique(&self) -> bool {
+        let count = self.values_until_full;
+        count > 20 && self.seen.len() as u64 >= count - count / 10
+    }
+
+    /// Whether all values are dates.
+    pub(super) fn all_dates(&self) -> bool {
+        self.dates && !self.seen.is_empty()
+    }
+
+    /// Whether the column tells rows apart exactly as another one does: each determines the other.
+    pub(super) fn mirrors(&self, other: &ColumnTally) -> bool {
+        let kept = !self.overflow && !other.overflow;
+        kept && self.seen.len() == other.seen.len() && self.partition == other.partition
+    }
+}
+
+/// `2011-01-31`, `31.1.2011`, `1/31/11`, each also with a time behind it.
+fn is_date(value: &[u8]) -> bool {
+    let day = value.split(|byte| matches!(byte, b' ' | b'T')).next().unwrap_or_default();
+    [b'-', b'/', b'.'].iter().any(|separator| {
+        let parts: Vec<&[u8]> = day.split(|byte| byte == separator).collect();
+        let digits = parts.iter().all(|part| part.iter().all(u8::is_ascii_digit));
+        let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+        digits && matches!(lengths[..], [4, 1..=2, 1..=2] | [1..=2, 1..=2, 2 | 4])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(values: impl IntoIterator<Item = String>) -> ColumnTally {
+        let mut tally = ColumnTally::new(Bound::for_columns(1));
+        values.into_iter().for_each(|value| tally.add(value.as_bytes()));
+        tally
+    }
+
+    #[test]
+    fn memory_is_bounded_and_said_to_be() {
+        let tally = tally((0..50_000).map(|n| n.to_string()));
+        assert_eq!(tally.distinct(), (10_000, true));
+        assert!(tally.consecutive() && tally.nearly_unique());
+        assert_eq!(Bound::for_columns(1_000_000).values, 101);
+    }
+
+    #[test]
+    fn numbers_of_rows_are_told_from_amounts() {
+        assert!(tally((0..30).rev().map(|n| (n + 5).to_string())).consecutive());
+        assert!(!tally((0..30).map(|n| (n * n).to_string())).consecutive());
+        assert!(tally((0..30).map(|n| (n * n).to_string())).all_different_whole());
+        assert!(!tally((0..30).map(|n| (n / 2).to_string())).all_different_whole());
+        assert!(!tally((0..30).map(|n| format!("{n}.5"))).all_different_whole());
+    }
+
+    #[test]
+    fn a_column_that_mirrors_another_is_found() {
+        let code = tally((0..90).map(|n| (n * 7 % 3).to_string()));
+        let name = tally((0..90).map(|n| ["ash", "oak", "elm"][n * 7 % 3].to_string()));
+        let other = tally((0..90).map(|n| ["ash", "oak", "elm"][n * 7 % 3].replace("elm", "oak")));
+        assert!(code.mirrors(&name) && name.mirrors(&code) && !name.mirrors(&other));
+    }
+}

@@ -1,0 +1,117 @@
+//! A job file under construction: sections of lines, so that a value can be replaced where it stands.
+
+use std::fmt::Write as _;
+use toml::Value;
+
+/// The text of a job.
+pub(super) struct JobFile {
+    sections: Vec<Section>,
+}
+
+struct Section {
+    name: String,
+    lines: Vec<Line>,
+}
+
+enum Line {
+    Comment(String),
+    Setting { key: String, value: Value, comment: Option<String> },
+}
+
+impl JobFile {
+    /// With these sections, in order.
+    pub(super) fn new(sections: &[&str]) -> JobFile {
+        let section = |name: &&str| Section { name: name.to_string(), lines: Vec::new() };
+        JobFile { sections: sections.iter().map(section).collect() }
+    }
+
+    fn section(&mut self, name: &str) -> &mut Section {
+        let place = match self.sections.iter().position(|section| section.name == name) {
+            Some(place) => place,
+            None => {
+                self.sections.push(Section { name: name.into(), lines: Vec::new() });
+                self.sections.len() - 1
+            }
+        };
+        &mut self.sections[place]
+    }
+
+    /// Adds a line without a value.
+    pub(super) fn comment(&mut self, section: &str, text: impl Into<String>) {
+        self.section(section).lines.push(Line::Comment(text.into().replace('\n', " ")));
+    }
+
+    /// Adds a value.
+    pub(super) fn add(&mut self, section: &str, key: &str, value: impl Into<Value>, comment: Option<&str>) {
+        let comment = comment.map(|text| text.replace('\n', " "));
+        self.section(section).lines.push(Line::Setting { key: key.into(), value: value.into(), comment });
+    }
+
+    /// Removes a value.
+    pub(super) fn remove(&mut self, section: &str, name: &str) {
+        self.section(section).lines.retain(|line| !matches!(line, Line::Setting { key, .. } if key == name));
+    }
+
+    /// Sets the value at `section.key` or `section.table.key`, in the place of the one that is there.
+    pub(super) fn set(&mut self, path: &str, value: &Value) {
+        let (section, name) = path.split_once('.').unwrap_or(("", path));
+        let section = self.section(section);
+        for line in &mut section.lines {
+            let Line::Setting { key, value: old, .. } = line else { continue };
+            if key == name {
+                *old = value.clone();
+                return;
+            }
+            if let (Some(inner), Value::Table(table)) =
+                (name.strip_prefix(key.as_str()).and_then(|rest| rest.strip_prefix('.')), old)
+            {
+                table.insert(inner.into(), value.clone());
+                return;
+            }
+        }
+        section.lines.push(Line::Setting { key: name.into(), value: value.clone(), comment: None });
+    }
+
+    /// The file.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::from("# A job for thalweg. Every key: thalweg config --keys\n");
+        for section in &self.sections {
+            let _ = writeln!(text, "\n[{}]", section.name);
+            for line in &section.lines {
+                let _ = match line {
+                    Line::Comment(comment) => writeln!(text, "# {comment}"),
+                    Line::Setting { key, value, comment: None } => writeln!(text, "{key} = {value}"),
+                    Line::Setting { key, value, comment: Some(comment) } => {
+                        writeln!(text, "{key} = {value}  # {comment}")
+                    }
+                };
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_replaced_where_they_stand() {
+        let mut file = JobFile::new(&["data", "train"]);
+        file.add("data", "source", "a \"b\".csv", None);
+        file.add("train", "epochs", 5, Some("passes"));
+        let optimizer = toml::Table::from_iter([("kind".into(), "adam".into()), ("lr".into(), 0.003.into())]);
+        file.add("train", "optimizer", optimizer, None);
+        file.set("train.epochs", &7.into());
+        file.set("train.optimizer.lr", &0.5.into());
+        file.set("strategy.merge.every", &3.into());
+        let text = file.text();
+        for line in ["epochs = 7  # passes", "lr = 0.5", "[strategy]\nmerge.every = 3"] {
+            assert!(text.contains(line), "{text}");
+        }
+        let parsed: toml::Table = toml::from_str(&text).unwrap();
+        assert_eq!(parsed["data"]["source"].as_str(), Some("a \"b\".csv"));
+        assert_eq!(parsed["train"]["optimizer"]["kind"].as_str(), Some("adam"));
+        assert_eq!(parsed["strategy"]["merge"]["every"].as_integer(), Some(3));
+    }
+}
