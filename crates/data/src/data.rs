@@ -8,8 +8,8 @@ use crate::share::share;
 use crate::split::Split;
 use crate::statistics::{BlockStatistics, Statistics};
 use std::sync::{Arc, OnceLock};
-use thalweg_core::schema::Schema;
-use thalweg_core::spec::data::{DataSpec, VALIDATION_SHARE};
+use thalweg_core::schema::{Scaling, Schema, TargetScaling};
+use thalweg_core::spec::data::{DataSpec, Scale, VALIDATION_SHARE};
 use thalweg_core::spec::setting::Held;
 use thalweg_core::{Error, Result, Targets};
 
@@ -36,15 +36,26 @@ struct Plan {
 impl Data {
     /// Opens the source of a job and splits it by seed.
     pub fn open(spec: &DataSpec, seed: u64) -> Result<Data> {
-        Data::open_split(spec, seed, None)
+        Data::open_split(spec, seed, None, None)
+    }
+
+    /// The same with a scaling that is known, whatever the job says about it.
+    pub fn open_scaled(spec: &DataSpec, seed: u64, scaling: &Scaling, target: TargetScaling) -> Result<Data> {
+        let spec = DataSpec { scale: Scale::None, ..spec.clone() };
+        Data::open_split(&spec, seed, None, Some((scaling, target)))
     }
 
     /// The same rows and the same split again, with the schema that was stored with a model: nothing has to be fitted.
     pub fn open_again(spec: &DataSpec, seed: u64, schema: &Schema) -> Result<Data> {
-        Data::open_split(spec, seed, Some(schema))
+        Data::open_split(spec, seed, Some(schema), None)
     }
 
-    fn open_split(spec: &DataSpec, seed: u64, known: Option<&Schema>) -> Result<Data> {
+    fn open_split(
+        spec: &DataSpec,
+        seed: u64,
+        known: Option<&Schema>,
+        scaling: Option<(&Scaling, TargetScaling)>,
+    ) -> Result<Data> {
         let opened = format::open(spec, known)?;
         let held = match &spec.validation {
             Some(Held::Source(source)) => {
@@ -58,6 +69,9 @@ impl Data {
             _ => VALIDATION_SHARE,
         };
         let mut schema = opened.schema;
+        if let Some((scaling, target)) = scaling {
+            (schema.scaling, schema.target) = (scaling.clone(), target);
+        }
         let fitting = match known {
             Some(_) => Fitting::done(),
             None => Fitting::choose(spec.scale, spec.missing, &mut schema),

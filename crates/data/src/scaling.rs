@@ -65,7 +65,9 @@ impl Fitting {
     /// Writes scaling and imputed values into the schema.
     pub(crate) fn fit(&self, parts: &[Statistics], blocks: usize, schema: &mut Schema) -> Result<()> {
         let combined = Combined::of(parts, blocks)?;
-        schema.target = target_scaling(self.target, &combined.target);
+        if self.target != Scale::None {
+            schema.target = target_scaling(self.target, &combined.target);
+        }
         if self.means
             && let Shape::Table { columns } = &mut schema.shape
         {

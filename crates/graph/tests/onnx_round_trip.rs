@@ -196,7 +196,8 @@ fn what_a_file_cannot_mean_is_refused() {
     assert!(text.contains("reads `nobody`, which nothing gives"), "{text}");
     let text = told(&|graph| graph.initializer[0].dims = vec![7, 5]);
     assert!(text.contains("`0.weight`: expected rows of 5 numbers, got 7"), "{text}");
-    assert!(refusal(&[], Input::Flat(7)).contains("it has no graph"));
+    assert!(refusal(&[], Input::Flat(7)).contains("the file is empty"));
+    assert!(refusal(&[8, 9], Input::Flat(7)).contains("it has no graph"));
 }
 
 proptest! {

@@ -4,10 +4,12 @@ use crate::preflight::nothing_started;
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
+use thalweg_core::schema::Scaling;
+use thalweg_core::spec::data::Scale;
 use thalweg_core::spec::model::ModelSpec;
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::Data;
-use thalweg_graph::onnx::Source;
+use thalweg_graph::onnx::{Embedded, Source};
 use thalweg_graph::{Input, Network, Options, Team, zoo};
 use thalweg_train::Recipe;
 
@@ -15,17 +17,23 @@ use thalweg_train::Recipe;
 pub struct JobRecipe {
     model: ModelSpec,
     options: Options,
+    scale: Scale,
 }
 
 impl JobRecipe {
     /// For a job.
     pub fn new(job: &JobSpec) -> JobRecipe {
-        JobRecipe { model: job.model.clone(), options: Options::of(job) }
+        JobRecipe { model: job.model.clone(), options: Options::of(job), scale: job.data.scale }
+    }
+
+    /// The same for rows that a program brings, which are taken as they are.
+    pub(crate) fn with_own_rows(self) -> JobRecipe {
+        JobRecipe { scale: Scale::None, ..self }
     }
 
     /// The network for a data set.
     pub fn network(&self, schema: &Schema) -> Result<Network> {
-        if let Some(source) = self.source()? {
+        if let Some((source, _)) = self.scaled_source()? {
             return source.for_schema(schema, self.options);
         }
         let network = Network::for_schema(&self.layers(schema)?, schema, self.options);
@@ -44,6 +52,33 @@ impl JobRecipe {
         };
         read_onnx(Path::new(path)).map(Some)
     }
+
+    /// The ONNX file for rows as the job scales them, and the scaling that it brought along.
+    fn scaled_source(&self) -> Result<Option<(Source, Option<Embedded>)>> {
+        let Some(source) = self.source()? else { return Ok(None) };
+        match (source.embedded()?, self.scale) {
+            (Some(embedded), Scale::Auto) => Ok(Some((source.without_scaling(&embedded)?, Some(embedded)))),
+            (Some(_), Scale::Standard | Scale::Minmax) => Err(Error::job(
+                "data.scale: the ONNX file was exported with the scaling its model was trained with",
+            )
+            .hint("leave data.scale out to go on with that scaling")),
+            (_, _) => Ok(Some((source, None))),
+        }
+    }
+}
+
+/// The data of a job, scaled as its model was trained.
+fn open_scaled(job: &JobSpec, embedded: &Embedded) -> Result<Data> {
+    let data = Data::open_scaled(&job.data, job.train.seed, &embedded.scaling, embedded.target)?;
+    let (width, Scaling { shift, factor }) = (data.schema.width(), &embedded.scaling);
+    let fits = |len: usize| len == 0 || len == width;
+    match fits(shift.len()) && (factor.len() == 1 || fits(factor.len())) {
+        true => Ok(data),
+        false => Err(Error::job(format!(
+            "model.onnx: it was trained on rows of {} numbers, the data has {width}",
+            shift.len().max(factor.len())
+        ))),
+    }
 }
 
 /// Reads an ONNX file.
@@ -59,7 +94,10 @@ pub(crate) fn read_onnx(path: &Path) -> Result<Source> {
 
 impl Recipe for JobRecipe {
     fn data(&self, job: &JobSpec) -> Result<Data> {
-        let mut data = Data::open(&job.data, job.train.seed)?;
+        let mut data = match self.scaled_source()? {
+            Some((_, Some(embedded))) => open_scaled(job, &embedded)?,
+            _ => Data::open(&job.data, job.train.seed)?,
+        };
         data.schema.reconstruct = self.model.reconstructs();
         Ok(data)
     }
@@ -74,7 +112,7 @@ impl Recipe for JobRecipe {
         }
     }
     fn onnx(&self, schema: &Schema) -> Result<Option<Vec<u8>>> {
-        self.source()?.map(|source| source.skeleton(schema, self.options)).transpose()
+        self.scaled_source()?.map(|(source, _)| source.skeleton(schema, self.options)).transpose()
     }
 }
 

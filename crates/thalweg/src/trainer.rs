@@ -181,7 +181,9 @@ impl Trainer {
         }
         let job = Job::resolve(std::mem::take(&mut self.layers))?;
         preflight::check_carrier(&job.spec, place.as_ref())?;
-        self.recipe.from_job = Some(JobRecipe::new(&job.spec));
+        let from_job = JobRecipe::new(&job.spec);
+        let has_own_rows = self.recipe.data.is_some();
+        self.recipe.from_job = Some(if has_own_rows { from_job.with_own_rows() } else { from_job });
         if job.spec.engine.kind == EngineKind::Sim {
             return simulation::run(&self, &job, place.as_ref());
         }

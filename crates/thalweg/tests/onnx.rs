@@ -32,14 +32,18 @@ fn a_model_of_pytorch_is_trained_and_needs_its_file_no_more() {
     let evaluated = site.succeed(&["evaluate", "run"]).stdout;
     assert!(evaluated.starts_with("accuracy 0.8") || evaluated.starts_with("accuracy 0.9"), "{evaluated}");
     assert!(site.succeed(&["inspect", "run"]).stdout.contains("Conv /first/Conv"));
-    // What goes out comes in again, and goes on from there.
+    // What goes out comes in again, and goes on from there, whether its rows come scaled or not.
     site.succeed(&["export", "run", "net.onnx"]);
-    let settings =
-        ["--set", "data.scale=none", "--set", "train.epochs=1", "--set", "train.optimizer.lr=1e-6"];
-    site.succeed(&[&["train", "job.toml", "--quiet", "--out", "again"], &settings[..]].concat());
-    let (before, after) = (site.report("run"), site.report("again"));
-    let accuracy = |report: &serde_json::Value| report["final"]["accuracy"].as_f64().unwrap();
-    assert!((accuracy(&before) - accuracy(&after)).abs() < 0.02, "{before} {after}");
+    let accuracy = |run: &str| site.report(run)["final"]["accuracy"].as_f64().unwrap();
+    for (run, scale) in [("again", "auto"), ("unscaled", "none")] {
+        let scale = format!("data.scale={scale}");
+        let settings =
+            ["--set", &scale, "--set", "train.epochs=1", "--set", "train.optimizer.lr=1e-6", "--out", run];
+        site.succeed(&[&["train", "job.toml", "--quiet"], &settings[..]].concat());
+        assert!((accuracy("run") - accuracy(run)).abs() < 0.02, "{}", site.report(run));
+    }
+    let fitted = ["train", "job.toml", "--set", "data.scale=standard"];
+    site.run(&fitted).assert_error(2, &["data.scale: the ONNX file was exported with the scaling"]);
     site.run(&["export", "run", "net.onnx"]).assert_error(2, &["net.onnx is there already"]);
     site.succeed(&["export", "run", "net.onnx", "--force"]);
     site.succeed(&["export", "run/model.safetensors"]);
@@ -52,7 +56,11 @@ fn what_cannot_be_trained_is_refused_before_anything_starts() {
     let train = |more: &[&str]| site.run(&[&["train", "--set", "model.onnx=net.onnx"], more].concat());
     train(&[]).assert_error(2, &["model.onnx: cannot read net.onnx"]);
     site.write("net.onnx", "no protobuf at all");
-    train(&[]).assert_error(2, &["net.onnx: it is no ONNX model"]);
+    train(&[]).assert_error(2, &["net.onnx: not an ONNX file, but text"]);
+    site.write("net.onnx", b"PK\x03\x04archive/data.pkl");
+    train(&[]).assert_error(2, &["net.onnx: not an ONNX file, but a zip archive, as torch.save writes"]);
+    site.write("net.onnx", "");
+    train(&[]).assert_error(2, &["net.onnx: the file is empty"]);
     bring(&site, "foreign.onnx");
     let ended = train(&[]);
     assert_eq!(ended.code, Some(2));
@@ -84,4 +92,40 @@ fn a_run_goes_on_with_its_file() {
     let resumed = [&arguments[..], &["--resume", "--workers", "1"]].concat();
     site.succeed(&resumed);
     assert!(site.report("run")["final"]["accuracy"].as_f64().unwrap() > 0.2);
+}
+
+/// Rows with columns of very different sizes, for a regression.
+fn table(site: &Site) {
+    let row = |n: u32| {
+        let (a, b) = (n % 17, n * 7 % 13);
+        format!("{},{},{}\n", 1000 + 50 * a, b as f32 / 1000.0, 5000 + 300 * a + 40 * b)
+    };
+    site.write("rows.csv", "a,b,y\n".to_string() + &(0..300).map(row).collect::<String>());
+}
+
+#[test]
+fn an_exported_regression_comes_in_again_with_its_scaling() {
+    let site = Site::new();
+    table(&site);
+    let job = ["train", "--quiet", "--set", "data.source=rows.csv", "--set", "data.task=regression"];
+    let layers = "model.layers=['dense 16 tanh', 'dense auto']";
+    site.succeed(&[&job[..], &["--set", layers, "--set", "train.epochs=40", "--out", "first"]].concat());
+    site.succeed(&["export", "first", "net.onnx"]);
+    let again =
+        ["--set", "model.onnx=net.onnx", "--set", "train.max_steps=1", "--set", "train.optimizer.lr=1e-9"];
+    site.succeed(&[&job[..], &again[..], &["--out", "second"]].concat());
+    let error = |run: &str| site.report(run)["final"]["mae"].as_f64().unwrap();
+    assert!((error("first") - error("second")).abs() < 1e-3 * error("first"), "{}", site.report("second"));
+    // Rows of another distribution are scaled as those were that the model was trained on.
+    let schema = |run: &str| thalweg_train::SavedModel::read(&site.path(run)).unwrap().schema;
+    assert_eq!(schema("first").scaling, schema("second").scaling);
+    assert_eq!(schema("first").target, schema("second").target);
+    site.write("other.csv", "a,b,y\n".to_string() + &"3,900,1\n5,800,2\n4,700,3\n9,100,4\n".repeat(20));
+    let other = ["train", "--quiet", "--set", "data.source=other.csv", "--set", "data.task=regression"];
+    site.succeed(&[&other[..], &again[..], &["--out", "third"]].concat());
+    assert_eq!(schema("first").scaling, schema("third").scaling);
+    site.write("wide.csv", "a,b,c,y\n".to_string() + &"3,9,1,1\n5,8,2,4\n".repeat(20));
+    let wide = ["train", "--set", "data.source=wide.csv", "--set", "data.task=regression"];
+    let ended = site.run(&[&wide[..], &again[..], &["--out", "fourth"]].concat());
+    ended.assert_error(2, &["model.onnx: it was trained on rows of 2 numbers, the data has 3"]);
 }

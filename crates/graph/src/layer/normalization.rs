@@ -63,7 +63,8 @@ impl BatchNormalization {
         };
         let (mean, variance) = (statistic("running_mean", 0.0)?, statistic("running_var", 1.0)?);
         let synchronized = self.synchronized.unwrap_or(assembly.synchronized);
-        let op = batch_normalize::BatchNormalize { synchronized, epsilon: batch_normalize::EPSILON };
+        let (epsilon, share) = (batch_normalize::EPSILON, batch_normalize::SHARE);
+        let op = batch_normalize::BatchNormalize { synchronized, epsilon, share };
         let normal = assembly.add(Op::BatchNormalize(op), &[input, mean, variance])?;
         gain_and_bias(assembly, normal)
     }

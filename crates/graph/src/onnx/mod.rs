@@ -9,6 +9,8 @@ mod export;
 mod gates;
 mod import;
 pub mod proto;
+mod scaling;
 
 pub use export::{Metadata, export};
-pub use import::Source;
+pub use import::{Source, operators};
+pub use scaling::Embedded;

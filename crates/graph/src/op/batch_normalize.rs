@@ -14,7 +14,7 @@ use thalweg_core::Result;
 
 /// Usually added to the variance.
 pub const EPSILON: f32 = 1e-5;
-/// The share of a batch in the running statistics.
+/// The usual share of a batch in the running statistics.
 pub const SHARE: f32 = 0.1;
 
 /// In place on the first input; the others are the running mean and variance. Beside the result: per column the batch's
@@ -25,6 +25,8 @@ pub struct BatchNormalize {
     pub synchronized: bool,
     /// Added to the variance.
     pub epsilon: f32,
+    /// The share of a batch in the running statistics.
+    pub share: f32,
 }
 
 /// The way back, in place on the gradient; the other inputs are the normalised values and the batch's statistics.
@@ -39,6 +41,8 @@ pub struct BatchNormalizeGradient {
 pub struct StatisticMove {
     /// Which: 0 is the mean, 1 the variance.
     pub which: usize,
+    /// The share of a batch in it.
+    pub share: f32,
 }
 
 /// Evaluation: in place on the first input, with the running mean and variance.
@@ -46,6 +50,8 @@ pub struct StatisticMove {
 pub struct RunningNormalize {
     /// Added to the variance.
     pub epsilon: f32,
+    /// The share of a batch in the running statistics, when they are learned.
+    pub share: f32,
 }
 
 /// Adds up two quantities per column, across workers if asked for, and the number of lines: into the scratch memory.
@@ -133,7 +139,8 @@ impl Operator for BatchNormalize {
         let statistics = tape.add(Op::Part(0), &[node]);
         for which in [0, 1] {
             let running = tape.input(node, 1 + which);
-            let change = tape.add(Op::StatisticMove(StatisticMove { which }), &[running, statistics]);
+            let change = tape
+                .add(Op::StatisticMove(StatisticMove { which, share: self.share }), &[running, statistics]);
             tape.give(running, change);
         }
         let input = tape.input(node, 0);
@@ -204,7 +211,7 @@ impl Operator for StatisticMove {
         let lines = statistics[3 * width];
         // The variance of all is larger than that of a sample.
         let correction = if self.which == 1 && lines > 1.0 { lines / (lines - 1.0) } else { 1.0 };
-        let weight = SHARE * call.pass.scale * call.rows as f32;
+        let weight = self.share * call.pass.scale * call.rows as f32;
         let batch = &statistics[self.which * width..][..width];
         for ((output, running), batch) in call.output.iter_mut().zip(running).zip(batch) {
             *output = weight * (running - batch * correction);

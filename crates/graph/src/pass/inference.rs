@@ -8,8 +8,8 @@ use crate::op::batch_normalize::{BatchNormalize, RunningNormalize};
 pub fn run(graph: &Graph) -> Graph {
     graph.rewrite(|new, _, op, inputs| match op {
         Op::Dropout(_) => inputs[0],
-        Op::BatchNormalize(BatchNormalize { epsilon, .. }) => {
-            new.must_add(Op::RunningNormalize(RunningNormalize { epsilon: *epsilon }), inputs)
+        Op::BatchNormalize(BatchNormalize { epsilon, share, .. }) => {
+            new.must_add(Op::RunningNormalize(RunningNormalize { epsilon: *epsilon, share: *share }), inputs)
         }
         op => new.must_add(op.clone(), inputs),
     })

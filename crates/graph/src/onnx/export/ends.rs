@@ -72,6 +72,7 @@ impl Exporter<'_> {
             (self.reconstruction(answer, &schema.scaling)?, "reconstruction")
         } else {
             let value = self.plain(answer)?;
+            self.answer.clone_from(&value);
             match schema.task {
                 Task::Classification => (value, "probabilities"),
                 Task::Regression => {
@@ -102,6 +103,7 @@ impl Exporter<'_> {
             },
             _ => self.plain(answer)?,
         };
+        self.answer.clone_from(&value);
         for (operator, numbers) in [("Div", &scaling.factor), ("Add", &scaling.shift)] {
             if !numbers.is_empty() {
                 let numbers = self.scaling_tensor(numbers);

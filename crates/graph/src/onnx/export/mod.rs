@@ -12,6 +12,7 @@ mod steps;
 mod writer;
 
 use super::proto::{Model, OperatorSet, Property};
+use super::scaling::Embedded;
 use crate::flat_order::FlatOrders;
 use crate::graph::{Graph, NodeId};
 use crate::input::Input;
@@ -49,6 +50,7 @@ pub fn export(network: &Network, parameters: &[f32], schema: &Schema, metadata: 
         users,
         input: network.input,
         scaled: String::new(),
+        answer: String::new(),
         writer: Writer::default(),
     };
     exporter.begin(schema);
@@ -59,6 +61,9 @@ pub fn export(network: &Network, parameters: &[f32], schema: &Schema, metadata: 
     }
     exporter.end(network, schema)?;
     exporter.writer.graph.name = "thalweg".into();
+    let (rows, answer) = (exporter.scaled, exporter.answer);
+    let embedded = Embedded { scaling: schema.scaling.clone(), target: schema.target, rows, answer };
+    let metadata = metadata.into_iter().map(|(key, value)| Property { key, value });
     let model = Model {
         ir_version: IR_VERSION,
         producer_name: "thalweg".into(),
@@ -66,7 +71,7 @@ pub fn export(network: &Network, parameters: &[f32], schema: &Schema, metadata: 
         doc_string: "Rows as the data has them; scaling is part of the graph.".into(),
         graph: Some(exporter.writer.graph),
         opset_import: vec![OperatorSet { domain: String::new(), version: OPERATORS }],
-        metadata_props: metadata.into_iter().map(|(key, value)| Property { key, value }).collect(),
+        metadata_props: metadata.chain(embedded.properties()).collect(),
     };
     Ok(model.encode_to_vec())
 }
@@ -95,6 +100,8 @@ struct Exporter<'a> {
     input: Input,
     /// The rows as the model sees them.
     scaled: String,
+    /// The answer before it is brought back into the data's units.
+    answer: String,
     writer: Writer,
 }
 
@@ -136,7 +143,7 @@ impl Exporter<'_> {
             Op::Pool(pool) => self.pool(id, pool)?,
             Op::PoolGradient(spread) => self.upsample(id, spread)?,
             Op::Normalize(normal) => self.normalize(id, normal.epsilon)?,
-            Op::RunningNormalize(normal) => self.running_normalize(id, normal.epsilon)?,
+            Op::RunningNormalize(normal) => self.running_normalize(id, normal)?,
             Op::Concatenate(_) => self.concatenate(id)?,
             Op::Columns(columns) => self.columns(id, columns)?,
             Op::Embedding(_) => {

@@ -4,6 +4,7 @@ use super::Exporter;
 use super::writer::{float, int, string};
 use crate::activation::Activation;
 use crate::graph::NodeId;
+use crate::op::batch_normalize::{RunningNormalize, SHARE};
 use crate::op::concatenate::Columns;
 use crate::op::elementwise::Step;
 use thalweg_core::Result;
@@ -146,7 +147,7 @@ impl Exporter<'_> {
     }
 
     /// Columns normalised by running statistics. ONNX has them behind the rows.
-    pub fn running_normalize(&mut self, id: NodeId, epsilon: f32) -> Result<()> {
+    pub fn running_normalize(&mut self, id: NodeId, op: &RunningNormalize) -> Result<()> {
         let [read, mean, variance] = [0, 1, 2].map(|index| self.graph.node(id).inputs[index]);
         let rank = self.graph.shape(id).sizes().len();
         let value = match rank {
@@ -160,7 +161,10 @@ impl Exporter<'_> {
         let variance = self.whole_in_order(variance, [&order, &[]])?;
         let inputs = [value, gain, bias, mean, variance];
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-        let attributes = vec![float("epsilon", epsilon)];
+        let mut attributes = vec![float("epsilon", op.epsilon)];
+        if op.share != SHARE {
+            attributes.push(float("momentum", 1.0 - op.share));
+        }
         let name = self.writer.node("BatchNormalization", &inputs, attributes);
         match rank {
             3 => self.put_image(end, name),

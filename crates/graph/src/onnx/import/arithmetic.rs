@@ -211,8 +211,11 @@ impl Importer<'_> {
                 usual("alpha", 1.0, 1.0)?;
                 Activation::Elu
             }
-            _ if settings.word("approximate", "none") == "tanh" => Activation::Gelu,
-            _ => Activation::GeluErf,
+            _ => match settings.word("approximate", "none").as_str() {
+                "tanh" => Activation::Gelu,
+                "none" => Activation::GeluErf,
+                other => return Err(format!("attribute `approximate` = \"{other}\" is not supported")),
+            },
         };
         let view = self.view(node.input.first().map_or("", String::as_str))?;
         let node = self.assembly.activate(view.node, activation)?;
@@ -220,11 +223,11 @@ impl Importer<'_> {
     }
 
     /// `Dropout`, which is trained with even where the file was written for use.
-    pub fn dropout(&mut self, node: &Node) -> Result<Vec<Item>, String> {
+    pub fn dropout(&mut self, node: &Node, settings: Settings<'_>) -> Result<Vec<Item>, String> {
         let view = self.view(node.input.first().map_or("", String::as_str))?;
         let share = match node.input.get(1).filter(|name| !name.is_empty()) {
             Some(name) => self.weight(name)?.tensor.single(),
-            None => Some(Settings(node).float("ratio", 0.5)),
+            None => Some(settings.float("ratio", 0.5)),
         };
         let share = share.filter(|share| (0.0..1.0).contains(share)).ok_or("its share makes no sense")?;
         let layer = self.assembly.next_dropout();

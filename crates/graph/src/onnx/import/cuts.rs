@@ -55,10 +55,6 @@ impl Importer<'_> {
     /// `Slice`.
     pub fn slice(&mut self, node: &Node, settings: Settings<'_>) -> Result<Item, String> {
         let name = node.input.first().map_or("", String::as_str);
-        if let Item::Filled(value) = self.item(name)? {
-            return Ok(Item::Filled(value));
-        }
-        let mut view = self.view(name)?;
         let mut given = Vec::new();
         for (index, setting) in [(1, "starts"), (2, "ends"), (3, "axes"), (4, "steps")] {
             let line =
@@ -68,6 +64,10 @@ impl Importer<'_> {
                 None => settings.ints(setting).map(line),
             });
         }
+        if let Item::Filled(value) = self.item(name)? {
+            return Ok(Item::Filled(value));
+        }
+        let mut view = self.view(name)?;
         let given: Vec<Option<&Constant>> = given.iter().map(Option::as_ref).collect();
         for (axis, begin, end, step) in fold::cuts(&given, view.axes.len())? {
             if view.axes[axis].contains(&Piece::Rows) && begin == 0 && end >= i64::from(i32::MAX) && step == 1
@@ -85,6 +85,10 @@ impl Importer<'_> {
         let view = self.view(node.input.first().map_or("", String::as_str))?;
         let axis = view.place(settings.int("axis", 0))?;
         let (size, count) = (view.size(axis)?, node.output.len());
+        let parts = settings.int("num_outputs", count as i64);
+        if parts != count as i64 {
+            return Err(format!("attribute `num_outputs` = {parts}, but it has {count} outputs"));
+        }
         let lengths = match (node.input.get(1).filter(|name| !name.is_empty()), settings.ints("split")) {
             (Some(name), _) => self.wholes(name)?.known()?,
             (None, Some(lengths)) => lengths.to_vec(),

@@ -2,6 +2,7 @@
 
 use super::importer::Importer;
 use super::item::Item;
+use super::sampling::Sampling;
 use super::settings::Settings;
 use super::view::View;
 use super::weights::Operand;
@@ -28,7 +29,8 @@ fn window(settings: Settings<'_>, size: [usize; 2]) -> Result<Window, String> {
         Some(pads) => return Err(format!("pads {pads:?}: padding must be the same on opposite sides")),
     };
     match settings.word("auto_pad", "NOTSET").as_str() {
-        "NOTSET" | "VALID" | "" => {}
+        "NOTSET" | "" => {}
+        "VALID" if padding == [0, 0] => {}
         other => return Err(format!("auto_pad {other} is not supported; give the padding as numbers")),
     }
     let (stride, dilation) = (settings.pair("strides", 1)?, settings.pair("dilations", 1)?);
@@ -71,6 +73,10 @@ impl Importer<'_> {
         if groups.checked_mul(line) != Some(channels) {
             return Err(format!("`{}`: expected {groups} x {line} channels, got {channels}", weight.name));
         }
+        let kernel = settings.ints("kernel_shape");
+        if kernel.is_some_and(|kernel| *kernel != [height as i64, width as i64]) {
+            return Err(format!("attribute `kernel_shape` is not that of `{}`", weight.name));
+        }
         let window = window(settings, [height, width])?;
         let points = height * width;
         // Each filter with its channels last.
@@ -102,12 +108,13 @@ impl Importer<'_> {
         let pooling = if node.op_type == "MaxPool" { Pooling::Largest } else { Pooling::Mean };
         let window = window(settings, settings.pair("kernel_shape", 0)?)?;
         if settings.int("ceil_mode", 0) != 0 {
-            return Err("ceil_mode is not supported".into());
+            return Err("attribute `ceil_mode` other than 0 is not supported".into());
         }
         if window.dilation != [1, 1] {
-            return Err("dilated pooling is not supported".into());
+            return Err("attribute `dilations`: dilated pooling is not supported".into());
         }
-        if pooling == Pooling::Mean && window.padding != [0, 0] && settings.int("count_include_pad", 0) == 0 {
+        let counts_padding = pooling != Pooling::Mean || settings.int("count_include_pad", 0) != 0;
+        if !counts_padding && window.padding != [0, 0] {
             return Err("a mean that leaves out the padding (count_include_pad 0) is not supported".into());
         }
         let (image, _) = self.image(node.input.first().map_or("", String::as_str))?;
@@ -117,9 +124,7 @@ impl Importer<'_> {
 
     /// `Resize` to a whole multiple, each point repeated.
     pub fn resize(&mut self, node: &Node, settings: Settings<'_>) -> Result<Item, String> {
-        if settings.word("mode", "nearest") != "nearest" {
-            return Err("only resizing by repeating points (nearest) is supported".into());
-        }
+        let sampling = Sampling::of(node, settings, self.version)?;
         let (image, [height, width, channels]) = self.image(node.input.first().map_or("", String::as_str))?;
         let given = |index: usize| node.input.get(index).filter(|name| !name.is_empty()).cloned();
         let scales = given(if node.op_type == "Resize" { 2 } else { 1 });
@@ -150,6 +155,9 @@ impl Importer<'_> {
         let whole = |factor: f32| factor >= 1.0 && factor.fract() == 0.0 && factor <= 64.0;
         if rows != 1.0 || depth != 1.0 || !whole(down) || !whole(across) {
             return Err("only whole factors of height and width are supported".into());
+        }
+        for (side, factor) in [(height, down), (width, across)] {
+            sampling.check(side, factor as usize)?;
         }
         // The way back from the mean of a square spreads a number over it, divided by its points.
         let size = [down as usize, across as usize];

@@ -1,7 +1,7 @@
 //! The walk over a file's nodes.
 
 use super::item::{Item, Weight};
-use super::settings::Settings;
+use super::settings::{Settings, Taken};
 use super::tensor::{Constant, Data, Whole};
 use super::view::View;
 use super::{fold, is_own, wrong};
@@ -47,6 +47,13 @@ const OPERATORS: [&str; 30] = [
     "Tanh",
     "Upsample",
 ];
+
+/// All operators that are understood, some of them over known numbers only.
+pub fn operators() -> Vec<&'static str> {
+    let mut all = [&OPERATORS[..], &fold::OPERATORS].concat();
+    all.sort_unstable();
+    all
+}
 
 /// What a file has become.
 pub struct Translated {
@@ -120,7 +127,7 @@ impl<'a> Importer<'a> {
     pub fn run(mut self) -> Result<Translated> {
         let graph = self.graph;
         let output = graph.output.first().ok_or_else(|| wrong("it has no output"))?;
-        let end = self.end_of(&output.name);
+        let (end, closing) = self.end_of(&output.name);
         let nodes = needed(graph, &end);
         let mut summaries = Vec::new();
         let mut complaints = Vec::new();
@@ -150,6 +157,10 @@ impl<'a> Importer<'a> {
         }
         let told = |reason: String| wrong(format!("output `{}`: {reason}", output.name));
         let view = self.view(&end).map_err(told)?;
+        if let Some(node) = closing {
+            let told = |reason: String| wrong(format!("{}: {reason}", named(node)));
+            self.check_closing(node, view.axes.len()).map_err(told)?;
+        }
         let end = match (self.loss, self.assembly.input) {
             // A row made again is judged by the row as it lies in memory.
             (Loss::Reconstruction, Input::Image(image)) => self.as_row(&view, image).map_err(told)?,
@@ -164,20 +175,36 @@ impl<'a> Importer<'a> {
         })
     }
 
-    /// The name of what the loss is to judge: the function that turns scores into probabilities belongs to the loss.
-    fn end_of(&self, output: &str) -> String {
+    /// The name of what the loss is to judge: the function that turns scores into probabilities belongs to the loss, and
+    /// is given beside it.
+    fn end_of(&self, output: &str) -> (String, Option<&'a Node>) {
         let mut name = output.to_string();
         while let Some(node) = self.graph.node.iter().find(|node| node.output.first() == Some(&name)) {
             let Some(input) = node.input.first() else { break };
             match (node.op_type.as_str(), self.loss) {
                 ("Identity", _) => name = input.clone(),
                 ("Softmax" | "LogSoftmax", Loss::CrossEntropy) | ("Sigmoid", Loss::BinaryCrossEntropy) => {
-                    return input.clone();
+                    return (input.clone(), Some(node));
                 }
                 _ => break,
             }
         }
-        name
+        (name, None)
+    }
+
+    /// Refuses a function at the end that is not over the scores of each line.
+    fn check_closing(&self, node: &Node, rank: usize) -> Result<(), String> {
+        let taken = Taken::default();
+        let settings = Settings::new(node, &taken);
+        if node.op_type != "Sigmoid" {
+            let axis = settings.int("axis", if self.version < 13 { 1 } else { -1 });
+            if super::view::place(axis, rank)? + 1 != rank {
+                return Err(format!(
+                    "attribute `axis` = {axis}: only the last axis of the output is supported"
+                ));
+            }
+        }
+        settings.finish()
     }
 
     /// A line for people, where a node became something.
@@ -207,7 +234,13 @@ impl<'a> Importer<'a> {
 
     /// What a node's names stand for; an empty error where it reads what could not be translated.
     fn translate(&mut self, node: &'a Node) -> Result<Vec<Item>, String> {
-        let settings = Settings(node);
+        let taken = Taken::default();
+        let settings = Settings::new(node, &taken);
+        let items = self.items_of(node, settings)?;
+        settings.finish().map(|()| items)
+    }
+
+    fn items_of(&mut self, node: &'a Node, settings: Settings<'_>) -> Result<Vec<Item>, String> {
         let read = |index: usize| node.input.get(index).filter(|name| !name.is_empty());
         for name in node.input.iter().filter(|name| !name.is_empty()) {
             match self.items.get(name.as_str()) {
@@ -223,8 +256,9 @@ impl<'a> Importer<'a> {
         let one = |item: Result<Item, String>| item.map(|item| vec![item]);
         match node.op_type.as_str() {
             "Constant" => one(constant(settings)),
-            "Identity" | "Cast" => one(self.passed_on(node)),
-            "Dropout" => self.dropout(node),
+            "Identity" => one(self.passed_on(node)),
+            "Cast" => one(self.cast(node, settings)),
+            "Dropout" => self.dropout(node, settings),
             "Shape" => one(self.shape_of(name(0)?, settings)),
             "Size" => one(self.size_of(name(0)?)),
             "Reshape" => one(self.reshape(name(0)?, name(1)?, settings)),
@@ -235,9 +269,9 @@ impl<'a> Importer<'a> {
             "Expand" | "ConstantOfShape" => one(self.expand(node, settings)),
             "Slice" => one(self.slice(node, settings)),
             "Split" => self.split(node, settings),
-            "Concat" => one(self.concat(node, settings.int("axis", 0))),
+            "Concat" => one(self.concat(node, settings.needed("axis")?)),
             "Gather" => one(self.gather(name(0)?, name(1)?, settings.int("axis", 0))),
-            "OneHot" => one(self.one_hot(name(0)?)),
+            "OneHot" => one(self.one_hot(node, settings)),
             "Add" | "Sub" | "Mul" | "Div" => one(self.arithmetic(node)),
             "Pow" => one(self.power(name(0)?, name(1)?)),
             "Sqrt" => one(self.root(name(0)?)),
@@ -268,11 +302,9 @@ impl<'a> Importer<'a> {
             Some(Item::Weight(weight)) if weight.tensor.len() == 1 => Some(&weight.tensor),
             _ => None,
         };
-        if node.input.is_empty() {
-            return None;
-        }
-        let inputs = node.input.iter().filter(|name| !name.is_empty()).map(constant);
-        let inputs = inputs.collect::<Option<Vec<&Constant>>>()?;
+        // What is left out at the end is not there; what is left out in between is for the reader to tell.
+        let given = node.input.iter().rposition(|name| !name.is_empty())?;
+        let inputs = node.input[..=given].iter().map(constant).collect::<Option<Vec<&Constant>>>()?;
         let by_rows = |input: &&Constant| matches!(&input.data, Data::Wholes(values) if values.iter().any(|value| matches!(value, Whole::Rows(_))));
         // As many as there are rows: no constant.
         if matches!(node.op_type.as_str(), "Expand" | "ConstantOfShape") && inputs.last().is_some_and(by_rows)
@@ -298,8 +330,11 @@ fn constant(settings: Settings<'_>) -> Result<Item, String> {
         floats(values, vec![values.len()])
     } else if let Some(value) = settings.given("value_int") {
         wholes(&[value], vec![])
+    } else if let Some(value) = settings.given_float("value_float") {
+        floats(&[value], vec![])
     } else {
-        floats(&[settings.float("value_float", 0.0)], vec![])
+        settings.finish()?;
+        return Err("attribute `value` is missing".into());
     }))
 }
 

@@ -10,6 +10,7 @@ mod attention;
 mod begin;
 mod cuts;
 mod fold;
+mod foreign;
 mod images;
 mod importer;
 mod item;
@@ -17,6 +18,7 @@ mod memory;
 mod products;
 mod recurrent;
 mod reductions;
+mod sampling;
 mod settings;
 mod shapes;
 mod tensor;
@@ -24,9 +26,11 @@ mod view;
 mod weights;
 
 use super::proto::{self, Model};
+use super::scaling::Embedded;
 use crate::input::Input;
 use crate::loss::Loss;
 use crate::network::{Network, Options};
+pub use importer::operators;
 use importer::{Importer, Translated};
 use prost::Message;
 use std::collections::HashSet;
@@ -35,6 +39,11 @@ use thalweg_core::{Error, Result, Schema, Task};
 
 /// Operators of sets older than this mean other things.
 const OLDEST: i64 = 9;
+/// The newest set whose operators and attributes have been looked at.
+const NEWEST: i64 = 28;
+
+/// What helps where the metadata of an exported file was changed.
+const UNSCALED: &str = "export it again, or say data.scale = \"none\": the file scales the rows itself";
 
 /// A model as a file brings it, decoded and checked, not yet fitted to any data.
 #[derive(Clone, Debug)]
@@ -57,10 +66,14 @@ impl Source {
 
     fn decode(bytes: &[u8], partial: bool) -> Result<Source> {
         let broken = |reason: String| {
-            wrong(format!("it is no ONNX model: {reason}"))
-                .hint("give a file that torch.onnx.export or another exporter wrote")
+            let what = match foreign::recognise(bytes) {
+                Some("empty") => "the file is empty".into(),
+                Some(what) => format!("not an ONNX file, but {what}"),
+                None => format!("not an ONNX file, or a damaged one: {reason}"),
+            };
+            wrong(what).hint("give a file that torch.onnx.export or another exporter wrote")
         };
-        let model = Model::decode(bytes).map_err(|error| broken(error.to_string()))?;
+        let model = Model::decode(bytes).map_err(|_| broken("it cannot be decoded".into()))?;
         let graph = model.graph.as_ref().ok_or_else(|| broken("it has no graph".into()))?;
         if graph.node.is_empty() || graph.output.is_empty() {
             return Err(broken("its graph computes nothing".into()));
@@ -71,6 +84,12 @@ impl Source {
             return Err(wrong(format!("it is written against operator set {version}, which is too old"))
                 .hint(format!("export it with opset_version {OLDEST} or later; 17 is a good choice")));
         }
+        if version > NEWEST {
+            return Err(wrong(format!(
+                "it is written against operator set {version}, which is not known here"
+            ))
+            .hint(format!("export it with opset_version {NEWEST} or earlier; 17 is a good choice")));
+        }
         let mut names = HashSet::new();
         for tensor in &graph.initializer {
             let told = |reason: String| wrong(format!("tensor `{}`: {reason}", tensor.name));
@@ -80,6 +99,17 @@ impl Source {
             }
         }
         Ok(Source { model, partial })
+    }
+
+    /// The scaling that the file brings along, if it was exported here.
+    pub fn embedded(&self) -> Result<Option<Embedded>> {
+        Embedded::read(&self.model).map_err(|reason| wrong(reason).hint(UNSCALED))
+    }
+
+    /// The same model for rows that are scaled already, as its own scaling says.
+    pub fn without_scaling(mut self, embedded: &Embedded) -> Result<Source> {
+        embedded.remove(&mut self.model).map_err(|reason| wrong(reason).hint(UNSCALED))?;
+        Ok(self)
     }
 
     /// The network for a data set.

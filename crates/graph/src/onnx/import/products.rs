@@ -20,7 +20,10 @@ impl Importer<'_> {
         }
         let [read, weight] = [0, 1].map(|index| node.input.get(index).cloned().unwrap_or_default());
         let view = self.view(&read)?;
-        if settings.int("transA", 0) != 0 || view.axes.len() != 2 {
+        if settings.int("transA", 0) != 0 {
+            return Err("attribute `transA` other than 0 is not supported".into());
+        }
+        if view.axes.len() != 2 {
             return Err("only products of rows with a weight are supported".into());
         }
         let weight = self.weight(&weight)?;

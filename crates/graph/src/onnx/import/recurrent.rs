@@ -48,6 +48,10 @@ impl Importer<'_> {
         let from_state = self.weight(&name(2).unwrap_or_default())?;
         let units = from_state.own.get(2).copied().unwrap_or(0);
         let wide = gates.len() * units;
+        let hidden = settings.int("hidden_size", units as i64);
+        if hidden != units as i64 {
+            return Err(format!("attribute `hidden_size` = {hidden}, but its weights are for {units}"));
+        }
         for (weight, columns) in [(&from_input, inputs), (&from_state, units)] {
             if units == 0 || weight.own != [1, wide, columns] {
                 let name = &weight.name;
@@ -113,10 +117,12 @@ impl Importer<'_> {
         if settings.word("direction", "forward") != "forward" {
             return Err("only one direction, forward, is supported".into());
         }
-        if settings.int("layout", 0) != 0 || settings.int("input_forget", 0) != 0 {
-            return Err("layout and input_forget other than 0 are not supported".into());
+        for name in ["layout", "input_forget"] {
+            if settings.int(name, 0) != 0 {
+                return Err(format!("attribute `{name}` other than 0 is not supported"));
+            }
         }
-        if node.op_type == "GRU" && settings.int("linear_before_reset", 0) == 0 {
+        if settings.int("linear_before_reset", 0) == 0 && node.op_type == "GRU" {
             return Err("only linear_before_reset 1, as PyTorch has it, is supported".into());
         }
         let usual: &[&str] = match node.op_type.as_str() {
@@ -125,7 +131,8 @@ impl Importer<'_> {
             _ => &["Tanh"],
         };
         let activations = settings.words("activations");
-        if !activations.is_empty() && activations != usual {
+        let both_directions = [usual, usual].concat();
+        if !activations.is_empty() && activations != usual && activations != both_directions {
             return Err(format!("activations {activations:?} are not supported ({usual:?} are)"));
         }
         if node.input.get(4).is_some_and(|name| !name.is_empty()) {

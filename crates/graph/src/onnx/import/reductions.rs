@@ -7,7 +7,7 @@ use super::view::View;
 use super::weights::Operand;
 use crate::onnx::proto::Node;
 use crate::op::Op;
-use crate::op::batch_normalize::BatchNormalize;
+use crate::op::batch_normalize::{BatchNormalize, SHARE};
 use crate::op::elementwise::Step;
 use crate::op::normalize::Normalize;
 use crate::op::pool::{Pool, Pooling};
@@ -55,16 +55,21 @@ impl Importer<'_> {
             Item::View(view) | Item::Moment(_, view) => view.axes.len(),
             _ => 0,
         };
+        let keep = settings.int("keepdims", 1) != 0;
+        let nothing_if_empty = settings.int("noop_with_empty_axes", 0) != 0;
         let axes = match (node.input.get(1).filter(|name| !name.is_empty()), settings.ints("axes")) {
             (Some(name), _) => match self.item(name)? {
                 Item::Constant(constant) => constant.known()?,
                 _ => return Err("its axes are not known".into()),
             },
-            (None, Some(axes)) => axes.to_vec(),
-            (None, None) => return Err("a mean over all axes would mix the rows".into()),
+            (None, axes) => axes.unwrap_or_default().to_vec(),
         };
+        match (axes.is_empty(), nothing_if_empty) {
+            (false, _) => {}
+            (true, true) => return self.passed_on(node),
+            (true, false) => return Err("a mean over all axes (no `axes`) would mix the rows".into()),
+        }
         let axes = axes.iter().map(|axis| super::view::place(*axis, rank)).collect::<Result<Vec<_>, _>>()?;
-        let keep = settings.int("keepdims", 1) != 0;
         let last = keep && axes == [rank - 1];
         match self.item(name)? {
             Item::View(view) if last => Ok(Item::Moment(Moment::Mean, view)),
@@ -120,9 +125,17 @@ impl Importer<'_> {
             ));
         }
         let lines = self.lines(&view, width)?;
+        // Whether the file was written for training or for use, it is trained here.
+        settings.int("training_mode", 0);
+        let share = match settings.float("momentum", 0.9) {
+            0.9 => SHARE,
+            momentum if (0.0..=1.0).contains(&momentum) => 1.0 - momentum,
+            momentum => return Err(format!("attribute `momentum` = {momentum} is not between 0 and 1")),
+        };
         let op = BatchNormalize {
             synchronized: self.assembly.synchronized,
             epsilon: settings.float("epsilon", 1e-5),
+            share,
         };
         let normal = self.assembly.add(Op::BatchNormalize(op), &[lines, statistics[0], statistics[1]])?;
         let mut view = View { node: normal, ..view };

@@ -7,10 +7,29 @@ use super::settings::Settings;
 use super::tensor::{Constant, Data, Whole};
 use super::view::{self, View};
 use crate::input::Input;
-use crate::onnx::proto::Node;
+use crate::onnx::proto::{Node, data_type};
 
 impl Importer<'_> {
-    /// `Identity` and `Cast`: the same under another name.
+    /// `Cast`: rows and weights keep their type; symbols stay whole numbers.
+    pub fn cast(&mut self, node: &Node, settings: Settings<'_>) -> Result<Item, String> {
+        let to = settings.needed("to")?;
+        let item = self.item(node.input.first().map_or("", String::as_str))?;
+        let kind = i32::try_from(to).unwrap_or(0);
+        let keeps = match (&item, kind) {
+            (_, data_type::FLOAT | data_type::DOUBLE) => true,
+            (Item::Symbols, data_type::INT32 | data_type::INT64) => true,
+            (Item::Filled(value), data_type::INT32 | data_type::INT64) => value.fract() == 0.0,
+            _ => false,
+        };
+        match keeps {
+            true => self.passed_on(node),
+            false => Err(format!(
+                "attribute `to` = {to}: values that depend on the rows can only be cast to float (1) or double (11)"
+            )),
+        }
+    }
+
+    /// `Identity`: the same under another name.
     pub fn passed_on(&mut self, node: &Node) -> Result<Item, String> {
         let item = self.item(node.input.first().map_or("", String::as_str))?;
         Ok(match item {
@@ -84,9 +103,7 @@ impl Importer<'_> {
         let sizes = self.wholes(sizes)?;
         match self.item(name)? {
             Item::Weight(mut weight) if !weight.transposed => {
-                let own = &weight.tensor;
-                let settings_free = Settings(settings.0);
-                let folded = fold::fold("Reshape", settings_free, &[own, &sizes]);
+                let folded = fold::fold("Reshape", settings, &[&weight.tensor, &sizes]);
                 weight.tensor = folded.unwrap_or_else(|| Err("cannot be reshaped".into()))?;
                 Ok(Item::Weight(weight))
             }
@@ -122,9 +139,10 @@ impl Importer<'_> {
 
     /// `Transpose`: memory stays.
     pub fn transpose(&mut self, name: &str, settings: Settings<'_>) -> Result<Item, String> {
+        let wanted = settings.ints("perm");
         match self.item(name)? {
             Item::Weight(mut weight) if weight.own.len() == 2 && weight.tensor.sizes == weight.own => {
-                let turns = settings.ints("perm").is_none_or(|order| order == [1, 0]);
+                let turns = wanted.is_none_or(|order| order == [1, 0]);
                 weight.transposed ^= turns;
                 Ok(Item::Weight(weight))
             }
@@ -133,7 +151,7 @@ impl Importer<'_> {
                 let view = self.lazy_view(name)?;
                 let rank = view.axes.len();
                 let order: Vec<i64> =
-                    settings.ints("perm").map_or_else(|| (0..rank as i64).rev().collect(), <[i64]>::to_vec);
+                    wanted.map_or_else(|| (0..rank as i64).rev().collect(), <[i64]>::to_vec);
                 let order =
                     order.iter().map(|axis| view.place(*axis)).collect::<Result<Vec<usize>, String>>()?;
                 if order.len() != rank || (0..rank).any(|axis| !order.contains(&axis)) {
@@ -148,11 +166,12 @@ impl Importer<'_> {
     /// `Squeeze`.
     pub fn squeeze(&mut self, node: &Node, settings: Settings<'_>) -> Result<Item, String> {
         let name = node.input.first().map_or("", String::as_str);
+        let axes = self.axes(node, settings)?;
         if let Item::Filled(value) = self.item(name)? {
             return Ok(Item::Filled(value));
         }
         let mut view = self.lazy_view(name)?;
-        let axes = match self.axes(node, settings)? {
+        let axes = match axes {
             Some(axes) => {
                 axes.iter().map(|axis| view.place(*axis)).collect::<Result<Vec<usize>, String>>()?
             }
@@ -201,8 +220,9 @@ impl Importer<'_> {
     pub fn expand(&mut self, node: &Node, settings: Settings<'_>) -> Result<Item, String> {
         let name = node.input.first().map_or("", String::as_str);
         if node.op_type == "ConstantOfShape" {
-            let value = settings.tensor("value").map(|tensor| Constant::read(tensor, false)).transpose()?;
-            return Ok(Item::Filled(value.and_then(|value| value.single()).unwrap_or(0.0)));
+            let Some(value) = settings.tensor("value") else { return Ok(Item::Filled(0.0)) };
+            let value = fold::fold_cast(&Constant::read(value, false)?)?.single();
+            return value.map(Item::Filled).ok_or_else(|| "attribute `value` is not one number".into());
         }
         let sizes = self.wholes(node.input.get(1).map_or("", String::as_str))?;
         match self.item(name)? {
@@ -219,11 +239,23 @@ impl Importer<'_> {
     }
 
     /// `OneHot` of the symbols: the rows as numbers.
-    pub fn one_hot(&mut self, name: &str) -> Result<Item, String> {
+    pub fn one_hot(&mut self, node: &Node, settings: Settings<'_>) -> Result<Item, String> {
+        let [name, depth, values] = [0, 1, 2].map(|index| node.input.get(index).map_or("", String::as_str));
         let (Item::Symbols, Input::Symbols { window, vocabulary }) = (self.item(name)?, self.assembly.input)
         else {
             return Err("only the symbols of a text become numbers this way".into());
         };
+        let axis = settings.int("axis", -1);
+        if !matches!(axis, -1 | 2) {
+            return Err(format!("attribute `axis` = {axis} is not supported (-1 is)"));
+        }
+        if fold::fold_cast(&self.wholes(depth)?)?.single() != Some(vocabulary as f32) {
+            return Err(format!("expected a depth of {vocabulary}, one place for each symbol of the data"));
+        }
+        match &fold::fold_cast(&self.wholes(values)?)?.data {
+            Data::Floats(values) if **values == [0.0, 1.0] => {}
+            _ => return Err("only the values 0 and 1 are supported".into()),
+        }
         let node = self.assembly.features(&[window, vocabulary]);
         Ok(Item::View(View::new(node, &[window, vocabulary])))
     }

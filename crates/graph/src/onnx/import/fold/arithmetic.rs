@@ -28,6 +28,10 @@ pub fn cast(constant: &Constant, to: i64) -> Result<Constant, String> {
             Data::Wholes(values.iter().map(|value| Whole::Known(i64::from(*value != 0.0))).collect())
         }
         (Data::Floats(values), data_type::INT32 | data_type::INT64) => {
+            let far = if to == data_type::INT32 { i64::from(i32::MAX) } else { i64::MAX };
+            if values.iter().any(|value| value.is_nan() || value.abs() > far as f32) {
+                return Err("attribute `to`: a number is too large for that type".into());
+            }
             Data::Wholes(values.iter().map(|value| Whole::Known(*value as i64)).collect())
         }
         (Data::Wholes(_), data_type::FLOAT | data_type::DOUBLE) => {
@@ -37,7 +41,7 @@ pub fn cast(constant: &Constant, to: i64) -> Result<Constant, String> {
             return each_whole(constant, |value| Some(i64::from(value != 0)));
         }
         (Data::Wholes(values), data_type::INT32 | data_type::INT64) => Data::Wholes(values.clone()),
-        _ => return Err(format!("turns elements into type {to}")),
+        _ => return Err(format!("attribute `to` = {to} is not supported")),
     };
     Ok(Constant { sizes: constant.sizes.clone(), data })
 }
@@ -95,7 +99,8 @@ fn whole(operator: &str, left: Whole, right: Whole) -> Result<Whole, String> {
             "Sub" => left.checked_sub(right),
             "Mul" => left.checked_mul(right),
             "Div" => left.checked_div(right),
-            "Mod" => left.checked_rem_euclid(right),
+            // The result has the sign of the divisor.
+            "Mod" => left.checked_rem(right).and_then(|rest| rest.checked_add(right)?.checked_rem(right)),
             "Pow" => u32::try_from(right).ok().and_then(|right| left.checked_pow(right)),
             "Less" => Some(i64::from(left < right)),
             "Greater" => Some(i64::from(left > right)),

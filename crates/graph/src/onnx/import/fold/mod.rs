@@ -5,9 +5,15 @@ mod axes;
 
 use super::settings::Settings;
 use super::tensor::{Constant, Data, Whole};
+use crate::onnx::proto::data_type;
 use arithmetic::{binary, cast, choose, each_float, each_whole, range, triangle};
 use axes::{concat, gather, reshape, slice, squeeze, transpose, unsqueeze};
 pub use axes::{cuts, span};
+
+/// Numbers of any type with a fraction.
+pub fn fold_cast(constant: &Constant) -> Result<Constant, String> {
+    cast(constant, data_type::FLOAT.into())
+}
 
 /// Most numbers of a folded result: masks and shapes are small.
 pub const MOST: usize = 1 << 22;
@@ -69,13 +75,13 @@ pub fn fold(
             _ => each_float(one, |number| -number),
         }),
         "Not" => one().and_then(|one| each_whole(one, |number| Some(i64::from(number == 0)))),
-        "Cast" => one().and_then(|one| cast(one, settings.int("to", 0))),
+        "Cast" => one().and_then(|one| cast(one, settings.needed("to")?)),
         "Where" => choose(inputs),
         "Trilu" => one().and_then(|one| triangle(one, settings.int("upper", 1) != 0, inputs.get(1).copied())),
         "Range" => range(inputs),
         "Gather" => gather(inputs, settings.int("axis", 0)),
         "Slice" => slice(inputs),
-        "Concat" => concat(inputs, settings.int("axis", 0)),
+        "Concat" => settings.needed("axis").and_then(|axis| concat(inputs, axis)),
         "Unsqueeze" => one().and_then(|one| unsqueeze(one, &axes()?.ok_or("no axes")?)),
         "Squeeze" => one().and_then(|one| squeeze(one, axes()?)),
         "Reshape" => one().and_then(|one| {
@@ -97,6 +103,13 @@ pub fn fold(
             spread(&value, &sizes_of(one)?)
         }),
         "ReduceProd" => one().and_then(|one| {
+            let (axes, empty) = (axes()?.unwrap_or_default(), settings.int("noop_with_empty_axes", 0) != 0);
+            if axes.is_empty() && empty {
+                return Err("attribute `noop_with_empty_axes` other than 0 is not supported".into());
+            }
+            if one.sizes.len() > 1 || !matches!(axes[..], [] | [0 | -1]) {
+                return Err("attribute `axes`: only the product of all numbers of a line is supported".into());
+            }
             let product = one.known()?.iter().try_fold(1i64, |product, number| product.checked_mul(*number));
             let product = Whole::Known(product.ok_or("too large")?);
             let kept = settings.int("keepdims", 1) != 0;

@@ -1,0 +1,51 @@
+//! What a file is that is not an ONNX file, as far as its first bytes tell.
+
+/// What a file begins with, and what it then is.
+const BEGINNINGS: [(&[u8], &str); 9] = [
+    (b"PK\x03\x04", "a zip archive, as torch.save writes"),
+    (b"\x80\x02", "a Python pickle"),
+    (b"\x80\x04", "a Python pickle"),
+    (b"\x89HDF", "an HDF5 file, as Keras writes"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"GGUF", "a GGUF file"),
+    (b"\x93NUMPY", "a NumPy file"),
+    (b"\x89PNG", "an image"),
+    (b"PAR1", "a Parquet file"),
+];
+
+/// What the bytes are; nothing where they may be an ONNX file that is damaged.
+pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
+    if bytes.is_empty() {
+        return Some("empty");
+    }
+    if let Some((_, what)) = BEGINNINGS.iter().find(|(beginning, _)| bytes.starts_with(beginning)) {
+        return Some(what);
+    }
+    if bytes.get(8) == Some(&b'{') && bytes[..8].iter().rev().take(4).all(|byte| *byte == 0) {
+        return Some("a safetensors file");
+    }
+    if bytes.get(4..8) == Some(b"TFL3") {
+        return Some("a TensorFlow Lite file");
+    }
+    let beginning = &bytes[..bytes.len().min(512)];
+    let is_text = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~' | 0x80..);
+    (beginning.iter().all(is_text)
+        && std::str::from_utf8(beginning).map_or_else(|error| error.error_len().is_none(), |_| true))
+    .then_some("text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_told_by_their_beginning() {
+        assert_eq!(recognise(b""), Some("empty"));
+        assert_eq!(recognise(b"PK\x03\x04rest"), Some("a zip archive, as torch.save writes"));
+        assert_eq!(recognise(b"\x10\0\0\0\0\0\0\0{\"a\""), Some("a safetensors file"));
+        assert_eq!(recognise(b"import torch\n"), Some("text"));
+        // An ONNX file begins with the version of its format.
+        assert_eq!(recognise(b"\x08\x09\x12\x07"), None);
+        assert_eq!(recognise(b"\x1c\0\0\0TFL3"), Some("a TensorFlow Lite file"));
+    }
+}
