@@ -125,6 +125,11 @@ pub(crate) fn check_regular(path: &Path) -> Result<()> {
         .hint("rows are read more than once: write them to a file first and name that"))
 }
 
+/// Whether there is a file or folder at that path, or one that matches the pattern.
+pub fn exists(source: &str) -> bool {
+    Path::new(source).exists() || matches(source).is_ok()
+}
+
 /// Whether a file holds data, as far as its name tells.
 pub fn is_data(path: &Path) -> bool {
     path.is_dir() || kind_by_name(path).is_some()
@@ -167,7 +172,7 @@ pub(crate) fn kind_of(path: &Path) -> Result<FileKind> {
     ))
 }
 
-const WHERE: &str = "check the path: it is looked up from the folder where thalweg was started";
+const WHERE: &str = "check the path: in a job file it counts from the file's folder, on the command line from the working folder";
 
 /// A file is not there: say so, with a name in the same folder that is close.
 pub fn missing(path: &Path) -> Error {

@@ -2,10 +2,11 @@
 
 use crate::artifact::Artifact;
 use crate::command;
+use crate::folder;
 use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
-use thalweg_core::spec::Layers;
 use thalweg_core::spec::nearest::nearest;
+use thalweg_core::spec::{Layers, NAME};
 use thalweg_core::{Error, Result};
 
 /// Distributed machine-learning training: one job file, one binary, every strategy a choice of a few dials.
@@ -212,7 +213,11 @@ impl JobArgs {
         if let Some(path) = &self.job {
             let shown = path.display().to_string();
             let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
-            layers.add_file(&shown, &text).map_err(|complaint| not_a_job(path, complaint))?;
+            let added = match folder::of_copy(path) {
+                Some(run) => layers.add_file_with(&shown, &text, &|path| folder::kept_path(run, path)),
+                None => layers.add_file(&shown, &text),
+            };
+            added.map_err(|complaint| not_a_job(path, complaint))?;
         }
         for assignment in &self.set {
             layers.add_assignment(assignment).map_err(Error::job)?;
@@ -242,8 +247,15 @@ impl JobArgs {
         plain.then(|| self.job.as_ref().map_or(String::new(), |path| path.display().to_string()))
     }
 
-    /// The job's name: that of its file, or else of its data, without the ending.
+    /// The job's name: what it says itself, or else that of its file or of its data, without the ending. The copy of a run
+    /// that does not say it has the name of its folder.
     pub fn name(&self, layers: &Layers) -> String {
+        if let Some(name) = layers.get(NAME).and_then(|(value, _)| value.as_str()) {
+            return name.into();
+        }
+        if let Some(name) = self.job.as_deref().and_then(folder::of_copy).and_then(folder::name_of) {
+            return name;
+        }
         let source = layers.get("data.source").and_then(|(value, _)| value.as_str()).unwrap_or("digits");
         let path = self.job.clone().unwrap_or_else(|| PathBuf::from(source.trim_start_matches("builtin:")));
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -4,10 +4,16 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use thalweg_cluster::checkpoint;
 use thalweg_cluster::durable::write_atomically;
-use thalweg_core::{Error, Kind, Result};
+use thalweg_core::spec::NAME;
+use thalweg_core::spec::paths::within;
+use thalweg_core::{Error, JobSpec, Kind, Result};
+use thalweg_train::kept;
 
 /// What a run leaves in its folder.
-const TRACES: [&str; 4] = ["report.json", "events.jsonl", "model.safetensors", "job.toml"];
+const TRACES: [&str; 4] = ["report.json", "events.jsonl", "model.safetensors", JOB];
+
+/// The name of the job's copy in a run folder.
+pub const JOB: &str = "job.toml";
 
 /// Which folder a run goes to.
 #[derive(Clone, Debug, Default)]
@@ -103,9 +109,10 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Keeps the resolved job beside its results.
-    pub fn keep_job(&self, toml: &str) -> Result<()> {
-        write_atomically(&self.path.join("job.toml"), toml.as_bytes())
+    /// Keeps the resolved job beside its results, with its name.
+    pub fn keep_job(&self, name: &str, job: &JobSpec) -> Result<()> {
+        let text = format!("{NAME} = {}\n{}", toml::Value::from(name), kept(job).to_toml());
+        write_atomically(&self.path.join(JOB), text.as_bytes())
     }
 
     /// What goes again if nothing starts.
@@ -139,6 +146,33 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Error {
 
 fn has_checkpoint(path: &Path) -> bool {
     !checkpoint::list(&path.join("checkpoints")).is_empty()
+}
+
+/// The run folder in which this job file is the copy of its job.
+pub fn of_copy(job: &Path) -> Option<&Path> {
+    let folder = job.parent().filter(|_| job.file_name().is_some_and(|name| name == JOB))?;
+    let others = TRACES.iter().filter(|trace| **trace != JOB);
+    let run = others.into_iter().any(|trace| folder.join(trace).exists()) || has_checkpoint(folder);
+    run.then_some(folder)
+}
+
+/// A path of a job that was kept in `folder`, as seen from the working folder if it is in there. Earlier versions did not
+/// keep absolute paths, but what the working folder of the run saw.
+pub fn kept_path(folder: &Path, path: &str) -> String {
+    let here = std::env::current_dir().ok();
+    let inside = here.and_then(|here| Path::new(path).strip_prefix(here).ok()?.to_str());
+    match inside.filter(|inside| !inside.is_empty()) {
+        Some(inside) => inside.into(),
+        None if thalweg_data::exists(path) => path.into(),
+        None => within(folder, path),
+    }
+}
+
+/// `iris` of `runs/iris-1`.
+pub fn name_of(folder: &Path) -> Option<String> {
+    let name = folder.file_name()?.to_str()?;
+    let numbered = name.rsplit_once('-').filter(|(_, number)| number.parse::<u64>().is_ok());
+    Some(numbered.map_or(name, |(name, _)| name).to_string())
 }
 
 fn has_run(path: &Path) -> bool {

@@ -23,7 +23,7 @@ use thalweg_core::spec::Job;
 use thalweg_core::spec::strategy::Carrier;
 use thalweg_core::{Error, Kind, Result};
 use thalweg_data::share;
-use thalweg_train::{Assignment, Prepared};
+use thalweg_train::{Assignment, Prepared, kept};
 
 /// How long to try to reach a job that is to be joined.
 const REACH: Duration = Duration::from_secs(10);
@@ -328,7 +328,7 @@ fn terms(job: &Job, local: bool) -> Terms {
     let deadline = if local { Duration::from_secs(30) } else { Duration::from_secs(600) };
     Terms {
         job: job.spec.hash(),
-        text: job.spec.to_toml(),
+        text: kept(&job.spec).to_toml(),
         model: std::env::var_os(MODEL).unwrap_or_default().into_encoded_bytes(),
         elastic: job.spec.is_elastic(),
         limits: Limits {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use thalweg_cluster::checkpoint::{self, Found};
 use thalweg_cluster::engine::environment::Place;
 use thalweg_cluster::rendezvous::mpi;
+use thalweg_core::spec::paths::is_path;
 use thalweg_core::spec::strategy::Carrier;
 use thalweg_core::spec::{Job, Layers};
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
@@ -80,7 +81,9 @@ fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -
         let fixed =
             FIXED.iter().any(|fixed| key.starts_with(fixed)) && key != "data.memory" && key != "data.cache";
         let then = before.iter().find(|(other, _)| *other == key).map(|(_, value)| value);
-        if fixed && then != Some(&now) {
+        // Files may have moved: what is in them is compared below.
+        let moved = then.is_some_and(|then| is_path(&key, then)) && is_path(&key, &now);
+        if fixed && !moved && then != Some(&now) {
             let then = then.map_or_else(|| "unset".to_string(), ToString::to_string);
             return Err(Error::job(format!("cannot resume {}: {key} was {then}, now it is {now}", folder.display()))
                 .hint("rows would be missed or seen twice; resume with the old value, or start fresh with --overwrite"));

@@ -36,7 +36,7 @@ impl Results {
         let opened = preflight::check(&job.spec, &trainer.recipe, folder.resumes.then_some(&folder.path))
             .and_then(|checked| {
                 folder.clear()?;
-                folder.keep_job(&job.spec.to_toml())?;
+                folder.keep_job(&trainer.name, &job.spec)?;
                 Ok((open_views(trainer, job, &folder)?, checked))
             });
         if opened.is_err() {

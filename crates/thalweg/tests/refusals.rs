@@ -46,7 +46,7 @@ fn sources_without_usable_rows() {
         &site,
         "nowhere.csv",
         &[],
-        &["nowhere.csv", "no such file", "the folder where thalweg was started"],
+        &["nowhere.csv", "no such file", "on the command line from the working folder"],
     );
     assert_source_refused(&site, "part-*.csv", &[], &["no file matches `part-*.csv`"]);
     site.write("empty.csv", "");
@@ -237,7 +237,7 @@ fn variables_that_make_no_sense() {
     let site = Site::new();
     for (variables, part) in [
         (&[("RANK", "0")][..], "RANK is set, but WORLD_SIZE is not"),
-        (&[("RANK", "2"), ("WORLD_SIZE", "2")], "rank 2 of 2 makes no sense"),
+        (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK=2, but WORLD_SIZE=2: ranks are 0 to 1"),
         (&[("RANK", "one"), ("WORLD_SIZE", "2")], "RANK=one is not a number"),
         (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "http")], "MASTER_PORT=http is not a port"),
     ] {

@@ -1,6 +1,6 @@
 //! What training leaves behind: checkpoints on the way, the model at the end.
 
-use crate::modelfile::{SavedModel, about, unflatten};
+use crate::modelfile::{SavedModel, about, kept, unflatten};
 use crate::worker::{Parts, Worker};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::{Error, Result};
@@ -25,7 +25,7 @@ impl Worker<'_> {
         if let Some(scribe) = &mut self.scribe {
             let page = scribe.page();
             (page.step, page.loss) = (self.next, self.epoch_loss);
-            page.job = self.job.to_toml();
+            page.job = kept(self.job).to_toml();
             page.data.clone_from(&self.data_digest);
             if page.model.is_empty() {
                 let Parts { data, layers, onnx, .. } = &self.parts;
@@ -93,7 +93,7 @@ impl Worker<'_> {
             schema: self.parts.data.schema.clone(),
             layers: self.parts.layers.clone(),
             onnx: self.parts.onnx.clone(),
-            job: self.job.recipe(),
+            job: kept(self.job).recipe(),
             step: self.next,
             checkpoint: None,
             tensors: unflatten(self.parts.model.layout(), parameters),

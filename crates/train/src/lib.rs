@@ -36,6 +36,6 @@ mod tune;
 pub mod validate;
 pub mod worker;
 
-pub use modelfile::SavedModel;
+pub use modelfile::{SavedModel, kept};
 pub use prepare::{Assignment, Prepared, Recipe, run};
 pub use worker::Worker;

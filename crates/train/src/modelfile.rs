@@ -9,6 +9,12 @@ use thalweg_core::{Error, JobSpec, Layout, Model, Result, Schema};
 use thalweg_graph::onnx::Source;
 use thalweg_graph::{Network, Options};
 
+/// The job as it is kept with its results: its paths are absolute, so that it can be read from any folder. Without a
+/// working folder there is no other kind of path.
+pub fn kept(job: &JobSpec) -> JobSpec {
+    std::env::current_dir().map_or_else(|_| job.clone(), |folder| job.with_paths_from(&folder))
+}
+
 /// A trained model as it lies on disk.
 #[derive(Clone, Debug)]
 pub struct SavedModel {

@@ -1,9 +1,11 @@
 //! Where each value of a job comes from: defaults, then the preset, then the file, then the command line.
 
 use super::nearest;
+use super::paths;
 use super::setting::{Setting, brief};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use toml::Value;
 
 /// Who said it.
@@ -76,13 +78,30 @@ impl Layers {
         }
     }
 
-    /// Adds the text of a job file.
+    /// Adds the text of a job file. Its paths count from its folder.
     pub fn add_file(&mut self, path: &str, text: &str) -> Result<(), String> {
+        let folder = Path::new(path).parent().unwrap_or(Path::new(""));
+        self.add_file_with(path, text, &|path| paths::within(folder, path))
+    }
+
+    /// The same, with the meaning of its paths decided by the caller.
+    pub fn add_file_with(
+        &mut self,
+        path: &str,
+        text: &str,
+        locate: &dyn Fn(&str) -> String,
+    ) -> Result<(), String> {
         let table = toml::de::DeTable::parse(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
             format!("{path}:{line}: {}", error.message())
         })?;
         self.add_table("", table.into_inner(), path, text);
+        for (key, (value, origin)) in &mut self.values {
+            let here = matches!(origin, Origin::File { path: file, .. } if file == path);
+            if let (true, Value::String(said)) = (here && paths::is_path(key, value), value) {
+                *said = locate(said);
+            }
+        }
         Ok(())
     }
 

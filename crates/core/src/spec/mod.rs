@@ -24,6 +24,7 @@ pub mod links;
 pub mod model;
 pub mod nearest;
 pub mod optimizer;
+pub mod paths;
 pub mod preset;
 mod reproducible;
 pub mod schedule;
@@ -37,6 +38,9 @@ pub use preset::Preset;
 
 /// Version of the job format; a job may say `format = 1`.
 pub const FORMAT: i64 = 1;
+
+/// The key by which a job may name its runs, at the top beside `format`.
+pub const NAME: &str = "name";
 
 macro_rules! job {
     ($($field:ident: $type:ty,)+) => {
@@ -120,9 +124,10 @@ impl Job {
         {
             complaints.push(format!("{origin}: format {value} is not known here; this is format {FORMAT}"));
         }
+        complaints.extend(said.get(NAME).and_then(|(value, origin)| wrong_name(value, origin)));
         let keys = JobSpec::keys();
         let mut known: Vec<&str> = keys.iter().map(|key| key.path.as_str()).collect();
-        known.push("format");
+        known.extend(["format", NAME]);
         keys.iter().filter(|key| key.is_table).for_each(|key| said.fold(&key.path));
         complaints.extend(said.unknown_keys(&known));
         apply_preset(&mut said, &mut complaints);
@@ -187,10 +192,26 @@ impl JobSpec {
         as_toml(&values)
     }
 
-    /// A digest by which ranks recognise that they run the same job.
+    /// A digest by which ranks recognise that they run the same job. Where files are may differ from host to host: what
+    /// is in them is compared by itself.
     pub fn hash(&self) -> [u8; 32] {
-        Sha256::digest(self.to_toml()).into()
+        let mut values = self.values();
+        for (key, value) in &mut values {
+            if paths::is_path(key, value) {
+                *value = "a path".into();
+            }
+        }
+        Sha256::digest(as_toml(&values)).into()
     }
+}
+
+/// A complaint about a name that cannot be that of a folder.
+fn wrong_name(value: &Value, origin: &Origin) -> Option<String> {
+    let usable = |name: &&str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
+    let usable = value.as_str().filter(usable).is_some();
+    (!usable).then(|| {
+        format!("{origin}: {NAME}: expected a name for the run folder, such as \"iris\", got {value}")
+    })
 }
 
 fn as_toml(values: &[(String, Value)]) -> String {

@@ -5,7 +5,7 @@ use crate::view::wording::{printable, wrapped};
 use serde_json::json;
 use std::fmt::Write;
 use thalweg_core::spec::section::Key;
-use thalweg_core::spec::{FORMAT, Job, JobSpec};
+use thalweg_core::spec::{FORMAT, Job, JobSpec, NAME};
 use thalweg_core::{Result, spec::Resolved};
 
 /// Prints the resolved job, as a job file with comments or as JSON.
@@ -104,7 +104,12 @@ pub fn document() -> String {
          ```\n\n\
          *Generated from the declarations in `crates/core/src/spec`; `THALWEG_BLESS=1 cargo test -p thalweg --test docs` renews it.*\n",
     );
-    let _ = write!(text, "\n`format = {FORMAT}` may stand at the top and is the version of this format.\n");
+    let _ = write!(
+        text,
+        "\nTwo keys may stand at the top: `format = {FORMAT}` is the version of this format, `{NAME} = \"iris\"` names the run folder\n\
+         (`runs/iris-1`; without it, the file's name does). Paths count from the job's own folder; on the command line they count\n\
+         from the working folder. The copy in a run folder has absolute paths and the run's name.\n"
+    );
     for (name, about, keys) in sections() {
         let _ = write!(
             text,

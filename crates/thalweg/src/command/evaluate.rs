@@ -32,7 +32,7 @@ pub struct EvaluateArgs {
 pub fn run(args: &EvaluateArgs) -> Result<()> {
     let saved = rows::model(&args.model)?;
     let (network, parameters) = saved.network()?;
-    let job = rows::job(&saved, args.data.as_deref(), &args.set)?;
+    let job = rows::job(&saved, &args.model, args.data.as_deref(), &args.set)?;
     let mut network = network.with_team(Team::of(job.engine.threads, 1));
     let (tally, what) = match args.data.as_deref() {
         Some(source) if Format::of(source) == Format::Jsonl => {

@@ -5,7 +5,7 @@ use crate::launch;
 use crate::trainer::Trainer;
 use clap::Args;
 use thalweg_core::Result;
-use thalweg_core::spec::Layers;
+use thalweg_core::spec::{Layers, paths};
 use thalweg_core::{Error, Job};
 
 /// What `join` takes.
@@ -14,6 +14,9 @@ pub struct JoinArgs {
     /// Where the job's coordinator listens (with its THALWEG_TOKEN), or the run folder of a job on this machine
     #[arg(value_name = "HOST:PORT|RUN")]
     target: String,
+    /// Where this host has the files of the job, if elsewhere: --set data.source=/data/rows.csv
+    #[arg(long, value_name = "KEY=PATH")]
+    set: Vec<String>,
     /// Print nothing but warnings and errors
     #[arg(long, short = 'q')]
     quiet: bool,
@@ -26,6 +29,16 @@ pub fn run(args: &JoinArgs) -> Result<u8> {
     let (text, number) = launch::ask(&invitation)?;
     let mut layers = Layers::default();
     layers.add_file("the job", &text).map_err(Error::job)?;
+    for assignment in &args.set {
+        let key = assignment.split('=').next().unwrap_or_default().trim();
+        if !paths::KEYS.contains(&key) {
+            return Err(Error::job(format!(
+                "--set {assignment}: a worker that joins takes the job as it runs"
+            ))
+            .hint(format!("it can only say where its files are: {}", paths::KEYS.join(", "))));
+        }
+        layers.add_assignment(assignment).map_err(Error::job)?;
+    }
     let job = Job::resolve(layers.clone())?;
     let trainer = Trainer::from_layers("join", layers).quiet(args.quiet);
     launch::as_newcomer(trainer, &job, &invitation, number)

@@ -2,6 +2,7 @@
 
 use crate::artifact::Artifact;
 use crate::cli::JobArgs;
+use crate::folder::JOB;
 use crate::trainer::Trainer;
 use clap::Args;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ pub fn run(args: &ResumeArgs) -> Result<u8> {
     if args.run.is_file() {
         return Err(Artifact::of(&args.run).refused(&args.run, "the folder of a run", GIVE));
     }
-    let job = args.run.join("job.toml");
+    let job = args.run.join(JOB);
     if !job.exists() {
         return Err(
             Error::job(format!("{} holds no run: there is no job.toml", args.run.display())).hint(GIVE)
@@ -53,9 +54,10 @@ pub fn run(args: &ResumeArgs) -> Result<u8> {
     let before = JobArgs { job: Some(job.clone()), ..JobArgs::default() }.layers()?;
     let before = before.get("strategy.preset").and_then(|(preset, _)| preset.as_str());
     let (strategy, set) = (args.strategy.clone(), args.set.clone());
-    let mut layers = JobArgs { job: Some(job), strategy, workers: args.workers, set }.layers()?;
+    let args_of_job = JobArgs { job: Some(job), strategy, workers: args.workers, set, ..JobArgs::default() };
+    let mut layers = args_of_job.layers()?;
+    let name = args_of_job.name(&layers);
     preset::make_way(&mut layers, before);
-    let name = args.run.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned());
     let trainer = Trainer::from_layers(&name, layers).out(&args.run).resume(true).quiet(args.quiet);
     super::train::finish(trainer, args.json)
 }

@@ -1,6 +1,7 @@
 //! A trained model and rows for it, for all commands that take them: which files hold them and how they are read.
 
 use crate::artifact::Artifact;
+use crate::folder::kept_path;
 use crate::preflight::nothing_started;
 use clap::ValueEnum;
 use flate2::bufread::MultiGzDecoder;
@@ -48,9 +49,11 @@ pub fn model(path: &Path) -> Result<SavedModel> {
 
 /// The job of a model with what was set for this command. What the job says of the header holds for its own source: in
 /// another one it is looked for again.
-pub fn job(saved: &SavedModel, source: Option<&str>, set: &[String]) -> Result<JobSpec> {
+pub fn job(saved: &SavedModel, model: &Path, source: Option<&str>, set: &[String]) -> Result<JobSpec> {
     let mut layers = Layers::default();
-    layers.add_file("the model's job", &saved.job).map_err(Error::data)?;
+    let folder = if model.is_dir() { model } else { model.parent().unwrap_or(model) };
+    let locate = |path: &str| kept_path(folder, path);
+    layers.add_file_with("the model's job", &saved.job, &locate).map_err(Error::data)?;
     if let Some(source) = source {
         let origin = || Origin::Flag(format!("rows of {source}"));
         layers.set("data.source", source.into(), origin());

@@ -16,6 +16,7 @@ use std::rc::Rc;
 use thalweg_core::report::Report;
 use thalweg_core::spec::{Job, Layers, Origin};
 use thalweg_core::{Error, Result};
+use thalweg_train::kept;
 
 /// What `chaos` takes.
 #[derive(Args, Debug, Clone)]
@@ -108,13 +109,13 @@ fn without_faults(mut layers: Layers, report: &Report, folder: &Scratch) -> Resu
 
 /// A trainer whose workers read the very same job from a file.
 fn trainer(name: &str, layers: Layers, file: &Path) -> Result<Trainer> {
-    let job = Job::resolve(layers)?;
-    std::fs::write(file, job.spec.to_toml())
+    let text = kept(&Job::resolve(layers)?.spec).to_toml();
+    std::fs::write(file, &text)
         .map_err(|error| Error::io(format_args!("cannot write {}", file.display()), &error))?;
     let program = std::env::current_exe().map_err(|error| Error::io("cannot find this program", &error))?;
     let command: Vec<OsString> = vec![program.into(), "train".into(), file.into()];
     let mut layers = Layers::default();
-    layers.add_file(&file.display().to_string(), &job.spec.to_toml()).map_err(Error::internal)?;
+    layers.add_file(&file.display().to_string(), &text).map_err(Error::internal)?;
     Ok(Trainer::from_layers(name, layers).worker_command(command))
 }
 

@@ -3,8 +3,10 @@
 use super::budget::Budget;
 use super::job_file::JobFile;
 use super::listing::describe;
+use std::path::Path;
 use thalweg_core::schema::Shape;
 use thalweg_core::spec::data::DataSpec;
+use thalweg_core::spec::paths::{is_path, within};
 use thalweg_core::spec::{Job, JobSpec, Layers};
 use thalweg_core::{Error, Result, Task};
 use thalweg_data::sniff::{Form, Sniffed, TableForm};
@@ -14,9 +16,14 @@ use toml::Value;
 const HEEDED: [&str; 5] = ["data.source", "data.label", "data.task", "data.ignore", "data.categorical"];
 
 /// The text of the job; what `asked` sets holds.
-pub(super) fn job(spec: &DataSpec, sniffed: &Sniffed, asked: &Layers) -> Result<String> {
+pub(super) fn job(
+    spec: &DataSpec,
+    sniffed: &Sniffed,
+    asked: &Layers,
+    folder: Option<&Path>,
+) -> Result<String> {
     let mut file = JobFile::new(&["data", "model", "train", "strategy", "engine"]);
-    file.add("data", "source", source(&spec.source), None);
+    file.add("data", "source", seen_from(folder, "data.source", &spec.source.clone().into()), None);
     match &sniffed.form {
         Form::Other(schema) if matches!(schema.shape, Shape::Text { .. }) => text_job(&mut file),
         form => {
@@ -34,7 +41,7 @@ pub(super) fn job(spec: &DataSpec, sniffed: &Sniffed, asked: &Layers) -> Result<
         if matches!(path, "model.zoo" | "model.onnx") {
             file.remove("model", "layers");
         }
-        file.set(path, value);
+        file.set(path, &seen_from(folder, path, value));
     }
     let text = file.text();
     let mut layers = Layers::default();
@@ -43,9 +50,16 @@ pub(super) fn job(spec: &DataSpec, sniffed: &Sniffed, asked: &Layers) -> Result<
     Ok(text)
 }
 
-/// How the job names its data.
-fn source(data: &str) -> Value {
-    data.into()
+/// A value as the job says it: paths count from the job's folder.
+fn seen_from(folder: Option<&Path>, key: &str, value: &Value) -> Value {
+    let folder = folder.filter(|folder| !matches!(folder.to_str(), Some("" | ".")));
+    let (Some(folder), Some(path)) = (folder, value.as_str().filter(|_| is_path(key, value))) else {
+        return value.clone();
+    };
+    match Path::new(path).strip_prefix(folder).ok().and_then(Path::to_str) {
+        Some(inside) => inside.into(),
+        None => std::env::current_dir().map_or_else(|_| path.into(), |here| within(&here, path).into()),
+    }
 }
 
 fn add_columns(file: &mut JobFile, table: &TableForm) {

@@ -50,15 +50,14 @@ pub fn run(args: &InitArgs) -> Result<()> {
     let spec = Job::resolve(layers.clone())?.spec.data;
     let sniffed = look(&spec).map_err(nothing_started)?;
     check(&args.data, &sniffed)?;
-    let text = job::job(&spec, &sniffed, &layers)?;
-    let to_stdout = args.out.as_ref().is_some_and(|path| path.as_os_str() == "-");
-    if to_stdout {
-        return super::print(&text);
-    }
     let path = match &args.out {
         Some(path) => path.clone(),
         None => free_path(&args.data, args.force),
     };
+    let text = job::job(&spec, &sniffed, &layers, path.parent())?;
+    if path.as_os_str() == "-" {
+        return super::print(&text);
+    }
     if path.exists() && !args.force {
         return Err(Error::job(format!("{} is there already", path.display()))
             .hint("choose another file with --out, or replace it with --force"));

@@ -76,7 +76,7 @@ fn answer(args: &PredictArgs, saved: &SavedModel, output: &mut impl Write) -> Re
     let format = args.format.unwrap_or_else(|| Format::of(&args.input));
     let every = args.probabilities;
     let mut answers = Answers { network, parameters, schema, format, every, outputs: Vec::new() };
-    let spec = rows::job(saved, Some(&args.input), &args.set)?.data;
+    let spec = rows::job(saved, &args.model, Some(&args.input), &args.set)?.data;
     if rows::is_indexed(&args.input) {
         return answers.answer_source(&spec, output);
     }
