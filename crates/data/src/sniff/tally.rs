@@ -1,6 +1,6 @@
 //! What is counted of one column in a pass over all rows, in bounded memory.
 
-use crate::table::kind::{Kind, KindCounts};
+use crate::table::kind::{Kind, KindCounts, kind_of_value};
 use crate::table::value::{number, shown};
 use std::collections::{BTreeSet, HashMap};
 
@@ -30,8 +30,8 @@ impl Bound {
 #[derive(Debug)]
 pub(crate) struct ColumnTally {
     bound: Bound,
-    /// Different values, numbered as they appeared.
-    seen: HashMap<Vec<u8>, u64>,
+    /// Different values, numbered as they appeared, each with its kind.
+    seen: HashMap<Vec<u8>, (u64, Kind)>,
     bytes: usize,
     /// More different values than are kept.
     overflow: bool,
@@ -81,9 +81,9 @@ impl ColumnTally {
 
     /// Counts a value that is there, trimmed.
     pub(super) fn add(&mut self, field: &[u8]) {
-        if let Some(&number) = self.seen.get(field) {
+        if let Some(&(number, kind)) = self.seen.get(field) {
             self.follow(number);
-            self.counts.add(field);
+            self.counts.add(kind);
         } else {
             self.add_new(field);
         }
@@ -93,7 +93,8 @@ impl ColumnTally {
     }
 
     fn add_new(&mut self, field: &[u8]) {
-        self.counts.add(field);
+        let kind = kind_of_value(field);
+        self.counts.add(kind);
         match number(field) {
             Some(value) => {
                 self.whole &= value.fract() == 0.0;
@@ -116,7 +117,7 @@ impl ColumnTally {
         let number = self.seen.len() as u64;
         self.follow(number);
         self.bytes += field.len();
-        self.seen.insert(field.to_vec(), number);
+        self.seen.insert(field.to_vec(), (number, kind));
     }
 
     fn follow(&mut self, number: u64) {

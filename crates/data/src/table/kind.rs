@@ -28,14 +28,11 @@ pub(crate) struct KindCounts {
 }
 
 impl KindCounts {
-    /// Counts a value that is not missing.
-    pub(crate) fn add(&mut self, field: &[u8]) {
+    /// Counts a value of this kind that is not missing.
+    pub(crate) fn add(&mut self, kind: Kind) {
         self.values += 1;
-        if number(field).is_some() {
-            self.numbers += 1;
-        } else if Spelling::of(field).is_some() {
-            self.misspelled += 1;
-        }
+        self.numbers += u64::from(kind == Kind::Numbers);
+        self.misspelled += u64::from(kind == Kind::Misspelled);
     }
 
     /// The kind: nine in ten values decide. Between half and nine tenths of numbers, texts are mistakes if the numbers are
@@ -56,11 +53,20 @@ impl KindCounts {
     }
 }
 
+/// What one value that is not missing would make of a column.
+pub(crate) fn kind_of_value(field: &[u8]) -> Kind {
+    match number(field) {
+        Some(_) => Kind::Numbers,
+        None if Spelling::of(field).is_some() => Kind::Misspelled,
+        None => Kind::Categories,
+    }
+}
+
 /// The kind of a column from its values; missing ones do not count, and a column without any counts as numbers.
 pub(crate) fn kind_of<'a>(values: impl Iterator<Item = &'a [u8]> + Clone) -> Kind {
     let values = values.filter_map(present);
     let mut counts = KindCounts::default();
-    values.clone().for_each(|value| counts.add(value));
+    values.clone().for_each(|value| counts.add(kind_of_value(value)));
     counts.kind(|| values.filter(|value| number(value).is_some()).collect::<HashSet<_>>().len())
 }
 
