@@ -29,6 +29,8 @@ pub struct Progress {
     coloured: bool,
     /// What stands at the right of the bar.
     remaining: Arc<Mutex<String>>,
+    /// Columns of the terminal right now.
+    width: Box<dyn Fn() -> u16 + Send>,
 }
 
 impl Progress {
@@ -37,13 +39,18 @@ impl Progress {
         Progress::on(Term::buffered_stderr(), DRAWN, colours(), max_steps)
     }
 
-    fn on(terminal: impl TermLike + 'static, hz: u8, coloured: bool, max_steps: Option<u64>) -> Progress {
+    fn on<T>(terminal: T, hz: u8, coloured: bool, max_steps: Option<u64>) -> Progress
+    where
+        T: TermLike + Clone + 'static,
+    {
+        let measured = terminal.clone();
         let target = ProgressDrawTarget::term_like_with_hz(Box::new(Homing(terminal)), hz);
         Progress {
             bar: ProgressBar::with_draw_target(None, target),
             course: Course::new(max_steps),
             coloured,
             remaining: Arc::default(),
+            width: Box::new(move || measured.width()),
         }
     }
 
@@ -72,10 +79,13 @@ impl Progress {
     }
 
     fn refresh(&self) {
-        if let (Ok(mut text), Some(left)) = (self.remaining.lock(), self.course.remaining()) {
-            *text = format!("  {left} left");
+        let (epoch, step) = (self.course.epoch(), self.course.step());
+        let (prefix, remaining) =
+            beside_the_bar((self.width)().into(), &epoch, &step, self.course.remaining());
+        if let Ok(mut text) = self.remaining.lock() {
+            *text = remaining;
         }
-        self.bar.set_prefix(format!("{}  {}", self.course.epoch(), self.course.step()));
+        self.bar.set_prefix(prefix);
         self.bar.set_message(self.course.status());
         self.bar.set_position(self.course.done);
     }
@@ -86,6 +96,20 @@ impl Progress {
             _ => line,
         }
     }
+}
+
+/// Columns that the bar has at least.
+const BAR: usize = 6;
+
+/// What stands left and right of the bar. What a narrow terminal has no room for is left out: a line must not be longer.
+fn beside_the_bar(width: usize, epoch: &str, step: &str, left: Option<String>) -> (String, String) {
+    let right = left.map_or(String::new(), |left| format!("  {left} left"));
+    let both = format!("{epoch}  {step}");
+    let choices = [(both.as_str(), right.as_str()), (step, &right), (step, "")];
+    let length = |text: &str| text.chars().count();
+    let fitting = choices.into_iter().find(|(left, right)| length(left) + 2 + BAR + length(right) <= width);
+    let cut = || (step.chars().take(width.saturating_sub(2)).collect(), String::new());
+    fitting.map_or_else(cut, |(left, right)| (left.into(), right.into()))
 }
 
 /// A template of this file; they are all valid.
@@ -186,6 +210,35 @@ mod tests {
         assert_eq!(last(&terminal), "waiting for rank 2 for 3 s: all-reduce of gradients, step 5");
         view.record(&at(5.0, Event::GoingOn { ranks: vec![2], waited_s: 3.2 })).unwrap();
         assert_eq!(last(&terminal), "loss 0.5000  20 k samples/s  slowest: rank 1");
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_a_bar_that_fits_on_its_line() {
+        for width in [20, 30, 40, 60, 80] {
+            let terminal = InMemoryTerm::new(20, width);
+            let mut view = Progress::on(terminal.clone(), 255, false, None);
+            view.record(&at(0.0, started(0))).unwrap();
+            let before = terminal.contents().lines().count(); // the status below the bar is still empty
+            for second in 1..5u32 {
+                view.record(&at(f64::from(second), step(second.into(), 20_000.0))).unwrap();
+            }
+            let contents = terminal.contents();
+            assert_eq!(contents.lines().count(), before + 1, "{width} columns:\n{contents}");
+            let bars: Vec<&str> = contents.lines().filter(|line| line.contains("step ")).collect();
+            assert_eq!(bars.len(), 1, "{width} columns:\n{contents}");
+            assert!(width < 40 || bars[0].ends_with(" left"), "{width} columns:\n{contents}");
+            assert_eq!(width >= 60, bars[0].starts_with("epoch"), "{width} columns:\n{contents}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_beside_the_bar_is_left_out() {
+        let beside = |width| beside_the_bar(width, "epoch  2/20", "step  13/200", Some("58 s".into()));
+        assert_eq!(beside(44), ("epoch  2/20  step  13/200".into(), "  58 s left".into()));
+        assert_eq!(beside(43), ("step  13/200".into(), "  58 s left".into()));
+        assert_eq!(beside(30), ("step  13/200".into(), String::new()));
+        assert_eq!(beside(10), ("step  13".into(), String::new()));
+        assert_eq!(beside(0), (String::new(), String::new()));
     }
 
     #[test]
