@@ -55,6 +55,9 @@ pub struct RankReport {
     pub bytes_sent: u64,
     /// Bytes received from other ranks.
     pub bytes_received: u64,
+    /// The step before which it was lost or left, if it did: then only its rows and seconds of computation are known.
+    #[serde(default)]
+    pub gone_at: Option<u64>,
 }
 
 /// A piece of the gradient that travels on its own.

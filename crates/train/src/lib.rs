@@ -8,6 +8,7 @@ mod apprenticeship;
 pub mod audit;
 mod buckets;
 pub mod centralized;
+mod contributions;
 pub mod decentralized;
 mod epoch;
 mod finite;

@@ -13,6 +13,7 @@
 //! step t is computed again, from the same rows.
 
 use crate::audit::Ledger;
+use crate::contributions::Contributions;
 use crate::progress::Progress;
 use crate::sabotage;
 use crate::worker::Worker;
@@ -37,6 +38,7 @@ struct Briefing {
     rows: u64,
     data_digest: String,
     model_digest: Vec<u8>,
+    contributions: Contributions,
     /// Seconds of training so far, by its own count.
     trained: Duration,
 }
@@ -67,6 +69,7 @@ impl Worker<'_> {
             self.rank.expect_faults(&self.job.fault.inject.0);
         }
         self.apprenticeship = None;
+        self.contributions.begin(&self.rank.numbers());
         let change = self.rank.change().clone();
         let furthest = change.furthest();
         let stands_there = |standing: &Standing| {
@@ -109,6 +112,13 @@ impl Worker<'_> {
         if self.rank.index() == 0 && !(is_first && change.lost.is_empty()) {
             let Change { lost, joined, left, .. } = change;
             self.rank.forget_change();
+            let members = self.rank.numbers();
+            let gone = lost.iter().map(|culprit| (culprit.rank, culprit.host.as_deref()));
+            let gone = gone.chain(left.iter().map(|number| (*number, None)));
+            for (number, host) in gone.filter(|(number, _)| !members.contains(number)) {
+                let account = self.contributions.account(number, host, self.next);
+                self.rank.emit(Event::Account { account });
+            }
             self.rank.emit(Event::Regrouped {
                 generation: self.rank.generation(),
                 step: self.next,
@@ -163,6 +173,7 @@ impl Worker<'_> {
                 rows: self.rows,
                 data_digest: self.data_digest.clone(),
                 model_digest: self.model_digest.clone(),
+                contributions: self.contributions.clone(),
                 trained,
             })
             .map_err(internal)?;
@@ -193,6 +204,7 @@ impl Worker<'_> {
         (self.next, self.closed, self.begun_step) = (told.next, told.closed, false);
         (self.epoch_loss, self.rows, self.last) = (told.epoch_loss, told.rows, told.last);
         (self.validated_at, self.ended, self.last_step) = (told.validated_at, told.ended, told.last_step);
+        self.contributions = told.contributions;
         // From here on its own clock counts on from what the job has trained so far.
         self.begun = self.rank.now();
         self.aside = Duration::ZERO;

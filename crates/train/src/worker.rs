@@ -4,6 +4,7 @@ use crate::accumulate::Accumulator;
 use crate::apprenticeship::Apprenticeship;
 use crate::audit::Ledger;
 use crate::buckets::Plan;
+use crate::contributions::Contributions;
 use crate::finite;
 use crate::overlap::Overlap;
 use crate::pace::Pace;
@@ -110,6 +111,7 @@ pub struct Worker<'a> {
     /// Writes them, if this rank does.
     pub(crate) scribe: Option<Scribe>,
     pub(crate) recent: Progress,
+    pub(crate) contributions: Contributions,
     pub(crate) rows: u64,
     pub(crate) begun: Duration,
     /// Time of training before that, in earlier generations of the group.
@@ -200,6 +202,7 @@ impl<'a> Worker<'a> {
             expects_faults: false,
             scribe: None,
             recent: Progress::since(now),
+            contributions: Contributions::default(),
             rows: 0,
             begun: now,
             trained_before: Duration::ZERO,
@@ -380,10 +383,13 @@ impl<'a> Worker<'a> {
         if self.rank.world() == 1 {
             self.rider.read(&self.slots.of(&self.buffer, 0)[self.parts.parameters.len()..]);
         }
-        self.split.observe(&self.rider.compute_ms);
         let proves = self.proves_rows();
         let planned = self.sampler.rows(step.epoch, step.index);
         let rows = planned.len() as u64;
+        for (place, &took) in self.rider.compute_ms.iter().enumerate().filter(|_| self.rank.is_elastic()) {
+            self.contributions.add(place, self.split.share(planned.len(), place).rows.len(), took);
+        }
+        self.split.observe(&self.rider.compute_ms);
         if proves {
             // The rows that the sum was made of, whoever computed them.
             if self.rider.rows != Rows::of(planned) {

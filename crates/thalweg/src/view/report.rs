@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::durable::write_atomically;
 use thalweg_core::event::{Event, Metrics, Outcome, Record};
-use thalweg_core::report::{Audit, EpochReport, FORMAT, Failure, Report, World};
+use thalweg_core::report::{Audit, EpochReport, FORMAT, Failure, RankReport, Report, World};
 use thalweg_core::{Culprit, Error, Job, Kind, Result};
 
 /// Name of the file in the run folder.
@@ -152,7 +152,8 @@ impl View for ReportView {
             }
             Event::Checkpoint { step, .. } => self.report.checkpoint_step = Some(*step),
             Event::Account { account } => {
-                self.report.ranks.retain(|known| known.rank != account.rank);
+                let key = |report: &RankReport| (report.rank, report.gone_at.is_some());
+                self.report.ranks.retain(|known| key(known) != key(account));
                 self.report.ranks.push(account.clone());
                 self.report.ranks.sort_by_key(|known| known.rank);
             }
@@ -261,7 +262,6 @@ mod tests {
     use super::super::Jsonl;
     use super::super::course::tests::{at, epoch, started, step};
     use super::*;
-    use thalweg_core::report::RankReport;
 
     fn run(folder: &Path, resume: bool, events: Vec<Event>) -> Report {
         let (mut view, notice) = ReportView::open(folder, "digits-1", &Job::default(), resume);

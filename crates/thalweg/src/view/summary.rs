@@ -30,10 +30,12 @@ pub fn summary(report: &Report, left: Left<'_>) -> String {
     if report.train_s > 0.0 {
         line("time", time(report));
     }
-    if let Some(shares) = shares(&report.ranks) {
+    let stayed: Vec<RankReport> =
+        report.ranks.iter().filter(|rank| rank.gone_at.is_none()).cloned().collect();
+    if let Some(shares) = shares(&stayed) {
         line("ranks", shares);
     }
-    if let Some(times) = step_times(&report.ranks) {
+    if let Some(times) = step_times(&stayed) {
         line("steps", times);
     }
     if report.outcome == Outcome::Interrupted && !report.world.is_empty() {
