@@ -434,3 +434,39 @@ fn a_reproducible_recipe_does_not_tell_where_it_was_followed() {
     assert_ne!(recipe(&[reproducible, "train.seed=8"]), recipe(&[reproducible]));
     assert_ne!(recipe(&["engine.workers=3"]), recipe(&[]));
 }
+
+#[test]
+fn a_flag_with_nothing_behind_it_unsets_a_key_or_a_group() {
+    let file = "[train]\nepochs = 3\nseed = 9\ntarget = { accuracy = 0.9, loss = 0.1 }\n";
+    let job = resolve(file, &["train.target=", "train.epochs="]).unwrap();
+    assert_eq!(job.spec.target, JobSpec::default().target);
+    assert_eq!((job.spec.train.epochs, job.spec.train.seed), (JobSpec::default().train.epochs, 9));
+    assert_eq!(job.layers.origin("train.epochs").to_string(), "--set train.epochs=");
+    // What is set later counts, and what does not exist cannot be unset.
+    assert_eq!(accepted(file, &["train.epochs=", "train.epochs=4"]).train.epochs, 4);
+    let error = resolve(file, &["train.epocks="]).unwrap_err();
+    assert!(error.message.contains("--set train.epocks=") && error.message.contains("epochs"), "{error}");
+}
+
+#[test]
+fn lists_of_flags_take_commas_or_toml() {
+    let spec =
+        accepted("", &["data.ignore=id, date", "data.categorical=7", "model.layers=dense 32 relu,dense 10"]);
+    assert_eq!(spec.data.ignore, ["id", "date"]);
+    assert_eq!(spec.data.categorical, ["7"]);
+    assert_eq!(spec.model.layers, ["dense 32 relu", "dense 10"]);
+    let spec = accepted("", &[r#"data.ignore=["a,b", "c"]"#]);
+    assert_eq!(spec.data.ignore, ["a,b", "c"]);
+    // In a file a text is no list.
+    assert!(resolve("[data]\nignore = \"a,b\"\n", &[]).is_err());
+}
+
+#[test]
+fn a_fault_of_a_rank_that_does_not_exist_is_refused() {
+    let fault = |rank: usize| format!("fault.inject=[{{ step = 4, rank = {rank}, kind = \"kill\" }}]");
+    accepted("", &[&fault(1)]);
+    let error = resolve("", &[&fault(2)]).unwrap_err();
+    assert!(error.message.contains("there is no rank 2: ranks are 0 to 1"), "{error}");
+    // A server is a rank, too.
+    accepted("", &[&fault(2), "strategy.preset=parameter-server"]);
+}

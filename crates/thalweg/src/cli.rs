@@ -84,7 +84,23 @@ pub struct JobArgs {
     /// How many workers, over all hosts
     #[arg(long, short = 'w', value_name = "N")]
     pub workers: Option<u64>,
-    /// Set any value of the job: --set train.epochs=5
+    /// Epochs; short for --set train.epochs=N, as the next four are for keys of [train]
+    #[arg(long, value_name = "N")]
+    pub epochs: Option<u64>,
+    /// Rows of a step, over all workers (train.global_batch)
+    #[arg(long, value_name = "ROWS")]
+    pub batch: Option<u64>,
+    /// The learning rate (train.optimizer.lr)
+    #[arg(long, value_name = "RATE")]
+    pub lr: Option<f64>,
+    /// What random numbers come from (train.seed)
+    #[arg(long, value_name = "SEED")]
+    pub seed: Option<u64>,
+    /// The optimizer (train.optimizer.kind): sgd, momentum, adam, ...
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<String>,
+    /// Set any value of the job: --set train.schedule.kind=cosine; lists take commas (--set data.ignore=id,date) or TOML;
+    /// with nothing behind the = the key is unset (--set train.target=)
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
 }
@@ -222,18 +238,32 @@ impl JobArgs {
         for assignment in &self.set {
             layers.add_assignment(assignment).map_err(Error::job)?;
         }
-        if let Some(preset) = &self.strategy {
-            layers.set(
-                "strategy.preset",
-                preset.clone().into(),
-                Origin::Flag(format!("--strategy {preset}")),
-            );
-        }
-        if let Some(workers) = self.workers {
-            let number = i64::try_from(workers).unwrap_or(i64::MAX);
-            layers.set("engine.workers", number.into(), Origin::Flag(format!("--workers {workers}")));
+        for (key, flag, value) in self.shorthands() {
+            layers.set(key, value, Origin::Flag(flag));
         }
         Ok(layers)
+    }
+
+    /// Flags that stand for one key of the job: the key, the flag as typed, the value.
+    fn shorthands(&self) -> impl Iterator<Item = (&'static str, String, toml::Value)> {
+        // A number that a job cannot hold is left to the job to refuse.
+        let number = |value: u64| {
+            let text = value.to_string();
+            let value = i64::try_from(value).map_or_else(|_| text.clone().into(), toml::Value::Integer);
+            (text, value)
+        };
+        let text = |value: &String| (value.clone(), value.clone().into());
+        let flags = [
+            ("engine.workers", "--workers", self.workers.map(number)),
+            ("strategy.preset", "--strategy", self.strategy.as_ref().map(text)),
+            ("train.epochs", "--epochs", self.epochs.map(number)),
+            ("train.global_batch", "--batch", self.batch.map(number)),
+            ("train.optimizer.lr", "--lr", self.lr.map(|rate| (rate.to_string(), rate.into()))),
+            ("train.seed", "--seed", self.seed.map(number)),
+            ("train.optimizer.kind", "--optimizer", self.optimizer.as_ref().map(text)),
+        ];
+        let said = flags.into_iter().filter_map(|(key, flag, said)| Some((key, flag, said?)));
+        said.map(|(key, flag, (text, value))| (key, format!("{flag} {text}"), value))
     }
 
     /// The job, resolved and validated.
@@ -243,7 +273,7 @@ impl JobArgs {
 
     /// The arguments that give this job again, whatever the workers; nothing if they are more than its file.
     pub fn again(&self) -> Option<String> {
-        let plain = self.set.is_empty() && self.strategy.is_none();
+        let plain = self.set.is_empty() && self.shorthands().all(|(key, ..)| key == "engine.workers");
         plain.then(|| self.job.as_ref().map_or(String::new(), |path| path.display().to_string()))
     }
 

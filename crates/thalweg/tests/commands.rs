@@ -278,3 +278,35 @@ fn a_plain_start_tells_a_newcomer_what_happened_and_what_to_try() {
     site.succeed(&["--quiet"]);
     assert!(site.path("runs/digits-2/report.json").exists());
 }
+
+#[test]
+fn flags_stand_for_keys_of_the_job_and_say_so() {
+    let site = Site::new();
+    site.write("job.toml", "[train]\nepochs = 9\ntarget = { accuracy = 0.9 }\n");
+    let flags = ["--epochs", "2", "--batch", "32", "--lr", "0.01", "--seed", "5", "--optimizer", "sgd"];
+    let shown =
+        site.succeed(&[&["config", "job.toml", "--set", "train.target="][..], &flags].concat()).stdout;
+    let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    for line in [
+        "epochs = 2 # --epochs 2",
+        "global_batch = 32 # --batch 32",
+        "lr = 0.01 # --lr 0.01",
+        "seed = 5 # --seed 5",
+        "kind = \"sgd\" # --optimizer sgd",
+        "# accuracy # not set",
+    ] {
+        let wanted: Vec<&str> = line.split_whitespace().collect();
+        assert!(lines.contains(&wanted), "{line}: {shown}");
+    }
+    site.succeed(&[&["train", "job.toml", "-q", "--out", "run"][..], &flags].concat());
+    let report = site.report("run");
+    assert_eq!(
+        (&report["job"]["train.epochs"], &report["job"]["train.optimizer.kind"]),
+        (&2.into(), &"sgd".into())
+    );
+    let ended = site.run(&["train", "--optimizer", "adm"]);
+    ended.assert_error(2, &["--optimizer adm: train.optimizer.kind", "did you mean `adam`"]);
+    site.run(&["train", "--seed", "18446744073709551615"]).assert_error(2, &["--seed", "train.seed"]);
+    let inject = r#"fault.inject=[{ step = 1, rank = 7, kind = "kill" }]"#;
+    site.run(&["train", "--set", inject]).assert_error(2, &["there is no rank 7: ranks are 0 to 1"]);
+}

@@ -64,6 +64,15 @@ fn kill(ranks: &[usize], more: &[&str]) -> Value {
     }
     let report = assert_complete(&site, job);
     ranks.iter().for_each(|rank| assert_failure(&report, *rank, "was killed by signal 9 (SIGKILL)"));
+    // What the lost ones had done stays in the report, beside those who stayed.
+    let accounts = report["ranks"].as_array().unwrap();
+    assert_eq!(accounts.len(), 3, "{accounts:?}");
+    for account in accounts {
+        let lost = ranks.iter().any(|rank| account["rank"] == *rank);
+        assert_eq!(account["gone_at"].as_u64().is_some_and(|step| step > 0), lost, "{account}");
+        assert!(account["rows"].as_u64().unwrap() > 0, "{account}");
+        assert!(account["compute_s"].as_f64().unwrap() > 0.0, "{account}");
+    }
     report
 }
 
@@ -332,7 +341,8 @@ fn faults_that_the_job_asks_for_happen_and_are_survived() {
 #[test]
 fn fifty_faults_lose_no_row() {
     let site = Site::new();
-    let ended = site.run(&["chaos", "--faults", "50", "--seed", "7", "--workers", "4", "--json", "--quiet"]);
+    let ended =
+        site.run(&["chaos", "--faults", "50", "--fault-seed", "7", "--workers", "4", "--json", "--quiet"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let outcome: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!((&outcome["finished"], &outcome["faults"]), (&Value::from(true), &Value::from(50)));

@@ -41,6 +41,8 @@ impl fmt::Display for Origin {
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
     values: BTreeMap<String, (Value, Origin)>,
+    /// Keys that were set back to their defaults.
+    unset: BTreeMap<String, Origin>,
 }
 
 impl Layers {
@@ -59,9 +61,17 @@ impl Layers {
         self.values.get(path).map(|(value, origin)| (value, origin))
     }
 
-    /// Who set a value.
+    /// Who set a value, or set it back.
     pub fn origin(&self, path: &str) -> Origin {
-        self.values.get(path).map_or(Origin::Default, |(_, origin)| origin.clone())
+        let set = self.values.get(path).map(|(_, origin)| origin);
+        set.or_else(|| self.unset.get(path)).cloned().unwrap_or(Origin::Default)
+    }
+
+    /// A key, or all keys of a group, have their defaults again.
+    fn unset(&mut self, path: &str, origin: Origin) {
+        let group = format!("{path}.");
+        self.values.retain(|key, _| key != path && !key.starts_with(&group));
+        self.unset.insert(path.into(), origin);
     }
 
     /// All values that are set.
@@ -123,18 +133,24 @@ impl Layers {
         }
     }
 
-    /// Adds `section.key=value` as typed behind `--set`. What is not a TOML value is taken as a text.
+    /// Adds `section.key=value` as typed behind `--set`. What is not a TOML value is taken as a text; without a value the key
+    /// is unset.
     pub fn add_assignment(&mut self, assignment: &str) -> Result<(), String> {
         let (path, text) = assignment
             .split_once('=')
             .ok_or_else(|| format!("--set {assignment}: expected section.key=value"))?;
         let (path, text) = (path.trim(), text.trim());
+        let origin = Origin::Flag(format!("--set {assignment}"));
+        if text.is_empty() {
+            self.unset(path, origin);
+            return Ok(());
+        }
         let value = toml::from_str::<toml::Table>(&format!("v = {text}"))
             .ok()
             .filter(|table| table.len() == 1)
             .and_then(|mut table| table.remove("v"))
             .unwrap_or_else(|| Value::String(text.into()));
-        self.add_value(path, value, &Origin::Flag(format!("--set {assignment}")));
+        self.add_value(path, value, &origin);
         Ok(())
     }
 
@@ -166,10 +182,23 @@ impl Layers {
         self.set(path, Value::Table(table), origin);
     }
 
+    /// A flag may say a list of texts as names with commas between them.
+    pub(super) fn split_list(&mut self, path: &str) {
+        if let Some((value, Origin::Flag(_))) = self.values.get_mut(path)
+            && let Some(text) = value.as_str().map(String::from).or(value.as_integer().map(|n| n.to_string()))
+        {
+            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+            *value = Value::Array(names.map(Value::from).collect());
+        }
+    }
+
     /// Complaints about keys that do not exist, with the nearest one that does.
     pub fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
         let is_group = |path: &str| known.iter().any(|key| key.starts_with(&format!("{path}.")));
+        let group = Value::Table(toml::Table::new());
+        let unset = self.unset.iter().map(|(path, origin)| (path.as_str(), &group, origin));
         self.iter()
+            .chain(unset)
             .filter(|(path, ..)| !known.contains(path))
             .filter(|(path, value, _)| !(value.is_table() && is_group(path)))
             .map(|(path, value, origin)| format!("{origin}: {}", self.explain_unknown(path, value, known)))

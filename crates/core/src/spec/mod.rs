@@ -129,6 +129,7 @@ impl Job {
         let mut known: Vec<&str> = keys.iter().map(|key| key.path.as_str()).collect();
         known.extend(["format", NAME]);
         keys.iter().filter(|key| key.is_table).for_each(|key| said.fold(&key.path));
+        keys.iter().filter(|key| key.is_list).for_each(|key| said.split_list(&key.path));
         complaints.extend(said.unknown_keys(&known));
         apply_preset(&mut said, &mut complaints);
         let spec = JobSpec::read(&said, &mut complaints);
@@ -319,6 +320,12 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
     }
     if spec.fault.min_workers == 0 {
         complain("fault.min_workers", "must be at least 1".into());
+    }
+    let last = spec.ranks().saturating_sub(1);
+    if let Some(fault) = spec.fault.inject.0.iter().find(|fault| fault.rank > last) {
+        let reason =
+            format!("there is no rank {}: ranks are 0 to {last}; correct it, or unset it with", fault.rank);
+        complain("fault.inject", format!("{reason} --set fault.inject="));
     }
     if let Auto::Is(most) = spec.fault.max_workers
         && most < workers.max(spec.fault.min_workers)

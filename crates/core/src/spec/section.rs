@@ -18,6 +18,8 @@ pub struct Key {
     pub choices: &'static [(&'static str, &'static str)],
     /// Whether it is a table whose keys are up to the user.
     pub is_table: bool,
+    /// Whether it is a list of texts.
+    pub is_list: bool,
 }
 
 /// A group of keys with a common prefix.
@@ -63,6 +65,7 @@ macro_rules! section {
                     expects: <$type>::expects(),
                     choices: <$type>::choices(),
                     is_table: <$type>::is_table(),
+                    is_list: <$type>::is_list(),
                 },)+]
             }
 

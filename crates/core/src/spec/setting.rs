@@ -18,6 +18,11 @@ pub trait Setting: Sized {
         false
     }
 
+    /// Whether it is a list of texts.
+    fn is_list() -> bool {
+        false
+    }
+
     /// Reads it; the error says what is wrong with it.
     fn read(value: &Value) -> Result<Self, String>;
 
@@ -102,6 +107,9 @@ impl Setting for String {
 impl Setting for Vec<String> {
     fn expects() -> String {
         "a list of texts".into()
+    }
+    fn is_list() -> bool {
+        true
     }
     fn read(value: &Value) -> Result<Self, String> {
         let items = value.as_array().ok_or_else(|| mismatch::<Self>(value))?;

@@ -27,9 +27,9 @@ pub struct ChaosArgs {
     /// How many faults, one after the other
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub faults: u64,
-    /// Decides which faults, when and to whom
+    /// Decides which faults, when and to whom; --seed is the job's
     #[arg(long, default_value_t = 1, value_name = "S")]
-    pub seed: u64,
+    pub fault_seed: u64,
 }
 
 /// Epochs enough for any number of faults; the job is told when to end.
@@ -74,7 +74,7 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
     let folder = Scratch::make("chaos")?;
     let mut endless = layers.clone();
     endless.set("train.epochs", ENDLESS.into(), Origin::Flag("chaos".into()));
-    let chaos = Rc::new(RefCell::new(Chaos::new(args.seed, args.faults, workers.max(2))));
+    let chaos = Rc::new(RefCell::new(Chaos::new(args.fault_seed, args.faults, workers.max(2))));
     let trainer = trainer(&name, endless, &folder.0.join("chaos.toml"))?
         .overwrite(args.train.overwrite)
         .quiet(args.train.quiet)
@@ -90,7 +90,7 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
     }
     let tally = chaos.borrow().tally.clone();
     let plain = without_faults(layers, &report, &folder)?;
-    let outcome = sum_up(args.seed, &tally, &report, &plain);
+    let outcome = sum_up(args.fault_seed, &tally, &report, &plain);
     if args.train.json {
         print_json(&outcome)?
     } else {
