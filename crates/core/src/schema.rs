@@ -10,7 +10,7 @@ pub enum Encoding {
     /// The value itself; `imputed` stands in for a missing one, if asked for.
     Number {
         /// What a missing value becomes; without it, a missing value is an error.
-        imputed: Option<f32>,
+        imputed: Option<f64>,
     },
     /// One 0/1 number per category, in this order.
     OneHot {
@@ -83,41 +83,35 @@ pub enum Shape {
 /// `(value - shift) * factor` for each number of a row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scaling {
-    /// Subtracted first; empty means 0 for all.
-    pub shift: Vec<f32>,
+    /// Subtracted first; empty means 0 for all. Of double precision: a time in seconds does not fit into less.
+    pub shift: Vec<f64>,
     /// Multiplied then; empty means 1 for all, one entry counts for all.
     pub factor: Vec<f32>,
 }
 
 impl Scaling {
-    /// From the model's units back to the data's, one row in place.
-    pub fn invert(&self, row: &mut [f32]) {
-        for (place, value) in row.iter_mut().enumerate() {
-            let factor = match self.factor.as_slice() {
-                [] => 1.0,
-                [factor] => *factor,
-                factors => factors.get(place).copied().unwrap_or(1.0),
-            };
-            *value = *value / factor + self.shift.get(place).copied().unwrap_or(0.0);
+    /// What the number at a place is multiplied by.
+    pub fn factor(&self, place: usize) -> f32 {
+        match self.factor.as_slice() {
+            [] => 1.0,
+            [factor] => *factor,
+            factors => factors.get(place).copied().unwrap_or(1.0),
         }
     }
 
-    /// Scales one row in place.
-    pub fn apply(&self, row: &mut [f32]) {
-        if !self.shift.is_empty() {
-            for (value, shift) in row.iter_mut().zip(&self.shift) {
-                *value -= shift;
-            }
-        }
-        match self.factor.as_slice() {
-            [] => {}
-            [factor] => row.iter_mut().for_each(|value| *value *= factor),
-            factors => {
-                for (value, factor) in row.iter_mut().zip(factors) {
-                    *value *= factor;
-                }
-            }
-        }
+    /// What is subtracted from the number at a place.
+    pub fn shift(&self, place: usize) -> f64 {
+        self.shift.get(place).copied().unwrap_or(0.0)
+    }
+
+    /// From the data's units to the model's.
+    pub fn apply(&self, place: usize, value: f64) -> f32 {
+        ((value - self.shift(place)) * f64::from(self.factor(place))) as f32
+    }
+
+    /// From the model's units back to the data's.
+    pub fn invert(&self, place: usize, value: f32) -> f64 {
+        f64::from(value) / f64::from(self.factor(place)) + self.shift(place)
     }
 }
 
@@ -149,7 +143,7 @@ pub struct Schema {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TargetScaling {
     /// Subtracted first.
-    pub shift: f32,
+    pub shift: f64,
     /// Multiplied then.
     pub factor: f32,
 }
@@ -162,13 +156,13 @@ impl Default for TargetScaling {
 
 impl TargetScaling {
     /// From the data's units to the model's.
-    pub fn apply(&self, target: f32) -> f32 {
-        (target - self.shift) * self.factor
+    pub fn apply(&self, target: f64) -> f32 {
+        ((target - self.shift) * f64::from(self.factor)) as f32
     }
 
     /// From the model's units to the data's.
-    pub fn invert(&self, answer: f32) -> f32 {
-        answer / self.factor + self.shift
+    pub fn invert(&self, answer: f32) -> f64 {
+        f64::from(answer) / f64::from(self.factor) + self.shift
     }
 }
 
@@ -240,10 +234,9 @@ mod tests {
             Scaling { shift: shift.clone(), factor: vec![] },
             Scaling { shift, factor },
         ] {
-            let mut row = [3.0, 5.0];
-            scaling.apply(&mut row);
-            scaling.invert(&mut row);
-            assert_eq!(row, [3.0, 5.0], "{scaling:?}");
+            for (place, value) in [3.0, 5.0].into_iter().enumerate() {
+                assert_eq!(scaling.invert(place, scaling.apply(place, value)), value, "{scaling:?}");
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Blocks: the unit in which rows are found, decoded and cached.
 
+use crate::narrow::{Gaps, Narrowed, WideTargets};
 use crate::raw::Slice;
 use thalweg_core::Targets;
 
@@ -61,6 +62,12 @@ pub(crate) struct Block {
     pub(crate) features: BlockFeatures,
     /// A target per row; for text nothing, there the next character is the target.
     pub(crate) targets: Targets,
+    /// What was subtracted from each number of a dense row; empty if nothing was.
+    pub(crate) offsets: Vec<f64>,
+    /// What was subtracted from targets that are numbers.
+    pub(crate) target_offset: f64,
+    /// Of columns with numbers too large for single precision, how far apart these lie.
+    pub(crate) gaps: Vec<(u32, Gaps)>,
 }
 
 /// What the rows of a block show.
@@ -77,6 +84,18 @@ pub(crate) enum BlockFeatures {
 }
 
 impl Block {
+    /// Rows whose numbers are what they are.
+    pub(crate) fn new(features: BlockFeatures, targets: Targets) -> Block {
+        Block { features, targets, offsets: Vec::new(), target_offset: 0.0, gaps: Vec::new() }
+    }
+
+    /// Rows of tables.
+    pub(crate) fn of_table(rows: Narrowed, targets: WideTargets) -> Block {
+        let (targets, target_offset) = targets.finish();
+        let Narrowed { features, offsets, gaps } = rows;
+        Block { features: BlockFeatures::Dense(features), targets, offsets, target_offset, gaps }
+    }
+
     /// Memory this block holds.
     pub(crate) fn bytes(&self) -> u64 {
         let features = match &self.features {
@@ -87,7 +106,7 @@ impl Block {
             }
             BlockFeatures::Text(symbols) => symbols.len() * 4,
         };
-        (features + self.targets.len() * 4) as u64
+        (features + self.targets.len() * 4 + self.offsets.len() * 8) as u64
     }
 }
 

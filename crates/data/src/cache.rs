@@ -120,7 +120,7 @@ mod tests {
 
     fn block() -> Arc<Block> {
         let targets = Targets::Classes(Vec::new());
-        Arc::new(Block { features: BlockFeatures::Dense(vec![0.0; 25]), targets })
+        Arc::new(Block::new(BlockFeatures::Dense(vec![0.0; 25]), targets))
     }
 
     #[test]

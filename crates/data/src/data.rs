@@ -175,15 +175,17 @@ impl Data {
     }
 
     /// Fits scaling and imputation to the statistics of all parts together; from then on every set of rows applies
-    /// them. The result is the same bits for any number of parts.
-    pub fn fit(&mut self, parts: &[Statistics]) -> Result<()> {
+    /// them. The result is the same bits for any number of parts. The answer is what should be told: which columns hold
+    /// values that cannot be told apart.
+    pub fn fit(&mut self, parts: &[Statistics]) -> Result<Vec<String>> {
         if !self.needs_statistics() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        self.fitting.fit(parts, self.training.selection().blocks().len(), &mut self.schema)?;
+        let warnings = self.fitting.fit(parts, self.training.selection().blocks().len(), &mut self.schema)?;
         self.preparation
             .set(Preparation::new(&self.schema))
-            .map_err(|_| Error::internal("the scaling was fitted twice"))
+            .map_err(|_| Error::internal("the scaling was fitted twice"))?;
+        Ok(warnings)
     }
 
     /// All rows of another source, read with a stored schema: the same columns by name, the same classes, categories

@@ -18,6 +18,7 @@ mod extent;
 mod folder;
 mod format;
 mod locate;
+mod narrow;
 mod raw;
 pub mod records;
 mod rows;

@@ -38,47 +38,83 @@ impl Store {
 #[derive(Debug)]
 pub(crate) struct Preparation {
     schema: Schema,
-    /// What a missing value of each number becomes; empty if nothing can be missing.
-    imputed: Vec<f32>,
-    /// If one factor is all there is to do.
-    uniform: Option<f32>,
+    /// What is done to each number of a row; empty if one factor is all there is to do.
+    steps: Vec<Step>,
+    /// That factor.
+    uniform: f32,
+}
+
+/// What is done to a number: in double precision, of which the result is rounded once.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    shift: f64,
+    factor: f64,
+    /// What a missing value becomes, scaled.
+    imputed: f32,
+}
+
+impl Step {
+    fn apply(&self, value: f64, offset: f64) -> f32 {
+        let scaled = ((value - (self.shift - offset)) * self.factor) as f32;
+        if value.is_nan() { self.imputed } else { scaled }
+    }
 }
 
 impl Preparation {
     /// From a schema with its scaling.
     pub(crate) fn new(schema: &Schema) -> Preparation {
-        let mut imputed = Vec::new();
+        let scaling = &schema.scaling;
+        let mut imputed: Vec<Option<f64>> = Vec::new();
         if let Shape::Table { columns } = &schema.shape {
             for column in columns {
                 match column.encoding {
-                    Encoding::Number { imputed: value } => imputed.push(value.unwrap_or(f32::NAN)),
-                    Encoding::OneHot { .. } => {
-                        imputed.resize(imputed.len() + column.encoding.width(), f32::NAN)
-                    }
+                    Encoding::Number { imputed: value } => imputed.push(value),
+                    Encoding::OneHot { .. } => imputed.resize(imputed.len() + column.encoding.width(), None),
                 }
             }
         }
-        if imputed.iter().all(|value| value.is_nan()) {
-            imputed.clear();
-        }
-        let uniform = match (schema.scaling.shift.as_slice(), schema.scaling.factor.as_slice()) {
-            ([], []) => Some(1.0),
-            ([], [factor]) => Some(*factor),
-            _ => None,
+        let missing = imputed.iter().any(Option::is_some);
+        let steps = match (scaling.shift.as_slice(), scaling.factor.as_slice()) {
+            ([], [] | [_]) if !missing => Vec::new(),
+            _ if matches!(schema.shape, Shape::Sparse { .. } | Shape::Text { .. }) => Vec::new(),
+            _ => (0..schema.width())
+                .map(|place| Step {
+                    shift: scaling.shift(place),
+                    factor: f64::from(scaling.factor(place)),
+                    imputed: match imputed.get(place) {
+                        Some(Some(value)) => scaling.apply(place, *value),
+                        _ => f32::NAN,
+                    },
+                })
+                .collect(),
         };
-        Preparation { schema: schema.clone(), uniform: uniform.filter(|_| imputed.is_empty()), imputed }
+        Preparation { schema: schema.clone(), steps, uniform: scaling.factor(0) }
     }
 
-    /// Fills in what is missing and scales, in place.
-    pub(crate) fn finish(&self, row: &mut [f32]) {
-        for (value, &imputed) in row.iter_mut().zip(&self.imputed) {
-            *value = if value.is_nan() { imputed } else { *value };
+    /// Appends a row with what is missing filled in, scaled.
+    pub(crate) fn finish(&self, row: impl Iterator<Item = f64>, into: &mut Vec<f32>) {
+        match self.steps.is_empty() {
+            true => into.extend(row.map(|value| (value * f64::from(self.uniform)) as f32)),
+            false => into.extend(row.zip(&self.steps).map(|(value, step)| step.apply(value, 0.0))),
         }
-        self.schema.scaling.apply(row);
+    }
+
+    /// The same for a row that is kept as distances from these offsets, if there are any.
+    fn finish_narrowed(&self, row: &[f32], offsets: &[f64], into: &mut Vec<f32>) {
+        let wide = row.iter().map(|&value| f64::from(value));
+        match (self.steps.is_empty(), offsets.is_empty()) {
+            (true, true) => into.extend(row.iter().map(|value| value * self.uniform)),
+            (true, false) => self.finish(wide.zip(offsets).map(|(value, offset)| value + offset), into),
+            (false, true) => self.finish(wide, into),
+            (false, false) => {
+                let steps = self.steps.iter().zip(offsets);
+                into.extend(wide.zip(steps).map(|(value, (step, &offset))| step.apply(value, offset)));
+            }
+        }
     }
 
     /// A target as the model sees it.
-    pub(crate) fn target(&self, value: f32) -> f32 {
+    pub(crate) fn target(&self, value: f64) -> f32 {
         self.schema.target.apply(value)
     }
 
@@ -230,19 +266,13 @@ fn copy_row(block: &Block, row: usize, preparation: &Preparation, batch: &mut Ba
     let width = batch.width;
     match (&block.features, &mut batch.features) {
         (BlockFeatures::Dense(from), Features::Dense(into)) => {
-            let start = into.len();
-            into.extend_from_slice(&from[row * width..(row + 1) * width]);
-            preparation.finish(&mut into[start..]);
+            preparation.finish_narrowed(&from[row * width..(row + 1) * width], &block.offsets, into);
         }
         (BlockFeatures::Pixels(from), Features::Dense(into)) => {
-            let pixels = from[row * width..(row + 1) * width].iter().map(|&pixel| f32::from(pixel));
-            match preparation.uniform {
-                Some(factor) => into.extend(pixels.map(|pixel| pixel * factor)),
-                None => {
-                    let start = into.len();
-                    into.extend(pixels);
-                    preparation.finish(&mut into[start..]);
-                }
+            let pixels = from[row * width..(row + 1) * width].iter();
+            match preparation.steps.is_empty() {
+                true => into.extend(pixels.map(|&pixel| f32::from(pixel) * preparation.uniform)),
+                false => preparation.finish(pixels.map(|&pixel| f64::from(pixel)), into),
             }
         }
         (
@@ -265,7 +295,9 @@ fn copy_row(block: &Block, row: usize, preparation: &Preparation, batch: &mut Ba
     }
     match (&block.targets, &mut batch.targets) {
         (Targets::Classes(from), Targets::Classes(into)) => into.push(from[row]),
-        (Targets::Values(from), Targets::Values(into)) => into.push(preparation.target(from[row])),
+        (Targets::Values(from), Targets::Values(into)) => {
+            into.push(preparation.target(f64::from(from[row]) + block.target_offset))
+        }
         _ => return Err(foreign_batch()),
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! From statistics to the scaling that is stored with a model.
 
+use crate::narrow::Gaps;
 use crate::statistics::{Moments, Statistics};
 use std::collections::BTreeMap;
 use thalweg_core::schema::{Encoding, Scaling, Schema, Shape, TargetScaling};
@@ -7,7 +8,13 @@ use thalweg_core::spec::data::{Missing, Scale};
 use thalweg_core::{Error, Result, Task};
 
 /// A deviation this small beside the mean is rounding: the column counts as constant.
-const CONSTANT: f64 = 1e-7;
+const CONSTANT: f64 = 1e-12;
+
+/// The distance between two numbers of single precision around 1.
+const RESOLUTION: f64 = 1.0 / (1 << 24) as f64;
+
+/// The share of a column's different values that may become equal without a word: some do in any column of random numbers.
+const TOLERATED: f64 = 0.01;
 
 /// What has to be fitted before rows can be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,8 +69,14 @@ impl Fitting {
         self.features != Scale::None || self.means
     }
 
-    /// Writes scaling and imputed values into the schema.
-    pub(crate) fn fit(&self, parts: &[Statistics], blocks: usize, schema: &mut Schema) -> Result<()> {
+    /// Writes scaling and imputed values into the schema. The answer names columns that single precision is too coarse
+    /// for even when scaled.
+    pub(crate) fn fit(
+        &self,
+        parts: &[Statistics],
+        blocks: usize,
+        schema: &mut Schema,
+    ) -> Result<Vec<String>> {
         let combined = Combined::of(parts, blocks)?;
         if self.target != Scale::None {
             schema.target = target_scaling(self.target, &combined.target);
@@ -75,7 +88,7 @@ impl Fitting {
             for column in columns {
                 let width = column.encoding.width();
                 if let Encoding::Number { imputed } = &mut column.encoding {
-                    *imputed = Some(combined.columns.get(&place).map_or(0.0, |moments| moments.mean as f32));
+                    *imputed = Some(combined.columns.get(&place).map_or(0.0, |moments| moments.mean));
                 }
                 place += width as u32;
             }
@@ -86,7 +99,7 @@ impl Fitting {
                 _ => self.dense(&combined, schema.width()),
             };
         }
-        Ok(())
+        Ok(combined.coarse(schema))
     }
 
     fn dense(&self, combined: &Combined, width: usize) -> Scaling {
@@ -139,6 +152,7 @@ struct Combined {
     rows: u64,
     columns: BTreeMap<u32, Moments>,
     target: Moments,
+    gaps: BTreeMap<u32, Gaps>,
 }
 
 impl Combined {
@@ -148,15 +162,43 @@ impl Combined {
         if !partials.iter().map(|partial| partial.block).eq(0..blocks as u64) {
             return Err(Error::internal("the statistics do not cover every block of the source once"));
         }
-        let mut combined = Combined { rows: 0, columns: BTreeMap::new(), target: Moments::default() };
+        let mut combined =
+            Combined { rows: 0, columns: BTreeMap::new(), target: Moments::default(), gaps: BTreeMap::new() };
         for partial in partials {
             combined.rows += partial.rows;
             combined.target.merge(&partial.target);
             for (column, moments) in &partial.columns {
                 combined.columns.entry(*column).or_default().merge(moments);
             }
+            for (column, gaps) in &partial.gaps {
+                combined.gaps.entry(*column).or_default().merge(gaps);
+            }
         }
         Ok(combined)
+    }
+
+    /// What to say of columns whose different values become equal once they are scaled.
+    fn coarse(&self, schema: &Schema) -> Vec<String> {
+        let names = if self.gaps.is_empty() { Vec::new() } else { schema.names() };
+        let mut said = Vec::new();
+        for (&column, gaps) in &self.gaps {
+            let Some(moments) = self.columns.get(&column) else { continue };
+            let distance = (moments.mean - schema.scaling.shift(column as usize)).abs();
+            let resolution = RESOLUTION * distance.max(moments.deviation());
+            let share = gaps.share_below(resolution);
+            if share > TOLERATED {
+                let name = names.get(column as usize).map_or("?", String::as_str);
+                said.push(format!(
+                    "column `{name}`: {:.0}% of its different values cannot be told apart: they range from {} to {}, and \
+                     single precision tells apart steps of {resolution:.3}; leave it out with data.ignore, or make columns \
+                     of less range of it",
+                    100.0 * share,
+                    moments.smallest,
+                    moments.largest
+                ));
+            }
+        }
+        said
     }
 }
 
@@ -170,13 +212,13 @@ fn target_scaling(scale: Scale, moments: &Moments) -> TargetScaling {
     }
 }
 
-fn shift_and_factor(scale: Scale, moments: &Moments) -> (f32, f32) {
+fn shift_and_factor(scale: Scale, moments: &Moments) -> (f64, f32) {
     match (moments.count, scale) {
         (0, _) => (0.0, 1.0),
         (_, Scale::Minmax) => {
-            (moments.smallest as f32, inverse(moments.largest - moments.smallest, moments.smallest))
+            (moments.smallest, inverse(moments.largest - moments.smallest, moments.smallest))
         }
-        _ => (moments.mean as f32, inverse(moments.deviation(), moments.mean)),
+        _ => (moments.mean, inverse(moments.deviation(), moments.mean)),
     }
 }
 

@@ -4,6 +4,7 @@
 //! So the outcome is the same bits whoever gathered what.
 
 use crate::block::{Block, BlockFeatures};
+use crate::narrow::Gaps;
 use serde::{Deserialize, Serialize};
 use thalweg_core::Targets;
 
@@ -21,6 +22,8 @@ pub(crate) struct BlockStatistics {
     /// Numbers of a row that were looked at, with what was found; sparse rows list only columns that occur.
     pub(crate) columns: Vec<(u32, Moments)>,
     pub(crate) target: Moments,
+    /// Of numbers too large for single precision, how far apart they lie.
+    pub(crate) gaps: Vec<(u32, Gaps)>,
 }
 
 /// What is known about the values of one column.
@@ -43,8 +46,7 @@ impl Default for Moments {
 
 impl Moments {
     /// Adds a value (Welford); NaN, a missing value, does not count.
-    pub(crate) fn add(&mut self, value: f32) {
-        let value = f64::from(value);
+    pub(crate) fn add(&mut self, value: f64) {
         if value.is_nan() {
             return;
         }
@@ -93,23 +95,27 @@ impl BlockStatistics {
     ) -> BlockStatistics {
         let mut target = Moments::default();
         if let Targets::Values(values) = &block.targets {
-            rows.iter().for_each(|&row| target.add(values[row]));
+            rows.iter().for_each(|&row| target.add(f64::from(values[row]) + block.target_offset));
         }
         let columns = match &block.features {
-            BlockFeatures::Dense(values) => dense(rows, wanted, |row, column| values[row * width + column]),
+            BlockFeatures::Dense(values) => dense(rows, wanted, |row, column| {
+                let offset = block.offsets.get(column).copied().unwrap_or(0.0);
+                f64::from(values[row * width + column]) + offset
+            }),
             BlockFeatures::Pixels(pixels) => {
-                dense(rows, wanted, |row, column| f32::from(pixels[row * width + column]))
+                dense(rows, wanted, |row, column| f64::from(pixels[row * width + column]))
             }
             BlockFeatures::Sparse { starts, columns, values } if !wanted.is_empty() => {
                 sparse(rows, starts, columns, values)
             }
             BlockFeatures::Sparse { .. } | BlockFeatures::Text(_) => Vec::new(),
         };
-        BlockStatistics { block: number as u64, rows: rows.len() as u64, columns, target }
+        let gaps = block.gaps.clone();
+        BlockStatistics { block: number as u64, rows: rows.len() as u64, columns, target, gaps }
     }
 }
 
-fn dense(rows: &[usize], wanted: &[u32], value: impl Fn(usize, usize) -> f32) -> Vec<(u32, Moments)> {
+fn dense(rows: &[usize], wanted: &[u32], value: impl Fn(usize, usize) -> f64) -> Vec<(u32, Moments)> {
     let mut columns: Vec<(u32, Moments)> =
         wanted.iter().map(|&column| (column, Moments::default())).collect();
     for &row in rows {
@@ -124,7 +130,7 @@ fn sparse(rows: &[usize], starts: &[usize], columns: &[u32], values: &[f32]) -> 
     let mut found = std::collections::BTreeMap::<u32, Moments>::new();
     for &row in rows {
         for place in starts[row]..starts[row + 1] {
-            found.entry(columns[place]).or_default().add(values[place]);
+            found.entry(columns[place]).or_default().add(f64::from(values[place]));
         }
     }
     found.into_iter().collect()
@@ -135,7 +141,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn moments(values: &[f32]) -> Moments {
+    fn moments(values: &[f64]) -> Moments {
         let mut moments = Moments::default();
         values.iter().for_each(|&value| moments.add(value));
         moments
@@ -143,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_combine_to_the_whole(values in prop::collection::vec(-1e3f32..1e3, 1..200), cut in 0usize..200) {
+        fn parts_combine_to_the_whole(values in prop::collection::vec(-1e3f64..1e3, 1..200), cut in 0usize..200) {
             let cut = cut.min(values.len());
             let mut combined = moments(&values[..cut]);
             combined.merge(&moments(&values[cut..]));
@@ -157,7 +163,7 @@ mod tests {
 
     #[test]
     fn missing_values_do_not_count_and_zeros_can_be_added() {
-        assert_eq!(moments(&[1.0, f32::NAN, 3.0]).mean, 2.0);
+        assert_eq!(moments(&[1.0, f64::NAN, 3.0]).mean, 2.0);
         let mut sparse = moments(&[4.0, 4.0]);
         sparse.add_zeros(2);
         assert_eq!((sparse.mean, sparse.deviation(), sparse.smallest), (2.0, 2.0, 0.0));

@@ -176,3 +176,61 @@ fn files_are_read_as_they_are_said_to_be() {
     site.run(&["predict", "run", "named.csv", "--set", "data.header=false"])
         .assert_error(2, &["is not a number"]);
 }
+
+#[test]
+fn times_in_seconds_are_learned_evaluated_and_predicted() {
+    let site = Site::new();
+    // Two thousand seconds, each once; single precision would round them to 17 different numbers.
+    let row = |row: u32| {
+        let second = row * 389 % 2000;
+        (1_700_000_000 + u64::from(second), if second / 100 % 2 == 0 { "even" } else { "odd" })
+    };
+    let table = |rows: std::ops::Range<u32>| {
+        rows.map(row).map(|(time, y)| format!("{time},{y}\n")).collect::<String>()
+    };
+    site.write("train.csv", "time,y\n".to_string() + &table(0..1600));
+    site.write("new.csv", table(1600..2000));
+    site.succeed(&[
+        "train",
+        "-q",
+        "--out",
+        "run",
+        "--workers",
+        "2",
+        "--set",
+        "data.source=train.csv",
+        "--set",
+        "model.layers=['dense 1 tanh', 'dense auto']",
+        "--set",
+        "train.epochs=1",
+    ]);
+    let said = site.succeed(&["predict", "run", "new.csv", "--probabilities"]).stdout;
+    let answers: std::collections::HashSet<&str> = said.lines().skip(1).collect();
+    assert!(answers.len() > 300, "{} different answers to 400 different times", answers.len());
+    let said = site.succeed(&["evaluate", "run", "--data", "new.csv"]).stdout;
+    assert!(said.contains("on 400 rows of new.csv"), "{said}");
+    let said = site.succeed(&["export", "run"]).stderr;
+    assert!(said.contains("column `time`: the file takes single precision"), "{said}");
+
+    site.write(
+        "years.csv",
+        "time,y\n".to_string()
+            + &(0..600u64)
+                .map(|row| {
+                    format!("{},{}\n", if row % 2 == 0 { row } else { 4_000_000_000_000_000 + row }, row % 3)
+                })
+                .collect::<String>(),
+    );
+    let said = site.succeed(&[
+        "train",
+        "-q",
+        "--out",
+        "ids",
+        "--set",
+        "data.source=years.csv",
+        "--set",
+        "train.epochs=1",
+    ]);
+    assert_eq!(said.stderr.matches("column `time`: ").count(), 1, "{}", said.stderr);
+    assert!(said.stderr.contains("cannot be told apart"), "{}", said.stderr);
+}

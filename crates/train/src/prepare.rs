@@ -170,7 +170,13 @@ fn fit(rank: &mut Rank, data: &mut Data) -> Result<()> {
         .iter()
         .map(|part| postcard::from_bytes(part).map_err(|error| Error::internal(error.to_string())))
         .collect::<Result<Vec<Statistics>>>()?;
-    data.fit(&parts)
+    let warnings = data.fit(&parts)?;
+    if rank.index() == 0 {
+        for message in warnings {
+            rank.emit(Event::Notice { level: Level::Warning, message });
+        }
+    }
+    Ok(())
 }
 
 /// Fills parameters and optimizer: from the seed, or from rank 0's newest checkpoint.

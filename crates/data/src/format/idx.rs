@@ -181,7 +181,7 @@ impl Source for Idx {
             Some(classes) => Targets::Classes(labels.map(|&label| classes[usize::from(label)]).collect()),
             None => Targets::Values(labels.map(|&label| f32::from(label)).collect()),
         };
-        Ok(Arc::new(Block { features: BlockFeatures::Pixels(pixels), targets }))
+        Ok(Arc::new(Block::new(BlockFeatures::Pixels(pixels), targets)))
     }
 }
 

@@ -7,6 +7,7 @@ use super::csv::place;
 use super::{Opened, Source, indexed, mismatch, shape_name};
 use crate::block::{Block, BlockFeatures, Blocks};
 use crate::extent::{Extent, Extents, blocks};
+use crate::narrow::{self, Gaps};
 use crate::raw::Raw;
 use crate::table::encoder::push_target;
 use crate::table::labels::{LabelTally, Labels};
@@ -151,8 +152,10 @@ impl Source for Libsvm {
         if count != extent.rows {
             return Err(file.changed());
         }
+        let (gaps, (targets, target_offset)) = (rows.gaps(), targets.finish());
         let SparseRows { starts, columns, values, .. } = rows;
-        Ok(Arc::new(Block { features: BlockFeatures::Sparse { starts, columns, values }, targets }))
+        let features = BlockFeatures::Sparse { starts, columns, values };
+        Ok(Arc::new(Block { target_offset, gaps, ..Block::new(features, targets) }))
     }
 }
 
@@ -162,15 +165,30 @@ struct SparseRows {
     columns: Vec<u32>,
     values: Vec<f32>,
     unsorted: Vec<(u32, f32)>,
+    /// Numbers that single precision does not hold.
+    large: Vec<(u32, f64)>,
 }
 
 impl Default for SparseRows {
     fn default() -> Self {
-        SparseRows { starts: vec![0], columns: Vec::new(), values: Vec::new(), unsorted: Vec::new() }
+        SparseRows {
+            starts: vec![0],
+            columns: Vec::new(),
+            values: Vec::new(),
+            unsorted: Vec::new(),
+            large: Vec::new(),
+        }
     }
 }
 
 impl SparseRows {
+    /// How far apart the numbers of a column lie that single precision does not hold.
+    fn gaps(&mut self) -> Vec<(u32, Gaps)> {
+        self.large.sort_unstable_by_key(|&(column, _)| column);
+        let columns = self.large.chunk_by(|one, other| one.0 == other.0);
+        columns.map(|column| (column[0].0, Gaps::of(column.iter().map(|&(_, value)| value)))).collect()
+    }
+
     fn push(&mut self, row: &Row<'_>, first: u64, columns: u64) -> Result<(), Problem> {
         self.unsorted.clear();
         for pair in row.pairs() {
@@ -180,7 +198,7 @@ impl SparseRows {
             }
             let name = column.to_string();
             let value = match number(text) {
-                Some(value) if (value as f32).is_finite() => value as f32,
+                Some(value) if (value as f32).is_finite() => value,
                 Some(_) => return Err(Problem::not_finite(&name, &shown(text))),
                 None => {
                     return Err(Problem {
@@ -189,7 +207,11 @@ impl SparseRows {
                     });
                 }
             };
-            self.unsorted.push(((column - first) as u32, value));
+            let column = (column - first) as u32;
+            if narrow::is_large(value) {
+                self.large.push((column, value));
+            }
+            self.unsorted.push((column, value as f32));
         }
         if !self.unsorted.is_sorted_by_key(|&(column, _)| column) {
             self.unsorted.sort_by_key(|&(column, _)| column);

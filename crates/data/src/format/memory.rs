@@ -48,7 +48,7 @@ pub(crate) fn open(width: usize, features: &[f32], targets: &Targets) -> Result<
             Targets::Values(values) => Targets::Values(values[range.clone()].to_vec()),
         };
         let features = BlockFeatures::Dense(features[range.start * width..range.end * width].to_vec());
-        Arc::new(Block { features, targets })
+        Arc::new(Block::new(features, targets))
     });
     let decoded = decoded.collect();
     let checksum = checksum(features, targets);

@@ -198,10 +198,9 @@ impl Source for Text {
             |character: char| self.numbers.get(character as usize).copied().filter(|&n| n != u32::MAX);
         let symbols: Option<Vec<u32>> = whole_characters(&bytes).chars().take(count).map(number).collect();
         match symbols {
-            Some(symbols) if symbols.len() == count => Ok(Arc::new(Block {
-                features: BlockFeatures::Text(symbols),
-                targets: Targets::Classes(Vec::new()),
-            })),
+            Some(symbols) if symbols.len() == count => {
+                Ok(Arc::new(Block::new(BlockFeatures::Text(symbols), Targets::Classes(Vec::new()))))
+            }
             _ => Err(file.changed()),
         }
     }

@@ -1,5 +1,6 @@
 //! What a row to be predicted has to provide, and how it is appended to a batch.
 
+use crate::narrow::WideTargets;
 use crate::rows::Preparation;
 use crate::table::encoder::{Encoder, push_target};
 use crate::table::labels::Labels;
@@ -147,12 +148,15 @@ impl ColumnForm {
     pub(super) fn push_label(&self, label: Option<&[u8]>, row: u64, batch: &mut Batch) -> Result<()> {
         let Some(labels) = &self.labels else { return Ok(()) };
         let name = self.label.as_deref().unwrap_or_default();
-        push_target(labels, name, label.unwrap_or_default(), &mut batch.targets)
+        let mut targets = labels.targets(1);
+        push_target(labels, name, label.unwrap_or_default(), &mut targets)
             .map_err(|problem| problem.at_input(row))?;
-        if let Targets::Values(values) = &mut batch.targets
-            && let Some(value) = values.last_mut()
-        {
-            *value = self.preparation.target(*value);
+        match (targets, &mut batch.targets) {
+            (WideTargets::Classes(classes), Targets::Classes(into)) => into.extend(classes),
+            (WideTargets::Values(values), Targets::Values(into)) => {
+                into.extend(values.iter().map(|&value| self.preparation.target(value)));
+            }
+            _ => return Err(foreign()),
         }
         Ok(())
     }
@@ -167,16 +171,16 @@ impl ColumnForm {
     ) -> Result<()> {
         match &mut batch.features {
             Features::Dense(values) => {
-                let start = values.len();
-                encoder.row(field, values).map_err(|problem| problem.at_input(row))?;
-                self.preparation.finish(&mut values[start..]);
+                let mut numbers = Vec::with_capacity(self.columns.len());
+                encoder.row(field, &mut numbers).map_err(|problem| problem.at_input(row))?;
+                self.preparation.finish(numbers.into_iter(), values);
                 Ok(())
             }
             Features::Sparse { .. } => {
                 let mut dense = Vec::with_capacity(self.columns.len());
                 encoder.row(field, &mut dense).map_err(|problem| problem.at_input(row))?;
                 let stored = dense.iter().enumerate().filter(|(_, value)| **value != 0.0);
-                self.push_sparse(stored.map(|(column, &value)| (column as u32, value)), batch)
+                self.push_sparse(stored.map(|(column, &value)| (column as u32, value as f32)), batch)
             }
             Features::Tokens { .. } => Err(foreign()),
         }

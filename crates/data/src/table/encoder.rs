@@ -6,7 +6,7 @@ use super::problem::Problem;
 use super::spelling::{Spelling, misspelled};
 use super::unseen::Unseen;
 use super::value::{is_missing, number, shown};
-use thalweg_core::Targets;
+use crate::narrow::{DenseRows, WideTargets};
 use thalweg_core::schema::{Column, Encoding, Schema};
 use thalweg_core::spec::data::{DataSpec, Missing};
 
@@ -82,11 +82,27 @@ impl Encoder {
         self.width
     }
 
+    /// Room for about so many rows.
+    pub(crate) fn rows(&self, count: usize) -> DenseRows {
+        let mut place = 0;
+        let mut places = Vec::new();
+        for slot in &self.columns {
+            match &slot.kind {
+                SlotKind::Number { .. } => {
+                    places.push(place);
+                    place += 1;
+                }
+                SlotKind::OneHot(categories) => place += categories.len(),
+            }
+        }
+        DenseRows::new(self.width, places, count)
+    }
+
     /// Appends the numbers of a record. `field` gives a field, trimmed; a missing number becomes NaN.
     pub(crate) fn row<'a>(
         &self,
         field: impl Fn(usize) -> &'a [u8],
-        row: &mut Vec<f32>,
+        row: &mut Vec<f64>,
     ) -> Result<(), Problem> {
         for slot in &self.columns {
             let value = field(slot.field);
@@ -105,10 +121,10 @@ impl Encoder {
     }
 }
 
-fn as_number(column: &str, value: &[u8], missing_allowed: bool) -> Result<f32, Problem> {
+fn as_number(column: &str, value: &[u8], missing_allowed: bool) -> Result<f64, Problem> {
     match number(value) {
-        Some(number) if (number as f32).is_finite() => Ok(number as f32),
-        _ if is_missing(value) && missing_allowed => Ok(f32::NAN),
+        Some(number) if (number as f32).is_finite() => Ok(number),
+        _ if is_missing(value) && missing_allowed => Ok(f64::NAN),
         _ if is_missing(value) => Err(Problem::missing_word(column, value)),
         Some(_) => Err(Problem::not_finite(column, &shown(value))),
         None => Err(match Spelling::of(value) {
@@ -123,18 +139,18 @@ pub(crate) fn push_target(
     labels: &Labels,
     column: &str,
     value: &[u8],
-    targets: &mut Targets,
+    targets: &mut WideTargets,
 ) -> Result<(), Problem> {
     if matches!(labels, Labels::Unread(_)) {
         return Ok(());
     }
     let missing = |problem| if is_missing(value) { Problem::missing_label(column, value) } else { problem };
     match (labels, targets) {
-        (Labels::Classes(classes), Targets::Classes(targets)) => {
+        (Labels::Classes(classes), WideTargets::Classes(targets)) => {
             targets.push(classes.number(column, value).map_err(missing)?)
         }
-        (_, Targets::Values(targets)) => targets.push(as_number(column, value, false).map_err(missing)?),
-        (_, Targets::Classes(_)) => {
+        (_, WideTargets::Values(targets)) => targets.push(as_number(column, value, false).map_err(missing)?),
+        (_, WideTargets::Classes(_)) => {
             return Err(Problem::not_a_number(column, &shown(value)));
         }
     }
@@ -152,7 +168,7 @@ mod tests {
         Encoder::new(&[age, city], &[2, 0], missing_allowed)
     }
 
-    fn row(encoder: &Encoder, fields: [&'static str; 3]) -> Result<Vec<f32>, Problem> {
+    fn row(encoder: &Encoder, fields: [&'static str; 3]) -> Result<Vec<f64>, Problem> {
         let mut row = Vec::new();
         encoder.row(|field| fields[field].as_bytes(), &mut row).map(|()| row)
     }

@@ -2,10 +2,11 @@
 
 use super::problem::Problem;
 use super::value::{number, shown};
+use crate::narrow::WideTargets;
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use thalweg_core::spec::data::TaskChoice;
-use thalweg_core::{Error, Result, Targets, Task};
+use thalweg_core::{Error, Result, Task};
 
 /// Whole numbers with more different values than this are a regression unless the job says otherwise.
 pub(crate) const MOST_WHOLE_CLASSES: usize = 100;
@@ -142,12 +143,12 @@ impl Labels {
     }
 
     /// Targets for so many rows: empty, or all 0 where labels are not looked at.
-    pub(crate) fn targets(&self, rows: usize) -> Targets {
+    pub(crate) fn targets(&self, rows: usize) -> WideTargets {
         match self {
-            Labels::Classes(_) => Targets::Classes(Vec::with_capacity(rows)),
-            Labels::Values => Targets::Values(Vec::with_capacity(rows)),
-            Labels::Unread(Task::Classification) => Targets::Classes(vec![0; rows]),
-            Labels::Unread(Task::Regression) => Targets::Values(vec![0.0; rows]),
+            Labels::Classes(_) => WideTargets::Classes(Vec::with_capacity(rows)),
+            Labels::Values => WideTargets::Values(Vec::with_capacity(rows)),
+            Labels::Unread(Task::Classification) => WideTargets::Classes(vec![0; rows]),
+            Labels::Unread(Task::Regression) => WideTargets::Values(vec![0.0; rows]),
         }
     }
 

@@ -5,6 +5,7 @@ mod images;
 mod large;
 mod own_rows;
 mod parquet;
+mod precision;
 mod real_sets;
 mod records;
 mod sniff;

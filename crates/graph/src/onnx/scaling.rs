@@ -29,7 +29,7 @@ impl Embedded {
             ("answer", self.answer.clone()),
             ("shift", line(&self.scaling.shift)),
             ("factor", line(&self.scaling.factor)),
-            ("target", line(&[shift, factor])),
+            ("target", format!("{shift} {factor}")),
         ];
         texts.map(|(key, value)| Property { key: format!("{PREFIX}{key}"), value }).into()
     }
@@ -46,11 +46,15 @@ impl Embedded {
         let Some(rows) = text("rows") else { return Ok(None) };
         let broken = |key: &str| format!("its metadata `{PREFIX}{key}` makes no sense");
         let numbers = |key: &str| numbers(text(key).unwrap_or_default()).ok_or_else(|| broken(key));
-        let target = match numbers("target")?[..] {
-            [shift, factor] if factor != 0.0 => TargetScaling { shift, factor },
+        let singles = |key: &str| {
+            let all: Vec<f32> = numbers(key)?.into_iter().map(|number| number as f32).collect();
+            if all.iter().all(|number| number.is_finite()) { Ok(all) } else { Err(broken(key)) }
+        };
+        let target = match (&numbers("target")?[..], &singles("target")?[..]) {
+            (&[shift, _], &[_, factor]) if factor != 0.0 => TargetScaling { shift, factor },
             _ => return Err(broken("target")),
         };
-        let scaling = Scaling { shift: numbers("shift")?, factor: numbers("factor")? };
+        let scaling = Scaling { shift: numbers("shift")?, factor: singles("factor")? };
         let answer = text("answer").ok_or_else(|| broken("answer"))?;
         Ok(Some(Embedded { scaling, target, rows: rows.into(), answer: answer.into() }))
     }
@@ -84,12 +88,12 @@ impl Embedded {
     }
 }
 
-fn line(numbers: &[f32]) -> String {
-    numbers.iter().map(f32::to_string).collect::<Vec<_>>().join(" ")
+fn line(numbers: &[impl ToString]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-fn numbers(text: &str) -> Option<Vec<f32>> {
-    let number = |word: &str| word.parse().ok().filter(|number: &f32| number.is_finite());
+fn numbers(text: &str) -> Option<Vec<f64>> {
+    let number = |word: &str| word.parse().ok().filter(|number: &f64| number.is_finite());
     text.split_whitespace().map(number).collect()
 }
 

@@ -39,8 +39,24 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let (network, parameters) = saved.network()?;
     let bytes = export(&network, &parameters, &saved.schema, metadata(&saved.schema)?)?;
     write_atomically(&path, &bytes)?;
+    for name in coarse(&saved.schema) {
+        eprintln!(
+            "warning: column `{name}`: the file takes single precision, which is too coarse for numbers that large; \
+             `thalweg predict` takes them as they are"
+        );
+    }
     eprintln!("wrote {}", path.display());
     Ok(())
+}
+
+/// Columns whose numbers lie so far from zero for their deviation that single precision loses what tells them apart.
+fn coarse(schema: &Schema) -> Vec<String> {
+    /// Deviations: a thousandth of one is lost beyond.
+    const FAR: f64 = (1 << 14) as f64;
+    let scaling = &schema.scaling;
+    let far = |place: usize| (scaling.shift(place) * f64::from(scaling.factor(place))).abs() > FAR;
+    let names = schema.names().into_iter().enumerate();
+    names.filter(|(place, _)| far(*place)).map(|(_, name)| name).collect()
 }
 
 /// What numbers mean: columns in, classes out, characters of a text.

@@ -12,7 +12,7 @@ pub(crate) mod kinds;
 pub(crate) mod sample;
 
 use super::{Opened, Source, indexed};
-use crate::block::{Block, BlockFeatures, Blocks};
+use crate::block::{Block, Blocks};
 use crate::extent::{Extent, blocks};
 use crate::raw::Raw;
 use crate::table::encoder::{Encoder, missing_allowed, push_target};
@@ -103,22 +103,25 @@ impl Source for Csv {
         let file = &self.files[extent.file];
         let bytes = file.slice(extent.start..extent.end)?;
         let mut reader = FieldReader::new(&bytes[..], self.delimiter);
-        let mut features = Vec::with_capacity(extent.rows as usize * self.encoder.width());
+        let mut rows = self.encoder.rows(extent.rows as usize);
+        let mut row = Vec::with_capacity(self.encoder.width());
         let mut targets = self.labels.targets(extent.rows as usize);
         while let Some(record) = reader.next(file.name())? {
             let field = |number: usize| record.field(number);
+            row.clear();
             let done = self
                 .encoder
-                .row(field, &mut features)
+                .row(field, &mut row)
                 .and_then(|()| push_target(&self.labels, &self.label_name, field(self.label), &mut targets));
             if let Err(problem) = done {
                 return Err(self.locate(problem, file, extent.start + record.offset()));
             }
+            rows.push(&row);
         }
         if targets.len() as u64 != extent.rows {
             return Err(file.changed());
         }
-        Ok(Arc::new(Block { features: BlockFeatures::Dense(features), targets }))
+        Ok(Arc::new(Block::of_table(rows.finish(), targets)))
     }
 }
 

@@ -7,7 +7,8 @@ mod column;
 mod index;
 
 use super::{Opened, Source};
-use crate::block::{Block, BlockFeatures, Blocks};
+use crate::block::{Block, Blocks};
+use crate::narrow::Narrowing;
 use crate::table::encoder::{SlotKind, missing_allowed, push_target};
 use crate::table::labels::Labels;
 use crate::table::problem::Problem;
@@ -157,46 +158,50 @@ impl Source for Parquet {
     fn decode(&self, block: usize) -> Result<Arc<Block>> {
         let part = &self.parts[block];
         let file = &self.files[part.file];
-        let mut features = vec![0.0; part.rows * self.width];
+        let rows = part.first..part.first + part.rows;
+        let place = |row: usize| file.place(part.group, part.first + row);
+        let mut narrowed = Narrowing::new(part.rows, self.width);
+        let mut numbers = Vec::new();
         for slot in &self.columns {
-            file.read(part.group, slot.leaf, part.first..part.first + part.rows, |row, value| {
-                let numbers = &mut features[row * self.width + slot.place..];
-                slot.write(value, numbers, &self.unseen)
-                    .map_err(|problem| problem.at(&file.place(part.group, part.first + row)))
+            numbers.clear();
+            file.read(part.group, slot.leaf, rows.clone(), |row, value| match &slot.kind {
+                SlotKind::OneHot(categories) => {
+                    let number = categories.number(&slot.name, value.spell(&mut Vec::new()), &self.unseen);
+                    let number = number.map_err(|problem| problem.at(&place(row)))?;
+                    narrowed.set(row, slot.place + number, 1.0);
+                    Ok(())
+                }
+                SlotKind::Number { missing_allowed } => {
+                    let number = slot.number(value, *missing_allowed);
+                    numbers.push(number.map_err(|problem| problem.at(&place(row)))?);
+                    Ok(())
+                }
             })?;
+            if matches!(slot.kind, SlotKind::Number { .. }) {
+                narrowed.column(slot.place, &numbers);
+            }
         }
         let mut targets = self.labels.targets(part.rows);
-        let Some(label) = self.label else {
-            return Ok(Arc::new(Block { features: BlockFeatures::Dense(features), targets }));
-        };
-        let mut text = Vec::new();
-        file.read(part.group, label, part.first..part.first + part.rows, |row, value| {
-            push_target(&self.labels, &self.label_name, value.spell(&mut text), &mut targets)
-                .map_err(|problem| problem.at(&file.place(part.group, part.first + row)))
-        })?;
-        Ok(Arc::new(Block { features: BlockFeatures::Dense(features), targets }))
+        if let Some(label) = self.label {
+            let mut text = Vec::new();
+            file.read(part.group, label, rows, |row, value| {
+                push_target(&self.labels, &self.label_name, value.spell(&mut text), &mut targets)
+                    .map_err(|problem| problem.at(&place(row)))
+            })?;
+        }
+        Ok(Arc::new(Block::of_table(narrowed.rows, targets)))
     }
 }
 
 impl Slot {
-    /// Writes a value into the numbers of a row, from this slot on.
-    fn write(&self, value: Value<'_>, numbers: &mut [f32], unseen: &Unseen) -> Result<(), Problem> {
-        match (&self.kind, value) {
-            (SlotKind::OneHot(categories), value) => {
-                numbers[categories.number(&self.name, value.spell(&mut Vec::new()), unseen)?] = 1.0;
-            }
-            (SlotKind::Number { missing_allowed: true }, Value::Missing) => numbers[0] = f32::NAN,
-            (SlotKind::Number { .. }, Value::Missing) => return Err(Problem::missing(&self.name)),
-            (SlotKind::Number { .. }, Value::Number(value)) if (value as f32).is_finite() => {
-                numbers[0] = value as f32
-            }
-            (SlotKind::Number { .. }, Value::Number(value)) => {
-                return Err(Problem::not_finite(&self.name, &value.to_string()));
-            }
-            (SlotKind::Number { .. }, Value::Text(text)) => {
-                return Err(Problem::not_a_number(&self.name, &crate::table::value::shown(text)));
-            }
+    /// The number that a value is; NaN for a missing one.
+    fn number(&self, value: Value<'_>, missing_allowed: bool) -> Result<f64, Problem> {
+        match value {
+            Value::Missing if missing_allowed => Ok(f64::NAN),
+            Value::Missing => Err(Problem::missing(&self.name)),
+            Value::Number(value) if (value as f32).is_finite() => Ok(value),
+            Value::Number(value) => Err(Problem::not_finite(&self.name, &value.to_string())),
+            Value::Text(text) => Err(Problem::not_a_number(&self.name, &crate::table::value::shown(text))),
         }
-        Ok(())
     }
 }

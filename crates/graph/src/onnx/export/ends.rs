@@ -21,7 +21,7 @@ impl Exporter<'_> {
         self.scaled = "input".into();
         if !matches!(self.input, Input::Symbols { .. }) {
             let Scaling { shift, factor } = &schema.scaling;
-            for (operator, numbers) in [("Sub", shift), ("Mul", factor)] {
+            for (operator, numbers) in [("Sub", &single(shift)), ("Mul", factor)] {
                 if !numbers.is_empty() {
                     let numbers = self.scaling_tensor(numbers);
                     self.scaled = self.writer.node(operator, &[&self.scaled, &numbers], vec![]);
@@ -78,7 +78,7 @@ impl Exporter<'_> {
                 Task::Regression => {
                     let target = schema.target;
                     let factor = self.writer.constant(&[1], &[target.factor]);
-                    let shift = self.writer.constant(&[1], &[target.shift]);
+                    let shift = self.writer.constant(&[1], &[target.shift as f32]);
                     let value = self.writer.node("Div", &[&value, &factor], vec![]);
                     (self.writer.node("Add", &[&value, &shift], vec![]), "prediction")
                 }
@@ -104,7 +104,7 @@ impl Exporter<'_> {
             _ => self.plain(answer)?,
         };
         self.answer.clone_from(&value);
-        for (operator, numbers) in [("Div", &scaling.factor), ("Add", &scaling.shift)] {
+        for (operator, numbers) in [("Div", &scaling.factor), ("Add", &single(&scaling.shift))] {
             if !numbers.is_empty() {
                 let numbers = self.scaling_tensor(numbers);
                 value = self.writer.node(operator, &[&value, &numbers], vec![]);
@@ -112,4 +112,9 @@ impl Exporter<'_> {
         }
         Ok(value)
     }
+}
+
+/// Numbers as the file's input has them.
+fn single(numbers: &[f64]) -> Vec<f32> {
+    numbers.iter().map(|&number| number as f32).collect()
 }

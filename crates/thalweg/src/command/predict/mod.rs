@@ -209,10 +209,10 @@ impl Answers<'_> {
             return self.reconstruction(row, output);
         }
         if self.schema.task == Task::Regression {
-            let value = self.schema.target.invert(row[0]);
+            let value = spelled(self.schema.target.invert(row[0]), self.schema.target.factor);
             return match self.format {
                 Format::Csv => writeln!(output, "{value}"),
-                Format::Jsonl => writeln!(output, "{}", serde_json::json!({ "prediction": value })),
+                Format::Jsonl => writeln!(output, "{{\"prediction\":{}}}", in_json(&value)),
             };
         }
         let best =
@@ -238,15 +238,36 @@ impl Answers<'_> {
 impl Answers<'_> {
     /// The row as the model makes it again, in the data's own units.
     fn reconstruction(&self, row: &[f32], output: &mut impl Write) -> io::Result<()> {
-        let mut row = row.to_vec();
-        self.schema.scaling.invert(&mut row);
+        let scaling = &self.schema.scaling;
+        let number = |(place, &value)| spelled(scaling.invert(place, value), scaling.factor(place));
+        let fields: Vec<String> = row.iter().enumerate().map(number).collect();
         match self.format {
-            Format::Csv => {
-                let fields: Vec<String> = row.iter().map(f32::to_string).collect();
-                writeln!(output, "{}", fields.join(","))
+            Format::Csv => writeln!(output, "{}", fields.join(",")),
+            Format::Jsonl => {
+                let numbers: Vec<String> = fields.iter().map(|field| in_json(field)).collect();
+                writeln!(output, "{{\"reconstruction\":[{}]}}", numbers.join(","))
             }
-            Format::Jsonl => writeln!(output, "{}", serde_json::json!({ "reconstruction": row })),
         }
+    }
+}
+
+/// A number in the data's units: in single precision, as the model computes, unless that loses what it can tell apart.
+fn spelled(value: f64, factor: f32) -> String {
+    let resolution = f64::from(f32::EPSILON) / f64::from(factor.abs());
+    let single = value as f32;
+    if !value.is_finite() || (f64::from(single) - value).abs() <= resolution {
+        return single.to_string();
+    }
+    let decimals = (-resolution.log10()).ceil().clamp(0.0, 17.0) as usize;
+    format!("{value:.decimals$}")
+}
+
+/// A spelled number in JSON, which has no infinities; always with a point, so that it reads as a fraction.
+fn in_json(number: &str) -> String {
+    match number.parse::<f64>() {
+        Ok(value) if !value.is_finite() => "null".into(),
+        _ if number.contains('.') => number.into(),
+        _ => format!("{number}.0"),
     }
 }
 
@@ -256,5 +277,21 @@ fn quoted(field: &str) -> String {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {
         field.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_as_long_as_the_model_is_precise() {
+        assert_eq!(spelled(f64::from(12.3f32), 1.0), "12.3");
+        assert_eq!(spelled(0.1, 0.5), "0.1", "no digits that the model does not know");
+        assert_eq!(spelled(1_700_000_123.25, 0.01), "1700000123.25000");
+        assert_eq!(
+            (in_json("12"), in_json("NaN"), in_json("0.5")),
+            ("12.0".into(), "null".into(), "0.5".into())
+        );
     }
 }
