@@ -183,7 +183,7 @@ fn times_in_seconds_are_learned_evaluated_and_predicted() {
     // Two thousand seconds, each once; single precision would round them to 17 different numbers.
     let row = |row: u32| {
         let second = row * 389 % 2000;
-        (1_700_000_000 + u64::from(second), if second / 100 % 2 == 0 { "even" } else { "odd" })
+        (1_700_000_000 + u64::from(second), if (second / 100).is_multiple_of(2) { "even" } else { "odd" })
     };
     let table = |rows: std::ops::Range<u32>| {
         rows.map(row).map(|(time, y)| format!("{time},{y}\n")).collect::<String>()
