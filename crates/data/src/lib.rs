@@ -34,7 +34,7 @@ mod table;
 
 pub use content::check_text;
 pub use data::Data;
-pub use locate::{FileKind, exists, files, is_data, kind_by_name, missing, stem};
+pub use locate::{FileKind, exists, files, kind_by_name, missing, stem};
 pub use records::Records;
 pub use rows::Rows;
 pub use sampler::{Sampler, WINDOW_BYTES};

@@ -130,11 +130,6 @@ pub fn exists(source: &str) -> bool {
     Path::new(source).exists() || matches(source).is_ok()
 }
 
-/// Whether a file holds data, as far as its name tells.
-pub fn is_data(path: &Path) -> bool {
-    path.is_dir() || kind_by_name(path).is_some()
-}
-
 /// What is in a file, as far as its name tells: the endings a job's source may have.
 pub fn kind_by_name(path: &Path) -> Option<FileKind> {
     let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
@@ -205,7 +200,7 @@ mod tests {
         let hint = |name: &str| locate(folder.path().join(name).to_str().unwrap()).unwrap_err().hint.unwrap();
         assert!(hint("peple.csv").ends_with("people.csv?"));
         assert!(hint("iris.csv").ends_with("iris.csv.gz?"));
-        assert!(hint("zzzzzzzzzzzzzzzz.csv").contains("looked up from the folder"));
+        assert!(hint("zzzzzzzzzzzzzzzz.csv").contains("check the path"));
         assert!(hint("nowhere/a.csv").contains("cannot be read either"));
     }
 

@@ -1,6 +1,6 @@
 //! From statistics to the scaling that is stored with a model.
 
-use crate::narrow::Gaps;
+use crate::narrow::{Gaps, RESOLUTION};
 use crate::statistics::{Moments, Statistics};
 use std::collections::BTreeMap;
 use thalweg_core::schema::{Encoding, Scaling, Schema, Shape, TargetScaling};
@@ -9,9 +9,6 @@ use thalweg_core::{Error, Result, Task};
 
 /// A deviation this small beside the mean is rounding: the column counts as constant.
 const CONSTANT: f64 = 1e-12;
-
-/// The distance between two numbers of single precision around 1.
-const RESOLUTION: f64 = 1.0 / (1 << 24) as f64;
 
 /// The share of a column's different values that may become equal without a word: some do in any column of random numbers.
 const TOLERATED: f64 = 0.01;
@@ -185,8 +182,9 @@ impl Combined {
             let Some(moments) = self.columns.get(&column) else { continue };
             let distance = (moments.mean - schema.scaling.shift(column as usize)).abs();
             let resolution = RESOLUTION * distance.max(moments.deviation());
-            let share = gaps.share_below(resolution);
+            let share = gaps.share_lost(resolution);
             if share > TOLERATED {
+                let resolution = resolution.max(gaps.resolution());
                 let name = names.get(column as usize).map_or("?", String::as_str);
                 said.push(format!(
                     "column `{name}`: {:.0}% of its different values cannot be told apart: they range from {} to {}, and \

@@ -186,7 +186,7 @@ impl SparseRows {
     fn gaps(&mut self) -> Vec<(u32, Gaps)> {
         self.large.sort_unstable_by_key(|&(column, _)| column);
         let columns = self.large.chunk_by(|one, other| one.0 == other.0);
-        columns.map(|column| (column[0].0, Gaps::of(column.iter().map(|&(_, value)| value)))).collect()
+        columns.map(|column| (column[0].0, Gaps::of(column.iter().map(|&(_, value)| value), 0.0))).collect()
     }
 
     fn push(&mut self, row: &Row<'_>, first: u64, columns: u64) -> Result<(), Problem> {

@@ -13,9 +13,10 @@ use crate::locate::{FileKind, Located, locate};
 use crate::table::columns::Columns;
 use crate::table::kind::Kind;
 use crate::table::labels::LabelTally;
+use crate::table::value::shown;
 use survey::Survey;
 use tally::ColumnTally;
-use thalweg_core::schema::{Schema, Shape};
+use thalweg_core::schema::Schema;
 use thalweg_core::spec::data::{DataSpec, TaskChoice};
 use thalweg_core::{Error, Result, Task};
 
@@ -80,6 +81,20 @@ pub struct SniffedColumn {
 }
 
 impl Survey {
+    /// Why a column of numbers had better be left out: training refuses it, or takes it for categories, where some of its
+    /// values are texts. Columns in a spelling that is not read are refused as a whole.
+    fn texts_among_numbers(&self, place: usize) -> Option<String> {
+        let tally = &self.tallies[place];
+        if self.typed || tally.kind() != Kind::Numbers {
+            return None;
+        }
+        let text = shown(tally.text()?);
+        Some(match tally.counts.values - tally.counts.numbers {
+            1 => format!("`{text}` is not a number; the others are"),
+            texts => format!("numbers and texts: `{text}` is not a number, nor are {} more", texts - 1),
+        })
+    }
+
     /// What is in a column, from counts over all rows.
     fn column(&self, place: usize, spec: &DataSpec) -> SniffedColumn {
         let (name, tally) = (&self.names[place], &self.tallies[place]);
@@ -130,7 +145,9 @@ fn summary(survey: &Survey, spec: &DataSpec) -> Result<Sniffed> {
     for (place, column) in columns.iter_mut().enumerate() {
         column.ignore = match spec.ignore.contains(&column.name) {
             true => Some("as asked for".into()),
-            false => propose::reason_to_ignore(column, named, place, &tallies[place]).map(String::from),
+            false => propose::reason_to_ignore(column, named, place, &tallies[place])
+                .map(String::from)
+                .or_else(|| survey.texts_among_numbers(place).filter(|_| column.numeric)),
         };
         column.doubt = propose::doubt(column, &tallies[place]).map(String::from);
     }
@@ -162,17 +179,4 @@ fn task(label: &ColumnTally, name: &str, choice: TaskChoice) -> Result<Task> {
     }
     let tally = LabelTally::of_counts(label.values(), label.distinct().1, (), counts.values, counts.numbers);
     tally.finish(choice, name, |()| Ok("the data".into())).map(|labels| labels.task())
-}
-
-impl Sniffed {
-    /// Numbers a row has, before categories are spelled out.
-    pub fn width(&self) -> usize {
-        match &self.form {
-            Form::Table(table) => table.columns.len() - 1,
-            Form::Other(schema) => match &schema.shape {
-                Shape::Text { window, .. } => *window,
-                _ => schema.width(),
-            },
-        }
-    }
 }

@@ -136,8 +136,7 @@ impl Survey {
         })
     }
 
-    /// Refuses what training would refuse in the columns that are kept: numbers in other spellings, and texts among
-    /// numbers.
+    /// Refuses what training would refuse in the label and the columns that are kept: numbers in other spellings.
     pub(super) fn check_numbers(&self, file: &Raw, sniffed: &Sniffed, spec: &DataSpec) -> Result<()> {
         let (Some(sample), Form::Table(table)) = (&self.sample, &sniffed.form) else { return Ok(()) };
         let columns = &table.columns;

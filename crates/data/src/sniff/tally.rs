@@ -47,6 +47,8 @@ pub(crate) struct ColumnTally {
     smallest: f64,
     largest: f64,
     dates: bool,
+    /// The first value that is not a number.
+    text: Option<Vec<u8>>,
     pub(super) examples: Vec<String>,
 }
 
@@ -66,6 +68,7 @@ impl ColumnTally {
             smallest: f64::INFINITY,
             largest: f64::NEG_INFINITY,
             dates: true,
+            text: None,
             examples: Vec::new(),
         }
     }
@@ -101,7 +104,10 @@ impl ColumnTally {
                 self.smallest = self.smallest.min(value);
                 self.largest = self.largest.max(value);
             }
-            None => self.whole = false,
+            None => {
+                self.whole = false;
+                self.text.get_or_insert_with(|| field.to_vec());
+            }
         }
         self.dates = self.dates && is_date(field);
         if self.overflow
@@ -132,6 +138,11 @@ impl ColumnTally {
     /// The different values, as many as were kept.
     pub(super) fn values(&self) -> impl Iterator<Item = &[u8]> {
         self.seen.keys().map(Vec::as_slice)
+    }
+
+    /// The first value that is not a number.
+    pub(super) fn text(&self) -> Option<&[u8]> {
+        self.text.as_deref()
     }
 
     pub(super) fn kind(&self) -> Kind {

@@ -70,8 +70,8 @@ impl Problem {
             column: column.into(),
             what: format!("`{value}` is not a number"),
             hint: format!(
-                "fix it; or set data.categorical = [\"{column}\"] if the column holds names; \
-                 if it stands for a missing value, leave the field empty and set data.missing = \"mean\""
+                "fix it; or set data.categorical = [\"{column}\"] if the column holds names, or leave it out with \
+                 data.ignore = [\"{column}\"]; if it stands for a missing value, leave the field empty and set data.missing = \"mean\""
             ),
             input_hint: Some("fix it: the model was trained on numbers in this column"),
         }

@@ -167,3 +167,28 @@ fn what_cannot_be_told_apart_is_said_by_column() {
         assert!(warnings(ordinary).is_empty());
     }
 }
+
+#[test]
+fn times_over_decades_are_told_apart_as_far_as_scaling_can() {
+    // Pairs of times, 2004 to 2024.
+    let times = |apart: i64| {
+        (0..ROWS).flat_map(move |pair| [0, apart].map(|more| 1_072_915_200 + pair * 315_569 + more))
+    };
+    let opened = |apart: i64, scale: Scale| {
+        let text: String =
+            times(apart).enumerate().map(|(row, time)| format!("{time},{}\n", row % 2)).collect();
+        let folder = folder(&[("rows.csv", text.as_bytes())]);
+        let mut data = Data::open(&DataSpec { scale, ..spec(folder.path(), "rows.csv") }, 1).unwrap();
+        let statistics = data.statistics(0, 1).unwrap();
+        let said = data.fit(&[statistics]).unwrap();
+        (distinct(&all(&data.training).unwrap().0), said)
+    };
+    let rows = 2 * ROWS as usize;
+    assert_eq!(opened(60, Scale::Standard), (rows, Vec::new()));
+    // Between 0.5 and 1 a minute is hardly more than what single precision tells apart.
+    let (different, said) = opened(60, Scale::Minmax);
+    assert!(different > rows - rows / 500 && said.is_empty(), "{different} {said:?}");
+    let (different, said) = opened(4, Scale::Standard);
+    assert!(different < rows);
+    assert!(said.len() == 1 && said[0].contains("cannot be told apart"), "{said:?}");
+}
