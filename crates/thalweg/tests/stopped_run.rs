@@ -46,13 +46,52 @@ fn a_checkpoint_answers_as_the_model_of_its_step() {
     assert_eq!(site.succeed(&["evaluate", &file]).stdout, model.stdout);
     std::fs::remove_file(site.path("run/model.safetensors")).unwrap();
     assert_eq!(site.succeed(&["evaluate", "run"]).stdout, model.stdout);
-    // A damaged one is passed over.
+    // A damaged one is named and passed over.
     site.write(&file, "cut short");
-    let older = site.succeed(&["evaluate", "run"]).stderr;
+    let said = site.succeed(&["evaluate", "run"]).stderr;
+    let (damage, older) = said.split_once('\n').unwrap();
+    assert!(damage.starts_with("warning: ") && damage.contains(&format!("{file} is damaged")), "{said}");
     assert!(
         older.starts_with("using the checkpoint of step ") && !older.contains(&format!("step {step}\n")),
-        "{older}"
+        "{said}"
     );
+}
+
+#[test]
+fn a_finished_run_that_was_resumed_and_stopped_answers_with_its_newest_checkpoint() {
+    let site = Site::new();
+    site.succeed(&["train", "-q", "--out", "run", "--set", "train.epochs=1"]);
+    let finished = site.report("run")["steps"].as_u64().unwrap();
+    let first = site.succeed(&["evaluate", "run"]);
+    assert_eq!(first.stderr, "");
+    let job = site.start(&["resume", "run", "--set", "train.epochs=1000000"]);
+    site.await_step("run", finished + 20);
+    job.signal(Signal::SIGINT);
+    assert_eq!(job.end(LIMIT).code, Some(130));
+    let step = site.checkpoints("run").into_iter().max().unwrap();
+    assert!(step > finished, "{step}");
+    let using = format!(
+        "using the checkpoint of step {step}, which is newer than model.safetensors (step {finished})\n"
+    );
+    for command in [&["evaluate", "run"][..], &["export", "run", "out.onnx"], &["inspect", "run"]] {
+        let said = site.succeed(command).stderr;
+        assert!(said.contains(&using), "{command:?}: {said}");
+    }
+    let file = format!("run/checkpoints/step-{step:09}.safetensors");
+    let newest = site.succeed(&["evaluate", "run"]).stdout;
+    assert_ne!(newest, first.stdout);
+    assert_eq!(site.succeed(&["evaluate", &file]).stdout, newest);
+    // The file itself is still the model of its step.
+    let model = site.succeed(&["evaluate", "run/model.safetensors"]);
+    assert_eq!((model.stderr.as_str(), &model.stdout), ("", &first.stdout));
+    // Without a whole checkpoint the model answers, and the damage is told.
+    for step in site.checkpoints("run") {
+        site.write(&format!("run/checkpoints/step-{step:09}.safetensors"), "cut short");
+    }
+    let model = site.succeed(&["evaluate", "run"]);
+    assert_eq!(model.stdout, first.stdout);
+    assert!(model.stderr.starts_with("warning: ") && model.stderr.contains(&file), "{}", model.stderr);
+    assert!(model.stderr.ends_with(&format!("using the model of step {finished}\n")), "{}", model.stderr);
 }
 
 #[test]
@@ -83,7 +122,7 @@ fn a_wrong_file_is_told_what_it_is() {
         "the folder of the run: run",
     );
     refused(&["evaluate", "rows.csv"], "rows.csv is data, not a model", "thalweg init rows.csv");
-    refused(&["evaluate", "empty"], "empty holds neither a model nor a checkpoint", "finished run");
+    refused(&["evaluate", "empty"], "empty holds neither a model nor a checkpoint", "the folder of a run");
     let run = "not the folder of a run";
     refused(&["resume", "run/model.safetensors"], run, "`thalweg evaluate`");
     refused(&["resume", "run/model.safetensors"], "is a trained model", "`thalweg train` wrote to");

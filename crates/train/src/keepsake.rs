@@ -95,7 +95,7 @@ impl Worker<'_> {
             onnx: self.parts.onnx.clone(),
             job: kept(self.job).recipe(),
             step: self.next,
-            checkpoint: None,
+            notices: Vec::new(),
             tensors: unflatten(self.parts.model.layout(), parameters),
         }
         .write(&path)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use thalweg_cluster::checkpoint;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::{Job, Layers};
-use thalweg_core::{Error, JobSpec, Layout, Model, Result, Schema};
+use thalweg_core::{Error, JobSpec, Kind, Layout, Model, Result, Schema};
 use thalweg_graph::onnx::Source;
 use thalweg_graph::{Network, Options};
 
@@ -28,8 +28,8 @@ pub struct SavedModel {
     pub job: String,
     /// Steps it was trained for.
     pub step: u64,
-    /// The checkpoint it was read from, if it is not a finished model.
-    pub checkpoint: Option<PathBuf>,
+    /// What its user is to know about where it was read from; nothing for the finished model of a run.
+    pub notices: Vec<String>,
     /// Its tensors.
     pub tensors: TensorFile<'static>,
 }
@@ -51,26 +51,92 @@ pub(crate) fn about(
     Ok(about)
 }
 
-/// The file that a path names.
-fn open(path: &Path) -> Result<(TensorFile<'static>, PathBuf)> {
-    const GIVE: &str = "give the folder of a finished run, or its model.safetensors";
-    let file = if path.is_dir() { path.join("model.safetensors") } else { path.to_path_buf() };
-    if !file.exists() {
-        if path.is_dir()
-            && let Some((file, path, _)) = checkpoint::newest_file(&path.join("checkpoints"))?
-        {
-            return Ok((file, path));
+/// A file of tensors, where it stands, and what to say about it.
+struct Opened {
+    file: TensorFile<'static>,
+    path: PathBuf,
+    notices: Vec<String>,
+}
+
+/// What a file holds: a model or a checkpoint.
+fn open_file(path: PathBuf) -> Result<Opened> {
+    let refused =
+        |what: &str| Error::job(format!("{} {what}", path.display())).hint(SavedModel::WHAT_TO_GIVE);
+    if !path.exists() {
+        return Err(refused("does not exist"));
+    }
+    if !TensorFile::is_one(&path)? {
+        return Err(refused("is not a model file"));
+    }
+    let file = TensorFile::read(&path)?;
+    let notices = match file.metadata.get("step") {
+        Some(step) if SavedModel::is_checkpoint(&file) => {
+            vec![format!("using the checkpoint of step {step}")]
         }
-        let what = if path.is_dir() { "holds neither a model nor a checkpoint" } else { "does not exist" };
-        return Err(Error::job(format!("{} {what}", path.display())).hint(GIVE));
+        _ => Vec::new(),
+    };
+    Ok(Opened { file, path, notices })
+}
+
+/// The newest state of a run: its model, unless the run was resumed and has a checkpoint of a later step.
+fn open_run(folder: &Path) -> Result<Opened> {
+    let path = folder.join("model.safetensors");
+    let model = if path.exists() { Some(open_file(path)?) } else { None };
+    let step = model.as_ref().and_then(|model| model.file.metadata.get("step")?.parse::<u64>().ok());
+    let checkpoints = folder.join("checkpoints");
+    let newest = checkpoint::list(&checkpoints).first().and_then(|path| checkpoint::step_of(path));
+    match (model, step) {
+        (Some(model), Some(step)) if newest.is_some_and(|newest| newest > step) => {
+            newer_than(model, step, &checkpoints)
+        }
+        (Some(model), _) => Ok(model),
+        (None, _) => {
+            let Some((file, path, damaged)) = checkpoint::newest_file(&checkpoints)? else {
+                let what = format!("{} holds neither a model nor a checkpoint", folder.display());
+                return Err(Error::job(what).hint(SavedModel::WHAT_TO_GIVE));
+            };
+            let mut notices = warnings(&damaged);
+            notices
+                .extend(file.metadata.get("step").map(|step| format!("using the checkpoint of step {step}")));
+            Ok(Opened { file, path, notices })
+        }
     }
-    if !TensorFile::is_one(&file)? {
-        return Err(Error::job(format!("{} is not a model file", file.display())).hint(GIVE));
+}
+
+/// The newest whole checkpoint after the step of a model; the model if none is whole.
+fn newer_than(model: Opened, step: u64, checkpoints: &Path) -> Result<Opened> {
+    let using_model = |mut notices: Vec<String>| {
+        notices.push(format!("using the model of step {step}"));
+        Ok(Opened { notices, ..model })
+    };
+    match checkpoint::newest_file(checkpoints) {
+        Ok(Some((file, path, damaged))) => {
+            let mut notices = warnings(&damaged);
+            match checkpoint::step_of(&path) {
+                Some(newer) if newer > step => {
+                    notices.push(format!(
+                        "using the checkpoint of step {newer}, which is newer than model.safetensors (step {step})"
+                    ));
+                    Ok(Opened { file, path, notices })
+                }
+                _ => using_model(notices),
+            }
+        }
+        Ok(None) => using_model(Vec::new()),
+        Err(error) if error.kind == Kind::Data => using_model(vec![format!("warning: {}", error.message)]),
+        Err(error) => Err(error),
     }
-    Ok((TensorFile::read(&file)?, file))
+}
+
+fn warnings(damaged: &[(PathBuf, Error)]) -> Vec<String> {
+    damaged.iter().map(|(_, error)| format!("warning: {}", error.message)).collect()
 }
 
 impl SavedModel {
+    /// What a command that takes a model can be given.
+    pub const WHAT_TO_GIVE: &str =
+        "give the folder of a run, its model.safetensors or one of its checkpoints";
+
     /// Writes a model.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut file = self.tensors.clone();
@@ -80,9 +146,10 @@ impl SavedModel {
         file.write(path)
     }
 
-    /// Reads a model file, a checkpoint, or the model of a run folder: of one that was stopped, its newest checkpoint.
+    /// Reads a model file, a checkpoint, or what is newest in the folder of a run.
     pub fn read(path: &Path) -> Result<SavedModel> {
-        let (file, path) = open(path)?;
+        let Opened { file, path, notices } =
+            if path.is_dir() { open_run(path)? } else { open_file(path.to_path_buf())? };
         file.check_version(&path)?;
         let is_checkpoint = SavedModel::is_checkpoint(&file);
         let about = if is_checkpoint { checkpoint::model_of(&file) } else { file.metadata.clone() };
@@ -104,7 +171,7 @@ impl SavedModel {
             },
             job: file.text("job", &path)?.to_string(),
             step: file.text("step", &path)?.parse().map_err(|_| broken("step"))?,
-            checkpoint: is_checkpoint.then_some(path),
+            notices,
             tensors: file,
         })
     }

@@ -34,16 +34,13 @@ impl Format {
     }
 }
 
-/// The model that a path names; one that is not finished is told on standard error.
+/// The model that a path names; what is not the finished model of a run is told on standard error.
 pub fn model(path: &Path) -> Result<SavedModel> {
     if path.is_file() && !TensorFile::is_one(path).unwrap_or(true) {
-        const HINT: &str = "give the folder of a finished run, or its model.safetensors";
-        return Err(Artifact::of(path).refused(path, "a model", HINT));
+        return Err(Artifact::of(path).refused(path, "a model", SavedModel::WHAT_TO_GIVE));
     }
     let saved = SavedModel::read(path)?;
-    if saved.checkpoint.is_some() {
-        eprintln!("using the checkpoint of step {}", saved.step);
-    }
+    saved.notices.iter().for_each(|notice| eprintln!("{notice}"));
     Ok(saved)
 }
 
