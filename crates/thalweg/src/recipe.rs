@@ -62,6 +62,11 @@ impl JobRecipe {
                 "data.scale: the ONNX file was exported with the scaling its model was trained with",
             )
             .hint("leave data.scale out to go on with that scaling")),
+            (None, scale) if scale != Scale::None && source.hides_scaling()? => Err(Error::job(
+                "model.onnx: an earlier version of thalweg exported this file; it scales its rows itself, and does \
+                 not say how: they would be scaled twice",
+            )
+            .hint("export it again, or say data.scale = \"none\"")),
             (_, _) => Ok(Some((source, None))),
         }
     }

@@ -44,6 +44,16 @@ fn a_model_of_pytorch_is_trained_and_needs_its_file_no_more() {
     }
     let fitted = ["train", "job.toml", "--set", "data.scale=standard"];
     site.run(&fitted).assert_error(2, &["data.scale: the ONNX file was exported with the scaling"]);
+    // A file of an earlier version does not say how its rows are scaled.
+    let mut silent = std::fs::read(site.path("net.onnx")).unwrap();
+    let place = silent.windows(12).position(|bytes| bytes == b"thalweg.rows").unwrap();
+    silent[place..place + 12].copy_from_slice(b"another.rows");
+    site.write("silent.onnx", silent);
+    let train = ["train", "-q", "--set", "model.onnx=silent.onnx", "--set", "train.max_steps=1"];
+    let ended = site.run(&train);
+    ended.assert_error(2, &["an earlier version of thalweg exported this file", "scaled twice"]);
+    ended.assert_advice("export it again, or say data.scale = \"none\"");
+    site.succeed(&[&train[..], &["--set", "data.scale=none"]].concat());
     site.run(&["export", "run", "net.onnx"]).assert_error(2, &["net.onnx is there already"]);
     site.succeed(&["export", "run", "net.onnx", "--force"]);
     site.succeed(&["export", "run/model.safetensors"]);

@@ -106,6 +106,15 @@ impl Source {
         Embedded::read(&self.model).map_err(|reason| wrong(reason).hint(UNSCALED))
     }
 
+    /// Whether `thalweg export` wrote the file in a version that did not say yet how its rows are scaled.
+    pub fn hides_scaling(&self) -> Result<bool> {
+        let takes_numbers = self.model.graph.as_ref().is_some_and(|graph| {
+            let first = graph.input.first().and_then(|input| input.r#type.as_ref()?.tensor_type.as_ref());
+            first.is_some_and(|kind| kind.elem_type == proto::data_type::FLOAT)
+        });
+        Ok(self.model.producer_name == "thalweg" && takes_numbers && self.embedded()?.is_none())
+    }
+
     /// The same model for rows that are scaled already, as its own scaling says.
     pub fn without_scaling(mut self, embedded: &Embedded) -> Result<Source> {
         embedded.remove(&mut self.model).map_err(|reason| wrong(reason).hint(UNSCALED))?;
