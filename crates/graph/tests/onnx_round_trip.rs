@@ -105,7 +105,12 @@ fn every_network_of_the_zoo_comes_in_again() {
 
 #[test]
 fn every_layer_comes_in_again() {
-    let lists: [(Input, &[&str]); 8] = [
+    let lists: [(Input, &[&str]); 13] = [
+        (Input::Flat(64), &["reshape 8x8x1", "conv 5 3x3 relu", "dense auto"]),
+        (Input::Flat(48), &["reshape 4x4x3", "conv 5 3x3 relu", "flatten", "dense 7 relu", "dense auto"]),
+        (Input::Flat(48), &["reshape 8x6", "lstm 5", "last", "dense auto"]),
+        (IMAGE, &["reshape 12x8x2", "conv 5 3x3 relu", "dense auto"]),
+        (IMAGE, &["reshape 8x24", "gru 5", "last", "dense auto"]),
         (IMAGE, &["conv 6 3x2 stride 2 pad 1 dilation 2 elu", "pool max 3 stride 2 pad 1", "dense auto"]),
         (IMAGE, &["conv 4 3 groups 2 leaky-relu", "pool mean 2", "batchnorm", "gelu", "dense auto"]),
         (

@@ -46,23 +46,40 @@ impl Exporter<'_> {
     pub fn features(&mut self, id: NodeId, sizes: &[usize]) {
         let scaled = self.scaled.clone();
         match self.input {
-            Input::Image(_) if sizes.len() == 3 => self.put_image(id, scaled),
+            Input::Image(image) if *sizes == image => self.put_image(id, scaled),
             // A line of the rows has the order of the rows themselves.
-            Input::Image(_) => {
+            Input::Image(_) if sizes.len() == 1 => {
                 let name = self.writer.node("Flatten", &[&scaled], vec![int("axis", 1)]);
                 self.put_line(id, name);
             }
-            Input::Symbols { vocabulary, .. } => {
+            Input::Image(_) => {
+                let plain = self.writer.transpose(&scaled, &[0, 2, 3, 1]);
+                let name = self.in_sizes(&plain, sizes);
+                self.put(id, name);
+            }
+            Input::Symbols { window, vocabulary } => {
                 let depth = self.writer.integers(&[vocabulary as i64], &[]);
                 let values = self.writer.constant(&[2], &[0.0, 1.0]);
                 let mut name = self.writer.node("OneHot", &[&scaled, &depth, &values], vec![int("axis", -1)]);
                 if sizes.len() == 1 {
                     name = self.writer.node("Flatten", &[&name], vec![int("axis", 1)]);
+                } else if sizes != [window, vocabulary] {
+                    name = self.in_sizes(&name, sizes);
                 }
                 self.put(id, name);
             }
-            Input::Flat(_) => self.put(id, scaled),
+            Input::Flat(_) if sizes.len() == 1 => self.put(id, scaled),
+            Input::Flat(_) => {
+                let name = self.in_sizes(&scaled, sizes);
+                self.put(id, name);
+            }
         }
+    }
+
+    /// A value in the order of memory under other sizes.
+    pub fn in_sizes(&mut self, value: &str, sizes: &[usize]) -> String {
+        let sizes: Vec<i64> = std::iter::once(0).chain(sizes.iter().map(|size| *size as i64)).collect();
+        self.writer.reshape(value, &sizes)
     }
 
     /// The answer in the data's units, under a name that says what it is.
@@ -101,7 +118,11 @@ impl Exporter<'_> {
                 3 => self.image(answer)?,
                 _ => self.image_of_line(answer, image)?,
             },
-            _ => self.plain(answer)?,
+            input => {
+                let value = self.plain(answer)?;
+                let is_line = self.graph.shape(answer).sizes().len() == 1;
+                if is_line { value } else { self.in_sizes(&value, &[input.width()]) }
+            }
         };
         self.answer.clone_from(&value);
         for (operator, numbers) in [("Div", &scaling.factor), ("Add", &single(&scaling.shift))] {

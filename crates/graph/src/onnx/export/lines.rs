@@ -53,9 +53,7 @@ impl Exporter<'_> {
             }
             _ => {
                 let value = self.plain(read)?;
-                let sizes: Vec<i64> =
-                    std::iter::once(0).chain(sizes.iter().map(|size| *size as i64)).collect();
-                let name = self.writer.reshape(&value, &sizes);
+                let name = self.in_sizes(&value, sizes);
                 self.put(id, name);
             }
         }
