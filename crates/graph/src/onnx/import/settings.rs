@@ -1,5 +1,5 @@
-//! The attributes of a node, by name and with the defaults of ONNX. Each must be read by whoever translates the node, or
-//! have a value that changes nothing; else the node is refused.
+//! The attributes of a node, by name and with the defaults of ONNX. The translation of the node must read each of them,
+//! unless its value changes nothing; else the node is refused.
 
 use crate::onnx::proto::{Attribute, Node, Tensor};
 use std::cell::RefCell;

@@ -221,7 +221,7 @@ impl Importer<'_> {
         let name = node.input.first().map_or("", String::as_str);
         if node.op_type == "ConstantOfShape" {
             let Some(value) = settings.tensor("value") else { return Ok(Item::Filled(0.0)) };
-            let value = fold::fold_cast(&Constant::read(value, false)?)?.single();
+            let value = fold::as_floats(&Constant::read(value, false)?)?.single();
             return value.map(Item::Filled).ok_or_else(|| "attribute `value` is not one number".into());
         }
         let sizes = self.wholes(node.input.get(1).map_or("", String::as_str))?;
@@ -249,10 +249,10 @@ impl Importer<'_> {
         if !matches!(axis, -1 | 2) {
             return Err(format!("attribute `axis` = {axis} is not supported (-1 is)"));
         }
-        if fold::fold_cast(&self.wholes(depth)?)?.single() != Some(vocabulary as f32) {
+        if fold::as_floats(&self.wholes(depth)?)?.single() != Some(vocabulary as f32) {
             return Err(format!("expected a depth of {vocabulary}, one place for each symbol of the data"));
         }
-        match &fold::fold_cast(&self.wholes(values)?)?.data {
+        match &fold::as_floats(&self.wholes(values)?)?.data {
             Data::Floats(values) if **values == [0.0, 1.0] => {}
             _ => return Err("only the values 0 and 1 are supported".into()),
         }

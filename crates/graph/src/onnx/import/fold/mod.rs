@@ -10,8 +10,8 @@ use arithmetic::{binary, cast, choose, each_float, each_whole, range, triangle};
 use axes::{concat, gather, reshape, slice, squeeze, transpose, unsqueeze};
 pub use axes::{cuts, span};
 
-/// Numbers of any type with a fraction.
-pub fn fold_cast(constant: &Constant) -> Result<Constant, String> {
+/// The same numbers as floats.
+pub fn as_floats(constant: &Constant) -> Result<Constant, String> {
     cast(constant, data_type::FLOAT.into())
 }
 
