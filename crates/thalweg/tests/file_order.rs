@@ -16,6 +16,12 @@ fn old(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/format-1").join(name)
 }
 
+/// The same model and checkpoint in format 2. They are never written again: the order of a file is not stored in it, and
+/// what computes the order must go on to agree with these.
+fn format_2(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/format-2").join(name)
+}
+
 /// The numbers of a table behind its header.
 fn numbers(text: &str) -> Vec<Vec<f64>> {
     let line = |line: &str| line.split(',').map(|word| word.parse().unwrap()).collect();
@@ -50,6 +56,44 @@ fn a_model_of_the_version_before_predicts_as_ever() {
     for (said, expected) in said.iter().flatten().zip(expected.iter().flatten()) {
         assert!((said - expected).abs() < 1e-5, "{said} instead of {expected}");
     }
+}
+
+#[test]
+fn files_of_format_2_hold_the_same_parameters_in_another_order() {
+    let [before, today] = [old("model.safetensors"), format_2("model.safetensors")]
+        .map(|path| SavedModel::read(&path).unwrap().network().unwrap());
+    assert_eq!(before.1, today.1);
+    let name = "step-000000040.safetensors";
+    let checkpoints =
+        [old(name), format_2(name)].map(|path| Checkpoint::read(&path, today.0.layout()).unwrap());
+    assert_eq!(checkpoints[0], checkpoints[1]);
+    let stored = |path: PathBuf| {
+        let file = TensorFile::read(&path).unwrap();
+        (file.metadata["format"].clone(), file.tensors["layers.5.weight"].values.to_vec())
+    };
+    let [(first, memory), (second, file)] = [old(name), format_2(name)].map(stored);
+    assert_eq!((first.as_str(), second.as_str()), ("1", "2"));
+    assert_ne!(memory, file);
+}
+
+#[test]
+fn a_structure_that_the_version_before_read_otherwise_is_refused_with_advice() {
+    let site = Site::new();
+    let net = Path::new(env!("CARGO_MANIFEST_DIR")).join("../graph/tests/onnx/trainable-ts.onnx");
+    site.write("net.onnx", std::fs::read(net).unwrap());
+    let job = ["train", "-q", "--out", "run", "--set", "model.onnx=net.onnx", "--set", "train.max_steps=1"];
+    site.succeed(&job);
+    let path = site.path("run/model.safetensors");
+    let mut saved = SavedModel::read(&path).unwrap();
+    let structure = saved.onnx.as_mut().unwrap();
+    let name = b"dilations";
+    let place = structure.windows(name.len()).position(|bytes| bytes == name).unwrap();
+    structure[place + name.len() - 1] = b'z';
+    saved.tensors.metadata.insert("format".into(), "1".into());
+    saved.write(&path).unwrap();
+    let ended = site.run(&["evaluate", "run/model.safetensors"]);
+    ended.assert_error(2, &["the ONNX structure of this model: ", "attribute `dilationz`"]);
+    ended.assert_advice("the version that trained this model ignored what is named here");
 }
 
 #[test]

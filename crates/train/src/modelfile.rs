@@ -192,7 +192,9 @@ impl SavedModel {
     pub fn network(&self) -> Result<(Network, Vec<f32>)> {
         let options = Options::of(&self.job()?);
         let network = match &self.onnx {
-            Some(structure) => Source::read_skeleton(structure)?.for_schema(&self.schema, options)?,
+            Some(structure) => Source::read_skeleton(structure)
+                .and_then(|source| source.for_schema(&self.schema, options))
+                .map_err(|error| self.explained(error))?,
             None if self.layers.is_empty() => {
                 return Err(Error::job("this model was built by a program: only that program can run it"));
             }
@@ -200,6 +202,18 @@ impl SavedModel {
         };
         let parameters = flatten(&self.tensors, network.layout())?;
         Ok((network, parameters))
+    }
+
+    /// Why the kept structure of an ONNX file is refused. Versions that wrote format 1 passed over attributes.
+    fn explained(&self, mut error: Error) -> Error {
+        if self.tensors.metadata.get("format").is_some_and(|format| format == "1") {
+            error.message = error.message.replacen("model.onnx", "the ONNX structure of this model", 1);
+            return error.hint(
+                "the version that trained this model ignored what is named here: use the model with that version, \
+                 or train again from an ONNX file without it",
+            );
+        }
+        error
     }
 }
 
