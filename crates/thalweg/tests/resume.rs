@@ -101,7 +101,7 @@ fn a_killed_run_finishes_after_all() {
     assert!(model(&site, "run") == model(&site, "whole"), "the models differ");
 }
 
-/// Ends a whole job at once, rank 0 first, after a checkpoint in its fourth epoch or later.
+/// Kills all processes of a job at once, after a checkpoint in its fourth epoch or later.
 fn kill_whole_job(site: &Site, job: Process) -> u64 {
     let told = await_some(PATIENCE, "no checkpoint in the fourth epoch", || {
         let events = site.events("run");
@@ -109,11 +109,17 @@ fn kill_whole_job(site: &Site, job: Process) -> u64 {
         let told = |event: &&serde_json::Value| event["event"] == "checkpoint";
         events.iter().filter(told).find(late).and_then(|event| event["step"].as_u64())
     });
-    let mut processes = site.processes();
-    processes.sort_by_key(|(_, rank)| *rank != Some(0));
-    for (process, _) in processes {
-        // A worker that sees the end of another ends by itself.
-        let _ = kill(process, Signal::SIGKILL);
+    // All are stopped before the first is killed: none sees the end of another, and no regrouping is recorded.
+    let processes = site.processes();
+    for (process, _) in &processes {
+        kill(*process, Signal::SIGSTOP).unwrap();
+    }
+    for (process, _) in &processes {
+        let stopped = || (harness::state(*process) == Some('T')).then_some(());
+        await_some(LIMIT, "it does not stop", stopped);
+    }
+    for (process, _) in &processes {
+        kill(*process, Signal::SIGKILL).unwrap();
     }
     job.end(LIMIT);
     site.await_empty();

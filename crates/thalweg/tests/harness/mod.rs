@@ -65,6 +65,7 @@ pub struct Site {
 impl Site {
     /// An empty folder, no process.
     pub fn new() -> Site {
+        restore_hangup();
         static SITES: AtomicUsize = AtomicUsize::new(0);
         let number = SITES.fetch_add(1, Ordering::Relaxed);
         Site { folder: tempfile::tempdir().unwrap(), mark: format!("{}-{number}", std::process::id()) }
@@ -208,6 +209,17 @@ impl Site {
     }
 }
 
+/// Makes SIGHUP end the processes that this one starts, even if it was itself started to ignore it (`nohup cargo test`):
+/// a program inherits which signals are ignored, but not which are handled.
+fn restore_hangup() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        if thalweg_cluster::linux::ignores_hangup() {
+            signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default()).unwrap();
+        }
+    });
+}
+
 impl Drop for Site {
     fn drop(&mut self) {
         // A launcher that starts a worker at this very moment: one more look finds it.
@@ -288,6 +300,15 @@ impl Process {
         let stdout = listen(child.stdout.take().unwrap());
         let stderr = listen(child.stderr.take().unwrap());
         Process { child, stdout, stderr }
+    }
+
+    /// Starts a command whose standard error is a pipe without a reader.
+    pub fn start_without_stderr(mut command: Command) -> Process {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.unwrap();
+        drop(child.stderr.take());
+        let stdout = listen(child.stdout.take().unwrap());
+        Process { child, stdout, stderr: listen(std::io::empty()) }
     }
 
     /// Sends it a signal.
