@@ -163,6 +163,8 @@ fn quietly(console: &mut impl View, record: &Record) -> Result<()> {
 /// One of the launcher's workers: does its part and ends the process.
 pub fn as_worker(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
     declare_threads(job.spec.engine.threads);
+    // Before anything else: without a handler SIGUSR1 ends a process, and preparing may take long.
+    let signals = Signals::watch()?;
     let folder = std::env::var_os(FOLDER).map_or_else(|| PathBuf::from("."), PathBuf::from);
     let resume = std::env::var_os(RESUMES).is_some();
     let assignment = Assignment { job: &job.spec, recipe: &trainer.recipe, folder: &folder, resume };
@@ -170,7 +172,7 @@ pub fn as_worker(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> 
     let prepared = place.joins.then(|| Prepared::alone(&assignment)).transpose()?;
     // The launcher hears everything on its line; there is nobody else to tell.
     let surroundings = Surroundings {
-        signals: Some(Signals::watch()?.pass_on()),
+        signals: Some(signals.pass_on()),
         on_record: Arc::new(|_| Ok(())),
         on_leave: Arc::new(|_| {}),
     };
