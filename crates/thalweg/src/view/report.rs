@@ -17,6 +17,8 @@ pub const FILE: &str = "report.json";
 /// Gathers the report from events.
 pub struct ReportView {
     report: Report,
+    /// That of the runs before, as its file has it.
+    earlier: Option<Report>,
     workers: usize,
     /// Ranks that serve the workers.
     servers: usize,
@@ -38,7 +40,7 @@ impl ReportView {
             None => (None, None),
         };
         let mut report = blank(name, job);
-        if let Some(earlier) = earlier {
+        if let Some(earlier) = earlier.clone() {
             report.algorithm = earlier.algorithm;
             report.buckets = earlier.buckets;
             report.world = earlier.world;
@@ -61,6 +63,7 @@ impl ReportView {
             }
             view = ReportView::of(view.report, job);
         }
+        view.earlier = earlier;
         (view, notice)
     }
 
@@ -70,6 +73,7 @@ impl ReportView {
         let report = Report { train_s: 0.0, samples_per_s: 0.0, ..report };
         ReportView {
             report,
+            earlier: None,
             workers,
             servers,
             started: None,
@@ -84,8 +88,17 @@ impl ReportView {
         self.told
     }
 
-    /// The report of a job that ended so.
+    /// The report of a job that ended so. Where no step was left to train, that of the runs before stays: its times and
+    /// accounts are those of the training.
     pub fn finish(mut self, outcome: Outcome, error: Option<&Error>, wall: Duration) -> Report {
+        match self.earlier.take().filter(|earlier| self.told.is_some() && self.has_trained_before(earlier)) {
+            Some(earlier) if earlier.outcome == outcome => return earlier,
+            Some(earlier) => {
+                let (last, stopped_by) = (self.report.last, Vec::new());
+                return Report { outcome, last, stopped_by, error: None, ..earlier };
+            }
+            None => {}
+        }
         self.report.outcome = outcome;
         self.report.wall_s = wall.as_secs_f64();
         if self.report.samples_per_s == 0.0 {
@@ -96,6 +109,12 @@ impl ReportView {
             self.report.error = Some(error.clone());
         }
         self.report
+    }
+
+    /// Whether this run has made no step, and the earlier report is about all there are.
+    fn has_trained_before(&self, earlier: &Report) -> bool {
+        let Report { first_step, steps, .. } = self.report;
+        steps > 0 && first_step == steps && earlier.steps == steps
     }
 
     /// From `first_step` on everything is done again: what an earlier run says about later steps no longer counts.
@@ -339,6 +358,28 @@ mod tests {
         assert_eq!(report.audit.iter().map(|audit| audit.once).collect::<Vec<_>>(), [1437; 5]);
         assert_eq!(report.world.iter().map(|world| world.step).collect::<Vec<_>>(), [0, 15, 30]);
         assert_eq!((report.first_step, report.checkpoint_step), (30, Some(30)));
+    }
+
+    #[test]
+    fn a_run_with_nothing_left_to_train_keeps_the_report_of_its_training() {
+        let folder = tempfile::tempdir().unwrap();
+        let done = |rows, train_s| Event::Done {
+            outcome: Outcome::Completed,
+            last: Metrics::from([("accuracy".into(), 0.97)]),
+            steps: 20,
+            rows,
+            train_s,
+        };
+        let account = Event::Account { account: RankReport { rows: 2874, ..RankReport::default() } };
+        let first = run(folder.path(), false, vec![started(0), epoch(0), epoch(1), account, done(2874, 2.0)]);
+        let json = |report: &Report| serde_json::to_string(report).unwrap();
+        let idle = Event::Account { account: RankReport::default() };
+        let again = run(folder.path(), true, vec![started(20), idle, done(0, 0.001)]);
+        assert_eq!(json(&again), json(&first));
+        // One that was stopped after its last step is completed by it.
+        write(&Report { outcome: Outcome::Interrupted, ..first.clone() }, folder.path()).unwrap();
+        let again = run(folder.path(), true, vec![started(20), done(0, 0.001)]);
+        assert_eq!(json(&again), json(&first));
     }
 
     #[test]
