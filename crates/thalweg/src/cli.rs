@@ -114,7 +114,8 @@ pub struct TrainArgs {
     /// Where results go (default: runs/NAME-N)
     #[arg(long, short = 'o', value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Go on from the newest checkpoint in that folder, or start fresh if there is none
+    /// Go on from the newest checkpoint in that folder, or start fresh if there is none; without --out, the folder is that
+    /// of the newest run of this name: the runs/NAME-N with the highest N
     #[arg(long)]
     pub resume: bool,
     /// Throw away an earlier run in that folder

@@ -10,10 +10,13 @@ use thalweg_core::{Error, JobSpec, Kind, Result};
 use thalweg_train::kept;
 
 /// What a run leaves in its folder.
-const TRACES: [&str; 4] = ["report.json", "events.jsonl", "model.safetensors", JOB];
+const TRACES: [&str; 4] = ["report.json", "events.jsonl", MODEL, JOB];
 
 /// The name of the job's copy in a run folder.
 pub const JOB: &str = "job.toml";
+
+/// The name of the finished model in a run folder.
+pub const MODEL: &str = "model.safetensors";
 
 /// Which folder a run goes to.
 #[derive(Clone, Debug, Default)]
@@ -113,6 +116,11 @@ impl RunFolder {
     pub fn keep_job(&self, name: &str, job: &JobSpec) -> Result<()> {
         let text = format!("{NAME} = {}\n{}", toml::Value::from(name), kept(job).to_toml());
         write_atomically(&self.path.join(JOB), text.as_bytes())
+    }
+
+    /// Whether an earlier run has left a finished model.
+    pub fn has_model(&self) -> bool {
+        self.path.join(MODEL).exists()
     }
 
     /// What goes again if nothing starts.

@@ -41,7 +41,7 @@ pub fn as_launcher(trainer: &Trainer, job: &Job) -> Result<Finish> {
     if trainer.nodes.as_ref().is_some_and(|nodes| nodes.index > 0) {
         return as_further_host(trainer, job, &signals);
     }
-    let (mut results, Checked { data, model }) = Results::open(trainer, job, &signals)?;
+    let (mut results, Checked { data, model, .. }) = Results::open(trainer, job, &signals)?;
     drop(data);
     let plan = plan(trainer, job, &model, &results.folder.path, results.folder.resumes)?;
     let event = Event::Launched {
@@ -197,7 +197,7 @@ pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
     let place = &with_port(place, job);
     // Every rank looks at its data before it joins, so that nobody waits for somebody who is still reading.
     if place.rank != 0 {
-        let Checked { data, model } = preflight::check(&job.spec, &trainer.recipe, None)?;
+        let Checked { data, model, .. } = preflight::check(&job.spec, &trainer.recipe, None)?;
         let terms = Terms { model: hexadecimal(&model), ..terms };
         let console = Mutex::new(Plain::stderr(trainer.quiet, None));
         let surroundings = Surroundings {
@@ -218,7 +218,7 @@ pub fn as_rank(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> {
             .inspect_err(|_| std::thread::sleep(AFTER_RANK_0));
         return Ok(Finish { report: None, code: code_of_outcome(outcome.map_err(after_start)?, &signals) });
     }
-    let (results, Checked { data, model }) = Results::open(trainer, job, &signals)?;
+    let (results, Checked { data, model, .. }) = Results::open(trainer, job, &signals)?;
     let terms = Terms { model: hexadecimal(&model), ..terms };
     let (folder, resume) = (results.folder.path.clone(), results.folder.resumes);
     let results = Arc::new(Mutex::new(Some(results)));

@@ -21,6 +21,8 @@ pub struct Checked {
     pub data: Data,
     /// What is trained, as ranks compare it when they meet.
     pub model: Vec<u8>,
+    /// The step of the checkpoint from which training goes on.
+    pub step: Option<u64>,
 }
 
 /// Opens the data, builds the model and looks at the checkpoint, as every rank will.
@@ -38,11 +40,12 @@ pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Resul
     }
     let model = recipe.model(&data.schema, &Arc::default())?;
     check_parts(job, model.as_ref())?;
-    if let Some(folder) = resume {
-        check_checkpoint(job, &digest(&data)?, model.layout(), folder)?;
-    }
+    let step = match resume {
+        Some(folder) => check_checkpoint(job, &digest(&data)?, model.layout(), folder)?,
+        None => None,
+    };
     let model = fingerprint(model.as_ref(), recipe.onnx(&data.schema)?.as_deref());
-    Ok(Checked { data, model })
+    Ok(Checked { data, model, step })
 }
 
 /// Whether this build has the transport that the job asks for, and ranks that another launcher started if it needs them.
@@ -67,11 +70,11 @@ pub(crate) fn nothing_started(mut error: Error) -> Error {
 /// Values that decide which rows a step has: they cannot change in the middle of a job.
 const FIXED: [&str; 3] = ["train.seed", "train.global_batch", "data."];
 
-fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -> Result<()> {
+fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -> Result<Option<u64>> {
     // Rank 0 will say which newer ones are damaged.
     let Some(Found { checkpoint, path, .. }) = checkpoint::newest(&folder.join("checkpoints"), layout)?
     else {
-        return Ok(());
+        return Ok(None);
     };
     check_optimizer(&Optimizer::for_layout(job.optimizer.rule(), layout), &checkpoint, &path)?;
     let mut layers = Layers::default();
@@ -89,5 +92,6 @@ fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -
                 .hint("rows would be missed or seen twice; resume with the old value, or start fresh with --overwrite"));
         }
     }
-    check_data(data, &checkpoint, &path)
+    check_data(data, &checkpoint, &path)?;
+    Ok(Some(checkpoint.step))
 }

@@ -1,9 +1,10 @@
 //! What a run leaves behind and shows on the way: its folder, its views and, whatever happens, its report.
 
-use crate::folder::RunFolder;
+use crate::folder::{MODEL, RunFolder};
 use crate::preflight::{self, Checked};
 use crate::signals::Signals;
 use crate::trainer::{Finish, Trainer};
+use crate::view::wording::count;
 use crate::view::{Jsonl, Left, ReportView, TensorBoard, Views, report, summary};
 use std::io::Write;
 use std::path::Path;
@@ -37,7 +38,7 @@ impl Results {
             .and_then(|checked| {
                 folder.clear()?;
                 folder.keep_job(&trainer.name, &job.spec)?;
-                Ok((open_views(trainer, job, &folder)?, checked))
+                Ok((open_views(trainer, job, &folder, checked.step)?, checked))
             });
         if opened.is_err() {
             folder.traces().remove();
@@ -86,23 +87,30 @@ impl Results {
     }
 }
 
-fn open_views(trainer: &Trainer, job: &Job, folder: &RunFolder) -> Result<Views> {
+fn open_views(trainer: &Trainer, job: &Job, folder: &RunFolder, step: Option<u64>) -> Result<Views> {
     let (report, notice) = ReportView::open(&folder.path, &trainer.name, job, folder.resumes);
     let mut views = Views::new(report);
     views.add(Jsonl::open(&folder.path)?);
     views.add(TensorBoard::create(&folder.path, unix_time(), &linux::host_name())?);
     views.add_console(trainer.quiet, job.spec.train.max_steps);
-    if let Some(message) = notice {
-        let event = Event::Notice { level: Level::Warning, message };
-        views.record(&Record { time: unix_time(), rank: None, event })?;
-    }
-    if trainer.folder.resume && !folder.resumes {
-        let shown = folder.path.display();
-        let message = format!("{shown} holds no checkpoint: training starts from the beginning");
-        let event = Event::Notice { level: Level::Info, message };
+    let mut notices: Vec<_> = notice.map(|message| (Level::Warning, message)).into_iter().collect();
+    notices.extend(trainer.folder.resume.then(|| beginning(folder, step)));
+    for (level, message) in notices {
+        let event = Event::Notice { level, message };
         views.record(&Record { time: unix_time(), rank: None, event })?;
     }
     Ok(views)
+}
+
+/// Which run goes on and from where, or that it starts from the beginning.
+fn beginning(folder: &RunFolder, step: Option<u64>) -> (Level, String) {
+    let shown = folder.path.display();
+    let fresh = format!("{shown} holds no checkpoint: training starts from the beginning");
+    match step {
+        Some(step) => (Level::Info, format!("going on with {shown} after step {}", count(step))),
+        None if folder.has_model() => (Level::Warning, format!("{fresh} and replaces {MODEL}")),
+        None => (Level::Info, fresh),
+    }
 }
 
 /// What a failed job can go on from.

@@ -179,10 +179,11 @@ fn without_a_checkpoint_resume_refuses_and_train_says_that_it_starts_anew() {
     std::fs::remove_dir_all(site.path("run/checkpoints")).unwrap();
     let ended = site.run(&["resume", "run"]);
     ended.assert_error(2, &["run holds no checkpoint to resume from"]);
-    ended.assert_advice("`thalweg train run/job.toml --out run --resume` starts it from the beginning");
+    ended.assert_advice("`thalweg train run/job.toml` trains anew in a folder of its own");
+    ended.assert_advice("with `--out run --resume` it replaces the finished model.safetensors");
     assert_eq!(site.report("run")["outcome"], "completed", "all is as it was");
 
-    let fresh = "run holds no checkpoint: training starts from the beginning";
+    let fresh = "run holds no checkpoint: training starts from the beginning and replaces model.safetensors";
     let ended = site.succeed(&["train", "run/job.toml", "--out", "run", "--resume"]);
     assert!(ended.stderr.contains(fresh), "{}", ended.stderr);
     let notices = site.events("run").into_iter().filter(|event| event["message"] == fresh).count();
@@ -190,6 +191,11 @@ fn without_a_checkpoint_resume_refuses_and_train_says_that_it_starts_anew() {
     let ended = site.succeed(&["train", "run/job.toml", "--out", "run", "--resume"]);
     assert!(!ended.stderr.contains(fresh), "{}", ended.stderr);
     assert!(ended.stderr.contains("already trained for 2 epochs; continue with --set train.epochs=3"));
+
+    std::fs::remove_dir_all(site.path("run/checkpoints")).unwrap();
+    std::fs::remove_file(site.path("run/model.safetensors")).unwrap();
+    let ended = site.run(&["resume", "run"]);
+    ended.assert_advice("`thalweg train run/job.toml --out run --resume` starts it from the beginning");
 }
 
 #[test]
@@ -198,17 +204,20 @@ fn the_same_command_starts_goes_on_and_finds_nothing_left_to_do() {
     let command = ["train", "--quiet", "--resume", "--out", "run", "--set", "train.epochs=2"];
     site.succeed(&command);
     let first = model(&site, "run");
-    let accuracy_then = accuracy(&site, "run");
-    site.succeed(&command);
+    let report = site.report("run");
+    assert_eq!((&report["outcome"], &report["steps"]), (&"completed".into(), &(2 * EPOCH).into()));
+    let ended = site.succeed(&command);
+    assert_eq!(ended.stderr, "warning: already trained for 2 epochs; continue with --set train.epochs=3\n");
     assert!(model(&site, "run") == first);
-    assert_eq!(site.report("run")["outcome"], "completed");
-    assert_eq!(site.report("run")["steps"], 2 * EPOCH);
-    assert_eq!(accuracy(&site, "run"), accuracy_then);
+    assert_eq!(site.report("run"), report, "the times are those of the training");
     // Without --out: the newest run of that name, or a first one.
     let unnamed = ["train", "--quiet", "--resume", "--set", "train.epochs=1"];
     site.succeed(&unnamed);
     site.succeed(&unnamed);
     assert!(site.path("runs/digits-1").exists() && !site.path("runs/digits-2").exists());
+    let ended = site.succeed(&["train", "--resume", "--set", "train.epochs=2"]);
+    let told = format!("going on with runs/digits-1 after step {EPOCH}\n");
+    assert!(ended.stderr.starts_with(&told), "{}", ended.stderr);
 }
 
 /// A run of 250 steps with checkpoints at 100, 200 and 250.

@@ -2,10 +2,10 @@
 
 use crate::artifact::Artifact;
 use crate::cli::JobArgs;
-use crate::folder::JOB;
+use crate::folder::{JOB, MODEL};
 use crate::trainer::Trainer;
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use thalweg_cluster::checkpoint;
 use thalweg_core::spec::preset;
 use thalweg_core::{Error, Result};
@@ -46,10 +46,7 @@ pub fn run(args: &ResumeArgs) -> Result<u8> {
         );
     }
     if checkpoint::list(&args.run.join("checkpoints")).is_empty() {
-        let shown = args.run.display();
-        return Err(Error::job(format!("{shown} holds no checkpoint to resume from")).hint(format!(
-            "`thalweg train {shown}/job.toml --out {shown} --resume` starts it from the beginning"
-        )));
+        return Err(without_checkpoint(&args.run));
     }
     let before = JobArgs { job: Some(job.clone()), ..JobArgs::default() }.layers()?;
     let before = before.get("strategy.preset").and_then(|(preset, _)| preset.as_str());
@@ -60,4 +57,19 @@ pub fn run(args: &ResumeArgs) -> Result<u8> {
     preset::make_way(&mut layers, before);
     let trainer = Trainer::from_layers(&name, layers).out(&args.run).resume(true).quiet(args.quiet);
     super::train::finish(trainer, args.json)
+}
+
+/// A run without a checkpoint can only start anew; a model that it has already is not to be replaced by accident.
+fn without_checkpoint(run: &Path) -> Error {
+    let shown = run.display();
+    let hint = match run.join(MODEL).exists() {
+        true => format!(
+            "`thalweg train {shown}/job.toml` trains anew in a folder of its own; \
+             with `--out {shown} --resume` it replaces the finished {MODEL}"
+        ),
+        false => {
+            format!("`thalweg train {shown}/job.toml --out {shown} --resume` starts it from the beginning")
+        }
+    };
+    Error::job(format!("{shown} holds no checkpoint to resume from")).hint(hint)
 }

@@ -150,12 +150,14 @@ impl Course {
             format!("data   {}; {validation}", data_rows(&record.event)),
             format!("model  {} ({})", printable(model), counted(*parameters as u64, "parameter")),
         ];
-        if self.first_step > 0 && self.epoch >= self.epochs {
-            let more = self.epoch + self.epoch.div_ceil(5);
-            let trained = counted(self.epoch, "epoch");
-            lines.push(format!("already trained for {trained}; continue with --set train.epochs={more}"));
-        } else if self.first_step > 0 {
-            lines.push(format!("going on after step {}", count(self.first_step)));
+        if self.first_step > 0 && self.first_step >= self.total {
+            let (what, done) = match self.epoch >= self.epochs {
+                true => ("epoch", self.epoch),
+                false => ("step", self.first_step),
+            };
+            let key = if what == "epoch" { "train.epochs" } else { "train.max_steps" };
+            let (trained, more) = (counted(done, what), done + done.div_ceil(5));
+            lines.push(format!("warning: already trained for {trained}; continue with --set {key}={more}"));
         }
         lines
     }
@@ -399,14 +401,17 @@ pub(super) mod tests {
     #[test]
     fn a_run_that_is_done_says_how_to_go_on() {
         let lines = Course::new(None).follow(&at(0.0, started(250)));
-        let told = "already trained for 25 epochs; continue with --set train.epochs=30";
+        let told = "warning: already trained for 25 epochs; continue with --set train.epochs=30";
+        assert_eq!(lines.last().map(String::as_str), Some(told));
+        let lines = Course::new(Some(100)).follow(&at(0.0, started(100)));
+        let told = "warning: already trained for 100 steps; continue with --set train.max_steps=120";
         assert_eq!(lines.last().map(String::as_str), Some(told));
     }
 
     #[test]
     fn a_resumed_run_judges_its_remaining_time_by_its_own_steps() {
         let mut course = Course::new(Some(160));
-        assert!(course.follow(&at(100.0, started(100))).contains(&"going on after step 100".to_string()));
+        assert_eq!(course.follow(&at(100.0, started(100))).len(), 2, "data and model");
         assert_eq!(course.remaining(), None);
         course.follow(&at(120.0, step(119, 1000.0)));
         assert_eq!(course.step(), "step 120/160");
