@@ -2,6 +2,9 @@
 
 use thalweg_core::{Error, Result};
 
+/// What input is called that has no file name.
+pub const STANDARD_INPUT: &str = "standard input";
+
 /// Bytes looked at.
 pub(crate) const BEGINNING: usize = 1 << 12;
 
@@ -34,10 +37,17 @@ pub fn check_text(name: &str, beginning: &[u8]) -> Result<()> {
     match found(beginning) {
         None => Ok(()),
         Some((what, advice)) => {
+            let file = if name == STANDARD_INPUT { String::new() } else { format!(" {name}") };
             Err(Error::data(format!("{name} is {what}, not text in UTF-8"))
-                .hint(advice.replace("FILE", name)))
+                .hint(advice.replace(" FILE", &file)))
         }
     }
+}
+
+/// The error for a table without rows.
+pub(crate) fn no_rows(name: &str, header: bool) -> Error {
+    let what = if header { "holds a header and no rows" } else { "is empty" };
+    Error::data(format!("{name} {what}")).hint("add rows, or name another file")
 }
 
 /// What the bytes are and what to do about it; nothing for text.
@@ -97,6 +107,8 @@ mod tests {
         assert!(refused(b"\x01\x02\0\x03\0\0\0\x7f").contains("a binary file"));
         let hint = check_text("rows.csv", &utf16).unwrap_err().hint.unwrap();
         assert_eq!(hint, "convert it, for instance with iconv -f utf-16le -t utf-8 rows.csv");
+        let hint = check_text(STANDARD_INPUT, &utf16).unwrap_err().hint.unwrap();
+        assert_eq!(hint, "convert it, for instance with iconv -f utf-16le -t utf-8");
     }
 
     #[test]

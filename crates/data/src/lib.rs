@@ -32,8 +32,9 @@ mod spool;
 mod statistics;
 mod table;
 
-pub use content::check_text;
+pub use content::{STANDARD_INPUT, check_text};
 pub use data::Data;
+pub use format::csv::dialect::is_guessed;
 pub use locate::{FileKind, exists, files, kind_by_name, missing, stem};
 pub use records::Records;
 pub use rows::Rows;

@@ -162,3 +162,26 @@ fn without_validation_rows_the_metrics_are_those_of_training() {
     assert!(report["epochs"][0]["training"]["accuracy"].as_f64().is_some());
     assert_eq!(report["final"], report["epochs"][1]["training"]);
 }
+
+#[test]
+fn a_mixed_column_and_odd_names_do_not_keep_init_from_a_job() {
+    let site = Site::new();
+    let row = |row: u32| match row % 4 {
+        0 => format!("{}.5,A/5 {row},{}\n", row % 83, row % 2),
+        _ => format!("{}.5,{},{}\n", row % 83, row * 17, row % 2),
+    };
+    let rows: String = (0..400).map(row).collect();
+    site.write("rows.csv", format!("\"a\r\nb\u{1}c\",ticket,y\n{rows}"));
+    let said = site.succeed(&["init", "rows.csv"]).stderr;
+    assert!(said.contains("left out: numbers and texts: `A/5 0` is not a number, nor are 99 more"), "{said}");
+    site.succeed(&["train", "-q", "rows.toml", "--set", "train.max_steps=2", "--out", "run"]);
+    let refused = site.run(&["train", "-q", "--set", "data.source=rows.csv"]);
+    refused.assert_error(2, &["`A/5 0` is not a number"]);
+    for way in ["data.categorical = [\"ticket\"]", "data.ignore = [\"ticket\"]", "data.missing"] {
+        assert!(refused.stderr.contains(way), "{}", refused.stderr);
+    }
+    site.run(&["init", "rows.csv", "--json", "-o", "-"]).assert_error(2, &["--json and --out -"]);
+    site.write("missing.csv", "a,y\n1.5,0\n2.5,1\n,0\n4.5,1\n5.5,0\n6.5,1\n");
+    site.run(&["train", "-q", "--set", "data.source=missing.csv"])
+        .assert_error(2, &["missing.csv line 4, column `a`: the value is missing"]);
+}

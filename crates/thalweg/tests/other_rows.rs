@@ -169,6 +169,18 @@ fn files_are_read_as_they_are_said_to_be() {
     let said = site.succeed(&["predict", "run", "odd.csv", "--set", "data.delimiter=^"]).stdout;
     assert_eq!(said, expected);
     site.succeed(&["evaluate", "run", "--data", "odd.csv", "--set", "data.delimiter=^"]);
+    site.write("semicolons.csv", table(&columns, 600..800, true, ";"));
+    assert_eq!(answers(&site, "semicolons.csv"), expected);
+    for (command, flag) in [("predict", &[][..]), ("evaluate", &["--data"])] {
+        let mut line = vec![command, "run"];
+        line.extend(flag);
+        line.extend(["semicolons.csv", "--set", "data.delimiter=tab"]);
+        assert_eq!(site.run(&line).code, Some(2), "{command}: what is asked for holds");
+    }
+    site.write("header.csv", "y,a,b\n");
+    site.write("empty.csv", "");
+    site.run(&["predict", "run", "header.csv"]).assert_error(2, &["header.csv holds a header and no rows"]);
+    site.run(&["predict", "run", "empty.csv"]).assert_error(2, &["empty.csv is empty"]);
     site.run(&["predict", "run", "odd.csv", "--set", "data.delimeter=^"])
         .assert_error(2, &["data.delimeter"]);
     site.run(&["evaluate", "run", "--data", "named.csv", "--set", "data.header=false"])

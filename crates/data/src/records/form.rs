@@ -38,7 +38,7 @@ pub(super) struct ColumnForm {
     pub(super) unseen: Unseen,
 }
 
-/// The fields of an array of so many values.
+/// The fields of an array of `count` values.
 pub(super) struct ArrayFields {
     pub(super) count: usize,
     pub(super) inputs: Vec<usize>,

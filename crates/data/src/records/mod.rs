@@ -10,6 +10,7 @@ mod fields;
 mod form;
 mod json;
 
+use crate::content::no_rows;
 use crate::format::csv::dialect;
 use crate::format::csv::fields::{FieldReader, Record};
 use crate::table::unseen::UnseenCategory;
@@ -46,7 +47,7 @@ impl<R: BufRead> Records<R> {
             (Delimiter::Byte(NO_DELIMITER), 0)
         } else {
             let beginning = reader.fill_buf().map_err(|error| unreadable(&error))?;
-            dialect::begin(beginning, |sample| dialect::choose_again(spec.delimiter, sample))
+            dialect::begin(beginning, spec.delimiter)
         };
         reader.consume(start);
         let reader = FieldReader::new(Bounded::new(reader), delimiter);
@@ -84,6 +85,12 @@ impl<R: BufRead> Records<R> {
             self.row += 1;
         }
         Ok(!batch.is_empty())
+    }
+
+    /// The error for an input of this name in which no row was found.
+    pub fn no_rows(&self, name: &str) -> Error {
+        let header = matches!(&self.input, Input::Csv { order: Some(order), .. } if order.header);
+        no_rows(name, header)
     }
 
     /// Categories that did not occur in training, in the rows read so far.

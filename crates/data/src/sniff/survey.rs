@@ -2,6 +2,7 @@
 
 use super::tally::{Bound, ColumnTally};
 use super::{Form, Sniffed};
+use crate::content::no_rows;
 use crate::format::csv::fields::FieldReader;
 use crate::format::csv::header::{later_file, rows_begin};
 use crate::format::csv::index::ragged;
@@ -14,8 +15,8 @@ use crate::table::columns::Columns;
 use crate::table::kind::{Kind, kind_of};
 use crate::table::value::present;
 use std::path::PathBuf;
+use thalweg_core::Result;
 use thalweg_core::spec::data::DataSpec;
-use thalweg_core::{Error, Result};
 
 /// Rows between two calls of `progress`.
 const PROGRESS_ROWS: u64 = 1 << 12;
@@ -158,9 +159,4 @@ fn count_group(file: &ParquetFile, group: usize, leaf: usize, tally: &mut Column
         }
         Ok(())
     })
-}
-
-fn no_rows(name: &str, header: bool) -> Error {
-    let what = if header { "holds a header and no rows" } else { "is empty" };
-    Error::data(format!("{name} {what}")).hint("add rows, or name another file")
 }

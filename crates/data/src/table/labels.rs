@@ -142,7 +142,7 @@ impl Labels {
         }
     }
 
-    /// Targets for so many rows: empty, or all 0 where labels are not looked at.
+    /// Targets for `rows` rows: empty, or all 0 where labels are not looked at.
     pub(crate) fn targets(&self, rows: usize) -> WideTargets {
         match self {
             Labels::Classes(_) => WideTargets::Classes(Vec::with_capacity(rows)),

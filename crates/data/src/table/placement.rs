@@ -132,7 +132,7 @@ impl ModelColumns {
         (self.inputs.iter().map(find).collect(), self.label.as_ref().and_then(find))
     }
 
-    /// The columns of the training that so many fields stand for, in order.
+    /// The columns of the training that `count` fields stand for, in order.
     fn kept(&self, count: usize, table: &str) -> Result<Vec<String>> {
         let Some(source) = &self.source else {
             return if count == self.inputs.len() {

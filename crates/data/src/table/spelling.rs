@@ -55,7 +55,7 @@ impl Spelling {
                 "write a point instead, in pandas with read_csv(..., decimal=\",\") and to_csv"
             }
             Spelling::Thousands => {
-                "remove the separators, in pandas with read_csv(..., thousands=\",\") and to_csv"
+                "remove the separators, in pandas with read_csv(..., thousands=...) and to_csv"
             }
             Spelling::Percent | Spelling::Currency => "remove the sign",
         }
@@ -77,6 +77,9 @@ pub(crate) fn misspelled(column: &str, field: &[u8], spelling: Spelling) -> Prob
 
 const CURRENCIES: [char; 4] = ['$', '€', '£', '¥'];
 
+/// The spaces between thousands: plain, no-break, and the narrow no-break one of French.
+const SPACES: [char; 3] = [' ', '\u{a0}', '\u{202f}'];
+
 /// A number without sign, however separated.
 fn is_amount(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit() || c == '.')
@@ -84,8 +87,9 @@ fn is_amount(text: &str) -> bool {
 }
 
 fn separated(text: &str) -> Option<Spelling> {
-    let thousands = [(',', '.'), (' ', ','), (' ', '.'), ('\'', '.'), ('.', ',')];
-    if thousands.iter().any(|&(separator, point)| in_groups(text, separator, point)) {
+    let thousands = [(',', '.'), ('\'', '.'), ('.', ',')];
+    let spaced = SPACES.iter().flat_map(|&space| [(space, ','), (space, '.')]);
+    if thousands.into_iter().chain(spaced).any(|(separator, point)| in_groups(text, separator, point)) {
         return Some(Spelling::Thousands);
     }
     let (whole, decimals) = text.split_once(',')?;
@@ -123,6 +127,9 @@ mod tests {
             ("1.234,56", Spelling::Thousands),
             ("1 234", Spelling::Thousands),
             ("1'234.5", Spelling::Thousands),
+            ("1\u{a0}234,5", Spelling::Thousands),
+            ("12\u{202f}345\u{202f}678", Spelling::Thousands),
+            ("1\u{202f}200\u{a0}€", Spelling::Currency),
             ("12%", Spelling::Percent),
             ("-3.5 %", Spelling::Percent),
             ("3,5%", Spelling::Percent),

@@ -10,9 +10,10 @@ use std::io::{self, BufRead, BufReader, IsTerminal};
 use std::path::Path;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::data::DataSpec;
+use thalweg_core::spec::setting::Auto;
 use thalweg_core::spec::{Job, Layers, Origin};
 use thalweg_core::{Error, JobSpec, Result};
-use thalweg_data::{FileKind, Records, check_text, kind_by_name};
+use thalweg_data::{FileKind, Records, STANDARD_INPUT, check_text, kind_by_name};
 use thalweg_train::SavedModel;
 
 /// How rows and answers are written.
@@ -44,8 +45,8 @@ pub fn model(path: &Path) -> Result<SavedModel> {
     Ok(saved)
 }
 
-/// The job of a model with what was set for this command. What the job says of the header holds for its own source: in
-/// another one it is looked for again.
+/// The job of a model with what was set for this command. What the job says of header and delimiter holds for its own
+/// source: in another one they are looked for again, except for a delimiter that is never found that way.
 pub fn job(saved: &SavedModel, model: &Path, source: Option<&str>, set: &[String]) -> Result<JobSpec> {
     let mut layers = Layers::default();
     let folder = if model.is_dir() { model } else { model.parent().unwrap_or(model) };
@@ -55,6 +56,11 @@ pub fn job(saved: &SavedModel, model: &Path, source: Option<&str>, set: &[String
         let origin = || Origin::Flag(format!("rows of {source}"));
         layers.set("data.source", source.into(), origin());
         layers.set("data.header", "auto".into(), origin());
+        if let Auto::Is(delimiter) = Job::resolve(layers.clone())?.spec.data.delimiter
+            && thalweg_data::is_guessed(delimiter)
+        {
+            layers.set("data.delimiter", "auto".into(), origin());
+        }
     }
     for assignment in set {
         layers.add_assignment(assignment).map_err(Error::job)?;
@@ -85,13 +91,18 @@ pub fn records(
     }
 }
 
+/// What an input is called in messages.
+pub fn shown(input: &str) -> &str {
+    if input == "-" { STANDARD_INPUT } else { input }
+}
+
 /// Opens a file, packed or not, or standard input.
 pub fn open(input: &str) -> Result<Box<dyn BufRead>> {
     if input == "-" {
         if io::stdin().is_terminal() {
             eprintln!("reading rows from standard input; Ctrl-D ends them");
         }
-        return text("standard input", Box::new(BufReader::new(io::stdin())));
+        return text(STANDARD_INPUT, Box::new(BufReader::new(io::stdin())));
     }
     let file = File::open(input).map_err(|error| {
         nothing_started(match error.kind() {

@@ -7,47 +7,44 @@ use thalweg_core::spec::setting::Auto;
 /// Lines looked at to guess.
 const SAMPLE_LINES: usize = 200;
 
+/// Those that are looked for, the likelier ones first.
+const GUESSED: [Delimiter; 5] = [
+    Delimiter::Byte(b','),
+    Delimiter::Byte(b'\t'),
+    Delimiter::Byte(b';'),
+    Delimiter::Byte(b'|'),
+    Delimiter::Spaces,
+];
+
+/// Whether a delimiter is among those that are looked for in a table.
+pub fn is_guessed(delimiter: Delimiter) -> bool {
+    GUESSED.contains(&delimiter)
+}
+
 /// What a job asks for, or what the beginning of a table looks like.
-pub(crate) fn choose(asked: Auto<Delimiter>, sample: &[u8]) -> Delimiter {
+fn choose(asked: Auto<Delimiter>, sample: &[u8]) -> Delimiter {
     match asked {
         Auto::Is(delimiter) => delimiter,
         Auto::Auto => guess(sample),
     }
 }
 
-/// The same for another table than that of the training: what does not cut its first line does not separate its columns.
-pub(crate) fn choose_again(asked: Auto<Delimiter>, sample: &[u8]) -> Delimiter {
-    match asked {
-        Auto::Is(delimiter) if !cuts(delimiter, sample) => guess(sample),
-        asked => choose(asked, sample),
-    }
-}
-
-fn cuts(delimiter: Delimiter, sample: &[u8]) -> bool {
-    let first = sample.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    FieldReader::new(first, delimiter)
-        .next("")
-        .is_ok_and(|record| record.is_some_and(|record| record.len() > 1))
-}
-
 /// The delimiter of a table by its beginning, and where its records begin: C4.5 files such as UCI Adult have a comment
 /// behind a bar in their first line.
-pub(crate) fn begin(beginning: &[u8], choose: impl Fn(&[u8]) -> Delimiter) -> (Delimiter, usize) {
+pub(crate) fn begin(beginning: &[u8], asked: Auto<Delimiter>) -> (Delimiter, usize) {
     let comment = beginning.first() == Some(&b'|') && !beginning[1..].starts_with(b"|");
     let body = match memchr::memchr(b'\n', beginning) {
         Some(end) if comment => end + 1,
         _ => 0,
     };
-    let delimiter = choose(&beginning[body..]);
+    let delimiter = choose(asked, &beginning[body..]);
     (delimiter, if delimiter == Delimiter::Byte(b'|') { 0 } else { body })
 }
 
 /// The one that cuts the most lines into the same number of fields, more than one.
 fn guess(sample: &[u8]) -> Delimiter {
-    let candidates = [b',', b'\t', b';', b'|'].map(Delimiter::Byte);
-    let best = candidates
+    let best = GUESSED
         .into_iter()
-        .chain([Delimiter::Spaces])
         .map(|candidate| (agreement(sample, candidate), candidate))
         .reduce(|best, next| if next.0 > best.0 { next } else { best });
     match best {
@@ -107,7 +104,5 @@ mod tests {
     fn what_is_asked_for_holds() {
         let tab = Auto::Is(Delimiter::Byte(b'\t'));
         assert_eq!(choose(tab, b"a,b\n1,2\n"), Delimiter::Byte(b'\t'));
-        assert_eq!(choose_again(tab, b"a,b\n1,2\n"), Delimiter::Byte(b','), "a table with another");
-        assert_eq!(choose_again(tab, b"a,b\tc\n1,2\t3\n"), Delimiter::Byte(b'\t'));
     }
 }

@@ -7,7 +7,7 @@ use crate::sniff::frame_index;
 use crate::table::columns::Columns;
 use crate::table::placement::{ModelColumns, Placement};
 use thalweg_core::schema::Schema;
-use thalweg_core::spec::data::DataSpec;
+use thalweg_core::spec::data::{DataSpec, Missing};
 use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::{Error, Result};
@@ -33,10 +33,7 @@ pub(crate) struct Plan {
 /// Looks at the beginning of each file.
 pub(crate) fn plan(files: &[Raw], spec: &DataSpec, known: Option<&Schema>) -> Result<Plan> {
     let first = &files[0];
-    let sample = match known {
-        None => Sample::read(first, spec.delimiter)?,
-        Some(_) => Sample::read_again(first, spec.delimiter)?,
-    };
+    let sample = Sample::read(first, spec.delimiter)?;
     if sample.records.is_empty() {
         return Err(Error::data(format!("{} is empty", first.name())).hint("check data.source and the file"));
     }
@@ -52,7 +49,12 @@ pub(crate) fn plan(files: &[Raw], spec: &DataSpec, known: Option<&Schema>) -> Re
     };
     let categorical = match known {
         None => {
-            FirstRows { sample: &sample, header, names: &names, file: first }.categorical(&columns, spec)?
+            let first = FirstRows { sample: &sample, header, names: &names, file: first };
+            let categorical = first.categorical(&columns, spec)?;
+            if spec.missing == Missing::Error {
+                first.check_missing(&columns, &categorical)?;
+            }
+            categorical
         }
         Some(_) => columns.inputs.iter().map(|input| columns.categorical.contains(input)).collect(),
     };

@@ -36,6 +36,18 @@ impl FirstRows<'_> {
             .collect()
     }
 
+    /// Refuses missing values in columns of numbers.
+    pub(crate) fn check_missing(&self, columns: &Columns, categorical: &[bool]) -> Result<()> {
+        let numbers = columns.inputs.iter().zip(categorical).filter(|(_, categorical)| !**categorical);
+        for (&column, _) in numbers {
+            let missing = self.cells(column).enumerate().find(|(_, cell)| present(cell).is_none());
+            if let Some((row, cell)) = missing {
+                return Err(Problem::missing_word(&self.names[column], cell).at(&self.place(row)?));
+            }
+        }
+        Ok(())
+    }
+
     fn cells(&self, column: usize) -> impl Iterator<Item = &[u8]> + Clone {
         self.sample.rows(self.header).iter().filter_map(move |row| row.get(column))
     }

@@ -38,17 +38,8 @@ pub(crate) struct Sample {
 impl Sample {
     /// Reads the beginning of a file.
     pub(crate) fn read(file: &Raw, asked: Auto<Delimiter>) -> Result<Sample> {
-        Sample::read_with(file, |beginning| dialect::choose(asked, beginning))
-    }
-
-    /// Reads the beginning of another file than that of the training, whose delimiter is asked for.
-    pub(crate) fn read_again(file: &Raw, asked: Auto<Delimiter>) -> Result<Sample> {
-        Sample::read_with(file, |beginning| dialect::choose_again(asked, beginning))
-    }
-
-    fn read_with(file: &Raw, choose: impl Fn(&[u8]) -> Delimiter) -> Result<Sample> {
         let beginning = file.slice(0..file.len().min(DIALECT_BYTES))?;
-        let (delimiter, start) = dialect::begin(&beginning, choose);
+        let (delimiter, start) = dialect::begin(&beginning, asked);
         let start = start as u64;
         let mut sample = Sample { delimiter, records: Vec::new(), offsets: Vec::new(), complete: false };
         let mut reader = FieldReader::new(file.reader(start).take(SAMPLE_BYTES), delimiter);

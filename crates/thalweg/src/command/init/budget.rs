@@ -45,7 +45,7 @@ impl Budget {
     }
 }
 
-/// The epochs that make about so many steps, of four fifths of the rows.
+/// The epochs that make about `steps` steps, of four fifths of the rows.
 fn epochs(rows: u64, batch: u64, steps: u64) -> u64 {
     (steps * batch * 5 / (4 * rows.max(1))).clamp(5, 400)
 }

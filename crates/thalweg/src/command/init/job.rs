@@ -12,8 +12,9 @@ use thalweg_core::{Error, Result, Task};
 use thalweg_data::sniff::{Form, Sniffed, TableForm};
 use toml::Value;
 
-/// Keys that were heeded when the data was looked at, and stand in the job for that reason.
-const HEEDED: [&str; 5] = ["data.source", "data.label", "data.task", "data.ignore", "data.categorical"];
+/// Keys that the look at the data has read: what it found of them stands in the job.
+const READ_BY_SNIFF: [&str; 5] =
+    ["data.source", "data.label", "data.task", "data.ignore", "data.categorical"];
 
 /// The text of the job; what `asked` sets holds.
 pub(super) fn job(
@@ -37,7 +38,7 @@ pub(super) fn job(
     let defaults = JobSpec::default();
     file.add("strategy", "preset", "allreduce", Some("see: thalweg strategies"));
     file.add("engine", "workers", defaults.engine.workers as i64, None);
-    for (path, value, _) in asked.iter().filter(|(path, ..)| !HEEDED.contains(path)) {
+    for (path, value, _) in asked.iter().filter(|(path, ..)| !READ_BY_SNIFF.contains(path)) {
         if matches!(path, "model.zoo" | "model.onnx") {
             file.remove("model", "layers");
         }

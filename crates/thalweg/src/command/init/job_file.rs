@@ -1,5 +1,6 @@
 //! A job file under construction: sections of lines, so that a value can be replaced where it stands.
 
+use crate::view::wording::printable;
 use std::fmt::Write as _;
 use toml::Value;
 
@@ -38,12 +39,12 @@ impl JobFile {
 
     /// Adds a line without a value.
     pub(super) fn comment(&mut self, section: &str, text: impl Into<String>) {
-        self.section(section).lines.push(Line::Comment(text.into().replace('\n', " ")));
+        self.section(section).lines.push(Line::Comment(one_line(&text.into())));
     }
 
     /// Adds a value.
     pub(super) fn add(&mut self, section: &str, key: &str, value: impl Into<Value>, comment: Option<&str>) {
-        let comment = comment.map(|text| text.replace('\n', " "));
+        let comment = comment.map(one_line);
         self.section(section).lines.push(Line::Setting { key: key.into(), value: value.into(), comment });
     }
 
@@ -91,9 +92,25 @@ impl JobFile {
     }
 }
 
+/// Text for a comment, in which TOML allows no control characters.
+fn one_line(text: &str) -> String {
+    printable(text).replace('\n', " ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_stay_out_of_comments() {
+        let mut file = JobFile::new(&["data"]);
+        file.comment("data", "a\r\nb\u{1}c");
+        file.add("data", "label", "a\r\nb\u{1}c\u{7f}", Some("d\re\nf"));
+        let text = file.text();
+        assert!(text.contains("# a? b?c\n") && text.contains("  # d?e f\n"), "{text:?}");
+        let parsed: toml::Table = toml::from_str(&text).unwrap();
+        assert_eq!(parsed["data"]["label"].as_str(), Some("a\r\nb\u{1}c\u{7f}"));
+    }
 
     #[test]
     fn values_are_replaced_where_they_stand() {

@@ -46,6 +46,10 @@ pub struct InitArgs {
 
 /// Looks at the data and writes the job.
 pub fn run(args: &InitArgs) -> Result<()> {
+    if args.json && args.out.as_deref() == Some(Path::new("-")) {
+        return Err(Error::job("--json and --out - both take standard output")
+            .hint("name a file for the job with --out"));
+    }
     let layers = layers(args)?;
     let spec = Job::resolve(layers.clone())?.spec.data;
     let sniffed = look(&spec).map_err(nothing_started)?;

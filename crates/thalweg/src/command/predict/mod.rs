@@ -118,7 +118,7 @@ impl Answers<'_> {
         };
         let several = files.len() > 1;
         for (number, file) in files.iter().enumerate() {
-            let mut answer = || self.answer_file(saved, file, spec, number == 0, output);
+            let mut answer = || self.answer_file(saved, file, spec, (number == 0, !several), output);
             answer().map_err(|error| match several {
                 true => Error { message: format!("{file}: {}", error.message), ..error },
                 false => error,
@@ -132,13 +132,16 @@ impl Answers<'_> {
         saved: &SavedModel,
         file: &str,
         spec: &DataSpec,
-        first: bool,
+        (first, only): (bool, bool),
         output: &mut impl Write,
     ) -> Result<()> {
         let mut records = rows::records(file, self.format, saved, spec)?;
         let mut batch = records.empty_batch();
         // Nothing is written before the first rows are known to make sense.
         let mut more = records.next_batch(AT_ONCE, &mut batch)?;
+        if only && !more {
+            return Err(records.no_rows(rows::shown(file)));
+        }
         if first {
             self.header(output)?;
         }
