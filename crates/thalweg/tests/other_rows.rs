@@ -246,3 +246,29 @@ fn times_in_seconds_are_learned_evaluated_and_predicted() {
     assert_eq!(said.stderr.matches("column `time`: ").count(), 1, "{}", said.stderr);
     assert!(said.stderr.contains("cannot be told apart"), "{}", said.stderr);
 }
+
+#[test]
+fn validation_rows_are_not_looked_for_in_data_that_changed() {
+    let site = Site::new();
+    train(&site, &["a", "b", "y"], true);
+    let before = site.succeed(&["evaluate", "run"]);
+    assert!(before.stdout.contains("validation rows of"), "{}", before.stdout);
+    let text = std::fs::read_to_string(site.path("train.csv")).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines[1..].reverse();
+    for changed in [format!("{text}1,2,less\n"), lines.join("\n") + "\n"] {
+        site.write("train.csv", &changed);
+        let newest = site.checkpoints("run").pop().unwrap();
+        for model in ["run", &format!("run/checkpoints/step-{newest:09}.safetensors")] {
+            let ended = site.run(&["evaluate", model]);
+            ended.assert_error(2, &["train.csv has changed since the model was trained"]);
+            ended.assert_advice("--data FILE");
+        }
+        let all = site.succeed(&["evaluate", "run", "train.csv"]).stdout;
+        assert_eq!(all, site.succeed(&["evaluate", "run", "--data", "train.csv"]).stdout);
+        let rows = format!("on {} rows of train.csv", changed.lines().count() - 1);
+        assert!(all.contains(&rows), "{all}");
+    }
+    site.write("train.csv", &text);
+    assert_eq!(site.succeed(&["evaluate", "run"]).stdout, before.stdout);
+}

@@ -1,6 +1,7 @@
 //! What training leaves behind: checkpoints on the way, the model at the end.
 
 use crate::modelfile::{SavedModel, about, kept, unflatten};
+use crate::prepare::rows_digest;
 use crate::worker::{Parts, Worker};
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::{Error, Result};
@@ -29,7 +30,7 @@ impl Worker<'_> {
             page.data.clone_from(&self.data_digest);
             if page.model.is_empty() {
                 let Parts { data, layers, onnx, .. } = &self.parts;
-                page.model = about(&data.schema, layers, onnx.as_deref())?;
+                page.model = about(&data.schema, layers, onnx.as_deref(), Some(&rows_digest(data)))?;
             }
             page.audit = self.ledger.to_bytes();
             let pause = self.rank.now().saturating_sub(start);
@@ -96,6 +97,7 @@ impl Worker<'_> {
             job: kept(self.job).recipe(),
             step: self.next,
             notices: Vec::new(),
+            rows: Some(rows_digest(&self.parts.data)),
             tensors: unflatten(self.parts.model.layout(), parameters),
         }
         .write(&path)?;

@@ -30,6 +30,8 @@ pub struct SavedModel {
     pub step: u64,
     /// What its user is to know about where it was read from; nothing for the finished model of a run.
     pub notices: Vec<String>,
+    /// A digest of the rows it was trained and validated on, and of their split; older files do not have it.
+    pub rows: Option<String>,
     /// Its tensors.
     pub tensors: TensorFile<'static>,
 }
@@ -39,6 +41,7 @@ pub(crate) fn about(
     schema: &Schema,
     layers: &[String],
     onnx: Option<&[u8]>,
+    rows: Option<&str>,
 ) -> Result<BTreeMap<String, String>> {
     let json = |value: serde_json::Result<String>| value.map_err(|error| Error::internal(error.to_string()));
     let mut about = BTreeMap::from([
@@ -47,6 +50,9 @@ pub(crate) fn about(
     ]);
     if let Some(onnx) = onnx {
         about.insert("onnx".into(), onnx.iter().map(|byte| format!("{byte:02x}")).collect());
+    }
+    if let Some(rows) = rows {
+        about.insert("rows".into(), rows.into());
     }
     Ok(about)
 }
@@ -140,7 +146,7 @@ impl SavedModel {
     /// Writes a model.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut file = self.tensors.clone();
-        file.metadata.extend(about(&self.schema, &self.layers, self.onnx.as_deref())?);
+        file.metadata.extend(about(&self.schema, &self.layers, self.onnx.as_deref(), self.rows.as_deref())?);
         file.metadata.insert("job".into(), self.job.clone());
         file.metadata.insert("step".into(), self.step.to_string());
         file.write(path)
@@ -172,6 +178,7 @@ impl SavedModel {
             job: file.text("job", &path)?.to_string(),
             step: file.text("step", &path)?.parse().map_err(|_| broken("step"))?,
             notices,
+            rows: about.get("rows").cloned(),
             tensors: file,
         })
     }

@@ -142,11 +142,20 @@ pub fn digest(data: &Data) -> Result<String> {
     // Where columns stand is part of the checksums, and older runs did not say it.
     let schema = Schema { source_columns: Vec::new(), ..data.schema.clone() };
     let schema = serde_json::to_vec(&schema).map_err(|error| Error::internal(error.to_string()))?;
+    Ok(digest_from(Sha256::new_with_prefix(schema), data))
+}
+
+/// The same without what is known of the columns: a model that opens its rows again finds the same digest, and with it
+/// the same split.
+pub fn rows_digest(data: &Data) -> String {
+    digest_from(Sha256::new(), data)
+}
+
+fn digest_from(mut digest: Sha256, data: &Data) -> String {
     let counts = [data.training.len(), data.validation.len(), data.training.source_len()];
-    let mut digest = Sha256::new_with_prefix(schema);
     counts.iter().for_each(|count| digest.update(count.to_le_bytes()));
     data.checksums().iter().for_each(|checksum| digest.update(checksum.to_le_bytes()));
-    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A run can only go on with the rows it began with.

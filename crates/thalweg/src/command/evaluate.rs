@@ -10,6 +10,7 @@ use thalweg_core::{Error, JobSpec, Kind, Model, Result, Tally};
 use thalweg_data::{Data, Rows};
 use thalweg_graph::{Network, Team};
 use thalweg_train::SavedModel;
+use thalweg_train::prepare::rows_digest;
 use thalweg_train::validate::evaluate;
 
 /// What `evaluate` takes.
@@ -17,8 +18,11 @@ use thalweg_train::validate::evaluate;
 pub struct EvaluateArgs {
     /// The folder of a run, its model.safetensors, or a checkpoint (of a stopped run, the newest is taken)
     pub model: PathBuf,
-    /// Another source than the validation rows of the training
-    #[arg(long, value_name = "SOURCE")]
+    /// Another source than the validation rows of the training: all its rows are measured
+    #[arg(value_name = "SOURCE")]
+    pub source: Option<String>,
+    /// The same as SOURCE
+    #[arg(long, value_name = "SOURCE", conflicts_with = "source")]
     pub data: Option<String>,
     /// Change how that source is read: --set data.delimiter=";"
     #[arg(long, value_name = "data.KEY=VALUE")]
@@ -32,9 +36,10 @@ pub struct EvaluateArgs {
 pub fn run(args: &EvaluateArgs) -> Result<()> {
     let saved = rows::model(&args.model)?;
     let (network, parameters) = saved.network()?;
-    let job = rows::job(&saved, &args.model, args.data.as_deref(), &args.set)?;
+    let source = args.source.as_deref().or(args.data.as_deref());
+    let job = rows::job(&saved, &args.model, source, &args.set)?;
     let mut network = network.with_team(Team::of(job.engine.threads, 1));
-    let (tally, what) = match args.data.as_deref() {
+    let (tally, what) = match source {
         Some(source) if Format::of(source) == Format::Jsonl => {
             (tally_of_lines(&mut network, &parameters, &saved, source, &job)?, format!("rows of {source}"))
         }
@@ -87,6 +92,7 @@ fn rows_of(source: Option<&str>, job: &JobSpec, saved: &SavedModel) -> Result<(R
         return Ok((rows, format!("rows of {source}")));
     }
     let data = Data::open_again(&job.data, job.train.seed, &saved.schema).map_err(gone)?;
+    check_unchanged(&data, job, saved)?;
     let source = &job.data.source;
     Ok(match &job.data.validation {
         _ if data.validation.is_empty() => {
@@ -95,6 +101,27 @@ fn rows_of(source: Option<&str>, job: &JobSpec, saved: &SavedModel) -> Result<(R
         Some(Held::Source(other)) => (data.validation, format!("rows of {other}, kept for validation")),
         _ => (data.validation, format!("validation rows of {source}")),
     })
+}
+
+/// The split of other rows falls elsewhere: what was learned from would be measured. Validation rows that have a source
+/// of their own are told by it.
+fn check_unchanged(data: &Data, job: &JobSpec, saved: &SavedModel) -> Result<()> {
+    let source = &job.data.source;
+    match &saved.rows {
+        _ if matches!(job.data.validation, Some(Held::Source(_))) => Ok(()),
+        Some(rows) if *rows == rows_digest(data) => Ok(()),
+        Some(_) => Err(Error::job(format!(
+            "{source} has changed since the model was trained: its validation rows cannot be told from training rows"
+        ))
+        .hint("--data FILE measures on all rows of a file; or put the data of the training back")),
+        None => {
+            eprintln!(
+                "notice: this model does not say which rows it was trained on: if {source} has changed since, training \
+                 rows are among those measured"
+            );
+            Ok(())
+        }
+    }
 }
 
 /// The data of the training may be elsewhere by now.
