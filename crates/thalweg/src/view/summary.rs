@@ -128,12 +128,21 @@ fn result(report: &Report) -> String {
     }
     let others = report.last.iter().filter(|(name, _)| first.is_none_or(|(shown, _)| *name != shown));
     parts.extend(others.map(|(name, value)| format!("{name} {}", number(*value))));
+    if let Some(epoch) = measured_before_the_end(report) {
+        parts.push(format!("after epoch {}", count(epoch + 1)));
+    }
     match report.outcome {
         Outcome::TargetReached => parts.push("target reached".into()),
         Outcome::TargetMissed => parts.push("target missed".into()),
         _ => {}
     }
     parts.join(", ")
+}
+
+/// The last epoch with metrics, if the job was stopped inside a later one: they are not those of the checkpoint.
+fn measured_before_the_end(report: &Report) -> Option<u64> {
+    let measured = report.epochs.iter().rev().find(|epoch| !epoch.metrics().is_empty())?;
+    (report.outcome == Outcome::Interrupted && measured.step < report.steps).then_some(measured.epoch)
 }
 
 /// What a stopped job can go on from.
@@ -316,6 +325,18 @@ try next
         let text = summary(&report(Outcome::Interrupted), left("runs/a", true, None));
         assert!(text.contains("stopped") && text.contains("thalweg resume runs/a"), "{text}");
         assert!(text.contains("runs/a/ checkpoints/, report.json"), "{text}");
+    }
+
+    #[test]
+    fn metrics_of_a_job_stopped_inside_an_epoch_are_told_with_their_epoch() {
+        let mut report = report(Outcome::Interrupted);
+        let text = summary(&report, left("runs/a", true, None));
+        assert!(
+            text.contains("result    validation accuracy 0.9750, loss 0.0812, after epoch 20\n"),
+            "{text}"
+        );
+        report.epochs.last_mut().unwrap().step = report.steps;
+        assert!(!summary(&report, left("runs/a", true, None)).contains("after epoch"));
     }
 
     #[test]
