@@ -27,7 +27,8 @@ pub struct Checked {
 
 /// Opens the data, builds the model and looks at the checkpoint, as every rank will.
 pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Result<Checked> {
-    let data = recipe.data(job).map_err(nothing_started)?;
+    let data = recipe.data(job).map_err(nothing_started);
+    let data = data.map_err(|error| if resume.is_some() { with_moved_hint(error, job) } else { error })?;
     let rows = data.training.len();
     if (job.engine.workers as u64) > rows {
         return Err(Error::data(format!("{} workers for {rows} training rows", job.engine.workers))
@@ -63,6 +64,16 @@ pub fn check_carrier(job: &JobSpec, place: Option<&Place>) -> Result<()> {
 pub(crate) fn nothing_started(mut error: Error) -> Error {
     if error.kind == Kind::Io {
         error.kind = Kind::Job;
+    }
+    error
+}
+
+/// A run goes on with the same rows, but their file may have moved.
+fn with_moved_hint(mut error: Error, job: &JobSpec) -> Error {
+    let source = &job.data.source;
+    if is_path("data.source", &source.as_str().into()) && !thalweg_data::exists(source) {
+        let moved = "if the data has moved, --set data.source=PATH tells where it is now";
+        error.hint = Some(error.hint.map_or(moved.into(), |hint| format!("{hint}; {moved}")));
     }
     error
 }

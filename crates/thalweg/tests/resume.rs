@@ -322,8 +322,13 @@ fn a_run_does_not_go_on_with_other_values() {
         &["the data has changed since run/checkpoints/step-000000010.safetensors was written"],
     );
     ended.assert_advice("put the old data back");
-    site.write("rows.csv", &rows);
-    site.succeed(&["resume", "run", "--quiet", "--set", "train.max_steps=20"]);
+    std::fs::remove_file(site.path("rows.csv")).unwrap();
+    site.write("moved.csv", &rows);
+    let ended = site.run(&["resume", "run", "--set", "train.max_steps=20"]);
+    ended.assert_error(2, &["cannot read rows.csv: there is no such file"]);
+    ended.assert_advice("if the data has moved, --set data.source=PATH tells where it is now");
+    let moved = ["--set", "train.max_steps=20", "--set", "data.source=moved.csv"];
+    site.succeed(&[&["resume", "run", "--quiet"], &moved[..]].concat());
 }
 
 #[test]
