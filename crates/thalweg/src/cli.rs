@@ -91,7 +91,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "ROWS")]
     pub batch: Option<u64>,
     /// The learning rate (train.optimizer.lr)
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true, value_parser = rate)]
     pub lr: Option<f64>,
     /// What random numbers come from (train.seed)
     #[arg(long, value_name = "SEED")]
@@ -294,6 +294,11 @@ impl JobArgs {
         let plain: String = stem.chars().filter(|c| !"*?[]".contains(*c)).collect();
         if plain.is_empty() { "run".into() } else { plain }
     }
+}
+
+/// A learning rate as typed; whether a job can have it is left to the job.
+fn rate(typed: &str) -> std::result::Result<f64, String> {
+    typed.parse().map_err(|_| "a number is expected, such as 0.01".into())
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Error {

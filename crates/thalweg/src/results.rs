@@ -4,7 +4,7 @@ use crate::folder::{MODEL, RunFolder};
 use crate::preflight::{self, Checked};
 use crate::signals::Signals;
 use crate::trainer::{Finish, Trainer};
-use crate::view::wording::count;
+use crate::view::wording::{count, counted};
 use crate::view::{Jsonl, Left, ReportView, TensorBoard, Views, report, summary};
 use std::io::Write;
 use std::path::Path;
@@ -44,7 +44,8 @@ impl Results {
             folder.traces().remove();
         }
         let (mut views, checked) = opened?;
-        for message in checked.data.notices() {
+        let large = large_batch(job.spec.train.global_batch as u64, checked.data.training.len());
+        for message in checked.data.notices().into_iter().chain(large) {
             let event = Event::Notice { level: Level::Warning, message };
             views.record(&Record { time: unix_time(), rank: None, event })?;
         }
@@ -100,6 +101,14 @@ fn open_views(trainer: &Trainer, job: &Job, folder: &RunFolder, step: Option<u64
         views.record(&Record { time: unix_time(), rank: None, event })?;
     }
     Ok(views)
+}
+
+/// A batch that no epoch fills.
+fn large_batch(batch: u64, rows: u64) -> Option<String> {
+    (batch > rows).then(|| {
+        let (batch, rows) = (count(batch), counted(rows, "training row"));
+        format!("a batch of {batch} holds all {rows}: one step per epoch (train.global_batch)")
+    })
 }
 
 /// Which run goes on and from where, or that it starts from the beginning.

@@ -310,3 +310,17 @@ fn flags_stand_for_keys_of_the_job_and_say_so() {
     let inject = r#"fault.inject=[{ step = 1, rank = 7, kind = "kill" }]"#;
     site.run(&["train", "--set", inject]).assert_error(2, &["there is no rank 7: ranks are 0 to 1"]);
 }
+
+#[test]
+fn a_rate_that_cannot_be_and_a_batch_beyond_the_rows_are_told() {
+    let site = Site::new();
+    site.run(&["train", "--lr", "-1"]).assert_error(2, &["train.optimizer.lr", "above 0"]);
+    let ended = site.run(&["train", "--lr", "fast"]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("'fast' for '--lr <RATE>': a number is expected"), "{}", ended.stderr);
+    let ended = site.succeed(&["train", "-q", "--batch", "100000", "--epochs", "1"]);
+    let told = "warning: a batch of 100,000 holds all 1,438 training rows: one step per epoch";
+    assert!(ended.stderr.starts_with(told), "{}", ended.stderr);
+    let ended = site.succeed(&["train", "-q", "--batch", "1438", "--epochs", "1"]);
+    assert_eq!(ended.stderr, "", "as many as there are may be meant");
+}
