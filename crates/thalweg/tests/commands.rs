@@ -148,7 +148,7 @@ fn a_run_leaves_what_tools_rely_on_and_can_be_evaluated() {
     site.write("rows.csv", "1,2\n");
     let ended = site.run(&["evaluate", "rows.csv"]);
     ended.assert_error(2, &["rows.csv is data, not a model"]);
-    ended.assert_advice("the folder of a finished run");
+    ended.assert_advice("give the folder of a run, its model.safetensors");
 }
 
 #[test]
