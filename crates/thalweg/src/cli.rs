@@ -6,7 +6,7 @@ use crate::folder;
 use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use thalweg_core::spec::nearest::nearest;
-use thalweg_core::spec::{Layers, NAME};
+use thalweg_core::spec::{Layers, NAME, Origin, optimizer};
 use thalweg_core::{Error, Result};
 
 /// Distributed machine-learning training: one job file, one binary, every strategy a choice of a few dials.
@@ -30,11 +30,12 @@ Exit codes:
   2              the job, an argument or the data is wrong; nothing was started
   3              a rank failed, or a loss or gradient is not finite
   4              the ranks did not find each other
-  129, 130, 143  stopped by SIGHUP, SIGINT (Ctrl-C) or SIGTERM, with a checkpoint
+  129, 130, 143  stopped by SIGHUP, SIGINT (Ctrl-C) or SIGTERM; the last lines say what was saved
 
 Signals:
-  The first SIGHUP, SIGINT or SIGTERM stops the job after its step, with a checkpoint; another SIGINT
-  or SIGTERM a second or more later leaves at once. SIGUSR1 writes a checkpoint and goes on.";
+  The first SIGHUP, SIGINT or SIGTERM stops the job after its step, with a checkpoint if training has
+  begun; another SIGINT or SIGTERM a second or more later leaves at once, without one. SIGUSR1 writes
+  a checkpoint and goes on.";
 
 /// The sub-commands.
 #[derive(Subcommand, Debug)]
@@ -78,6 +79,14 @@ enum Command {
 pub struct JobArgs {
     /// The job file (TOML); without it, every value is a default: the built-in digits on 2 workers
     pub job: Option<PathBuf>,
+    /// What the command line changes.
+    #[command(flatten)]
+    pub flags: JobFlags,
+}
+
+/// Values of a job that the command line sets.
+#[derive(Args, Debug, Clone, Default)]
+pub struct JobFlags {
     /// The preset: see `thalweg strategies`
     #[arg(long, short = 's', value_name = "PRESET")]
     pub strategy: Option<String>,
@@ -222,27 +231,20 @@ impl Cli {
     }
 }
 
-impl JobArgs {
-    /// What file and flags say, in layers.
-    pub fn layers(&self) -> Result<Layers> {
-        use thalweg_core::spec::Origin;
-        let mut layers = Layers::default();
-        if let Some(path) = &self.job {
-            let shown = path.display().to_string();
-            let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
-            let added = match folder::of_copy(path) {
-                Some(run) => layers.add_file_with(&shown, &text, &|path| folder::kept_path(run, path)),
-                None => layers.add_file(&shown, &text),
-            };
-            added.map_err(|complaint| not_a_job(path, complaint))?;
-        }
+impl JobFlags {
+    /// Adds what the flags say. An optimizer that a flag names comes with its own numbers, not with those of the file for
+    /// another kind.
+    fn add_to(&self, layers: &mut Layers) -> Result<()> {
         for assignment in &self.set {
             layers.add_assignment(assignment).map_err(Error::job)?;
         }
         for (key, flag, value) in self.shorthands() {
             layers.set(key, value, Origin::Flag(flag));
         }
-        Ok(layers)
+        if self.optimizer.is_some() {
+            optimizer::make_way(layers);
+        }
+        Ok(())
     }
 
     /// Flags that stand for one key of the job: the key, the flag as typed, the value.
@@ -266,6 +268,24 @@ impl JobArgs {
         let said = flags.into_iter().filter_map(|(key, flag, said)| Some((key, flag, said?)));
         said.map(|(key, flag, (text, value))| (key, format!("{flag} {text}"), value))
     }
+}
+
+impl JobArgs {
+    /// What file and flags say, in layers.
+    pub fn layers(&self) -> Result<Layers> {
+        let mut layers = Layers::default();
+        if let Some(path) = &self.job {
+            let shown = path.display().to_string();
+            let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+            let added = match folder::of_copy(path) {
+                Some(run) => layers.add_file_with(&shown, &text, &|path| folder::kept_path(run, path)),
+                None => layers.add_file(&shown, &text),
+            };
+            added.map_err(|complaint| not_a_job(path, complaint))?;
+        }
+        self.flags.add_to(&mut layers)?;
+        Ok(layers)
+    }
 
     /// The job, resolved and validated.
     pub fn resolve(&self) -> Result<thalweg_core::Job> {
@@ -274,7 +294,8 @@ impl JobArgs {
 
     /// The arguments that give this job again, whatever the workers; nothing if they are more than its file.
     pub fn again(&self) -> Option<String> {
-        let plain = self.set.is_empty() && self.shorthands().all(|(key, ..)| key == "engine.workers");
+        let plain =
+            self.flags.set.is_empty() && self.flags.shorthands().all(|(key, ..)| key == "engine.workers");
         plain.then(|| self.job.as_ref().map_or(String::new(), |path| path.display().to_string()))
     }
 

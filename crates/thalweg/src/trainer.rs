@@ -196,8 +196,8 @@ impl Trainer {
 
     /// Another launcher decides how many ranks there are; those that serve are no workers.
     fn adopt_world(&mut self, place: &Place) {
-        let servers = Job::resolve(self.layers.clone()).map_or(0, |job| job.spec.servers());
-        let workers = i64::try_from(place.world.saturating_sub(servers)).unwrap_or(i64::MAX);
+        let workers = place.world.saturating_sub(Job::servers(self.layers.clone()));
+        let workers = i64::try_from(workers).unwrap_or(i64::MAX);
         let same =
             self.layers.get("engine.workers").is_some_and(|(value, _)| value.as_integer() == Some(workers));
         if !same {

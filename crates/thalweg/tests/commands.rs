@@ -309,6 +309,30 @@ fn flags_stand_for_keys_of_the_job_and_say_so() {
     site.run(&["train", "--seed", "18446744073709551615"]).assert_error(2, &["--seed", "train.seed"]);
     let inject = r#"fault.inject=[{ step = 1, rank = 7, kind = "kill" }]"#;
     site.run(&["train", "--set", inject]).assert_error(2, &["there is no rank 7: ranks are 0 to 1"]);
+    // A rank that may join later may be named.
+    site.succeed(&["config", "--set", inject, "--set", "fault.max_workers=8"]);
+}
+
+#[test]
+fn resume_takes_the_flags_of_train() {
+    let site = Site::new();
+    site.succeed(&["train", "-q", "--out", "run", "--epochs", "1"]);
+    site.succeed(&["resume", "run", "-q", "--epochs", "2", "--lr", "0.002", "--workers", "1"]);
+    let report = site.report("run");
+    assert_eq!(report["epochs"].as_array().unwrap().len(), 2);
+    assert_eq!(report["job"]["train.optimizer.lr"], 0.002);
+}
+
+#[test]
+fn another_optimizer_does_not_keep_the_numbers_of_the_one_before() {
+    let site = Site::new();
+    site.write("job.toml", "[train.optimizer]\nkind = \"momentum\"\nmomentum = 0.8\nlr = 0.01\n");
+    let shown = site.succeed(&["config", "job.toml", "--optimizer", "adam", "--json"]).stdout;
+    assert!(!shown.contains("0.8") && shown.contains("0.01"), "{shown}");
+    // What the command line itself says is not taken back.
+    let contradiction =
+        ["config", "job.toml", "--optimizer", "adam", "--set", "train.optimizer.momentum=0.7"];
+    site.run(&contradiction).assert_error(2, &["train.optimizer.momentum: belongs to"]);
 }
 
 #[test]

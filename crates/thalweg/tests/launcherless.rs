@@ -173,3 +173,19 @@ fn who_asked_for_a_stop_is_named() {
     assert_eq!(site.await_event("run", "stopping")["ranks"], serde_json::json!([1]));
     assert_eq!(site.report("run")["stopped_by"], serde_json::json!([1]));
 }
+
+#[test]
+fn a_fault_of_the_last_rank_leaves_the_server_out_of_the_workers() {
+    let site = Site::new();
+    // More ranks than the job has by itself: how many there are is known only when the launcher was asked.
+    let inject = r#"fault.inject=[{ step = 1, rank = 3, kind = "slow" }]"#;
+    let job = ["train", "--quiet", "--out", "run", "--strategy", "parameter-server", "--set", inject];
+    let job = [&job[..], &["--set", "train.max_steps=3"]].concat();
+    let port = free_port();
+    let ranks: Vec<Process> = (0..4).map(|rank| Process::start(site.rank(rank, 4, port, &job))).collect();
+    for rank in ranks {
+        let ended = rank.end(PATIENCE);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    }
+    assert_eq!(site.report("run")["job"]["engine.workers"], 3);
+}

@@ -145,6 +145,14 @@ impl Job {
         }))
     }
 
+    /// The ranks that serve, of a job whose number of workers is still to be set: whatever else is wrong with it is told
+    /// when it is resolved.
+    pub fn servers(mut said: Layers) -> usize {
+        let mut complaints = Vec::new();
+        apply_preset(&mut said, &mut complaints);
+        JobSpec::read(&said, &mut complaints).servers()
+    }
+
     /// Every key with its value and origin.
     pub fn explain(&self) -> Vec<Resolved> {
         let values = self.spec.values();
@@ -204,6 +212,15 @@ impl JobSpec {
         }
         Sha256::digest(as_toml(&values)).into()
     }
+}
+
+/// The highest rank there can be: workers that join later have ranks up to `fault.max_workers`, where the job says it.
+fn last_rank(spec: &JobSpec) -> usize {
+    let most = match spec.fault.max_workers {
+        Auto::Is(most) if spec.is_elastic() => most,
+        _ => 0,
+    };
+    spec.ranks().max(most).saturating_sub(1)
 }
 
 /// A complaint about a name that cannot be that of a folder.
@@ -321,7 +338,7 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
     if spec.fault.min_workers == 0 {
         complain("fault.min_workers", "must be at least 1".into());
     }
-    let last = spec.ranks().saturating_sub(1);
+    let last = last_rank(spec);
     if let Some(fault) = spec.fault.inject.0.iter().find(|fault| fault.rank > last) {
         let reason =
             format!("there is no rank {}: ranks are 0 to {last}; correct it, or unset it with", fault.rank);

@@ -1,8 +1,8 @@
 //! `[train] optimizer`: how gradients become steps.
 
-use super::layers::Layers;
+use super::layers::{Layers, Origin};
 use super::section::{Section, section};
-use super::setting::choice;
+use super::setting::{Setting, choice};
 
 choice! {
     /// The update rules.
@@ -283,6 +283,19 @@ impl OptimizerSpec {
             } else if !(0.0..1.0).contains(&(value as f32)) {
                 complain(key, format!("must be at least 0 and below 1, is {value}"));
             }
+        }
+    }
+}
+
+/// Takes back what a file says of another kind of optimizer than the one asked for: a flag that names a kind stands for
+/// that optimizer with its own defaults.
+pub fn make_way(layers: &mut Layers) {
+    let asked = layers.get("train.optimizer.kind").and_then(|(kind, _)| OptimizerKind::read(kind).ok());
+    let Some(kind) = asked else { return };
+    for key in OptimizerKind::ALL.into_iter().flat_map(OptimizerKind::keys) {
+        let path = format!("{}.{key}", OptimizerSpec::NAME);
+        if !kind.keys().contains(key) && matches!(layers.origin(&path), Origin::File { .. }) {
+            layers.forget(&path);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `thalweg inspect`: what a model is made of, what a step costs, and a picture of it.
 
 use super::{print, print_json};
-use crate::cli::JobArgs;
+use crate::cli::{JobArgs, JobFlags};
 use crate::preflight::nothing_started;
 use crate::recipe::{JobRecipe, read_onnx};
 use crate::view::wording::{bytes, count};
@@ -63,7 +63,8 @@ fn look(args: &InspectArgs) -> Result<(Network, JobSpec)> {
         let job = JobSpec::default();
         return Ok((read_onnx(path)?.by_itself(Options::of(&job))?, job));
     }
-    let job = JobArgs { job: args.what.clone(), set: args.set.clone(), ..JobArgs::default() };
+    let job =
+        JobArgs { job: args.what.clone(), flags: JobFlags { set: args.set.clone(), ..JobFlags::default() } };
     let job = job.resolve()?.spec;
     let recipe = JobRecipe::new(&job);
     let data = recipe.data(&job).map_err(nothing_started)?;

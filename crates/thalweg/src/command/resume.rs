@@ -1,7 +1,7 @@
 //! `thalweg resume`: a run goes on from its newest checkpoint.
 
 use crate::artifact::Artifact;
-use crate::cli::JobArgs;
+use crate::cli::{JobArgs, JobFlags};
 use crate::folder::{JOB, MODEL};
 use crate::trainer::Trainer;
 use clap::Args;
@@ -15,15 +15,9 @@ use thalweg_core::{Error, Result};
 pub struct ResumeArgs {
     /// The folder of the run
     pub run: PathBuf,
-    /// Go on under another preset: see `thalweg strategies`
-    #[arg(long, short = 's', value_name = "PRESET")]
-    pub strategy: Option<String>,
-    /// How many workers to go on with
-    #[arg(long, short = 'w', value_name = "N")]
-    pub workers: Option<u64>,
-    /// Change a value of the job: --set train.epochs=10
-    #[arg(long, value_name = "SECTION.KEY=VALUE")]
-    pub set: Vec<String>,
+    /// What to change of the job.
+    #[command(flatten)]
+    pub flags: JobFlags,
     /// Print nothing but warnings and errors
     #[arg(long, short = 'q')]
     pub quiet: bool,
@@ -50,8 +44,7 @@ pub fn run(args: &ResumeArgs) -> Result<u8> {
     }
     let before = JobArgs { job: Some(job.clone()), ..JobArgs::default() }.layers()?;
     let before = before.get("strategy.preset").and_then(|(preset, _)| preset.as_str());
-    let (strategy, set) = (args.strategy.clone(), args.set.clone());
-    let args_of_job = JobArgs { job: Some(job), strategy, workers: args.workers, set, ..JobArgs::default() };
+    let args_of_job = JobArgs { job: Some(job), flags: args.flags.clone() };
     let mut layers = args_of_job.layers()?;
     let name = args_of_job.name(&layers);
     preset::make_way(&mut layers, before);

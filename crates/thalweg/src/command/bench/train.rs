@@ -110,7 +110,7 @@ fn trainer(job: &Path, run: &Path, reproducible: bool) -> Result<Trainer> {
     let mut command = vec![program.into_os_string(), OsString::from("train"), job.into()];
     let mut args = JobArgs { job: Some(job.to_path_buf()), ..JobArgs::default() };
     if reproducible {
-        args.set.push("train.reproducible=true".into());
+        args.flags.set.push("train.reproducible=true".into());
         command.extend(["--set".into(), "train.reproducible=true".into()]);
     }
     let trainer = Trainer::from_layers("bench", args.layers()?).out(run).quiet(true);
