@@ -62,6 +62,30 @@ fn a_job_and_what_its_run_keeps_work_from_any_folder() {
 }
 
 #[test]
+fn equal_models_are_equal_files_wherever_they_were_trained() {
+    let site = site();
+    let train = ["train", "-q", "sizes.toml", "--out", "run", "--set", "train.reproducible=true"];
+    std::fs::create_dir(site.path("elsewhere/held")).unwrap();
+    for file in ["sizes.toml", "part-1.csv", "part-2.csv", "held/later.csv"] {
+        std::fs::copy(site.path("jobs").join(file), site.path("elsewhere").join(file)).unwrap();
+    }
+    let [here, there] = ["jobs", "elsewhere"].map(|folder| {
+        succeed_in(&site, folder, &train);
+        std::fs::read(site.path(folder).join("run/model.safetensors")).unwrap()
+    });
+    assert!(here == there, "the models differ");
+    // By itself the file does not say in which folder its data was.
+    std::fs::create_dir(site.path("alone")).unwrap();
+    site.write("alone/model.safetensors", here);
+    let ended = run_in(&site, "alone", &["evaluate", "model.safetensors"]);
+    ended.assert_error(2, &["part-*.csv"]);
+    ended.assert_advice("--data");
+    let shown =
+        succeed_in(&site, "alone", &["evaluate", "model.safetensors", "--data", "../jobs/part-1.csv"]);
+    assert!(shown.contains("on 200 rows"), "{shown}");
+}
+
+#[test]
 fn paths_of_flags_count_from_the_working_folder() {
     let site = site();
     let held = ["--set", "data.validation=part-2.csv"];

@@ -94,7 +94,8 @@ impl Worker<'_> {
             schema: self.parts.data.schema.clone(),
             layers: self.parts.layers.clone(),
             onnx: self.parts.onnx.clone(),
-            job: kept(self.job).recipe(),
+            // With paths as the job has them: the same training in another folder gives the same file.
+            job: self.job.recipe(),
             step: self.next,
             notices: Vec::new(),
             rows: Some(rows_digest(&self.parts.data)),

@@ -1,7 +1,8 @@
 //! Values of a job that are paths: which they are, and what they count from.
 //!
 //! In a job file they count from its folder, everywhere else from the working folder. A job in memory has them as seen
-//! from the working folder; copies that are kept (run folder, model, checkpoint) have them absolute.
+//! from the working folder, and so has the model it trained; copies that are kept in the run folder (job.toml, checkpoints)
+//! have them absolute.
 
 use super::JobSpec;
 use super::setting::Held;

@@ -1,7 +1,8 @@
 //! A trained model and rows for it, for all commands that take them: which files hold them and how they are read.
 
 use crate::artifact::Artifact;
-use crate::folder::kept_path;
+use crate::cli::JobArgs;
+use crate::folder::{JOB, kept_path, of_copy};
 use crate::preflight::nothing_started;
 use clap::ValueEnum;
 use flate2::bufread::MultiGzDecoder;
@@ -11,7 +12,7 @@ use std::path::Path;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::setting::Auto;
-use thalweg_core::spec::{Job, Layers, Origin};
+use thalweg_core::spec::{Job, Layers, Origin, paths};
 use thalweg_core::{Error, JobSpec, Result};
 use thalweg_data::{FileKind, Records, STANDARD_INPUT, check_text, kind_by_name};
 use thalweg_train::SavedModel;
@@ -45,13 +46,23 @@ pub fn model(path: &Path) -> Result<SavedModel> {
     Ok(saved)
 }
 
-/// The job of a model with what was set for this command. What the job says of header and delimiter holds for its own
-/// source: in another one they are looked for again, except for a delimiter that is never found that way.
+/// The job of a model with what was set for this command. In a run folder, that folder's job says where the data is. What
+/// the job says of header and delimiter holds for its own source: in another one they are looked for again, except for a
+/// delimiter that is never found that way.
 pub fn job(saved: &SavedModel, model: &Path, source: Option<&str>, set: &[String]) -> Result<JobSpec> {
     let mut layers = Layers::default();
     let folder = if model.is_dir() { model } else { model.parent().unwrap_or(model) };
     let locate = |path: &str| kept_path(folder, path);
     layers.add_file_with("the model's job", &saved.job, &locate).map_err(Error::data)?;
+    let kept = folder.join(JOB);
+    if kept.is_file() && of_copy(&kept).is_some() {
+        let run = JobArgs { job: Some(kept), ..JobArgs::default() }.layers()?;
+        for key in paths::KEYS {
+            if let Some((value, origin)) = run.get(key) {
+                layers.set(key, value.clone(), origin.clone());
+            }
+        }
+    }
     if let Some(source) = source {
         let origin = || Origin::Flag(format!("rows of {source}"));
         layers.set("data.source", source.into(), origin());
