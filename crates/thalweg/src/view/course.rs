@@ -208,8 +208,12 @@ impl Course {
         format!("step {:>width$}/{}", self.done, self.total)
     }
 
-    /// How long it will take, judged by this run so far; nothing before there is anything to judge by.
+    /// How long it will take, judged by this run so far; nothing before there is anything to judge by, and while ranks
+    /// wait for others.
     pub fn remaining(&self) -> Option<String> {
+        if self.waiting.status().is_some() {
+            return None;
+        }
         let done = self.done.saturating_sub(self.first_step);
         let elapsed = self.now - self.started?;
         let left = self.total.saturating_sub(self.done);

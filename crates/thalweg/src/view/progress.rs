@@ -208,8 +208,10 @@ mod tests {
         let last =
             |terminal: &InMemoryTerm| terminal.contents().lines().last().unwrap().trim_end().to_string();
         assert_eq!(last(&terminal), "waiting for rank 2 for 3 s: all-reduce of gradients, step 5");
+        assert!(!terminal.contents().contains(" left"), "the end is out of sight:\n{}", terminal.contents());
         view.record(&at(5.0, Event::GoingOn { ranks: vec![2], waited_s: 3.2 })).unwrap();
         assert_eq!(last(&terminal), "loss 0.5000  20 k samples/s  slowest: rank 1");
+        assert!(terminal.contents().contains(" left"), "{}", terminal.contents());
     }
 
     #[test]
