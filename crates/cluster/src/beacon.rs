@@ -70,47 +70,47 @@ impl Beacon {
         }
     }
 
-    /// Somebody wants the job to stop after this step.
+    /// Asks the job to stop after this step.
     pub fn request_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody wants that.
+    /// Whether the job was asked to stop.
     pub fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Somebody wants this rank, and no other, to leave after this step.
+    /// Asks this rank, and no other, to leave after this step.
     pub fn request_leave(&self) {
         self.leave.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody wants that.
+    /// Whether this rank was asked to leave.
     pub fn leave_requested(&self) -> bool {
         self.leave.load(Ordering::Relaxed)
     }
 
-    /// Somebody waits to be let in: the group is to be formed anew after this step.
+    /// Asks for a new group after this step, because a worker waits to join; `wanted` is false when none does any more.
     pub fn request_pause(&self, wanted: bool) {
         self.pause.store(wanted, Ordering::Relaxed);
     }
 
-    /// Whether somebody does.
+    /// Whether a new group was asked for.
     pub fn pause_requested(&self) -> bool {
         self.pause.load(Ordering::Relaxed)
     }
 
-    /// Somebody wants the job to be done with the epoch it is in.
+    /// Asks the job to end with the current epoch.
     pub fn request_finish(&self) {
         self.finish.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody does.
+    /// Whether the job was asked to end with the current epoch.
     pub fn finish_requested(&self) -> bool {
         self.finish.load(Ordering::Relaxed)
     }
 
-    /// Somebody wants a checkpoint after this step. Where all ranks are asked, the signals come one by one: one that comes
+    /// Asks for a checkpoint after this step. Where all ranks are asked, the signals come one by one: one that comes
     /// right after the checkpoint asks for what has been done.
     pub fn request_checkpoint(&self) {
         if lock(&self.checkpoint_taken).is_none_or(|taken| taken.elapsed() >= GRACE) {
@@ -118,7 +118,7 @@ impl Beacon {
         }
     }
 
-    /// Whether somebody does.
+    /// Whether a checkpoint was asked for.
     pub fn checkpoint_requested(&self) -> bool {
         self.checkpoint.load(Ordering::Relaxed)
     }

@@ -167,12 +167,12 @@ impl Rank {
         (self.parts.emit)(event);
     }
 
-    /// Whether somebody wants the job to stop after this step.
+    /// Whether the job was asked to stop after this step.
     pub fn stop_requested(&self) -> bool {
         self.parts.beacon.stop_requested()
     }
 
-    /// Whether somebody wants a checkpoint after this step.
+    /// Whether a checkpoint was asked for after this step.
     pub fn checkpoint_requested(&self) -> bool {
         self.parts.beacon.checkpoint_requested()
     }

@@ -31,7 +31,7 @@ impl Contributions {
         self.current = numbers.iter().map(|number| (*number, Contribution::default())).collect();
     }
 
-    /// A step is done in which the member in that place computed so many rows.
+    /// A step is done in which the member in that place computed `rows` rows.
     pub(crate) fn add(&mut self, place: usize, rows: usize, compute_ms: f32) {
         if let Some((_, sum)) = self.current.get_mut(place) {
             sum.rows += rows as u64;

@@ -79,7 +79,7 @@ impl Scribe {
         &mut self.page
     }
 
-    /// The page is filled, after training stood still for that time: sends it on its way. `asked`: somebody waits for it.
+    /// The page is filled, after training stood still for that time: sends it on its way. `asked`: a signal asked for it.
     pub(crate) fn write(&mut self, rank: &Rank, pause: Duration, asked: bool) -> Result<()> {
         let (page, shelf, writer) = (std::mem::take(&mut self.page), Arc::clone(&self.shelf), rank.index());
         let name = format!("writing the checkpoint of step {}", page.step);

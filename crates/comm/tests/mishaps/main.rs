@@ -23,7 +23,7 @@ use thalweg_testkit::transport::each;
 /// Seeds that run without `THALWEG_SEEDS`; fewer than `REPRESENTATIVE` need not hold every kind of fault.
 const SEEDS: u64 = 200;
 
-/// So many seeds hold each kind of fault and of work in fair numbers.
+/// This many seeds hold each kind of fault and of work in fair numbers.
 const REPRESENTATIVE: u64 = 200;
 
 /// Names a single seed to run.
