@@ -141,7 +141,7 @@ impl Data {
 
     /// What the user had better know about how the sources are read.
     pub fn notices(&self) -> Vec<String> {
-        self.training.store().source.notices().to_vec()
+        self.training.notices().to_vec()
     }
 
     /// Whether [`Data::fit`] has to be called before rows can be loaded.

@@ -180,6 +180,11 @@ impl Rows {
         self.store.source.unseen()
     }
 
+    /// What the user had better know about how the source is read.
+    pub fn notices(&self) -> &[String] {
+        self.store.source.notices()
+    }
+
     pub(crate) fn checksums(&self) -> &[u32] {
         self.store.source.checksums()
     }

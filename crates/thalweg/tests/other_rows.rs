@@ -92,6 +92,13 @@ fn rows_without_a_header_are_read_by_their_places_in_training() {
             // The names of a model that was trained without a header are places: it takes this one by place too.
             let expected = answers(&site, "named.csv");
             let measured = accuracy(&site, "named.csv");
+            for command in [&["predict", "run", "named.csv"][..], &["evaluate", "run", "named.csv"]] {
+                let said = site.succeed(command).stderr;
+                assert_eq!(
+                    said.matches("is not used: the model was trained without").count(),
+                    usize::from(!header)
+                );
+            }
             assert!(measured > 0.9, "{columns:?} header {header}: {measured}");
             let without = |left: &[&str]| -> Vec<&str> {
                 columns.iter().copied().filter(|name| !left.contains(name)).collect()

@@ -12,6 +12,8 @@ pub(super) struct Order {
     pub(super) header: bool,
     fields: usize,
     encoder: Option<Encoder>,
+    /// What is to be told about the header.
+    pub(super) warning: Option<String>,
     label: Option<usize>,
 }
 
@@ -20,7 +22,7 @@ impl Order {
     pub(super) fn of(record: &Record<'_>, form: &Form, header: Auto<bool>) -> Result<Order> {
         let Form::Columns(form) = form else {
             let header = record.field(0) == b"text";
-            return Ok(Order { header, fields: 1, encoder: None, label: None });
+            return Ok(Order { header, fields: 1, encoder: None, warning: None, label: None });
         };
         let first: Vec<String> = record.texts().collect();
         let placement = form.places.place(&first, header, "the input")?;
@@ -28,6 +30,7 @@ impl Order {
             header: placement.header,
             fields: first.len(),
             encoder: Some(form.encoder(&placement.inputs)),
+            warning: placement.warning,
             label: placement.label,
         })
     }

@@ -101,6 +101,14 @@ impl<R: BufRead> Records<R> {
         }
     }
 
+    /// What the user had better know about how the rows are read, once the first of them was.
+    pub fn warning(&self) -> Option<&str> {
+        match &self.input {
+            Input::Csv { order: Some(order), .. } => order.warning.as_deref(),
+            _ => None,
+        }
+    }
+
     fn next_row(&mut self, batch: &mut Batch) -> Result<bool> {
         let number = self.row + 1;
         match &mut self.input {

@@ -38,6 +38,8 @@ pub(crate) struct Placement {
     pub(crate) inputs: Vec<usize>,
     /// The field of the label, if it is there.
     pub(crate) label: Option<usize>,
+    /// What is to be told: that a header is there and its names are not used.
+    pub(crate) warning: Option<String>,
 }
 
 impl Placement {
@@ -90,7 +92,11 @@ impl ModelColumns {
                 Err(_) => {}
             }
         }
-        let kept = self.kept(first.len(), table)?;
+        let kept = self.kept(first.len(), table).map_err(|error| {
+            let is_header =
+                header != Auto::Is(false) && self.numbered() == 0 && first.iter().all(|name| is_name(name));
+            if is_header { self.foreign(first, table) } else { error }
+        })?;
         let (inputs, label) = self.find(&kept);
         let inputs: Vec<usize> = inputs.into_iter().flatten().collect();
         let named = match header {
@@ -101,7 +107,8 @@ impl ModelColumns {
             return Err(self.absent(0, first, table));
         }
         let names = if named { names_of_header(first.iter().cloned()) } else { kept };
-        Ok(Placement { header: named, names, inputs, label })
+        let warning = named.then(|| unused_header(&names, table));
+        Ok(Placement { header: named, names, inputs, label, warning })
     }
 
     /// Finds the columns among names that are known to be names.
@@ -121,7 +128,8 @@ impl ModelColumns {
         if let Some(missing) = found.iter().position(Option::is_none) {
             return Err((found.iter().flatten().count(), missing));
         }
-        Ok(Placement { header: true, names, inputs: found.into_iter().flatten().collect(), label })
+        let inputs = found.into_iter().flatten().collect();
+        Ok(Placement { header: true, names, inputs, label, warning: None })
     }
 
     /// Where each input and the label stand among these names.
@@ -195,11 +203,31 @@ impl ModelColumns {
         .hint(format!("give {}, or a header with these names", listed(&self.inputs)))
     }
 
+    /// The answer to a header of other columns.
+    fn foreign(&self, names: &[String], table: &str) -> Error {
+        let shared = names.iter().any(|name| self.inputs.contains(name));
+        let known = if shared { "few of which" } else { "none of which" };
+        Error::data(format!("{table}: its header names {}, {known} the model knows", listed(names)))
+            .hint(format!("the model was trained on {}", listed(&self.inputs)))
+    }
+
+    /// The name in a header that probably stands for a missing input: the same in other letters, else one that is close.
+    /// Names that the model uses already are not meant.
+    fn meant<'a>(&self, wanted: &str, names: &'a [String]) -> Option<&'a str> {
+        let used = |name: &&str| self.inputs.iter().chain(&self.label).any(|own| own == name);
+        let free = || names.iter().map(String::as_str).filter(|name| !used(name));
+        let same = |name: &&str| name.trim().to_lowercase() == wanted.to_lowercase();
+        // Any two names of one letter would be close.
+        let telling = |name: &&str| wanted.chars().count() > 1 || name.starts_with(wanted);
+        let close = || nearest(wanted, free().filter(telling));
+        free().find(same).or_else(close)
+    }
+
     fn absent(&self, missing: usize, names: &[String], table: &str) -> Error {
         let wanted = &self.inputs[missing];
         let error =
             Error::data(format!("{table} has no column `{wanted}`, which the model was trained with"));
-        match nearest(wanted, names.iter().map(String::as_str)) {
+        match self.meant(wanted, names) {
             Some(name) => error.hint(format!("there is a column `{name}`; rename it if it is the same")),
             None => error.hint(format!("its header names {}", listed(names))),
         }
@@ -211,6 +239,13 @@ fn ambiguous(count: usize, fitting: &[Vec<String>], table: &str) -> Error {
     let readings: Vec<String> = fitting.iter().map(|names| listed(names)).collect();
     Error::data(format!("{table} has {count} columns without names: they may be {}", readings.join(" or ")))
         .hint("add a header with the names of the columns")
+}
+
+fn unused_header(names: &[String], table: &str) -> String {
+    format!(
+        "the header of {table} ({}) is not used: the model was trained without column names, so columns count by position",
+        listed(names)
+    )
 }
 
 /// `c0, c1, ...` without the gaps, for a model that was trained without a header and does not list its source.
@@ -227,6 +262,11 @@ fn place_of(name: &str) -> Option<usize> {
 /// Whether a name cannot be a value of a row of numbers.
 fn is_word(name: &str) -> bool {
     number(name.as_bytes()).is_none()
+}
+
+/// Whether a field of a first record can be the name of a column.
+fn is_name(field: &str) -> bool {
+    !is_missing(field.as_bytes()) && is_word(field)
 }
 
 /// Names, the first of many.
@@ -313,5 +353,36 @@ mod tests {
         let numbered = columns(&["c0", "c1"], "c2", Some(&["c0", "c1", "c2"]));
         assert_eq!(place(&numbered, "p,q,r", Auto::Auto).unwrap(), (true, vec![0, 1], Some(2)));
         assert_eq!(place(&numbered, "1,2,3", Auto::Is(true)).unwrap(), (true, vec![0, 1], Some(2)));
+    }
+
+    #[test]
+    fn a_header_that_is_not_used_or_fits_nothing_is_named() {
+        let record = |text: &str| text.split(',').map(String::from).collect::<Vec<_>>();
+        let numbered = columns(&["c0", "c1"], "c2", Some(&["c0", "c1", "c2"]));
+        let warning = |first| numbered.place(&record(first), Auto::Auto, "rows.csv").unwrap().warning;
+        assert!(warning("z,y,x").unwrap().starts_with("the header of rows.csv (z, y, x) is not used"));
+        assert_eq!(warning("1,2,3"), None);
+        let named = columns(&["a", "b"], "y", Some(&["a", "b", "y"]));
+        let error = place(&named, "p,q,r,s", Auto::Auto).unwrap_err();
+        assert_eq!(error.message, "rows.csv: its header names p, q, r, s, none of which the model knows");
+        assert!(error.to_string().contains("trained on a, b"), "{error}");
+        assert!(place(&named, "p,q,r,4", Auto::Auto).unwrap_err().message.contains("without names"));
+    }
+
+    #[test]
+    fn a_missing_name_is_guessed_among_those_that_the_model_does_not_use() {
+        let named = columns(&["x", "y", "z"], "w", Some(&["x", "y", "z", "w"]));
+        let guess = |wanted: &str, header: &str| {
+            let names: Vec<String> = header.split(',').map(String::from).collect();
+            named.meant(wanted, &names).map(String::from)
+        };
+        assert_eq!(guess("x", "Z,Y,X").as_deref(), Some("X"));
+        assert_eq!(guess("z", "x,y,zz").as_deref(), Some("zz"));
+        assert_eq!(guess("z", "x,y,w"), None, "the label");
+        assert_eq!(guess("z", "x,y,q"), None, "another letter");
+        let long = columns(&["height", "width"], "weight", Some(&["height", "width", "weight"]));
+        let names = ["hight", "weight", "width"].map(String::from);
+        assert_eq!(long.meant("height", &names), Some("hight"));
+        assert_eq!(long.meant("height", &names[1..]), None);
     }
 }

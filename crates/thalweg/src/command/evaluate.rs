@@ -45,6 +45,7 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
         }
         source => {
             let (rows, what) = rows_of(source, &job, &saved)?;
+            rows.notices().iter().for_each(|notice| eprintln!("warning: {notice}"));
             let tally = evaluate(&mut network, &parameters, &rows, &mut rows.empty_batch())?;
             warn_of_unseen(&rows.unseen_categories());
             (tally, what)

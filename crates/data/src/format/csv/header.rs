@@ -37,13 +37,13 @@ pub(crate) fn plan(files: &[Raw], spec: &DataSpec, known: Option<&Schema>) -> Re
     if sample.records.is_empty() {
         return Err(Error::data(format!("{} is empty", first.name())).hint("check data.source and the file"));
     }
-    let (header, names, columns) = match known {
+    let (header, names, columns, warning) = match known {
         None => {
             let header = sample.has_header(spec.header, first)?;
             let names = sample.names(header);
             check_rows(&sample, header, first)?;
             let columns = Columns::choose(&names, spec)?;
-            (header, names, columns)
+            (header, names, columns, None)
         }
         Some(schema) => stored(&sample, spec, schema, first)?,
     };
@@ -68,7 +68,7 @@ pub(crate) fn plan(files: &[Raw], spec: &DataSpec, known: Option<&Schema>) -> Re
         false => Vec::new(),
     };
     let notices = counts_rows.iter().filter(|place| inputs.contains(place));
-    let notices = notices.map(|&place| index_notice(first, &names[place], place)).collect();
+    let notices = notices.map(|&place| index_notice(first, &names[place], place)).chain(warning).collect();
     Ok(Plan { delimiter: sample.delimiter, names, label, inputs, categorical, starts, notices })
 }
 
@@ -87,7 +87,7 @@ fn stored(
     spec: &DataSpec,
     schema: &Schema,
     file: &Raw,
-) -> Result<(bool, Vec<String>, Columns)> {
+) -> Result<(bool, Vec<String>, Columns, Option<String>)> {
     let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     let record = match spec.header {
         // A first line that is passed over may have another number of fields.
@@ -98,8 +98,8 @@ fn stored(
     let placement = model.place(&record, spec.header, file.name())?;
     check_rows(sample, placement.header, file)?;
     let label = placement.labelled(schema, file.name())?;
-    let Placement { header, names, inputs, .. } = placement;
-    Ok((header, names, Columns { label, inputs, categorical: Vec::new() }))
+    let Placement { header, names, inputs, warning, .. } = placement;
+    Ok((header, names, Columns { label, inputs, categorical: Vec::new() }, warning))
 }
 
 fn check_rows(sample: &Sample, header: bool, file: &Raw) -> Result<()> {

@@ -142,6 +142,9 @@ impl Answers<'_> {
         if only && !more {
             return Err(records.no_rows(rows::shown(file)));
         }
+        if let Some(warning) = records.warning().filter(|_| first) {
+            eprintln!("warning: {warning}");
+        }
         if first {
             self.header(output)?;
         }
