@@ -93,7 +93,7 @@ pub struct JobFlags {
     /// How many workers, over all hosts
     #[arg(long, short = 'w', value_name = "N")]
     pub workers: Option<u64>,
-    /// Epochs; short for --set train.epochs=N, as the next four are for keys of [train]
+    /// Epochs; short for --set train.epochs=N, as the next four are for keys of the train section
     #[arg(long, value_name = "N")]
     pub epochs: Option<u64>,
     /// Rows of a step, over all workers (train.global_batch)

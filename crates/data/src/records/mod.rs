@@ -1,6 +1,6 @@
 //! Rows to be predicted: CSV or JSON lines from any reader, encoded as the stored schema says.
 //!
-//! Which field of a CSV record or of a JSON array is which column is found as in [`placement`](crate::table::placement):
+//! Which field of a CSV record or of a JSON array is which column is found as in `table::placement`:
 //! by the names of a header, or by place. In JSON a line is an object with the names of columns, an array, or
 //! `{"features": [...]}`. Pixels are called `p0`, `p1`, ..., sparse columns by their number, and a text comes as
 //! `{"text": "..."}` or as a line.
