@@ -171,7 +171,9 @@ impl Director for Chaos {
             Event::Started { first_step, .. } => (self.step, self.begun) = (*first_step, true),
             Event::Step { step, .. } => {
                 self.step = *step;
-                if let Some((trial @ Trial::Fault(Mischief::Slow), Some((_, struck)))) = self.trial
+                // A cut link is noticed by the exchange that uses it; ranks that share an arena may not use any.
+                if let Some((trial @ Trial::Fault(Mischief::Slow | Mischief::Cut), Some((_, struck)))) =
+                    self.trial
                     && *step >= struck + SLOW
                 {
                     self.survived(trial);
