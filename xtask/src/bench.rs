@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measurements of what the project promises.
 
+mod against;
 mod allreduce;
 mod checkpoint;
 mod compute;

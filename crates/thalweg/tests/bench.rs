@@ -19,6 +19,7 @@ fn training_is_measured_in_real_workers() {
         let number = |key: &str| measured[key].as_f64().unwrap_or_else(|| panic!("{key} in {measured}"));
         assert!(number("samples_per_s") > 0.0 && number("best") >= number("samples_per_s"));
         assert_eq!(number("exchange_share") > 0.0, workers == "2");
+        assert!(number("user_us_per_row") > 0.0);
         assert!(number("peak_rss_bytes") > 1e6);
     }
     let flags = ["--workers", "2", "--seconds", "0.3", "--reproducible", "--json"];

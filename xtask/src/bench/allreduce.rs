@@ -8,11 +8,12 @@
 //! with a notice. The machine's noise meets all of them: each figure is the median over several rounds in which all
 //! take their turn. A missed target is a failure.
 
+use super::against::{self, Pairs, Verdict};
 use super::peer::{Peers, median, number, value, yes};
 use crate::command::{Outcome, build_thalweg, output, run as run_command, succeeds};
 use clap::Args;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// How to measure.
@@ -38,6 +39,9 @@ pub struct Arguments {
     /// A binary to measure instead of building one
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// Another binary of this project to compare with instead of the peers, in alternating pairs
+    #[arg(long, value_name = "BINARY")]
+    against: Option<PathBuf>,
 }
 
 const OURS: &str = "thalweg";
@@ -61,16 +65,16 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Some(binary) => binary.clone(),
         None => build_thalweg(&["--release"])?,
     };
+    if let Some(other) = &arguments.against {
+        return compare_with(arguments, &binary, other);
+    }
     let mpi_program = left_out("Open MPI", mpi_program(arguments));
     let gloo = left_out("Gloo", arguments.peers.script("gloo_allreduce.py"));
     let mut figures = Figures::new();
     for _ in 0..arguments.rounds {
         for &ranks in &arguments.ranks {
             let seconds = arguments.seconds.to_string();
-            let mut ours = Command::new(&binary);
-            ours.args(["bench", "allreduce", "--json", "--transport", &arguments.transport]);
-            ours.args(["--seconds", &seconds, "--ranks", &ranks.to_string()]);
-            note(&mut figures, &mut ours)?;
+            note(&mut figures, &mut our_command(arguments, &binary, ranks))?;
             if let Some(program) = &mpi_program {
                 let mut mpi = Command::new(&arguments.mpirun);
                 mpi.args(["--oversubscribe", "-n", &ranks.to_string()]);
@@ -92,6 +96,45 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let (table, held) = table(&arguments.transport, &figures);
     print!("{table}");
     if held { Ok(()) } else { Err("a target was missed".into()) }
+}
+
+fn our_command(arguments: &Arguments, binary: &Path, ranks: usize) -> Command {
+    let mut command = Command::new(binary);
+    command.args(["bench", "allreduce", "--json", "--transport", &arguments.transport]);
+    command.args(["--seconds", &arguments.seconds.to_string(), "--ranks", &ranks.to_string()]);
+    command
+}
+
+/// The same sizes with another binary of this project, in alternating pairs of rounds; a slower case is a failure.
+fn compare_with(arguments: &Arguments, ours: &Path, other: &Path) -> Outcome {
+    let [mut mine, mut its] = [Figures::new(), Figures::new()];
+    for round in 0..arguments.rounds.max(1) {
+        for &ranks in &arguments.ranks {
+            let run =
+                |figures: &mut Figures, binary| note(figures, &mut our_command(arguments, binary, ranks));
+            if round % 2 == 0 {
+                run(&mut mine, ours)?;
+            }
+            run(&mut its, other)?;
+            if round % 2 == 1 {
+                run(&mut mine, ours)?;
+            }
+        }
+    }
+    println!("calls per second; {}", against::HEADER);
+    let mut held = true;
+    for ((ranks, bytes), kinds) in &mine {
+        for (kind, times) in kinds {
+            let others = its.get(&(*ranks, *bytes)).and_then(|kinds| kinds.get(kind));
+            let mut pairs = Pairs::default();
+            for (time, other) in times.iter().zip(others.into_iter().flatten()) {
+                pairs.push(1e6 / time, 1e6 / other);
+            }
+            println!("{}", pairs.line(&format!("{ranks} x {bytes} {kind}"), None));
+            held &= pairs.verdict() != Verdict::Slower;
+        }
+    }
+    if held { Ok(()) } else { Err("a case is slower than with the other binary".into()) }
 }
 
 /// A peer that this machine cannot run is left out with a notice.

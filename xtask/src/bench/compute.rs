@@ -1,5 +1,6 @@
 //! `cargo xtask bench compute`: training speed and memory beside PyTorch's, in alternating pairs.
 
+use super::against::{self, Case};
 use super::mnist::Share;
 use super::peer::{Peers, Rates, Script, measure, yes};
 use crate::command::{Outcome, build_thalweg, root};
@@ -33,6 +34,9 @@ pub struct Arguments {
     /// A binary to measure instead of building one
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// Another binary of this project to compare with instead of the peers, in alternating pairs
+    #[arg(long, value_name = "BINARY")]
+    against: Option<PathBuf>,
 }
 
 /// All pairs of a work.
@@ -63,11 +67,14 @@ const MEMORY: f64 = 0.5;
 
 /// Measures every work and reports; a missed target is a failure.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let script = arguments.peers.script("torch_train.py")?;
     let binary = match &arguments.binary {
         Some(binary) => binary.clone(),
         None => build_thalweg(&["--release"])?,
     };
+    if let Some(other) = &arguments.against {
+        return against::compare_training(&binary, other, &cases(arguments), arguments.pairs);
+    }
+    let script = arguments.peers.script("torch_train.py")?;
     println!("work     threads {}  MiB ours  theirs  half held", Rates::HEADER);
     let mut held = true;
     for &threads in &arguments.threads {
@@ -86,6 +93,22 @@ pub fn run(arguments: &Arguments) -> Outcome {
         println!("MNIST through `train` is not measured: {} is not there (--mnist)", mnist.display());
     }
     if held { Ok(()) } else { Err("a target was missed".into()) }
+}
+
+/// Every work with every number of threads, for a comparison of two binaries.
+fn cases(arguments: &Arguments) -> Vec<Case> {
+    let seconds = arguments.seconds.to_string();
+    let case = |threads: usize, work: &String| {
+        let threads = threads.to_string();
+        let arguments =
+            ["bench", "train", "--json", "--work", work, "--threads", &threads, "--seconds", &seconds];
+        Case {
+            name: format!("{work}, {threads} threads"),
+            arguments: arguments.iter().map(ToString::to_string).collect(),
+        }
+    };
+    let threads = arguments.threads.iter();
+    threads.flat_map(|&threads| arguments.works.iter().map(move |work| case(threads, work))).collect()
 }
 
 fn compare(

@@ -1,6 +1,7 @@
 //! `cargo xtask bench ddp`: training on several workers of one host beside PyTorch's DistributedDataParallel over Gloo,
 //! in alternating pairs. Every worker has one thread and the work's batch.
 
+use super::against::{self, Case};
 use super::peer::{Peers, Rates, Script, measure, median, yes};
 use crate::command::{Outcome, build_thalweg};
 use clap::Args;
@@ -27,6 +28,9 @@ pub struct Arguments {
     /// A binary to measure instead of building one
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// Another binary of this project to compare with instead of the peers, in alternating pairs
+    #[arg(long, value_name = "BINARY")]
+    against: Option<PathBuf>,
 }
 
 /// The ratio to PyTorch that is asked for, on two workers.
@@ -53,11 +57,15 @@ struct Comparison {
 
 /// Measures every work and reports; a missed target is a failure.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let script = arguments.peers.script("torch_ddp.py")?;
     let binary = match &arguments.binary {
         Some(binary) => binary.clone(),
         None => build_thalweg(&["--release"])?,
     };
+    if let Some(other) = &arguments.against {
+        let cases: Vec<Case> = arguments.works.iter().map(|work| case(arguments, work)).collect();
+        return against::compare_training(&binary, other, &cases, arguments.pairs);
+    }
+    let script = arguments.peers.script("torch_ddp.py")?;
     println!("work     workers {}  exchange at most  held", Rates::HEADER);
     let mut held = true;
     for work in &arguments.works {
@@ -66,6 +74,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
         held &= comparison.held();
     }
     if held { Ok(()) } else { Err("a target was missed".into()) }
+}
+
+/// A work, for a comparison of two binaries.
+fn case(arguments: &Arguments, work: &str) -> Case {
+    let (workers, seconds) = (arguments.workers.to_string(), arguments.seconds.to_string());
+    let words = ["bench", "train", "--json", "--threads", "1", "--work", work];
+    let sizes = ["--workers", &workers, "--seconds", &seconds];
+    let arguments = words.iter().chain(&sizes).map(ToString::to_string).collect();
+    Case { name: format!("{work}, {workers} workers"), arguments }
 }
 
 fn compare(arguments: &Arguments, binary: &Path, script: &Script, work: &str) -> Outcome<Comparison> {

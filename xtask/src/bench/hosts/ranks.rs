@@ -41,7 +41,9 @@ impl Ranks {
             command.args(words).current_dir(&ranks.folder);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", network.len().to_string());
             command.env("MASTER_ADDR", network.address(0)).env("MASTER_PORT", PORT);
-            command.env("THALWEG_TOKEN", &mark).env("THALWEG_HOST", format!("host{rank}"));
+            command
+                .env("THALWEG_TOKEN", format!("thalweg-hosts-{mark}"))
+                .env("THALWEG_HOST", format!("host{rank}"));
             command.stdin(Stdio::null()).stdout(output).stderr(errors);
             ranks.children.push(command.spawn().map_err(cannot)?);
         }

@@ -9,7 +9,6 @@
 //! and checks every element of the result when all are done: at each call where the sum replaces the buffer, at every
 //! eighth where it stands beside it and the buffer is still there for the next call.
 
-use crate::launch::fresh_token;
 use crate::signals::Signals;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -19,6 +18,7 @@ use thalweg_cluster::collective::operator::Max;
 use thalweg_cluster::engine::environment::{self, Place};
 use thalweg_cluster::engine::local::{self, Ended, Plan};
 use thalweg_cluster::membership::Limits;
+use thalweg_cluster::rendezvous::local_token;
 use thalweg_cluster::rendezvous::mpi;
 use thalweg_cluster::session::{self, Surroundings, Terms};
 use thalweg_cluster::{Commons, Goal, Method, Rank, rank};
@@ -194,7 +194,7 @@ fn launch(world: usize) -> Result<()> {
     let program = std::env::current_exe().map_err(|error| Error::io("cannot find this program", &error))?;
     let plan = Plan {
         command: std::iter::once(program.into_os_string()).chain(std::env::args_os().skip(1)).collect(),
-        variables: vec![("THALWEG_TOKEN".into(), fresh_token()?.into())],
+        variables: vec![("THALWEG_TOKEN".into(), local_token::fresh()?.into())],
         ranks: 0..world,
         world,
         master: None,
@@ -223,6 +223,7 @@ fn as_worker(args: &AllreduceArgs, place: &Place) -> Result<()> {
         port: 0,
         text: String::new(),
         model: Vec::new(),
+        data: String::new(),
         elastic: false,
         limits: Limits { least: 1, most: usize::MAX, patience: Duration::from_secs(30) },
     };

@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use thalweg_cluster::linux::peak_memory_of_children;
+use thalweg_cluster::linux::{cpu_time_of_children, peak_memory_of_children};
 use thalweg_core::event::{Event, Record};
 use thalweg_core::report::Report;
 use thalweg_core::{Error, Result};
@@ -62,6 +62,8 @@ struct Measured {
     exchange_share: f64,
     /// The most memory that any worker held.
     peak_rss_bytes: u64,
+    /// User CPU time of all workers, from their start to their end, for each row they trained on.
+    user_us_per_row: f64,
     /// Whether the result has the same bits on any number of workers.
     reproducible: bool,
     /// How many times longer a step takes for it, beside the ordinary run.
@@ -99,9 +101,11 @@ fn measure(args: &TrainBenchArgs, job: &Path, folder: &Path, reproducible: bool)
     let run = (1..).map(|number| folder.join(format!("run-{number}"))).find(|path| !path.exists());
     let run = run.ok_or_else(|| Error::internal("numbers end"))?;
     let trainer = trainer(job, &run, reproducible)?;
+    let before = cpu_time_of_children().unwrap_or_default();
     let finish = trainer.stop_after(WARM_UP, Duration::from_secs_f64(args.seconds)).finish()?;
+    let cpu_time = cpu_time_of_children().unwrap_or_default().saturating_sub(before);
     let report = finish.report.ok_or_else(|| Error::internal("a launcher without a report"))?;
-    measured(args, &report, &run, reproducible)
+    measured(args, &report, &run, reproducible, cpu_time)
 }
 
 /// The trainer of a job file; its workers run `train` with it.
@@ -117,7 +121,13 @@ fn trainer(job: &Path, run: &Path, reproducible: bool) -> Result<Trainer> {
     Ok(trainer.worker_command(command))
 }
 
-fn measured(args: &TrainBenchArgs, report: &Report, run: &Path, reproducible: bool) -> Result<Measured> {
+fn measured(
+    args: &TrainBenchArgs,
+    report: &Report,
+    run: &Path,
+    reproducible: bool,
+    cpu_time: Duration,
+) -> Result<Measured> {
     let path = run.join("events.jsonl");
     let text = fs::read_to_string(&path)
         .map_err(|error| Error::io(format!("cannot read {}", path.display()), &error))?;
@@ -134,6 +144,7 @@ fn measured(args: &TrainBenchArgs, report: &Report, run: &Path, reproducible: bo
         exchange / (exchange + rank.compute_s).max(1e-9)
     };
     let shares: f64 = report.ranks.iter().map(share).sum();
+    let rows: u64 = report.ranks.iter().map(|rank| rank.rows).sum();
     Ok(Measured {
         peer: "thalweg",
         work: args.work.name(),
@@ -143,6 +154,7 @@ fn measured(args: &TrainBenchArgs, report: &Report, run: &Path, reproducible: bo
         best: *best,
         exchange_share: shares / report.ranks.len().max(1) as f64,
         peak_rss_bytes: peak_memory_of_children().unwrap_or(0),
+        user_us_per_row: 1e6 * cpu_time.as_secs_f64() / rows.max(1) as f64,
         reproducible,
         cost: None,
     })
