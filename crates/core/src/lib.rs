@@ -8,6 +8,7 @@ pub mod error;
 pub mod event;
 pub mod file_order;
 pub mod model;
+pub mod progress;
 pub mod report;
 pub mod rng;
 pub mod schema;

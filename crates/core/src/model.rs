@@ -267,6 +267,16 @@ pub trait Model: Send {
         self.synchronizes()
     }
 
+    /// Bytes that the values of a pass over so many rows take at least, besides parameters and gradient.
+    fn pass_bytes(&self, _rows: usize) -> u64 {
+        0
+    }
+
+    /// The part of the model whose result is largest, and how large that is.
+    fn largest_value(&self) -> Option<String> {
+        None
+    }
+
     /// Floating-point operations of one forward and backward pass over one row (what a simulator charges).
     fn flops_per_row(&self) -> u64;
 }

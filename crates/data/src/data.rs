@@ -76,7 +76,9 @@ impl Data {
             Some(_) => Fitting::done(),
             None => Fitting::choose(spec.scale, spec.missing, &mut schema),
         };
-        Data::assemble(opened.source, held, schema, fitting, Plan { share, seed, memory: spec.memory.0 / 2 })
+        let plan = Plan { share, seed, memory: spec.memory.0 / 2 };
+        Data::assemble(opened.source, held, schema, fitting, plan)
+            .map_err(|error| format::naming(error, &spec.source))
     }
 
     /// A user's own rows: dense features, row-major, `width` numbers each, with their targets. They are taken as they

@@ -30,6 +30,7 @@ impl Extents {
     /// A row ends here.
     pub(crate) fn row(&mut self, end: u64) {
         self.rows += 1;
+        thalweg_core::progress::advance();
         if self.rows == BLOCK_ROWS || end - self.start >= BLOCK_BYTES {
             self.cut(end);
         }

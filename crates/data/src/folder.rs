@@ -15,12 +15,31 @@ pub(crate) struct Folder {
     path: PathBuf,
     /// The user that it must belong to, if it lies where everybody may write.
     owner: Option<u32>,
+    /// The most bytes that stay in it.
+    limit: u64,
 }
 
 impl Folder {
     /// This one, taken as it is.
     pub(crate) fn at(path: impl Into<PathBuf>) -> Folder {
-        Folder { path: path.into(), owner: None }
+        Folder { path: path.into(), owner: None, limit: u64::MAX }
+    }
+
+    /// The same with no more than so many bytes in it.
+    pub(crate) fn limited_to(self, limit: u64) -> Folder {
+        Folder { limit, ..self }
+    }
+
+    /// The most bytes that stay in it.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The most bytes that one file in it may have: a tenth of what is free on its disk is left to others.
+    pub(crate) fn room(&self) -> u64 {
+        let free = nix::sys::statvfs::statvfs(&self.path)
+            .map_or(u64::MAX, |disk| disk.blocks_available().saturating_mul(disk.fragment_size()) / 10 * 9);
+        free.min(self.limit)
     }
 
     /// The one that a job names, or the user's.
@@ -34,7 +53,10 @@ impl Folder {
         let home = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
         match (home, user()) {
             (Some(home), _) => Folder::at(home.join("thalweg")),
-            (None, user) => Folder { path: temporary.join(format!("thalweg-{user}")), owner: Some(user) },
+            (None, user) => {
+                let path = temporary.join(format!("thalweg-{user}"));
+                Folder { owner: Some(user), ..Folder::at(path) }
+            }
         }
     }
 

@@ -14,6 +14,7 @@ mod cache;
 mod checksum;
 mod content;
 mod data;
+mod eviction;
 mod extent;
 mod folder;
 mod format;

@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
-use thalweg_core::{Error, Kind, Result};
+use thalweg_core::{Error, Kind, Result, progress};
 
 /// Bytes read at once when a file is gone through from the start.
 const CHUNK: usize = 1 << 20;
@@ -66,6 +66,7 @@ impl Streamed {
     /// Fills a buffer from a place on.
     fn read(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
         self.file.read_exact_at(buffer, position)?;
+        progress::advance();
         self.checksum.lock().unwrap_or_else(PoisonError::into_inner).follow(position, buffer);
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::fmt;
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 use thalweg_core::schema::{Encoding, Schema, Shape};
-use thalweg_core::{Batch, Error, Features, Result, Targets};
+use thalweg_core::{Batch, Error, Features, Result, Targets, progress};
 
 /// A source with its cache of decoded blocks, shared by all sets of rows cut from it.
 pub(crate) struct Store {
@@ -30,7 +30,11 @@ impl Store {
 
     /// A decoded block.
     pub(crate) fn block(&self, number: usize) -> Result<Held<'_>> {
-        self.cache.get(number, || self.source.decode(number))
+        self.cache.get(number, || {
+            let block = self.source.decode(number)?;
+            progress::advance();
+            Ok(block)
+        })
     }
 }
 

@@ -4,6 +4,7 @@
 //! another name and renamed. A lock lets one process unpack while the others wait, but a process that waited too long
 //! goes on alone, so a stuck one cannot hold up the others.
 
+use crate::eviction::make_room;
 use crate::folder::Folder;
 use crate::raw::unpack_failed;
 use flate2::read::MultiGzDecoder;
@@ -14,7 +15,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
-use thalweg_core::{Error, Result};
+use thalweg_core::{Error, Result, progress};
 
 /// How long to wait for another process that unpacks the same file.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -82,8 +83,11 @@ pub(crate) fn unpacked(path: &Path, identity: &Identity, folder: &Folder) -> Res
         return Ok(file);
     }
     let temporary = Temporary::new(place, &identity.state());
-    let length = unpack(path, &temporary.path, &failed)?;
+    let most = folder.room();
+    let length =
+        unpack(path, &temporary.path, most, &failed)?.ok_or_else(|| too_large(path, folder, most))?;
     forget_older(identity, place);
+    make_room(place, folder.limit().saturating_sub(length));
     let target = place.join(format!("{}-{length}.unpacked", identity.state()));
     fs::rename(&temporary.path, &target).map_err(|error| failed(&error))?;
     File::open(&target).map_err(|error| failed(&error))
@@ -97,7 +101,22 @@ fn wait_for(mut try_lock: impl FnMut() -> Result<(), TryLockError>) {
     }
 }
 
-fn unpack(path: &Path, target: &Path, failed: &impl Fn(&io::Error) -> Error) -> Result<u64> {
+/// A file that is larger than the cache folder may become, or than its disk has room for.
+fn too_large(path: &Path, folder: &Folder, most: u64) -> Error {
+    let (name, place, most) = (path.display(), folder.path().display(), most >> 20);
+    Error::data(format!("{name} unpacks to more than {most} MiB, which is all there may be in {place}")).hint(
+        "if it is not damaged, raise data.cache_limit, choose a folder on a larger disk with data.cache, \
+         or unpack the file yourself",
+    )
+}
+
+/// Unpacks a file and says how long it is; nothing if that is more than `most`.
+fn unpack(
+    path: &Path,
+    target: &Path,
+    most: u64,
+    failed: &impl Fn(&io::Error) -> Error,
+) -> Result<Option<u64>> {
     let name = path.display().to_string();
     let packed = File::open(path).map_err(|error| Error::io(format!("cannot read {name}"), &error))?;
     let mut from = MultiGzDecoder::new(BufReader::with_capacity(1 << 20, packed));
@@ -109,13 +128,17 @@ fn unpack(path: &Path, target: &Path, failed: &impl Fn(&io::Error) -> Error) -> 
         if count == 0 {
             break;
         }
-        into.write_all(&buffer[..count]).map_err(|error| failed(&error))?;
         length += count as u64;
+        progress::advance();
+        if length > most {
+            return Ok(None);
+        }
+        into.write_all(&buffer[..count]).map_err(|error| failed(&error))?;
     }
     // Only its length vouches for a copy: it must not outlive a power cut with zeros in it.
     let written = into.into_inner().map_err(|error| failed(error.error()))?;
     written.sync_all().map_err(|error| failed(&error))?;
-    Ok(length)
+    Ok(Some(length))
 }
 
 /// Removes unpacked copies of earlier states of the same file.
@@ -164,10 +187,14 @@ fn read_index<T: DeserializeOwned>(path: &Path) -> Option<T> {
 
 fn write_index<T: Serialize>(folder: &Folder, name: &str, index: &T) -> Option<()> {
     let body = postcard::to_stdvec(index).ok()?;
-    let folder = folder.make().ok()?;
-    let temporary = Temporary::new(folder, "index");
+    if body.len() as u64 > folder.limit() {
+        return None;
+    }
+    let place = folder.make().ok()?;
+    make_room(place, folder.limit() - body.len() as u64);
+    let temporary = Temporary::new(place, "index");
     fs::write(&temporary.path, [&Sha256::digest(&body)[..], &body].concat()).ok()?;
-    fs::rename(&temporary.path, folder.join(name)).ok()
+    fs::rename(&temporary.path, place.join(name)).ok()
 }
 
 /// A name of its own, removed again unless the file was renamed.
@@ -236,6 +263,20 @@ mod tests {
         assert_eq!(open(), "another");
         assert_eq!(files_in(&cache, ".unpacked").len(), 1, "the older copy is gone");
         assert!(files_in(&cache, ".partial").is_empty());
+    }
+
+    #[test]
+    fn a_file_that_unpacks_beyond_the_limit_is_refused_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bomb.csv.gz");
+        fs::write(&path, gzip(&vec![0; 8 << 20])).unwrap();
+        let identity = Identity::of(&path, &File::open(&path).unwrap()).unwrap();
+        let cache = folder.path().join("cache");
+        let error = unpacked(&path, &identity, &Folder::at(&cache).limited_to(1 << 20)).unwrap_err();
+        assert!(error.message.contains("bomb.csv.gz unpacks to more than 1 MiB"), "{error}");
+        assert!(error.hint.unwrap().contains("data.cache_limit") && error.kind == thalweg_core::Kind::Data);
+        assert!(files_in(&cache, ".unpacked").is_empty() && files_in(&cache, ".partial").is_empty());
+        unpacked(&path, &identity, &Folder::at(&cache).limited_to(8 << 20)).unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A graph in the making: what layers append their nodes and parameters to.
 
 use crate::activation::Activation;
-use crate::graph::{Graph, NodeId, Parameter, Shape};
+use crate::graph::{Graph, MOST_ELEMENTS, NodeId, Parameter, Shape};
 use crate::initialize::Initializer;
 use crate::input::Input;
 use crate::op::elementwise::Step;
@@ -123,7 +123,7 @@ impl Assembly {
     ) -> Result<NodeId, String> {
         let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
         let len = shape.iter().try_fold(1usize, |len, size| len.checked_mul(*size));
-        if len.is_none_or(|len| len > isize::MAX as usize / 64) {
+        if len.is_none_or(|len| len > MOST_ELEMENTS) {
             return Err(format!("{} weights are more than a machine can hold", sizes.join(" x ")));
         }
         let name = format!("{}.{name}", self.scope);

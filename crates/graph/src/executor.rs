@@ -14,7 +14,7 @@ use crate::shares;
 use crate::team::Team;
 use std::sync::Arc;
 use thalweg_core::model::Density;
-use thalweg_core::{Batch, Features, Gradient, Hooks, Layout, Result, Tally};
+use thalweg_core::{Batch, Features, Gradient, Hooks, Layout, Result, Tally, progress};
 
 /// Most values that an operator writes beside its result.
 pub const MOST_PARTS: usize = 3;
@@ -120,6 +120,7 @@ impl Executor {
         let (mut done, work) = (0.0, plan.steps.iter().map(|step| step.work as f64).sum::<f64>().max(1.0));
         for step in &plan.steps {
             room.run(step, &mut pass)?;
+            progress::advance();
             done += step.work as f64;
             pass.hooks.progress(done / work)?;
             if let (Some(tensor), Place::Gradient(range)) = (step.announce, &step.output) {

@@ -19,7 +19,21 @@ pub(crate) struct FlatOrders {
     changed: bool,
 }
 
+/// The longest line whose order is worked out, which takes 4 bytes for each of its numbers.
+const LONGEST_LINE: usize = 1 << 27;
+
 impl FlatOrders {
+    /// Refuses lines that no layer could read, before memory is taken for their order.
+    pub fn check(graph: &Graph) -> Result<(), String> {
+        let mut lines = graph.nodes().map(|(_, node)| &node.shape).filter(|shape| shape.sizes().len() == 1);
+        match lines.find(|shape| shape.per_row() > LONGEST_LINE) {
+            Some(shape) => {
+                Err(format!("a line of {} numbers is more than a machine can hold", shape.per_row()))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The orders of a graph that reads such rows; `reconstructs` says whether it answers with rows as well.
     pub fn of(graph: &Graph, input: Input, reconstructs: bool) -> FlatOrders {
         let mut orders = FlatOrders { known: vec![None; graph.nodes().len()], changed: true };
@@ -165,6 +179,18 @@ mod tests {
             Some(FileOrder::Places { places, .. }) => places.iter().map(Vec::len).collect(),
             _ => vec![],
         }
+    }
+
+    #[test]
+    fn lines_that_no_machine_holds_are_refused_before_memory_is_taken() {
+        let refused = |layers: &[&str], image| {
+            let layers: Vec<String> = layers.iter().map(|text| text.to_string()).collect();
+            Network::build_for(&layers, Input::Image(image), 3, Task::Classification).unwrap_err().to_string()
+        };
+        let wide = refused(&["flatten", "dense auto"], [4, 1 << 31, 1]);
+        assert!(wide.contains("more than a machine can hold"), "{wide}");
+        let deep = refused(&["conv 16777216 3x3 relu", "flatten", "dense auto"], [10, 10, 1]);
+        assert!(deep.contains("more than a machine can hold"), "{deep}");
     }
 
     #[test]

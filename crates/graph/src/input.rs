@@ -1,5 +1,6 @@
 //! What a network reads, and whether a batch fits it: checked once per pass, so that the operators can trust it.
 
+use crate::graph::MOST_ELEMENTS;
 use thalweg_core::schema::{Schema, Shape};
 use thalweg_core::{Batch, Error, Features, Result, Targets, Task};
 
@@ -48,8 +49,19 @@ impl Input {
     pub fn width(self) -> usize {
         match self {
             Input::Flat(width) => width,
-            Input::Image(sizes) => sizes.iter().product(),
-            Input::Symbols { window, vocabulary } => window * vocabulary,
+            Input::Image(sizes) => sizes.iter().fold(1, |width, size| width.saturating_mul(*size)),
+            Input::Symbols { window, vocabulary } => window.saturating_mul(vocabulary),
+        }
+    }
+
+    /// Refuses rows that no machine holds, before memory is taken by what a file claims of them.
+    pub fn check(self) -> Result<()> {
+        match self.width() {
+            0 => Err(Error::data("the rows have no columns to learn from")),
+            width if width > MOST_ELEMENTS => {
+                Err(Error::data(format!("rows of {width} numbers are more than a machine can hold")))
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -88,12 +88,22 @@ impl Model for Network {
         self.training.steps.iter().any(|step| matches!(step.op, Op::BatchNormalize(_)))
     }
 
+    /// What answering keeps: evaluation and training keep as much and more.
+    fn pass_bytes(&self, rows: usize) -> u64 {
+        (self.prediction.peak(rows) as u64).saturating_mul(4)
+    }
+
+    fn largest_value(&self) -> Option<String> {
+        let largest = self.summaries.iter().max_by_key(|part| part.output.per_row())?;
+        Some(format!("`{}` gives {}", largest.text, largest.output))
+    }
+
     /// What the operators of a training pass say.
     fn flops_per_row(&self) -> u64 {
         let flops = |step: &crate::plan::Step| {
             let shapes: Vec<_> = step.shapes.iter().collect();
             step.op.operator().flops(&shapes, &step.shape)
         };
-        self.training.steps.iter().map(flops).sum()
+        self.training.steps.iter().map(flops).fold(0, u64::saturating_add)
     }
 }

@@ -144,9 +144,7 @@ impl Network {
 
     /// Puts layers of known size into a row.
     pub(crate) fn assemble(input: Input, layers: &[Layer], task: Task, options: Options) -> Result<Network> {
-        if input.width() == 0 {
-            return Err(Error::data("the rows have no columns to learn from"));
-        }
+        input.check()?;
         let (mut assembly, mut value) = Assembly::new(input);
         assembly.synchronized = options.synchronized;
         assembly.initialization = options.initialization;
@@ -187,6 +185,7 @@ impl Network {
         end(&mut assembly, value, task, loss).map_err(wrong)?;
         let mut graph = assembly.graph;
         if !assembly.is_imported {
+            FlatOrders::check(&graph).map_err(wrong)?;
             let orders = FlatOrders::of(&graph, input, loss == Loss::Reconstruction).of_parameters(&graph);
             let parameters = graph.parameters.iter_mut().zip(orders);
             parameters.for_each(|(parameter, order)| parameter.file_order = order);

@@ -7,7 +7,7 @@
 
 use crate::graph::{Graph, NodeId, Shape};
 use crate::op::Op;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use thalweg_core::Layout;
@@ -96,7 +96,7 @@ impl Plan {
 
     /// Elements that all slots hold together for that many rows: the peak of what a pass keeps.
     pub fn peak(&self, rows: usize) -> usize {
-        self.slots.iter().map(|shape| shape.len(rows)).sum()
+        self.slots.iter().fold(0, |sum, shape| sum.saturating_add(shape.len(rows)))
     }
 }
 
@@ -137,13 +137,20 @@ struct Planner<'a> {
     last_use: Vec<usize>,
     places: Vec<Option<Place>>,
     slots: Vec<Shape>,
-    free: Vec<usize>,
+    /// Slots without a value, by whether they have rows and by size.
+    free: BTreeSet<(bool, usize, usize)>,
+    /// The node whose memory each node's value is in.
+    owners: Vec<NodeId>,
 }
 
 impl<'a> Planner<'a> {
     fn new(graph: &'a Graph, layout: &'a Layout, tensors: HashMap<NodeId, usize>) -> Planner<'a> {
         let count = graph.nodes().len();
         let places = vec![None; count];
+        let mut owners: Vec<NodeId> = Vec::with_capacity(count);
+        for (id, node) in graph.nodes() {
+            owners.push(if node.op.operator().is_view() { owners[node.inputs[0].0] } else { id });
+        }
         Planner {
             graph,
             layout,
@@ -151,7 +158,8 @@ impl<'a> Planner<'a> {
             last_use: vec![0; count],
             places,
             slots: Vec::new(),
-            free: Vec::new(),
+            free: BTreeSet::new(),
+            owners,
         }
     }
 
@@ -192,11 +200,8 @@ impl<'a> Planner<'a> {
     }
 
     /// The node whose memory a node's value is in.
-    fn owner(&self, mut id: NodeId) -> NodeId {
-        while self.graph.node(id).op.operator().is_view() {
-            id = self.graph.node(id).inputs[0];
-        }
-        id
+    fn owner(&self, id: NodeId) -> NodeId {
+        self.owners[id.0]
     }
 
     fn place(&self, id: NodeId) -> Place {
@@ -268,21 +273,20 @@ impl<'a> Planner<'a> {
 
     /// A slot for a value: the smallest free one that is large enough, else the largest free one, made larger.
     fn slot(&mut self, shape: &Shape) -> Place {
-        let fits = |slot: &usize| self.slots[*slot].has_rows() == shape.has_rows();
-        let size = |slot: &usize| self.slots[*slot].per_row();
-        let candidates = || self.free.iter().copied().filter(fits);
-        let enough = candidates().filter(|slot| size(slot) >= shape.per_row()).min_by_key(size);
-        let slot = match enough.or_else(|| candidates().max_by_key(size)) {
-            Some(slot) => {
-                self.free.retain(|free| *free != slot);
-                slot
+        let (rows, size) = (shape.has_rows(), shape.per_row());
+        let enough = self.free.range((rows, size, 0)..=(rows, usize::MAX, usize::MAX)).next();
+        let largest = || self.free.range((rows, 0, 0)..(rows, size, 0)).next_back();
+        let slot = match enough.or_else(largest).copied() {
+            Some(free) => {
+                self.free.remove(&free);
+                free.2
             }
             None => {
                 self.slots.push(shape.clone());
                 self.slots.len() - 1
             }
         };
-        if self.slots[slot].per_row() < shape.per_row() {
+        if self.slots[slot].per_row() < size {
             self.slots[slot] = shape.clone();
         }
         Place::Slot(slot)
@@ -297,7 +301,8 @@ impl<'a> Planner<'a> {
         for owner in owners {
             let done = self.last_use[owner.0] <= time && !self.graph.node(owner).op.operator().is_view();
             if let (true, Some(Place::Slot(slot))) = (done, &self.places[owner.0]) {
-                self.free.push(*slot);
+                let shape = &self.slots[*slot];
+                self.free.insert((shape.has_rows(), shape.per_row(), *slot));
             }
         }
     }

@@ -71,6 +71,8 @@ section! {
         memory: Bytes = Bytes(1 << 30);
         /// Where large compressed sources are unpacked and indexed once (default: the user's cache folder).
         cache: Option<String> = None;
+        /// The most that stays in that folder: what was not used for longest goes first, and no file is unpacked beyond it.
+        cache_limit: Bytes = Bytes(64 << 30);
     }
 }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use thalweg_core::schema::{Schema, Shape};
 use thalweg_core::spec::data::{DataSpec, Scale};
 use thalweg_core::spec::setting::Bytes;
-use thalweg_core::{Error, Result};
+use thalweg_core::{Error, Kind, Result};
 
 /// A source of rows, indexed.
 pub(crate) trait Source: Send + Sync {
@@ -80,6 +80,20 @@ pub(crate) fn open_unlabelled(spec: &DataSpec, schema: &Schema) -> Result<Opened
 }
 
 fn open_located(spec: &DataSpec, known: Option<&Schema>, labelled: bool) -> Result<Opened> {
+    open_source(spec, known, labelled).map_err(|error| naming(error, &spec.source))
+}
+
+/// What is wrong with data is told with its source, where the message does not name a file of it.
+pub(crate) fn naming(mut error: Error, source: &str) -> Error {
+    let stem = source.trim_end_matches('/').rsplit('/').next().unwrap_or(source);
+    let stem = stem.split(['*', '?', '[']).next().unwrap_or(stem);
+    if error.kind == Kind::Data && !error.message.contains(stem) {
+        error.message = format!("{source}: {}", error.message);
+    }
+    error
+}
+
+fn open_source(spec: &DataSpec, known: Option<&Schema>, labelled: bool) -> Result<Opened> {
     let opened = match locate(&spec.source)? {
         Located::Digits => digits::open(spec, known)?,
         Located::Folder(folder) => idx::open(&folder, spec, known)?,
@@ -116,7 +130,8 @@ pub(crate) fn shape_name(shape: &Shape) -> &'static str {
 
 /// What is kept in memory as it stands in the files: half of what a rank may use, the rest is for decoded rows.
 pub(crate) fn budget(spec: &DataSpec) -> Budget {
-    Budget { bytes: spec.memory.0 / 2, cache: Folder::choose(spec.cache.as_deref()) }
+    let cache = Folder::choose(spec.cache.as_deref()).limited_to(spec.cache_limit.0);
+    Budget { bytes: spec.memory.0 / 2, cache }
 }
 
 /// What a pass over the files finds, and their checksums: kept in the cache folder if the files are too large for
@@ -143,6 +158,7 @@ pub(crate) fn indexed<T: Serialize + DeserializeOwned>(
         validation: None,
         memory: Bytes(0),
         cache: None,
+        cache_limit: Bytes(0),
         ..spec.clone()
     };
     let pass = || {

@@ -117,7 +117,7 @@ impl<R: BufRead> Records<R> {
                 if !reader.line(line).map_err(|error| reader.explain(number, unreadable(&error)))? {
                     return Ok(false);
                 }
-                let line = std::str::from_utf8(line).map_err(|_| not_utf8())?;
+                let line = std::str::from_utf8(line).map_err(|_| not_utf8(number))?;
                 if !line.trim().is_empty() {
                     return json::push(&mut self.form, line, number, batch).map(|()| true);
                 }
@@ -156,8 +156,9 @@ fn next_record<R: BufRead>(reader: &mut FieldReader<Bounded<R>>, row: u64) -> Re
     Ok(reader.record())
 }
 
-fn not_utf8() -> Error {
-    Error::data("the input is not UTF-8").hint("convert it, for instance with iconv -f latin1 -t utf8")
+fn not_utf8(row: u64) -> Error {
+    Error::data(format!("input row {row} is not UTF-8"))
+        .hint("convert it, for instance with iconv -f latin1 -t utf8")
 }
 
 fn unreadable(error: &std::io::Error) -> Error {

@@ -17,7 +17,7 @@ use crate::table::value::shown;
 use survey::Survey;
 use tally::ColumnTally;
 use thalweg_core::schema::Schema;
-use thalweg_core::spec::data::{DataSpec, TaskChoice};
+use thalweg_core::spec::data::DataSpec;
 use thalweg_core::{Error, Result, Task};
 
 /// What was seen of a source.
@@ -118,6 +118,10 @@ impl Survey {
 
 /// Looks at a source as a job with this section would read it. `progress` hears how many bytes are done, of how many.
 pub fn sniff(spec: &DataSpec, progress: &mut dyn FnMut(u64, u64)) -> Result<Sniffed> {
+    look(spec, progress).map_err(|error| format::naming(error, &spec.source))
+}
+
+fn look(spec: &DataSpec, progress: &mut dyn FnMut(u64, u64)) -> Result<Sniffed> {
     match locate(&spec.source)? {
         Located::Files(FileKind::Table, paths) => {
             let files = open_all(&paths, spec)?;
@@ -164,19 +168,19 @@ fn summary(survey: &Survey, spec: &DataSpec) -> Result<Sniffed> {
     (target.ignore, target.declare) = (None, false);
     target.doubt = (target.missing > 0)
         .then(|| format!("{} rows have no label: fill it in or remove them", target.missing));
-    let task = task(&tallies[label], &names[label], spec.task)?;
+    let task = task(&tallies[label], &names[label], spec)?;
     let delimiter = survey.delimiter.clone();
     let form = Form::Table(TableForm { columns, label, why, delimiter, header: survey.header });
     Ok(Sniffed { form, rows: survey.rows, task })
 }
 
 /// What training would take the label for; one that it would refuse is refused here.
-fn task(label: &ColumnTally, name: &str, choice: TaskChoice) -> Result<Task> {
+fn task(label: &ColumnTally, name: &str, spec: &DataSpec) -> Result<Task> {
     let counts = label.counts;
     if counts.values == 0 {
         return Err(Error::data(format!("the label column `{name}` holds no value"))
             .hint("choose another column with --label"));
     }
     let tally = LabelTally::of_counts(label.values(), label.distinct().1, (), counts.values, counts.numbers);
-    tally.finish(choice, name, |()| Ok("the data".into())).map(|labels| labels.task())
+    tally.finish(spec.task, name, |()| Ok(spec.source.clone())).map(|labels| labels.task())
 }

@@ -1,5 +1,6 @@
 //! The column to predict: classes or numbers, decided after all labels were seen.
 
+use super::categories::not_utf8;
 use super::problem::Problem;
 use super::value::{number, shown};
 use crate::narrow::WideTargets;
@@ -23,6 +24,8 @@ pub(crate) struct LabelTally<P> {
     numbers: u64,
     whole: bool,
     first_text: Option<(P, String)>,
+    /// The first label that is not UTF-8.
+    undecodable: Option<(P, Vec<u8>)>,
 }
 
 impl<P: Copy> LabelTally<P> {
@@ -34,6 +37,7 @@ impl<P: Copy> LabelTally<P> {
             numbers: 0,
             whole: true,
             first_text: None,
+            undecodable: None,
         }
     }
 
@@ -49,6 +53,9 @@ impl<P: Copy> LabelTally<P> {
             None => {}
         }
         if !self.overflow && !self.seen.contains(field) {
+            if self.undecodable.is_none() && std::str::from_utf8(field).is_err() {
+                self.undecodable = Some((place, field.to_vec()));
+            }
             self.seen.insert(field.to_vec());
             self.overflow = self.seen.len() > MOST_CLASSES;
         }
@@ -79,6 +86,9 @@ impl<P: Copy> LabelTally<P> {
             TaskChoice::Regression => Task::Regression,
             TaskChoice::Auto => self.guess(),
         };
+        if let (Task::Classification, Some((place, label))) = (task, &self.undecodable) {
+            return Err(not_utf8(column, label).at(&describe(*place)?));
+        }
         match (task, self.first_text) {
             (Task::Regression, Some((place, text))) => {
                 let problem = Problem {
@@ -174,9 +184,8 @@ impl Classes {
     fn of_labels(seen: &HashSet<Vec<u8>>, numeric: bool, column: &str) -> Result<Classes> {
         let mut names = HashSet::new();
         for label in seen {
-            let name =
-                if numeric { canonical(label) } else { std::str::from_utf8(label).ok().map(str::to_owned) };
-            names.insert(name.ok_or_else(|| super::categories::not_utf8(column, label).at("the data"))?);
+            let name = if numeric { canonical(label) } else { None };
+            names.insert(name.unwrap_or_else(|| String::from_utf8_lossy(label).into_owned()));
         }
         let mut names: Vec<String> = names.into_iter().collect();
         if let [name] = names.as_slice() {
@@ -258,6 +267,18 @@ mod tests {
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         let error = decide(&labels, TaskChoice::Auto).unwrap_err();
         assert_eq!(error.message, "a.csv line 17, column `y`: `abc` is not a number");
+    }
+
+    #[test]
+    fn a_label_in_another_encoding_is_refused_with_its_place() {
+        let mut tally = LabelTally::new();
+        for (row, label) in [&b"blue"[..], b"caf\xe9", b"na\xefve"].into_iter().enumerate() {
+            tally.add(label, row);
+        }
+        let error = tally.finish(TaskChoice::Auto, "y", |row| Ok(format!("a.csv line {}", row + 1)));
+        let error = error.unwrap_err();
+        assert_eq!(error.message, "a.csv line 2, column `y`: `caf\u{fffd}` is not UTF-8");
+        assert!(error.hint.unwrap().contains("iconv"));
     }
 
     #[test]

@@ -137,7 +137,8 @@ proptest! {
 fn checksums_are_the_same_for_large_and_small_and_tell_files_apart() {
     let checksums = |bytes: &[u8], memory: u64| {
         let folder = folder(&[("rows.parquet", bytes)]);
-        let spec = DataSpec { memory: Bytes(memory), ..spec(folder.path(), "rows.parquet") };
+        let spec =
+            DataSpec { memory: Bytes(memory), missing: Missing::Zero, ..spec(folder.path(), "rows.parquet") };
         let found = [(); 2].map(|()| Data::open(&spec, 1).unwrap().checksums());
         assert_eq!(found[0], found[1]);
         assert_eq!(folder.path().join("cache").exists(), memory == 0);
@@ -202,4 +203,13 @@ fn lz4_is_read_and_brotli_is_named() {
         "{error}"
     );
     assert!(error.hint.unwrap().contains("zstd"));
+}
+
+#[test]
+fn a_dictionary_that_claims_two_thousand_million_values_is_refused() {
+    // 212 bytes: the decoder would reserve 64 GiB for them.
+    let error = read(&by_pyarrow("claims")).unwrap_err();
+    let expected = "claims.parquet is damaged or no Parquet file: row group 1, column `a`: \
+                    a dictionary claims 2147483647 values where there can be 2";
+    assert!(error.message.ends_with(expected), "{error}");
 }

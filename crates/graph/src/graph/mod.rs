@@ -10,6 +10,9 @@ use crate::op::Op;
 pub use parameter::Parameter;
 pub use shape::Shape;
 
+/// Most elements of a value, for each row of the batch: 256 GiB. What a machine really has is looked at where it is known.
+pub const MOST_ELEMENTS: usize = 1 << 36;
+
 /// Which node of its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub(crate) usize);
@@ -52,6 +55,9 @@ impl Graph {
             }
             op => op.operator().shape(&shapes)?,
         };
+        if shape.per_row() > MOST_ELEMENTS {
+            return Err(format!("its result of {shape} is more than a machine can hold"));
+        }
         self.nodes.push(Node { op, inputs: inputs.to_vec(), shape });
         Ok(NodeId(self.nodes.len() - 1))
     }

@@ -54,18 +54,23 @@ impl Shape {
 
     /// Elements per row of the batch (all of them, where there are no rows).
     pub fn per_row(&self) -> usize {
-        self.sizes.iter().product()
+        product(self.sizes.iter())
     }
 
     /// Elements for a batch of that many rows.
     pub fn len(&self, rows: usize) -> usize {
-        if self.has_rows { rows * self.per_row() } else { self.per_row() }
+        if self.has_rows { rows.saturating_mul(self.per_row()) } else { self.per_row() }
     }
 
     /// Lines of the value seen as a matrix of its last size, per row of the batch.
     pub fn lines(&self) -> usize {
-        self.sizes.iter().rev().skip(1).product()
+        product(self.sizes.iter().rev().skip(1))
     }
+}
+
+/// A product of sizes; those that files claim may have none that fits.
+fn product<'a>(sizes: impl Iterator<Item = &'a usize>) -> usize {
+    sizes.fold(1, |product, size| product.saturating_mul(*size))
 }
 
 /// `rows x 24 x 24 x 32`, `128 x 784`, `1`.
@@ -91,5 +96,6 @@ mod tests {
         assert_eq!(Shape::fixed(&[]).len(7), 1);
         assert_eq!(Shape::rows(&[]).with_width(3), Shape::rows(&[3]));
         assert_eq!(Shape::rows(&[5]).len(0), 0);
+        assert_eq!(Shape::rows(&[1 << 40, 1 << 40]).len(3), usize::MAX);
     }
 }

@@ -2,7 +2,7 @@
 //! queries at a time. The way back computes the weights again from one number per query.
 
 use super::matrix::{Matrix, MatrixMut, multiply};
-use super::{Op, Operator, expect_inputs};
+use super::{Op, Operator, expect_inputs, work};
 use crate::autodiff::Tape;
 use crate::executor::{Call, room};
 use crate::graph::{NodeId, Shape};
@@ -130,7 +130,7 @@ impl Operator for Attention {
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
         let seen = if self.causal { 2 } else { 1 };
-        (4 * shape.per_row() * inputs[0].sizes()[0] / seen) as u64
+        work(&[4, shape.per_row(), inputs[0].sizes()[0]]) / seen
     }
 }
 
@@ -227,7 +227,7 @@ impl Operator for AttentionGradient {
 
     fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
         let seen = if self.causal { 2 } else { 1 };
-        (10 * inputs[0].per_row() * inputs[0].sizes()[0] / seen) as u64
+        work(&[10, inputs[0].per_row(), inputs[0].sizes()[0]]) / seen
     }
 }
 

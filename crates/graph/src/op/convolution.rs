@@ -9,7 +9,7 @@ use super::elementwise::Elementwise;
 use super::matrix::{Matrix, MatrixMut, Packed, multiply, multiply_packed};
 use super::scattered::Scattered;
 use super::window::Window;
-use super::{Op, Operator, expect_inputs};
+use super::{Op, Operator, expect_inputs, work};
 use crate::autodiff::Tape;
 use crate::executor::{Call, room};
 use crate::graph::{NodeId, Shape};
@@ -117,7 +117,7 @@ impl Sizes {
     }
 
     fn flops(&self) -> u64 {
-        2 * (self.lines() * self.filters * self.line) as u64
+        work(&[2, self.lines(), self.filters, self.line])
     }
 }
 

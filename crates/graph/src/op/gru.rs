@@ -4,7 +4,7 @@ use super::column_sums::ColumnSums;
 use super::delay::Delay;
 use super::matrix::{Matrix, MatrixMut, Packed, multiply_packed};
 use super::product::Product;
-use super::{Op, Operator, expect_inputs};
+use super::{Op, Operator, expect_inputs, work};
 use crate::autodiff::Tape;
 use crate::executor::{Call, room};
 use crate::graph::{NodeId, Shape};
@@ -89,7 +89,7 @@ impl Operator for Gru {
     }
 
     fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
-        2 * (inputs[0].per_row() * inputs[1].width()) as u64 + 10 * inputs[0].per_row() as u64
+        work(&[2, inputs[0].per_row(), inputs[1].width()]) + 10 * inputs[0].per_row() as u64
     }
 }
 
@@ -145,6 +145,6 @@ impl Operator for GruGradient {
     fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
-        2 * (shape.per_row() * inputs[3].width()) as u64 + 20 * shape.per_row() as u64
+        work(&[2, shape.per_row(), inputs[3].width()]) + 20 * shape.per_row() as u64
     }
 }

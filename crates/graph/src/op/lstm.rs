@@ -6,7 +6,7 @@
 use super::delay::Delay;
 use super::matrix::{Matrix, MatrixMut, Packed, multiply_packed};
 use super::product::Product;
-use super::{Op, Operator, expect_inputs};
+use super::{Op, Operator, expect_inputs, work};
 use crate::autodiff::Tape;
 use crate::executor::{Call, room};
 use crate::graph::{NodeId, Shape};
@@ -112,7 +112,7 @@ impl Operator for Lstm {
     }
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
-        2 * (shape.per_row() * inputs[1].width()) as u64 + 10 * shape.per_row() as u64
+        work(&[2, shape.per_row(), inputs[1].width()]) + 10 * shape.per_row() as u64
     }
 }
 
@@ -178,6 +178,6 @@ impl Operator for LstmGradient {
     fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
-        2 * (shape.per_row() * inputs[3].width()) as u64 + 20 * shape.per_row() as u64
+        work(&[2, shape.per_row(), inputs[3].width()]) + 20 * shape.per_row() as u64
     }
 }

@@ -242,6 +242,12 @@ pub trait Operator {
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64;
 }
 
+/// A number of operations: a product of sizes, cut off far beyond what is ever computed, so that sums of them fit.
+pub(crate) fn work(sizes: &[usize]) -> u64 {
+    let product = sizes.iter().fold(1u64, |product, size| product.saturating_mul(*size as u64));
+    product.min(1 << 56)
+}
+
 /// Refuses a wrong number of inputs.
 pub(crate) fn expect_inputs(inputs: &[&Shape], expected: usize) -> Result<(), String> {
     match inputs.len() == expected {

@@ -1,7 +1,7 @@
 //! Pooling: one number for each window and channel of an image, the largest or the mean.
 
 use super::window::Window;
-use super::{Op, Operator, expect_inputs};
+use super::{Op, Operator, expect_inputs, work};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
@@ -108,7 +108,7 @@ impl Operator for Pool {
     }
 
     fn flops(&self, _: &[&Shape], shape: &Shape) -> u64 {
-        (self.window.size[0] * self.window.size[1] * shape.per_row()) as u64
+        work(&[self.window.size[0], self.window.size[1], shape.per_row()])
     }
 }
 
@@ -166,6 +166,6 @@ impl Operator for PoolGradient {
     }
 
     fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
-        (self.window.size[0] * self.window.size[1] * inputs[0].per_row()) as u64
+        work(&[self.window.size[0], self.window.size[1], inputs[0].per_row()])
     }
 }

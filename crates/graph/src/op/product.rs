@@ -2,7 +2,7 @@
 
 use super::elementwise::Elementwise;
 use super::matrix::{Matrix, product};
-use super::{Op, Operator};
+use super::{Op, Operator, work};
 use crate::autodiff::Tape;
 use crate::executor::Call;
 use crate::graph::{NodeId, Shape};
@@ -104,6 +104,6 @@ impl Operator for Product {
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
         let inner = if self.left_transposed { inputs[0].lines() } else { inputs[0].width() };
-        2 * (inner * shape.per_row()) as u64 + self.epilogue.flops(&[], shape)
+        work(&[2, inner, shape.per_row()]) + self.epilogue.flops(&[], shape)
     }
 }

@@ -3,7 +3,7 @@
 use super::delay::Delay;
 use super::matrix::{Matrix, MatrixMut, Packed, multiply_packed};
 use super::product::Product;
-use super::{Op, Operator, expect_inputs};
+use super::{Op, Operator, expect_inputs, work};
 use crate::activation::Activation;
 use crate::autodiff::Tape;
 use crate::executor::{Call, room};
@@ -70,7 +70,7 @@ impl Operator for Rnn {
     }
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
-        2 * (shape.per_row() * inputs[1].width()) as u64
+        work(&[2, shape.per_row(), inputs[1].width()])
     }
 }
 
@@ -117,6 +117,6 @@ impl Operator for RnnGradient {
     fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
-        2 * (shape.per_row() * inputs[2].width()) as u64
+        work(&[2, shape.per_row(), inputs[2].width()])
     }
 }

@@ -1,6 +1,6 @@
 //! Fuses element-wise chains that follow each other: one pass over memory instead of two.
 
-use super::MOST_INPUTS;
+use super::{MOST_INPUTS, MOST_STEPS};
 use crate::graph::Graph;
 use crate::op::Op;
 use crate::op::elementwise::Elementwise;
@@ -12,6 +12,7 @@ pub fn run(graph: &Graph) -> Graph {
         if let Op::Elementwise(after) = op
             && uses[graph.node(id).inputs[0].0] == 1
             && let Op::Elementwise(before) = &new.node(inputs[0]).op
+            && before.steps.len() + after.steps.len() <= MOST_STEPS
         {
             let steps = [before.steps.as_slice(), after.steps.as_slice()].concat();
             let all = [new.node(inputs[0]).inputs.as_slice(), &inputs[1..]].concat();

@@ -1,6 +1,6 @@
 //! Moves the chain behind a product into the product, where each part of the result is still in the cache.
 
-use super::MOST_INPUTS;
+use super::{MOST_INPUTS, MOST_STEPS};
 use crate::graph::Graph;
 use crate::op::Op;
 use crate::op::elementwise::Elementwise;
@@ -24,6 +24,15 @@ pub fn run(graph: &Graph) -> Graph {
 
 /// A product with a chain behind what it already does.
 fn extended(op: &Op, chain: &Elementwise) -> Option<Op> {
+    let own = match op {
+        Op::Product(product) => &product.epilogue,
+        Op::FeatureProduct(product) => &product.epilogue,
+        Op::Convolution(convolution) => &convolution.epilogue,
+        _ => return None,
+    };
+    if own.steps.len() + chain.steps.len() > MOST_STEPS {
+        return None;
+    }
     let mut op = op.clone();
     let epilogue = match &mut op {
         Op::Product(product) => &mut product.epilogue,

@@ -20,6 +20,9 @@ use crate::graph::Graph;
 /// Most inputs of a fused node: the executor keeps them in an array on its stack.
 pub(crate) const MOST_INPUTS: usize = 8;
 
+/// Most steps of a fused chain: each is a copy of what it takes in, and copies without end would be quadratic.
+pub(crate) const MOST_STEPS: usize = 64;
+
 /// All that makes a finished graph cheaper.
 pub fn optimize(graph: &Graph) -> Graph {
     let passes = [

@@ -1,14 +1,16 @@
 //! One Parquet file and its columns, value by value.
 
+use super::claims::{CheckedPages, check_footer, check_pages, check_rows};
 use crate::format::{budget, indexed};
 use crate::raw::Raw;
 use crate::spool::{self, Identity};
 use ::parquet::basic::{Compression, ConvertedType, LogicalType, Type};
-use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use ::parquet::data_type::DataType;
 use ::parquet::file::metadata::ParquetMetaData;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::schema::types::ColumnDescriptor;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write as _;
 use std::ops::Range;
@@ -76,10 +78,21 @@ pub(crate) struct ParquetFile {
     /// Rows of each group, as the file claims.
     pub(crate) groups: Vec<usize>,
     /// The reader moves the file's one position, so only one thread may read.
-    reader: Mutex<SerializedFileReader<File>>,
+    reader: Mutex<Reader>,
+    /// The most memory that a page may take.
+    memory: u64,
     /// All its bytes, for their checksum.
     raw: Raw,
 }
+
+/// The decoder, and the columns of row groups whose claims it may believe.
+struct Reader {
+    file: SerializedFileReader<File>,
+    checked: HashSet<(usize, usize)>,
+}
+
+/// Memory for a page, however little the job allows for rows: writers make pages of about 1 MiB.
+const PAGE_MEMORY: u64 = 64 << 20;
 
 impl ParquetFile {
     /// Opens a file and reads its footer. A packed one is unpacked into the cache folder first.
@@ -93,18 +106,22 @@ impl ParquetFile {
         }
         let same = file.try_clone().map_err(|error| failed(&error))?;
         let raw = Raw::by_position(&name, identity, same)?;
+        check_footer(&raw)?.map_err(|why| damaged(&name, &why))?;
         let reader = guarded(&name, || SerializedFileReader::new(file))?;
         let metadata = reader.metadata();
         check_compression(&name, metadata)?;
         let schema = metadata.file_metadata().schema_descr();
         let groups = metadata.row_groups().iter().map(|group| usize::try_from(group.num_rows()));
-        let groups =
+        let groups: Vec<usize> =
             groups.collect::<Result<_, _>>().map_err(|_| damaged(&name, "a row group of negative size"))?;
+        let rows = groups.iter().fold(0, |sum: u64, &rows| sum.saturating_add(rows as u64));
+        check_rows(rows, raw.len()).map_err(|why| damaged(&name, &why))?;
         Ok(ParquetFile {
             names: schema.columns().iter().map(|column| column.path().string()).collect(),
             kinds: schema.columns().iter().map(|column| kind(column)).collect(),
             groups,
-            reader: Mutex::new(reader),
+            reader: Mutex::new(Reader { file: reader, checked: HashSet::new() }),
+            memory: spec.memory.0.max(PAGE_MEMORY),
             raw,
             name,
         })
@@ -128,8 +145,14 @@ impl ParquetFile {
         rows: Range<usize>,
         mut visit: impl FnMut(usize, Value<'_>) -> Result<()>,
     ) -> Result<()> {
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        let column = guarded(&self.name, || reader.get_row_group(group)?.get_column_reader(leaf))?;
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_column(&mut reader, group, leaf)?;
+        let column = guarded(&self.name, || {
+            let pages = reader.file.get_row_group(group)?.get_column_page_reader(leaf)?;
+            let described = reader.file.metadata().file_metadata().schema_descr().column(leaf);
+            let optional = described.max_def_level() > 0;
+            Ok(get_column_reader(described, Box::new(CheckedPages { pages, optional })))
+        })?;
         let (factor, unsigned) = match self.kinds[leaf] {
             Kind::Number { factor, unsigned } => (factor, unsigned),
             _ => (1.0, false),
@@ -161,6 +184,20 @@ impl ParquetFile {
         }
     }
 
+    /// Refuses a column whose pages claim what cannot be.
+    fn check_column(&self, reader: &mut Reader, group: usize, leaf: usize) -> Result<()> {
+        if reader.checked.contains(&(group, leaf)) {
+            return Ok(());
+        }
+        let chunk = reader.file.metadata().row_group(group).columns().get(leaf);
+        let chunk = chunk.ok_or_else(|| damaged(&self.name, "a row group without one of the columns"))?;
+        check_pages(&self.raw, chunk, self.groups[group], self.memory)?.map_err(|why| {
+            damaged(&self.name, &format!("row group {}, column `{}`: {why}", group + 1, self.names[leaf]))
+        })?;
+        reader.checked.insert((group, leaf));
+        Ok(())
+    }
+
     /// Whether a column can be one of a table: it can be read, and is not made of the names of rows.
     pub(crate) fn is_table_column(&self, leaf: usize) -> bool {
         !matches!(self.kinds[leaf], Kind::Other(_)) && !self.holds_row_names(leaf)
@@ -179,7 +216,7 @@ impl ParquetFile {
     /// `rows.parquet row 17`, counted from 1 over all row groups.
     pub(crate) fn place(&self, group: usize, row: usize) -> String {
         let before = self.groups[..group].iter().fold(0, |sum: usize, &rows| sum.saturating_add(rows));
-        format!("{} row {}", self.name, before + row + 1)
+        format!("{} row {}", self.name, before.saturating_add(row + 1))
     }
 }
 

@@ -3,8 +3,10 @@
 //! Read through the column interface. A file may be damaged or hostile: sizes it claims are believed only after the
 //! rows were counted, and whatever the decoder throws becomes an error with the file's name.
 
+mod claims;
 mod column;
 mod index;
+mod thrift;
 
 use super::{Opened, Source};
 use crate::block::{Block, Blocks};
@@ -93,6 +95,10 @@ pub(crate) fn open(
         files,
         checksums,
     };
+    if known.is_none() && !source.parts.is_empty() {
+        // What is wrong with the first rows is told before workers start.
+        source.decode(0)?;
+    }
     Ok(Opened { source: Arc::new(source), schema, held: None })
 }
 

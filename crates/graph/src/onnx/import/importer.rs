@@ -83,6 +83,8 @@ pub struct Importer<'a> {
     pub made: HashMap<String, NodeId>,
     /// Names of parameters.
     pub names: HashSet<String>,
+    /// The number that the next parameter of a name gets.
+    pub numbers: HashMap<String, usize>,
     /// Tensors of the file that became parameters.
     pub weights: HashSet<String>,
 }
@@ -97,6 +99,7 @@ impl<'a> Importer<'a> {
         loss: Loss,
         options: Options,
     ) -> Result<Importer<'a>> {
+        input.check()?;
         let (mut assembly, _) = Assembly::new(input);
         assembly.synchronized = options.synchronized;
         assembly.is_imported = true;
@@ -109,6 +112,7 @@ impl<'a> Importer<'a> {
             written_for: None,
             made: HashMap::new(),
             names: HashSet::new(),
+            numbers: HashMap::new(),
             weights: HashSet::new(),
         };
         for tensor in &graph.initializer {
@@ -179,10 +183,14 @@ impl<'a> Importer<'a> {
     /// is given beside it.
     fn end_of(&self, output: &str) -> (String, Option<&'a Node>) {
         let mut name = output.to_string();
-        while let Some(node) = self.graph.node.iter().find(|node| node.output.first() == Some(&name)) {
+        // The first of two nodes with the same result counts. Each is passed once: they may stand in a circle.
+        let nodes = self.graph.node.iter().rev();
+        let mut makers: HashMap<&str, &Node> =
+            nodes.filter_map(|node| Some((node.output.first()?.as_str(), node))).collect();
+        while let Some(node) = makers.remove(name.as_str()) {
             let Some(input) = node.input.first() else { break };
             match (node.op_type.as_str(), self.loss) {
-                ("Identity", _) => name = input.clone(),
+                ("Identity", _) => name.clone_from(input),
                 ("Softmax" | "LogSoftmax", Loss::CrossEntropy) | ("Sigmoid", Loss::BinaryCrossEntropy) => {
                     return (input.clone(), Some(node));
                 }

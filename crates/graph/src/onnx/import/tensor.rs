@@ -1,10 +1,8 @@
 //! Numbers that a file brings, checked against the shape they claim to have.
 
+use crate::graph::MOST_ELEMENTS;
 use crate::onnx::proto::{Tensor, data_type};
 use std::sync::Arc;
-
-/// Most numbers of a tensor.
-const MOST: usize = 1 << 36;
 
 /// A whole number that may depend on the rows of a batch: sizes do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +78,9 @@ impl Constant {
             |size: &i64| usize::try_from(*size).map_err(|_| format!("a size of {size} makes no sense"));
         let sizes = tensor.dims.iter().map(size).collect::<Result<Vec<usize>, String>>()?;
         let product = sizes.iter().try_fold(1usize, |len, size| len.checked_mul(*size));
-        let len = product.filter(|len| *len <= MOST).ok_or("its sizes are more than a machine can hold")?;
+        let len = product
+            .filter(|len| *len <= MOST_ELEMENTS)
+            .ok_or("its sizes are more than a machine can hold")?;
         let data = match tensor.data_type {
             data_type::FLOAT => {
                 let numbers = numbers(tensor, &tensor.float_data, f32::from_le_bytes);

@@ -58,10 +58,12 @@ impl Importer<'_> {
             return node;
         }
         let mut name = weight.name.clone();
-        let mut number = 2;
-        while !self.names.insert(name.clone()) {
-            name = format!("{}.{number}", weight.name);
-            number += 1;
+        if !self.names.insert(name.clone()) {
+            let number = self.numbers.entry(weight.name.clone()).or_insert(2);
+            while !self.names.insert(name.clone()) {
+                name = format!("{}.{number}", weight.name);
+                *number += 1;
+            }
         }
         self.weights.insert(weight.origin.clone());
         let node = self.assembly.named_tensor(name, sizes, initializer, role, density);
