@@ -22,7 +22,7 @@ MPI_LIBRARIES = os.environ.get("THALWEG_MPI_LIBRARIES")
 
 # A launcher around the tests must not be mistaken for the launcher under test.
 LAUNCHER_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-LAUNCHER_PREFIXES = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "THALWEG_")
+LAUNCHER_PREFIXES = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "TORCHELASTIC_", "PET_", "THALWEG_")
 
 LAYERS = ["dense 32 relu", "dense 10"]
 DIGITS_JOB = f"""\
@@ -162,11 +162,11 @@ def wait_until(holds, running, seconds=60):
         time.sleep(0.02)
 
 
-def wait_for_event(out, running, *marks):
+def wait_for_event(out, running, *marks, seconds=180):
     """Returns once the events of the run in that folder have one of these marks."""
     events = out / "events.jsonl"
     said = lambda: events.read_text(errors="replace") if events.exists() else ""
-    wait_until(lambda: any(mark in said() for mark in marks), running)
+    wait_until(lambda: any(mark in said() for mark in marks), running, seconds)
 
 
 def wait_for_steps(out, running):

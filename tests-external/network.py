@@ -84,3 +84,11 @@ class Network:
     def cut(self, number):
         """Pulls that host's cable."""
         ip("-n", self.hosts[number], "link", "set", "eth", "down")
+
+    def mend(self, number):
+        """Plugs it in again."""
+        ip("-n", self.hosts[number], "link", "set", "eth", "up")
+
+    def drop(self, sender, receiver):
+        """Nothing that one host sends arrives at the other any more; the other way all does."""
+        ip("-n", self.hosts[sender], "route", "add", "blackhole", f"{self.address(receiver)}/32")

@@ -26,9 +26,9 @@ def hosts(request):
         yield hosts
 
 
-def start_ranks(hosts, jobs, job, out, *settings, tokens=None):
+def start_ranks(hosts, jobs, job, out, *settings, tokens=None, world=None):
     """One process per rank, one rank per host; each host may have a token of its own, or none."""
-    world = len(hosts.hosts)
+    world = world or len(hosts.hosts)
     running = []
     for rank in range(world):
         token = TOKEN if tokens is None else tokens[rank]
@@ -71,9 +71,9 @@ def start_launchers(hosts, jobs, job, out, *settings):
     ]
 
 
-def start_endless(hosts, jobs, out):
+def start_endless(hosts, jobs, out, *more):
     """The same with a job that does not end by itself, once it makes steps."""
-    settings = ("train.epochs=1000000", f"fault.step_deadline={STEP_DEADLINE}s", "fault.elastic=false")
+    settings = ("train.epochs=1000000", f"fault.step_deadline={STEP_DEADLINE}s", "fault.elastic=false", *more)
     launchers = start_launchers(hosts, jobs, jobs.job(), out, *settings)
     harness.wait_for_steps(out, launchers[0])
     return launchers
@@ -114,6 +114,21 @@ def test_a_rank_lost_on_the_other_host_is_named(hosts, jobs, how, cause):
 
 
 @pytest.mark.parametrize("hosts", [2], indirect=True)
+def test_a_launcher_killed_on_the_other_host_ends_only_its_own_workers(hosts, jobs):
+    out = jobs.folder / "run"
+    launchers = start_endless(hosts, jobs, out, "fault.elastic=true")
+    os.kill(process_of(hosts, 1, None), signal.SIGKILL)
+    harness.wait_for_event(out, launchers[0], '"left":[2,3]', '"left":[3]')
+    launchers[1].process.wait(60)
+    harness.wait_until(lambda: not hosts.processes(1), launchers[0])
+    os.kill(process_of(hosts, 0, None), signal.SIGINT)
+    first = launchers[0].wait(20 * STEP_DEADLINE)
+    assert first.code == 130, str(first)
+    report = harness.report(out)
+    assert report["world"][-1]["workers"] == 2 and not report["failures"], report
+
+
+@pytest.mark.parametrize("hosts", [2], indirect=True)
 @pytest.mark.parametrize("wish", [signal.SIGINT, signal.SIGKILL])
 def test_a_stop_on_the_other_host_says_who_asked(hosts, jobs, wish):
     out = jobs.folder / "run"
@@ -141,7 +156,7 @@ def test_without_a_token_only_loopback_is_served(hosts, jobs):
 @pytest.mark.parametrize("hosts", [2], indirect=True)
 def test_a_wrong_token_is_refused(hosts, jobs):
     out = jobs.folder / "run"
-    ranks = start_ranks(hosts, jobs, jobs.job(), out, "fault.join_deadline=5s", tokens=[TOKEN, "another one"])
+    ranks = start_ranks(hosts, jobs, jobs.job(), out, "fault.join_deadline=5s", tokens=[TOKEN, "another one of that length"])
     master, stranger = [rank.wait(60) for rank in ranks]
     assert stranger.code == 4 and "token" in stranger.stderr.lower(), str(stranger)
     assert master.code == 4, str(master)
@@ -179,3 +194,52 @@ def test_the_others_go_on_without_a_host_that_is_cut_off(hosts, jobs):
     assert [world["workers"] for world in report["world"]] == [3, 2]
     assert [failure["rank"] for failure in report["failures"]] == [2]
     assert all(epoch["missed"] == epoch["repeated"] == 0 for epoch in report["audit"])
+
+
+@pytest.mark.parametrize("hosts", [3], indirect=True)
+def test_a_joiner_that_cannot_reach_a_member_is_refused_and_nobody_waits_for_it(hosts, jobs):
+    out = jobs.folder / "run"
+    ranks = start_ranks(hosts, jobs, jobs.job(), out, "train.epochs=1000000", world=2)
+    harness.wait_for_steps(out, ranks[0])
+    # What host 1 answers does not come back: the joiner reaches rank 0, and hears nothing of rank 1's data port.
+    hosts.drop(1, 2)
+    joiner = jobs.run("join", f"{hosts.address(0)}:{PORT}", prefix=hosts.inside(2), THALWEG_TOKEN=TOKEN,
+                      THALWEG_HOST="host2", seconds=100)
+    assert joiner.code == 4 and "cannot reach rank 1 on host1" in joiner.stderr, str(joiner)
+    os.kill(ranks[0].process.pid, signal.SIGINT)
+    first, _ = [rank.wait() for rank in ranks]
+    assert first.code == 130 and "rank 2 on host2 was not let in" in first.said, str(first)
+    report = harness.report(out)
+    assert [world["workers"] for world in report["world"]] == [2]
+    assert report["failures"] == []
+
+
+@pytest.mark.parametrize("hosts", [3], indirect=True)
+def test_a_host_that_hears_nothing_says_so_while_the_others_go_on(hosts, jobs):
+    out = jobs.folder / "run"
+    settings = ("train.epochs=600", "fault.step_deadline=8s", "engine.pace=2ms")
+    ranks = start_ranks(hosts, jobs, jobs.job(), out, *settings)
+    harness.wait_for_steps(out, ranks[0])
+    for sender in (0, 1):
+        hosts.drop(sender, 2)
+    first, second, lost = [rank.wait(180) for rank in ranks]
+    harness.succeed(first, second)
+    assert lost.code == 3, str(lost)
+    assert "nothing was heard from rank 0 on host0, the coordinator, for 3 s" in lost.stderr, str(lost)
+    assert [failure["rank"] for failure in harness.report(out)["failures"]] == [2]
+
+
+@pytest.mark.parametrize("hosts", [2], indirect=True)
+def test_a_host_that_comes_back_hears_that_the_others_went_on(hosts, jobs):
+    out = jobs.folder / "run"
+    settings = ("train.epochs=1000000", f"fault.step_deadline={STEP_DEADLINE}s", "engine.pace=2ms")
+    first, second = start_launchers(hosts, jobs, jobs.job(), out, *settings)
+    harness.wait_for_steps(out, first)
+    hosts.cut(1)
+    harness.wait_for_event(out, first, '"regrouped"')
+    hosts.mend(1)
+    lost = second.wait(60)
+    assert lost.code in (3, 4), str(lost)
+    assert "the others went on without rank" in lost.stderr and "thalweg join" in lost.stderr, str(lost)
+    os.kill(first.process.pid, signal.SIGINT)
+    assert first.wait().code == 130

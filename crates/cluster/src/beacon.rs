@@ -4,19 +4,25 @@
 //! stop here, and the program meets it at its next operation at the latest.
 
 use crate::interruption::GRACE;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use thalweg_comm::transport::Abort;
-use thalweg_core::Error;
+use thalweg_comm::transport::{Abort, Activity, Transport};
 use thalweg_core::event::{Phase, Pulse};
-use thalweg_core::spec::inject::Fault;
+use thalweg_core::spec::inject::{Fault, Mischief};
+use thalweg_core::{Error, progress};
 
 /// Shared between a rank's program and the threads that speak for it.
 #[derive(Default)]
 pub struct Beacon {
     doing: Mutex<Option<(Pulse, Instant)>>,
+    /// Work that the program has done by itself, and what transports of earlier generations have moved.
+    work: Arc<AtomicU64>,
+    /// What the transport of this generation moves.
+    activity: Mutex<Activity>,
     stop: AtomicBool,
+    /// Whether SIGTERM asked for the stop, of this rank or of another.
+    terminated: AtomicBool,
     leave: AtomicBool,
     pause: AtomicBool,
     finish: AtomicBool,
@@ -32,7 +38,7 @@ pub struct Beacon {
 }
 
 /// Hears at once what the program met, before the program knows the whole reason.
-pub type Witness = Box<dyn Fn(&Error, &Pulse) + Send>;
+pub type Witness = Box<dyn Fn(&Error, &Pulse, Option<usize>) + Send>;
 
 /// A panicking thread must not silence the others: the data behind these locks is always whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -47,6 +53,7 @@ impl Beacon {
 
     /// The program begins something.
     pub fn enter(&self, step: u64, phase: Phase, operation: u64, name: &str) {
+        self.advance();
         let mut doing = lock(&self.doing);
         match doing.as_mut() {
             Some((pulse, began)) => {
@@ -56,23 +63,60 @@ impl Beacon {
                 *began = Instant::now();
             }
             None => {
-                *doing =
-                    Some((Pulse { step, phase, operation, name: name.into(), since: 0.0 }, Instant::now()))
+                *doing = Some((
+                    Pulse { step, phase, operation, name: name.into(), ..Pulse::default() },
+                    Instant::now(),
+                ))
             }
         }
     }
 
     /// What the rank is doing now.
     pub fn pulse(&self) -> Pulse {
+        let activity = lock(&self.activity).clone();
+        let (progress, looks) = (self.work.load(Ordering::Relaxed) + activity.moved(), activity.looks());
         match lock(&self.doing).as_ref() {
-            Some((pulse, began)) => Pulse { since: began.elapsed().as_secs_f64(), ..pulse.clone() },
-            None => Pulse { name: "starting".into(), ..Pulse::default() },
+            Some((pulse, began)) => {
+                Pulse { since: began.elapsed().as_secs_f64(), progress, looks, ..pulse.clone() }
+            }
+            None => Pulse { name: "starting".into(), progress, looks, ..Pulse::default() },
         }
+    }
+
+    /// A unit of work is done.
+    pub fn advance(&self) {
+        self.work.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What this thread reads and computes is this rank's progress.
+    pub fn count_this_thread(&self) {
+        progress::count_into(Arc::clone(&self.work));
+    }
+
+    /// The group has come so far: as long as it goes on, a wait of this rank is no sign of a failure.
+    pub fn tell_group(&self, progress: u64) {
+        lock(&self.activity).tell_group(progress);
     }
 
     /// Asks the job to stop after this step.
     pub fn request_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Asks the job to stop after this step, as the scheduler or a user wants it ended.
+    pub fn request_termination(&self) {
+        self.terminated.store(true, Ordering::Relaxed);
+        self.request_stop();
+    }
+
+    /// The stop that all ranks have heard of was asked for by SIGTERM.
+    pub fn note_termination(&self) {
+        self.terminated.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether SIGTERM asked for the stop.
+    pub fn is_terminated(&self) -> bool {
+        self.terminated.load(Ordering::Relaxed)
     }
 
     /// Whether the job was asked to stop.
@@ -142,9 +186,18 @@ impl Beacon {
         Some(faults.swap_remove(due))
     }
 
-    /// What ends a transfer in progress, of this generation.
-    pub fn attach(&self, abort: Abort, generation: u32) {
-        *lock(&self.abort) = Some(abort);
+    /// Whether this is to happen to this rank before its first step; once.
+    pub fn take_early_fault(&self, kind: Mischief) -> bool {
+        let mut faults = lock(&self.faults);
+        let due = faults.iter().position(|fault| fault.kind == kind && fault.step == 0);
+        due.map(|due| faults.swap_remove(due)).is_some()
+    }
+
+    /// The transport of this generation: what it moves is progress, and a verdict ends its transfers.
+    pub fn attach(&self, transport: &dyn Transport, generation: u32) {
+        let before = std::mem::replace(&mut *lock(&self.activity), transport.activity().clone());
+        self.work.fetch_add(before.moved(), Ordering::Relaxed);
+        *lock(&self.abort) = Some(transport.abort_handle());
         if self.verdict().is_some() || self.interruption(generation).is_some() {
             self.wake();
         }
@@ -157,8 +210,13 @@ impl Beacon {
 
     /// The program met a failure in an operation with others; what it is told about the reason comes later.
     pub fn testify(&self, error: &Error) {
+        self.testify_for(error, None);
+    }
+
+    /// The same, if this rank has it from another one.
+    pub fn testify_for(&self, error: &Error, source: Option<usize>) {
         if let Some(witness) = lock(&self.witness).as_ref() {
-            witness(error, &self.pulse());
+            witness(error, &self.pulse(), source);
         }
     }
 

@@ -11,14 +11,43 @@ const REASON: Duration = Duration::from_millis(800);
 impl Rank {
     /// The reason, if somebody knows it; else what this rank saw.
     pub(crate) fn explain(&self, fault: &Fault, kind: &str, name: &str) -> Error {
-        let seen = self.describe(fault, format!("{kind} of {name}"));
-        if fault.cause != Cause::Aborted {
-            // An order to stop comes with its reason: there is nothing to tell.
-            self.parts.beacon.testify(&seen);
+        let told_to_stop = fault.cause == Cause::Aborted;
+        let seen = match fault.suspects.first() {
+            Some(&place) if told_to_stop && self.is_elastic() => {
+                // An order to stop comes with its reason, to all; without one, the rank that passed it on made it up.
+                if let Some(reason) = self.await_reason(self.parts.step_deadline / 2) {
+                    return reason;
+                }
+                let cause = Cause::Protocol("it says that it was told to stop, and it was not".into());
+                self.describe(&Fault::of(place, cause), format!("{kind} of {name}"))
+            }
+            _ => self.describe(fault, format!("{kind} of {name}")),
+        };
+        if !told_to_stop || seen.culprit.is_some() {
+            let source = match fault.cause {
+                Cause::Reported { by } => Some(self.number_at(by)),
+                _ => None,
+            };
+            self.parts.beacon.testify_for(&seen, source);
         }
         // Where the others go on, the coordinator has the last word, however long it takes to be sure.
         let patience = if self.is_elastic() { self.parts.step_deadline + REASON } else { REASON };
         self.parts.beacon.await_ending(self.parts.generation, patience).unwrap_or(seen)
+    }
+
+    /// Waits a little for what the coordinator says, by this rank's own clock: in virtual time it comes while this one waits.
+    fn await_reason(&self, patience: Duration) -> Option<Error> {
+        if !self.parts.clock.is_virtual() {
+            return self.parts.beacon.await_ending(self.parts.generation, patience);
+        }
+        let end = self.now() + patience;
+        loop {
+            let ending = self.parts.beacon.ending(self.parts.generation);
+            if ending.is_some() || self.now() >= end {
+                return ending;
+            }
+            self.sleep(Duration::from_millis(1));
+        }
     }
 
     fn describe(&self, fault: &Fault, operation: String) -> Error {

@@ -92,9 +92,10 @@ impl Checkpoint {
         let slots = file.text("slots", path)?.split_whitespace();
         let slots =
             slots.map(|slot| Ok((slot.to_string(), gather(&format!("{slot}."))?))).collect::<Result<_>>()?;
+        let sensible = |step: &u64| *step <= LATEST_STEP;
         let (loss, rows) = file.text("loss", path)?.split_once(' ').ok_or_else(|| broken("loss"))?;
         Ok(Checkpoint {
-            step: file.text("step", path)?.parse().map_err(|_| broken("step"))?,
+            step: file.text("step", path)?.parse().ok().filter(sensible).ok_or_else(|| broken("step"))?,
             job: file.text("job", path)?.to_string(),
             data: file.text("data", path)?.to_string(),
             model: model_of(file),
@@ -105,6 +106,9 @@ impl Checkpoint {
         })
     }
 }
+
+/// The latest step that a file can be of: what is added to it still fits, and reports hold it exactly.
+const LATEST_STEP: u64 = 1 << 53;
 
 /// What the keys of the model begin with.
 const MODEL: &str = "model.";
@@ -148,16 +152,14 @@ fn unpack(file: &TensorFile<'_>, path: &Path) -> Result<Vec<u8>> {
 /// The checkpoints of a folder, newest first.
 pub fn list(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut paths: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
-            name.starts_with("step-") && name.ends_with(".safetensors")
-        })
-        .collect();
-    paths.sort();
-    paths.reverse();
-    paths
+    let numbered = |path: PathBuf| {
+        let is_one = path.extension().is_some_and(|ending| ending == "safetensors");
+        step_of(&path).filter(|_| is_one).map(|step| (step, path))
+    };
+    let mut paths: Vec<(u64, PathBuf)> = entries.filter_map(|entry| numbered(entry.ok()?.path())).collect();
+    // By number: names of steps past a billion are longer.
+    paths.sort_by(|one, other| other.cmp(one));
+    paths.into_iter().map(|(_, path)| path).collect()
 }
 
 /// What there is to go on from.
@@ -278,6 +280,21 @@ mod tests {
         let paths = list(folder.path());
         assert_eq!(paths.iter().filter_map(|path| step_of(path)).collect::<Vec<_>>(), [11, 10]);
         assert_eq!(Checkpoint::read(&paths[0], &layout(3)).unwrap(), sample(11));
+    }
+
+    #[test]
+    fn they_are_sorted_by_number_not_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        for step in [999_999_999, 1_000_000_000, 5] {
+            sample(step).write(folder.path(), &layout(3), 9).unwrap();
+        }
+        fs::write(folder.path().join("step-last.safetensors"), b"").unwrap();
+        let steps: Vec<_> = list(folder.path()).iter().filter_map(|path| step_of(path)).collect();
+        assert_eq!(steps, [1_000_000_000, 999_999_999, 5]);
+        assert_eq!(newest(folder.path(), &layout(3)).unwrap().unwrap().checkpoint.step, 1_000_000_000);
+        sample(1_000_000_001).write(folder.path(), &layout(3), 2).unwrap();
+        let steps: Vec<_> = list(folder.path()).iter().filter_map(|path| step_of(path)).collect();
+        assert_eq!(steps, [1_000_000_001, 1_000_000_000], "the oldest go");
     }
 
     #[test]

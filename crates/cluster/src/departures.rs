@@ -183,6 +183,7 @@ impl Rank {
         let name = format!("all-reduce of {}", departures.awaited());
         self.parts.beacon.enter(self.step, Phase::Exchanging, self.operation, &name);
         self.check()?;
+        self.livelock_if_injected();
         let start = self.now();
         let result = self.wait_for(departures, buffer);
         let took = self.now() - start;

@@ -1,5 +1,6 @@
 //! Files that are there whole or not at all, even if the power fails.
 
+use crate::regular;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -11,15 +12,35 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     write_whole(path, |file| file.write_all(bytes).map_err(|error| unwritable(path, &error)))
 }
 
+/// The same for a secret: only its owner can read it, from the first byte on.
+pub fn write_privately(path: &Path, bytes: &[u8]) -> Result<()> {
+    let write = |file: &mut BufWriter<File>| file.write_all(bytes).map_err(|error| unwritable(path, &error));
+    write_beside(path, &regular::create_private, write)
+}
+
 /// The same for what is too large for memory, or not yet known: nothing is left if `write` fails.
 pub fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> Result<()>) -> Result<()> {
+    write_beside(path, &|beside| File::create_new(beside), write)
+}
+
+/// The file beside its place must be new: what stands there under its name may be a link of somebody else's.
+fn write_beside(
+    path: &Path,
+    create: &dyn Fn(&Path) -> std::io::Result<File>,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<()>,
+) -> Result<()> {
     static WRITTEN: AtomicUsize = AtomicUsize::new(0);
     let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}-{number}.tmp", std::process::id()));
     let beside = path.with_file_name(name);
     let failed = |error: std::io::Error| unwritable(path, &error);
-    let written = File::create(&beside).map_err(failed).and_then(|file| {
+    let created = create(&beside).or_else(|error| match error.kind() {
+        // Left by a process of the same number that did not end well, or put there: it goes, its target does not.
+        std::io::ErrorKind::AlreadyExists => fs::remove_file(&beside).and_then(|()| create(&beside)),
+        _ => Err(error),
+    });
+    let written = created.map_err(failed).and_then(|file| {
         let mut file = BufWriter::new(file);
         write(&mut file)?;
         file.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all()).map_err(failed)
@@ -47,6 +68,21 @@ mod tests {
     fn a_folder_that_cannot_be_written_says_which() {
         let error = write_atomically(Path::new("/nowhere/at/all"), b"x").unwrap_err();
         assert!(error.message.contains("/nowhere/at/all"), "{error}");
+    }
+
+    #[test]
+    fn a_secret_is_for_its_owner_alone_and_replaces_a_link() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let (path, target) = (folder.path().join("join.json"), folder.path().join("public"));
+        fs::write(&target, "kept").unwrap();
+        symlink(&target, &path).unwrap();
+        write_privately(&path, b"secret").unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"kept", "not written through");
+        let written = fs::symlink_metadata(&path).unwrap();
+        assert!(written.is_file());
+        assert_eq!(written.permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read(&path).unwrap(), b"secret");
     }
 
     #[test]

@@ -3,7 +3,10 @@
 //! A rank's own words about its own failure weigh most, then what the kernel says about its end, then its silence,
 //! then a broken connection, then what others say about it. Weak evidence waits a moment for stronger.
 
+mod hearsay;
+
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_core::event::{Phase, Pulse};
 use thalweg_core::{Culprit, Error, Kind};
@@ -80,6 +83,8 @@ pub struct Inquest {
     /// What each rank was doing when last heard of.
     pulses: Vec<Pulse>,
     evidence: Vec<(Duration, Evidence)>,
+    /// From whom a rank has it that another was lost: the witness and the accused, then the source.
+    sources: BTreeMap<(usize, usize), usize>,
     /// How long what a rank saw waits for anything better.
     patience: Duration,
 }
@@ -88,7 +93,8 @@ impl Inquest {
     /// Over so many ranks; what a rank saw waits so long for anything better.
     pub fn new(world: usize, patience: Duration) -> Inquest {
         let pulses = vec![Pulse::default(); world];
-        Inquest { names: vec![None; world], pulses, evidence: Vec::new(), patience }
+        let (evidence, sources) = (Vec::new(), BTreeMap::new());
+        Inquest { names: vec![None; world], pulses, evidence, sources, patience }
     }
 
     /// Where a rank runs.
@@ -126,6 +132,7 @@ impl Inquest {
     /// What was heard so far is about a group that is over.
     pub fn forget(&mut self) {
         self.evidence.clear();
+        self.sources.clear();
     }
 
     /// Whether a rank has said that it failed, and does not blame another for it.
@@ -172,19 +179,21 @@ impl Inquest {
     /// How little a piece of evidence weighs: the smallest wins, lower ranks first. Of those who vanished it is the first
     /// one that had not seen another vanish before: the launcher of a lost rank ends its neighbours too.
     /// Of those who lost another it is one whose culprit has lost nobody itself, for the others only waited in a chain; then
-    /// one whom most accuse, for who is alone elsewhere accuses another, too.
-    fn weight(&self, evidence: &Evidence) -> (u8, bool, Reverse<usize>, usize) {
+    /// one whom most accuse, for who is alone elsewhere accuses another, too; then what a rank saw itself.
+    fn weight(&self, evidence: &Evidence) -> (u8, bool, Reverse<usize>, bool, usize) {
         let nobody = Reverse(0);
         match evidence {
-            Evidence::Failed { rank, error, .. } if !blames_other(*rank, error) => (0, false, nobody, *rank),
-            Evidence::Exited { rank, .. } => (1, false, nobody, *rank),
-            Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. } => (2, false, nobody, *rank),
-            Evidence::Vanished { rank, .. } => (3, self.has_spoken(*rank), nobody, 0),
-            Evidence::Failed { rank, .. } => (4, false, nobody, *rank),
+            Evidence::Failed { rank, error, .. } if !blames_other(*rank, error) => {
+                (0, false, nobody, false, *rank)
+            }
+            Evidence::Exited { rank, .. } => (1, false, nobody, false, *rank),
+            Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. } => (2, false, nobody, false, *rank),
+            Evidence::Vanished { rank, .. } => (3, self.has_spoken(*rank), nobody, false, 0),
+            Evidence::Failed { rank, .. } => (4, false, nobody, false, *rank),
             Evidence::Lost { rank, error, .. } => {
                 let accused = error.culprit.as_ref().map(|culprit| culprit.rank);
                 let excused = accused.is_none_or(|accused| self.has_spoken(accused));
-                (5, excused, Reverse(self.accusers(accused)), *rank)
+                (5, excused, Reverse(self.accusers(accused)), hearsay::is_one(error), *rank)
             }
         }
     }
@@ -331,6 +340,7 @@ mod tests {
             operation: 41,
             name: "all-reduce of gradients".into(),
             since: 0.1,
+            ..Pulse::default()
         }
     }
 

@@ -4,10 +4,18 @@
 //! closes sends SIGHUP and the shell another signal, `timeout` signals its child and then the child's process group. So a
 //! second signal means "leave at once" only if it comes a while after the first, and SIGHUP never means it.
 
+use crate::watch::Laggard;
 use std::time::{Duration, Instant};
 
 /// The time from the first signal on in which further ones say the same again.
 pub const GRACE: Duration = Duration::from_secs(1);
+
+/// How long a job that was asked to stop has to save its state; then its processes are ended. Kubernetes kills after 30 s.
+pub const STOP_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long ranks of a job that is to stop may make no progress before they go on without the one that holds them up: it
+/// takes two of these and a step to save the state of the others within [`STOP_LIMIT`].
+pub const STALL_WHILE_STOPPING: Duration = Duration::from_secs(4);
 
 /// A signal that concerns the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +89,24 @@ impl Interruption {
             (_, Some(_)) => Request::Nothing,
         }
     }
+}
+
+/// What is said of a stop that took too long: the rank that held it up, by name if it can be told from those that waited
+/// for it, and the step of the checkpoint that is left.
+pub fn unfinished(held_up: Option<(Option<String>, Laggard<'_>)>, saved: Option<u64>) -> String {
+    let held_up = match held_up {
+        Some((who, Laggard { pulse, idle, .. })) => {
+            let (name, step, idle) = (&pulse.name, pulse.step, idle.as_secs_f64());
+            let who = who.map_or_else(|| "no rank has made".into(), |who| format!("{who} has made no"));
+            format!("{who} progress in {name} at step {step} for {idle:.1} s")
+        }
+        None => "workers do not end".into(),
+    };
+    let kept = match saved {
+        Some(step) => format!("the last checkpoint is that of step {step}"),
+        None => "this run has written no checkpoint".into(),
+    };
+    format!("could not stop in good order within {} s: {held_up}; {kept}", STOP_LIMIT.as_secs())
 }
 
 #[cfg(test)]

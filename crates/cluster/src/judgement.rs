@@ -4,18 +4,27 @@
 //! Whoever holds the coordinator's role carries them out, on real connections (`coordinator`) or on simulated ones
 //! (`engine::simulated`).
 
+use crate::dispute;
+mod progress;
+#[cfg(test)]
+mod tests;
+
 use crate::inquest::{Evidence, Inquest, PATIENCE, blames_other};
 use crate::membership::{Formed, Limits, Membership, Order};
 use crate::rendezvous::message::Control;
 use crate::rendezvous::welcome;
 use crate::watch::Watch;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use thalweg_core::event::{Phase, Pulse};
-use thalweg_core::{Culprit, Error};
+use thalweg_core::{Culprit, Error, Kind};
 
 /// Times in a row that a rank's connections may break without a step in between before it is given up.
 const STRIKES: u32 = 3;
+
+/// The same for connections that cannot be made, each of which takes the ranks a deadline to find out, and for ranks that are
+/// said to break the protocol, however many steps lie in between.
+const DISPUTES: u32 = 1;
 
 /// What the job asks for.
 #[derive(Clone, Debug)]
@@ -41,6 +50,8 @@ pub enum Ruling {
     Interrupt(u32, Box<Error>),
     /// Ask the members to report at the next boundary of steps.
     Pause,
+    /// This rank is connected but makes no progress: end it, then [`Judgement::lose`] it.
+    Expel(usize, Box<Culprit>),
     /// Tell these members that they are the group, and who was lost before.
     Form(Formed, Vec<Culprit>),
     /// The job is over, for all.
@@ -60,6 +71,18 @@ pub struct Judgement {
     pub lost: Vec<Culprit>,
     /// How often a rank's connections broke at a step.
     strikes: BTreeMap<usize, (u64, u32)>,
+    /// Whom the others went on without, and why.
+    given_up: BTreeMap<usize, String>,
+    /// Who came while the others worked.
+    newcomers: BTreeSet<usize>,
+    /// Who came to the group that works, or worked last.
+    joined: BTreeSet<usize>,
+    /// What the ranks waited in when their generation was interrupted because none made progress.
+    stall: Option<Pulse>,
+    /// When the members were told to leave their operations, if they were since the last group.
+    interrupted: Option<Duration>,
+    /// The step of the last such interruption after which all ranks reported: no rank was to blame for it.
+    blameless: Option<u64>,
 }
 
 impl Judgement {
@@ -79,22 +102,35 @@ impl Judgement {
             inquest: Inquest::new(world, PATIENCE),
             lost: lost.iter().map(|rank| welcome::ended(*rank)).collect(),
             strikes: BTreeMap::new(),
+            given_up: BTreeMap::new(),
+            newcomers: BTreeSet::new(),
+            joined: BTreeSet::new(),
+            stall: None,
+            interrupted: None,
+            blameless: None,
             rules,
         }
     }
 
     /// A rank says something.
     pub fn hear(&mut self, number: usize, said: Control, now: Duration) -> Vec<Ruling> {
+        if !self.membership.has(number) {
+            return self.hear_outsider(number, &said, now);
+        }
         match said {
             Control::Pulse(pulse) => {
                 self.inquest.see(number, pulse.clone());
-                if self.membership.has(number) {
-                    self.watch.heard(number, now, pulse);
-                }
+                self.watch.heard(number, now, pulse);
                 Vec::new()
             }
-            Control::Witness(error, pulse) => {
-                self.inquest.hear(now, Evidence::Lost { rank: number, error: *error, pulse });
+            Control::Witness(error, pulse, source) => {
+                // What a rank has from another is that one's word.
+                let source = source.filter(|source| self.membership.has(*source));
+                if let (Some(source), Some(accused)) = (source, &error.culprit) {
+                    self.inquest.trace(number, source, accused.rank);
+                }
+                let rank = source.unwrap_or(number);
+                self.inquest.hear(now, Evidence::Lost { rank, error: *error, pulse });
                 Vec::new()
             }
             Control::Report(after, standing, pulse) => {
@@ -107,6 +143,13 @@ impl Judgement {
                 if self.rules.elastic && blames_other(number, &error) {
                     // It could not wait for the next group: for the others it is lost.
                     rulings.extend(self.judge(Evidence::Vanished { rank: number, pulse }, now, now));
+                } else if self.can_spare(number) {
+                    // The others have done without it before.
+                    let cause = format!("failed: {}", error.message);
+                    let noticed = Some(self.rules.epoch + now.as_secs_f64());
+                    let culprit =
+                        Culprit { rank: number, cause, detect_s: Some(0.0), noticed, ..Culprit::default() };
+                    rulings.extend(self.lose(number, culprit, now));
                 } else {
                     self.inquest.hear(now, Evidence::Failed { rank: number, error: *error, pulse });
                 }
@@ -114,6 +157,9 @@ impl Judgement {
             }
             Control::Leave | Control::Goodbye => {
                 let mut rulings = vec![self.dismiss(number)];
+                if said == Control::Goodbye {
+                    self.watch.begin_ending(now);
+                }
                 let orders = self.membership.leave(number, said == Control::Goodbye, now);
                 rulings.extend(self.rule(orders, now));
                 rulings
@@ -122,7 +168,20 @@ impl Judgement {
             | Control::Roster(_)
             | Control::Abort(_)
             | Control::Moved
-            | Control::Pause => Vec::new(),
+            | Control::Pause
+            | Control::Probe(_)
+            | Control::Probed { .. } => Vec::new(),
+        }
+    }
+
+    /// One that does not belong to the group can only go: what it says of others, or of itself, changes nothing for them.
+    fn hear_outsider(&mut self, number: usize, said: &Control, now: Duration) -> Vec<Ruling> {
+        match said {
+            Control::Failed(..) | Control::Leave | Control::Goodbye => {
+                let _ = self.membership.lose(number, now);
+                vec![self.dismiss(number)]
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -181,12 +240,28 @@ impl Judgement {
             _ => now.saturating_sub(seen).as_secs_f64(),
         });
         culprit.noticed = Some(self.rules.epoch + now.as_secs_f64());
-        self.lose(rank, culprit, now)
+        match evidence {
+            Evidence::Stuck { .. } => vec![Ruling::Expel(rank, Box::new(culprit))],
+            _ => self.lose(rank, culprit, now),
+        }
+    }
+
+    /// Whether a rank came while the others worked, and they can go on without it whatever became of it.
+    fn can_spare(&self, number: usize) -> bool {
+        self.rules.elastic && self.newcomers.contains(&number) && self.membership.len() > 1
+    }
+
+    /// Why the others went on without a rank, if they did.
+    pub fn fate(&self, number: usize) -> Option<&str> {
+        self.given_up.get(&number).map(String::as_str)
     }
 
     /// A rank is lost, and it is known how.
     pub fn lose(&mut self, number: usize, culprit: Culprit, now: Duration) -> Vec<Ruling> {
         let mut rulings = vec![self.dismiss(number)];
+        if self.membership.has(number) {
+            self.given_up.insert(number, culprit.cause.clone());
+        }
         self.lost.push(culprit);
         let orders = self.membership.lose(number, now);
         rulings.extend(self.rule(orders, now));
@@ -204,6 +279,8 @@ impl Judgement {
         if let Some(error) = self.inquest.conclude(now) {
             rulings.extend(self.conclude(error, now));
         }
+        rulings.extend(self.interrupt_stalled(now));
+        rulings.extend(self.expel_unreported(now));
         let orders = self.membership.settle(now);
         rulings.extend(self.rule(orders, now));
         rulings
@@ -211,10 +288,22 @@ impl Judgement {
 
     /// All the evidence, weighed: the job is over, or only what connected its ranks is broken.
     fn conclude(&mut self, error: Error, now: Duration) -> Vec<Ruling> {
+        let hasty = self.inquest.hasty(self.membership.members(), self.watch.deadline());
+        let error = hasty.map_or_else(|| error.clone(), |rank| dispute::hasty(rank, &error));
         let accused = error.culprit.as_ref().map(|culprit| culprit.rank);
         let own_words = self.inquest.has_own_words();
+        let dropped = dispute::dropped(&self.inquest.disputes(), self.membership.len(), &self.joined);
+        if let Some(number) =
+            dropped.filter(|number| self.rules.elastic && !own_words && self.membership.has(*number))
+        {
+            self.inquest.forget();
+            let noticed = Some(self.rules.epoch + now.as_secs_f64());
+            let culprit = Culprit { noticed, ..dispute::culprit(number, &error) };
+            return self.lose(number, culprit, now);
+        }
         match accused {
             Some(number) if self.rules.elastic && !own_words => {
+                let witnesses = self.inquest.witnesses(number);
                 self.inquest.forget();
                 if !self.membership.has(number) || !self.membership.is_working() {
                     // It is gone, or others have come to a boundary already where they meet anew: nobody is to blame, but
@@ -224,11 +313,16 @@ impl Judgement {
                 }
                 let step = error.culprit.as_ref().and_then(|culprit| culprit.step).unwrap_or(0);
                 let strikes = self.strikes.entry(number).or_insert((step, 0));
-                *strikes = if strikes.0 == step { (step, strikes.1 + 1) } else { (step, 1) };
-                let mut culprit = error.culprit.map_or_else(Culprit::default, |culprit| *culprit);
+                // Connections break; a protocol does not.
+                let disputed = dispute::is_one(&error);
+                *strikes = if strikes.0 == step || disputed { (step, strikes.1 + 1) } else { (step, 1) };
+                let mut culprit = error.culprit.clone().map_or_else(Culprit::default, |culprit| *culprit);
                 culprit.noticed = Some(self.rules.epoch + now.as_secs_f64());
-                if strikes.1 > STRIKES {
-                    return self.lose(number, culprit, now);
+                let most = if disputed { DISPUTES } else { STRIKES };
+                if strikes.1 > most {
+                    let weaker = dispute::weaker(number, &witnesses, &self.newcomers);
+                    let culprit = if weaker == number { culprit } else { dispute::culprit(weaker, &error) };
+                    return self.lose(weaker, culprit, now);
                 }
                 self.lost.push(culprit);
                 let orders = self.membership.break_up(now);
@@ -240,18 +334,39 @@ impl Judgement {
 
     /// What the membership's orders come to.
     pub fn rule(&mut self, orders: Vec<Order>, now: Duration) -> Vec<Ruling> {
-        let rule = |order| match order {
-            Order::Interrupt(generation) => {
-                self.inquest.forget();
-                Ruling::Interrupt(generation, Box::new(welcome::interruption(self.lost.last())))
-            }
-            Order::Pause => Ruling::Pause,
-            Order::Form(formed) => self.form(formed, now),
-            Order::GiveUp { present } => {
-                Ruling::Abort(Box::new(welcome::too_few(present, self.rules.limits, &self.lost)))
-            }
-        };
-        orders.into_iter().map(rule).collect()
+        let mut rulings = Vec::new();
+        for order in orders {
+            rulings.push(match order {
+                Order::Interrupt(generation) => {
+                    self.inquest.forget();
+                    self.interrupted.get_or_insert(now);
+                    let why = welcome::interruption(self.lost.last(), self.stall.as_ref());
+                    Ruling::Interrupt(generation, Box::new(why))
+                }
+                Order::Pause => Ruling::Pause,
+                Order::Expel { number, why } => {
+                    rulings.extend(self.expel(number, why, now));
+                    continue;
+                }
+                Order::Form(formed) => self.form(formed, now),
+                Order::GiveUp { present } => {
+                    Ruling::Abort(Box::new(welcome::too_few(present, self.rules.limits, &self.lost)))
+                }
+            });
+        }
+        rulings
+    }
+
+    /// A member broke the protocol: the others go on without it or, where they cannot, the job ends and names it.
+    fn expel(&mut self, number: usize, why: String, now: Duration) -> Vec<Ruling> {
+        let cause = format!("broke the protocol: {why}");
+        let noticed = Some(self.rules.epoch + now.as_secs_f64());
+        let culprit = Culprit { rank: number, cause, detect_s: Some(0.0), noticed, ..Culprit::default() };
+        if self.rules.elastic {
+            return self.lose(number, culprit, now);
+        }
+        let message = format!("{} {}", self.inquest.who(number), culprit.cause);
+        vec![Ruling::Abort(Box::new(Error::new(Kind::RankFailed, message).blame(culprit)))]
     }
 
     fn form(&mut self, formed: Formed, now: Duration) -> Ruling {
@@ -263,8 +378,14 @@ impl Judgement {
             culprit.operation = told.clone().or_else(|| Some("forming of the group".into()));
             culprit.step = culprit.step.or(step).or(Some(0));
         }
+        self.interrupted = None;
+        let stall = self.stall.take();
+        self.blameless = stall.filter(|_| self.lost.is_empty()).map(|stall| stall.step).or(self.blameless);
         // What was heard so far is about the group that is over: ranks speak before they report.
         self.inquest.forget();
+        self.newcomers.extend(&formed.joined);
+        self.joined = formed.joined.iter().copied().collect();
+        formed.members.keys().for_each(|number| drop(self.given_up.remove(number)));
         formed.members.keys().for_each(|number| self.watch.expect(*number, now, Phase::Preparing));
         Ruling::Form(formed, std::mem::take(&mut self.lost))
     }

@@ -4,6 +4,7 @@
 //! pulses. So each silence, each vanished process and each rank's own error reaches all within moments.
 
 use crate::beacon::Beacon;
+use crate::rendezvous::mesh;
 use crate::rendezvous::message::{Control, Member, Roster, receive, send};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,9 @@ use thalweg_core::{Culprit, Error, Kind};
 
 /// Time between two pulses.
 pub const PULSE: Duration = Duration::from_millis(200);
+
+/// After so many pulses that did not come, this rank says so: 3 s.
+const WORRY: u128 = 15;
 
 /// What a rank waits for between two generations.
 pub enum Mail {
@@ -40,6 +44,8 @@ pub struct Listener {
     pub mail: Option<Sender<Mail>>,
     /// Whether it asked for a stop, which the next group answers.
     pub pauses: bool,
+    /// Hears that it has been silent for a while.
+    pub say: Arc<dyn Fn(String) + Send + Sync>,
 }
 
 /// A rank's end of the connection.
@@ -59,7 +65,7 @@ impl Line {
         Ok(line)
     }
 
-    fn listen(&self, mut reader: TcpStream, mut listener: Listener) {
+    fn listen(self: &Arc<Line>, mut reader: TcpStream, mut listener: Listener) {
         // Silence is counted in looks, not by the clock: a process that was stopped itself must not blame others for it.
         let margin = listener.deadline.min(Duration::from_secs(2)) / 10;
         let patience = ((listener.deadline - margin).as_millis() / PULSE.as_millis()).max(2);
@@ -68,6 +74,11 @@ impl Line {
             match heard(&mut reader) {
                 Ok(Some(Control::Moved)) => {
                     return listener.mail.into_iter().for_each(|mail| drop(mail.send(Mail::Moved)));
+                }
+                Ok(Some(Control::Probe(member))) => {
+                    quiet = 0;
+                    let line = Arc::clone(self);
+                    mesh::probe(*member, move |probed| line.say(probed));
                 }
                 Ok(Some(said)) => {
                     quiet = 0;
@@ -78,7 +89,12 @@ impl Line {
                         return;
                     }
                 }
-                Ok(None) if quiet < patience => quiet += 1,
+                Ok(None) if quiet < patience => {
+                    quiet += 1;
+                    if quiet == WORRY {
+                        listener.worry();
+                    }
+                }
                 Ok(None) => {
                     let silent = listener.deadline - margin;
                     break listener
@@ -138,6 +154,7 @@ impl Listener {
             Control::Interrupt(generation, why) => {
                 self.beacon.interrupt(generation, Error { kind: Kind::Regroup, ..*why });
             }
+            Control::Pulse(pulse) => self.beacon.tell_group(pulse.progress),
             Control::Pause => {
                 self.pauses = true;
                 self.beacon.request_pause(true);
@@ -155,6 +172,16 @@ impl Listener {
             _ => {}
         }
         None
+    }
+
+    /// The coordinator has been silent for a while: a host that is cut off says so before it gives up.
+    fn worry(&self) {
+        let Member { rank, host, .. } = &self.coordinator;
+        let silent = (PULSE * WORRY as u32).as_secs_f64();
+        let deadline = self.deadline.as_secs_f64();
+        (self.say)(format!(
+            "nothing was heard from rank {rank} on {host}, the coordinator, for {silent:.0} s: it is stopped, or the network between them is cut (given up after {deadline} s)"
+        ));
     }
 
     fn lost(&self, cause: &str, detect: Duration) -> Error {

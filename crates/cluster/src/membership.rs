@@ -55,6 +55,13 @@ pub enum Order {
     Interrupt(u32),
     /// Somebody waits to be let in: ask the members to report at the next boundary of steps.
     Pause,
+    /// This member says what cannot be true: the others go on without it.
+    Expel {
+        /// Its number.
+        number: usize,
+        /// What it said, and what is true.
+        why: String,
+    },
     /// Tell these members that they are the group.
     Form(Formed),
     /// The job cannot go on: there are so many members, and nobody came.
@@ -63,6 +70,10 @@ pub enum Order {
         present: usize,
     },
 }
+
+/// How far beyond what it knows a coordinator that has just taken the role believes a member's generation: the one before it
+/// may have formed groups that it never heard of.
+const UNHEARD: u32 = 1 << 20;
 
 /// A group, agreed on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,6 +108,10 @@ pub struct Membership {
     left: Vec<usize>,
     /// Somebody has done all the work: whoever is left need not wait for others.
     done: bool,
+    /// Whether another coordinator formed the groups so far, and members may know of more than this one does.
+    inherited: bool,
+    /// The step after which the group that works, or worked last, went on.
+    resumed: u64,
 }
 
 impl Membership {
@@ -117,6 +132,8 @@ impl Membership {
             lost: Vec::new(),
             left: Vec::new(),
             done: false,
+            inherited: after > 0,
+            resumed: 0,
         }
     }
 
@@ -140,6 +157,16 @@ impl Membership {
         self.members.contains_key(&number)
     }
 
+    /// The members of the group that works or is being formed, in the order of their numbers.
+    pub fn members(&self) -> impl DoubleEndedIterator<Item = usize> {
+        self.members.keys().copied()
+    }
+
+    /// How many belong to the group that works or is being formed.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
     /// Whether nobody is left.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
@@ -148,6 +175,11 @@ impl Membership {
     /// The members that have not reported yet.
     pub fn missing(&self) -> Vec<usize> {
         self.members.iter().filter(|(_, said)| said.is_none()).map(|(number, _)| *number).collect()
+    }
+
+    /// Whether any member has reported for the next group.
+    pub fn has_reports(&self) -> bool {
+        self.members.values().any(Option::is_some)
     }
 
     /// How many more it takes.
@@ -161,21 +193,38 @@ impl Membership {
         (from..).find(|number| !taken.contains(number)).unwrap_or(0)
     }
 
-    /// Whether one more may come.
-    pub fn has_room(&self) -> bool {
-        self.members.len() + self.newcomers.len() < self.limits.most
+    /// Whether one more may come, beside so many that are on their way in.
+    pub fn has_room(&self, coming: usize) -> bool {
+        self.members.len() + self.newcomers.len() + coming < self.limits.most
+    }
+
+    /// Why a report cannot be true, if it cannot.
+    pub fn objection(&self, after: u32, standing: Standing) -> Option<String> {
+        let known = self.generation.saturating_add(if self.inherited { UNHEARD } else { 0 });
+        if after > known {
+            return Some(format!("it reports generation {after}, and the last one was {}", self.generation));
+        }
+        // One that had not got the state of the step the group went on from may be one behind.
+        let step = standing.position?.step;
+        (step.saturating_add(1) < self.resumed)
+            .then(|| format!("it reports step {step}, and its group went on from step {}", self.resumed))
     }
 
     /// A member has left its operations and says where it stands; `after` is the last generation it heard of. If a group
-    /// works, it is at a boundary where all its members do the same.
+    /// works, it is at a boundary where all its members do the same. What cannot be true expels the member, and
+    /// processes that are not members have no say.
     pub fn report(&mut self, number: usize, after: u32, standing: Standing, now: Duration) -> Vec<Order> {
-        // A coordinator before this one may have formed groups that it does not know of.
-        self.generation = self.generation.max(after);
+        let objection = self.objection(after, standing);
         let Some(said) = self.members.get_mut(&number) else { return Vec::new() };
         if after < self.generation && self.forming.is_none() {
             // What it says is about a group that is over.
             return Vec::new();
         }
+        if let Some(why) = objection {
+            return vec![Order::Expel { number, why }];
+        }
+        // A coordinator before this one may have formed groups that it does not know of.
+        self.generation = self.generation.max(after);
         *said = Some(standing);
         self.forming.get_or_insert(now);
         self.settle(now)
@@ -245,12 +294,18 @@ impl Membership {
             let late = now.saturating_sub(since) >= self.limits.patience;
             return if late { vec![Order::GiveUp { present: count }] } else { Vec::new() };
         }
+        if let Some(order) = self.implausible() {
+            return vec![order];
+        }
         let joined: Vec<usize> = self.newcomers.keys().copied().collect();
         let stayed = std::mem::take(&mut self.members);
         let mut members: BTreeMap<usize, Standing> =
             stayed.into_iter().map(|(number, said)| (number, said.unwrap_or_default())).collect();
         members.append(&mut self.newcomers);
         self.generation += 1;
+        self.inherited = false;
+        let positions = members.values().filter_map(|standing| standing.position);
+        self.resumed = positions.map(|position| position.step).max().unwrap_or(0);
         self.members = members.keys().map(|number| (*number, None)).collect();
         (self.forming, self.paused) = (None, false);
         vec![Order::Form(Formed {
@@ -260,5 +315,19 @@ impl Membership {
             joined: if self.generation == 1 { Vec::new() } else { joined },
             left: std::mem::take(&mut self.left),
         })]
+    }
+
+    /// Members stand at one step or the next: one that claims to be further than that would be asked for a state that does
+    /// not exist.
+    fn implausible(&self) -> Option<Order> {
+        let position = |said: &Option<Standing>| said.and_then(|standing| standing.position);
+        let mut steps: Vec<u64> = self.members.values().filter_map(position).map(|at| at.step).collect();
+        steps.sort_unstable();
+        let median = *steps.get(steps.len().checked_sub(1)? / 2)?;
+        let claims = |(number, said): (&usize, &Option<Standing>)| Some((*number, position(said)?.step));
+        let (number, step) =
+            self.members.iter().filter_map(claims).find(|(_, step)| *step > median.saturating_add(1))?;
+        let why = format!("it reports step {step}, and the others are at step {median}");
+        Some(Order::Expel { number, why })
     }
 }

@@ -1,5 +1,6 @@
 //! A panic of the program becomes an error like any other: with its words and its place, told to all ranks.
 
+use crate::exhaustion;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
@@ -36,6 +37,24 @@ pub(crate) fn guarded<T>(run: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 fn panicked() -> Error {
-    let words = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Error::internal(format!("the program panicked: {}", words.unwrap_or_default()))
+    let words = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+    // The standard library's words: no bug, but a machine or a limit that has nothing left.
+    if words.starts_with("failed to spawn thread") {
+        return exhaustion::explain_thread("cannot go on");
+    }
+    Error::internal(format!("the program panicked: {words}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_started_is_no_bug() {
+        keep_panics();
+        let error = guarded::<()>(|| panic!("failed to spawn thread: Os {{ code: 11 }}")).unwrap_err();
+        assert!(error.message.contains("no thread can be started"), "{error}");
+        assert!(!error.hint.unwrap().contains("bug"));
+        assert!(guarded::<()>(|| panic!("else")).unwrap_err().hint.unwrap().contains("bug"));
+    }
 }

@@ -6,6 +6,7 @@
 use crate::beacon::Beacon;
 use crate::collectives::Means;
 use crate::hosts::Hosts;
+use crate::line::PULSE;
 use crate::regroup::{Change, Regroup};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +76,8 @@ pub struct Rank {
     pub(crate) training: bool,
     /// Whether a step was ever begun.
     has_begun: bool,
+    /// Whether its next exchange is never to end: an injected fault.
+    pub(crate) livelocks: bool,
     pub(crate) account: RankReport,
     pub(crate) times: Times,
     /// Operations of the piece of work at hand that were charged already.
@@ -86,7 +89,8 @@ pub struct Rank {
 impl Rank {
     /// Puts a rank together.
     pub fn new(parts: Parts) -> Rank {
-        parts.beacon.attach(parts.transport.abort_handle(), parts.generation);
+        parts.beacon.count_this_thread();
+        parts.beacon.attach(parts.transport.as_ref(), parts.generation);
         let place = parts.transport.rank();
         let rank = parts.numbers.get(place).copied().unwrap_or(place);
         let host = parts.hosts.name(place).cloned().unwrap_or_default();
@@ -103,6 +107,7 @@ impl Rank {
             step: 0,
             training: false,
             has_begun: false,
+            livelocks: false,
             account,
             times: Times::default(),
             charged: 0,
@@ -157,6 +162,16 @@ impl Rank {
         self.parts.clock.sleep(duration);
     }
 
+    /// Draws out a piece of work, as a slower machine would: time passes, and every bit of it is progress.
+    pub fn draw_out(&self, mut rest: Duration) {
+        while !rest.is_zero() {
+            let slice = rest.min(PULSE);
+            self.sleep(slice);
+            self.parts.beacon.advance();
+            rest -= slice;
+        }
+    }
+
     /// A stream of random numbers for a purpose: the same on every rank unless the numbers say otherwise.
     pub fn random(&self, purpose: &str, numbers: &[u64]) -> Rng {
         Rng::keyed(self.parts.seed, purpose, numbers)
@@ -170,6 +185,16 @@ impl Rank {
     /// Whether the job was asked to stop after this step.
     pub fn stop_requested(&self) -> bool {
         self.parts.beacon.stop_requested()
+    }
+
+    /// Whether SIGTERM asked for the stop, here or on another rank.
+    pub fn is_terminated(&self) -> bool {
+        self.parts.beacon.is_terminated()
+    }
+
+    /// Another rank was asked for the stop by SIGTERM.
+    pub fn note_termination(&self) {
+        self.parts.beacon.note_termination();
     }
 
     /// Whether a checkpoint was asked for after this step.
@@ -299,6 +324,7 @@ impl Rank {
     ) -> Result<Duration> {
         self.enter(Phase::Exchanging, &format!("{kind} of {name}"));
         self.check()?;
+        self.livelock_if_injected();
         let (start, deadline) = (self.now(), self.deadline());
         let result = run(self, deadline);
         let took = self.now() - start;

@@ -5,21 +5,24 @@
 //! ranks in virtual time.
 
 use crate::beacon::Beacon;
+use crate::exhaustion;
 use crate::hosts::{self, Hosts};
 use crate::line::{Line, Listener, Mail};
 use crate::membership::{Position, Standing};
-use crate::rendezvous::mesh::{self, Caller, Group};
+use crate::rendezvous::mesh::{self, Early, Group};
 use crate::rendezvous::message::{Arrival, Control, Member, Roster};
 use crate::rendezvous::neighbourhood::{self, Connected};
-use crate::rendezvous::{Invitation, join};
+use crate::rendezvous::{Invitation, join, unreachable};
+use crate::session::Token;
 use crate::uplink::Uplink;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use thalweg_comm::host::Neighbours;
 use thalweg_comm::transport::Transport;
 use thalweg_core::event::{Phase, Pulse};
+use thalweg_core::spec::inject::Mischief;
 use thalweg_core::{Culprit, Error, Kind, Result};
 
 /// A generation of the group, as one of its members sees it.
@@ -102,6 +105,14 @@ pub trait Regroup: Send {
 
     /// This rank, and no other, leaves the group.
     fn leave(&mut self);
+
+    /// Reports a generation that there never was: an injected fault.
+    fn misreport(&mut self);
+}
+
+/// What a rank says that [misreports](Regroup::misreport).
+pub(crate) fn impossible_report() -> Control {
+    Control::Report(u32::MAX, Standing::default(), Pulse::default())
 }
 
 /// How long the kernel may take to end a process.
@@ -117,6 +128,8 @@ pub(crate) type Tell = Arc<dyn Fn(&Error, &Pulse) + Send + Sync>;
 pub(crate) struct Delegate {
     /// What it was invited with.
     pub(crate) invitation: Invitation,
+    /// The shared secret, once it is known; for this process's coordinator too.
+    pub(crate) token: Token,
     /// How it comes to the group for the first time.
     pub(crate) arrival: Arrival,
     /// How long the coordinator may be silent.
@@ -144,7 +157,7 @@ pub(crate) struct Delegate {
     /// Where this rank listens for the others.
     pub(crate) data: Option<TcpListener>,
     /// Calls for generations to come.
-    pub(crate) early: Vec<(Caller, TcpStream)>,
+    pub(crate) early: Early,
     /// The members of the last generation, by place.
     pub(crate) members: Arc<Mutex<Vec<Member>>>,
     pub(crate) mail: (Sender<Mail>, Receiver<Mail>),
@@ -165,6 +178,9 @@ impl Delegate {
 
     /// Comes to the coordinator, and to the next one if that is lost.
     fn arrive(&mut self, arrival: Arrival, doing: &Pulse) -> Result<Roster> {
+        if self.beacon.take_early_fault(Mischief::Unreachable) {
+            unreachable::inject();
+        }
         loop {
             self.beacon.verdict().map_or(Ok(()), Err)?;
             let say = Arc::clone(&self.say);
@@ -201,8 +217,10 @@ impl Delegate {
     }
 
     fn open_line(&mut self, joined: join::Joined) -> Result<Roster> {
-        let broken = |error: std::io::Error| Error::io("cannot set up a connection", &error);
-        let join::Joined { roster, control } = joined;
+        let broken = |error: std::io::Error| exhaustion::io("cannot set up a connection", &error);
+        let join::Joined { roster, control, token } = joined;
+        let _ = self.token.set(token.clone());
+        self.invitation.token = token;
         let leads = |member: &&Member| member.rank == roster.leader;
         let coordinator = roster.members.iter().find(leads).or(roster.members.first()).cloned();
         let coordinator = coordinator.ok_or_else(|| Error::internal("a group of nobody"))?;
@@ -215,12 +233,13 @@ impl Delegate {
             deadline: self.step_deadline,
             mail: self.elastic.then(|| self.mail.0.clone()),
             pauses: false,
+            say: Arc::clone(&self.say),
         };
         let line = Line::open(control, listener).map_err(broken)?;
         let (witness, tell) = (Arc::clone(&line), Arc::clone(&self.tell));
-        self.beacon.call_witness(Box::new(move |error, pulse| {
+        self.beacon.call_witness(Box::new(move |error, pulse, source| {
             tell(error, pulse);
-            witness.say(&Control::Witness(Box::new(error.clone()), pulse.clone()));
+            witness.say(&Control::Witness(Box::new(error.clone()), pulse.clone(), source));
         }));
         *lock(&self.line) = Some(line);
         Ok(roster)
@@ -235,9 +254,20 @@ impl Delegate {
             return Ok(Connected::alone());
         }
         let data = self.data.as_ref().ok_or_else(|| Error::internal("a rank that does not listen"))?;
-        let group = Group { invitation: &self.invitation, roster, place, data, beacon: &self.beacon };
+        let patience = self.connecting(roster.generation);
+        let say = &*self.say;
+        let group =
+            Group { invitation: &self.invitation, roster, place, data, beacon: &self.beacon, patience, say };
         let peers = mesh::connect(&group, &mut self.early)?;
         neighbourhood::settle(&group, peers, &*self.say)
+    }
+
+    /// How long the members of a group may take to connect, all of whom have just answered the coordinator. Those who
+    /// worked together before give up on one of them before they are taken for stuck themselves.
+    fn connecting(&self, generation: u32) -> Duration {
+        let least = Duration::from_secs(if generation > 1 { 2 } else { 10 });
+        let patience = if generation > 1 { self.step_deadline * 3 / 4 } else { self.step_deadline };
+        patience.max(least)
     }
 
     /// Waits for the next group, or for the end of the coordinator.
@@ -267,7 +297,7 @@ impl Regroup for Delegate {
         neighbours: &Neighbours,
     ) -> Result<Generation> {
         // By place in the generation that those neighbours are of.
-        let before: Vec<usize> = lock(&self.members).iter().map(|member| member.rank).collect();
+        let before: Vec<Member> = lock(&self.members).clone();
         let mut lost: Vec<Culprit> = Vec::new();
         // Who came and left before groups that did not come about.
         let mut untold = Change::default();
@@ -292,6 +322,12 @@ impl Regroup for Delegate {
                         }
                         lost.extend(error.culprit.clone().map(|culprit| *culprit));
                         *lock(&self.line) = None;
+                        if self.fixed && self.uplink.is_some() {
+                            (self.say)(format!(
+                                "{}; trying to reach it again at {}",
+                                error.message, self.meeting
+                            ));
+                        }
                         self.find_coordinator(error)?;
                         connected_to_coordinator = false;
                         continue;
@@ -338,13 +374,24 @@ impl Regroup for Delegate {
             line.leave(&Control::Leave);
         }
     }
+
+    fn misreport(&mut self) {
+        if let Some(line) = &*lock(&self.line) {
+            line.say(&impossible_report());
+        }
+    }
 }
 
 /// Sees to it that nobody who was given up can write to memory that is still read.
-fn end_lost(before: &[usize], roster: &Roster, neighbours: &Neighbours) -> Result<()> {
-    let stays = |number: &usize| roster.members.iter().any(|member| member.rank == *number);
-    let left = |number: &usize| roster.left.contains(number);
-    for (place, number) in before.iter().enumerate().filter(|(_, number)| !stays(number) && !left(number)) {
+fn end_lost(before: &[Member], roster: &Roster, neighbours: &Neighbours) -> Result<()> {
+    // Another process may have come under the number of one that was lost.
+    let same = |one: &Member, other: &Member| {
+        (one.rank, one.process, &one.host) == (other.rank, other.process, &other.host)
+    };
+    let stays = |member: &Member| roster.members.iter().any(|other| same(member, other));
+    let left = |member: &Member| roster.left.contains(&member.rank);
+    for (place, member) in before.iter().enumerate().filter(|(_, member)| !stays(member) && !left(member)) {
+        let number = member.rank;
         if let Some(Some(neighbour)) = neighbours.get(place)
             && !neighbour.end(CONFIRM)
         {

@@ -8,23 +8,26 @@ use crate::coordinator::{Charge, Voice, preside};
 use crate::engine::environment::{Meeting, Place};
 use crate::judgement::Rules;
 use crate::rank::Emit;
+use crate::rendezvous::listen::{self, Site};
+use crate::rendezvous::local_token;
 use crate::rendezvous::message::Member;
-use crate::rendezvous::welcome;
-use crate::session::{Terms, unix_time};
+use crate::session::{Terms, Token, unix_time};
 use crate::uplink::{self, Uplink, Wish};
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thalweg_core::event::{Event, Level};
-use thalweg_core::{Error, Kind, Result};
+use thalweg_core::{Error, Result};
 
 /// What it takes to take the role.
 pub(crate) struct Role {
     pub(crate) place: Place,
     pub(crate) terms: Terms,
+    /// The shared secret, once it is known.
+    pub(crate) token: Token,
     pub(crate) beacon: Arc<Beacon>,
     pub(crate) emit: Emit,
     pub(crate) uplink: Option<Arc<Uplink>>,
@@ -91,22 +94,37 @@ impl Role {
 
     /// Opens the port and takes the role in a thread of its own; says where it listens.
     pub(crate) fn take(&self) -> Result<String> {
-        let (address, meeting) = match &self.place.meeting {
-            Meeting::ByLauncher => (SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.port()), None),
-            Meeting::At { host, port } => (
-                listening_address(host, *port, self.place.local, &self.terms.token)?,
-                Some(format!("{host}:{port}")),
-            ),
+        self.take_after(None)
+    }
+
+    /// The same after the job has `failed` before it began: to tell those who come.
+    pub(crate) fn take_after(&self, failed: Option<Error>) -> Result<String> {
+        let (terms, speaker) = (&self.terms, Arc::clone(&self.emit));
+        let say = move |message| speaker(Event::Notice { level: Level::Warning, message });
+        let listener = match &self.place.meeting {
+            Meeting::At { host, port, last } => {
+                let (local, deadline) = (self.place.local, terms.join_deadline);
+                listen::open(
+                    &Site { host, ports: *port..=*last, local, token: &terms.token, deadline },
+                    &say,
+                )?
+            }
+            _ => {
+                let (here, port) = (Ipv4Addr::LOCALHOST.into(), self.port());
+                // Who hears of the port from a launcher finds another one as well.
+                listen::first_free(here, port..=port).or_else(|error| match terms.port {
+                    0 => listen::first_free(here, 0..=0),
+                    _ => Err(error),
+                })?
+            }
         };
-        let listener =
-            welcome::listen(address, &self.terms.token).or_else(|error| match self.place.meeting {
-                // Whoever does not hear of another port from a launcher would have found this one.
-                Meeting::ByLauncher if self.terms.port == 0 => {
-                    welcome::listen(SocketAddr::new(address.ip(), 0), &self.terms.token)
-                }
-                _ => Err(error),
-            })?;
         let bound = listener.local_addr().map_err(|error| Error::io("no local address", &error))?;
+        let token = self.secret()?;
+        // Ranks without a token of their user's get this one from here.
+        let offer = match terms.token.is_empty() {
+            true => Some(local_token::offer(bound, &token)?),
+            false => None,
+        };
         let mut held = self.lock();
         let known: Vec<usize> = self
             .members
@@ -121,7 +139,6 @@ impl Role {
             expected.into_iter().partition(|number| held.left.contains(number));
         let (lost, expected): (Vec<usize>, Vec<usize>) =
             expected.into_iter().partition(|number| held.gone.contains(number));
-        let terms = &self.terms;
         let charge = Charge {
             own: self.place.rank,
             expected,
@@ -131,9 +148,12 @@ impl Role {
             after,
             world: self.place.world,
             job: terms.job,
+            run: self.place.run.clone(),
             model: terms.model.clone(),
+            data: terms.data.clone(),
             text: terms.text.clone(),
-            token: terms.token.clone(),
+            token,
+            offer,
             rules: Rules {
                 elastic: terms.elastic,
                 limits: terms.limits,
@@ -141,6 +161,7 @@ impl Role {
                 prepare_deadline: terms.prepare_deadline,
                 epoch: unix_time(),
             },
+            failed,
         };
         let [emit, told, report] = [(); 3].map(|()| Arc::clone(&self.emit));
         let (sender, gone) = channel();
@@ -155,7 +176,19 @@ impl Role {
         held.threads.push(std::thread::spawn(move || preside(listener, charge, voice)));
         drop(held);
         (self.emit)(Event::Listening { address: bound.to_string() });
-        Ok(meeting.unwrap_or_else(|| bound.to_string()))
+        Ok(match &self.place.meeting {
+            Meeting::At { host, .. } => format!("{host}:{}", bound.port()),
+            _ => bound.to_string(),
+        })
+    }
+
+    /// The shared secret: the user's, or the one that the ranks of this host have.
+    fn secret(&self) -> Result<Vec<u8>> {
+        if self.token.get().is_none() {
+            // Only the first coordinator meets nobody who could have told it.
+            let _ = self.token.set(local_token::fresh()?.into_bytes());
+        }
+        Ok(self.token.get().cloned().unwrap_or_default())
     }
 
     /// Stays in the role until the others have left.
@@ -165,23 +198,4 @@ impl Role {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-}
-
-/// Where the coordinator listens: where it is told, or on all addresses if others come from elsewhere with a token (a
-/// host's own name often leads to an address that only it can use).
-fn listening_address(host: &str, port: u16, local: bool, token: &[u8]) -> Result<SocketAddr> {
-    let resolved = (host, port).to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-    let address = resolved.ok_or_else(|| {
-        Error::new(Kind::Rendezvous, format!("the name {host} does not resolve"))
-            .hint("MASTER_ADDR must be a name or an address of the host that runs rank 0")
-    })?;
-    let explicit_loopback =
-        host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-    if local || explicit_loopback || token.is_empty() {
-        return Ok(address);
-    }
-    Ok(SocketAddr::new(
-        if address.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() },
-        port,
-    ))
 }

@@ -4,21 +4,23 @@ use crate::beacon::Beacon;
 use crate::engine::environment::{Meeting, Place};
 use crate::hosts::Hosts;
 use crate::inquest::sign;
-use crate::interruption::{Interruption, Received, Request, Signal};
+use crate::interruption::{Received, Signal};
+use crate::leaving::{Heeding, State, leave};
+pub use crate::leaving::{Leaving, OnLeave};
 use crate::line::PULSE;
 use crate::linux;
 use crate::membership::Limits;
 use crate::panics::{guarded, keep_panics};
 use crate::rank::{Emit, Parts, Rank};
 use crate::regroup::{Delegate, Generation, LineSlot};
-use crate::rendezvous::Invitation;
 use crate::rendezvous::message::{Arrival, Control, Member};
 use crate::rendezvous::neighbourhood::Connected;
+use crate::rendezvous::{Invitation, endpoint};
 use crate::role::Role;
 use crate::uplink::Uplink;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thalweg_core::clock::SystemClock;
 use thalweg_core::event::{Event, Level, Record};
@@ -34,13 +36,15 @@ pub struct Terms {
     pub text: String,
     /// Digest of what is trained: its layout, and the file it comes from if there is one. Empty if it is not known yet.
     pub model: Vec<u8>,
+    /// Digest of the rows it is trained with. Empty if it is not known yet.
+    pub data: String,
     /// Seed of the job.
     pub seed: u64,
     /// Whether the others go on when one is lost.
     pub elastic: bool,
     /// How many there must and may be, and how long to wait for them.
     pub limits: Limits,
-    /// The shared secret.
+    /// The shared secret, as the user or the launcher says; empty: ranks of one host get one from rank 0.
     pub token: Vec<u8>,
     /// The longest a rank may hold up a step.
     pub step_deadline: Duration,
@@ -54,20 +58,11 @@ pub struct Terms {
     pub port: u16,
 }
 
+/// The shared secret of a job, which a rank without one learns from rank 0.
+pub(crate) type Token = Arc<OnceLock<Vec<u8>>>;
+
 /// Where records go if there is no launcher to take them.
 pub type OnRecord = Arc<dyn Fn(&Record) -> Result<()> + Send + Sync>;
-
-/// Why a process must end before its program does.
-#[derive(Clone, Debug)]
-pub enum Leaving {
-    /// A signal, when there is nothing to save yet or for the second time.
-    Signal(Signal),
-    /// The job is over, and the program does not come back from its computation.
-    Verdict(Error),
-}
-
-/// Does what is to be done when the process ends at once, such as writing the report. The process ends after it.
-pub type OnLeave = Arc<dyn Fn(&Leaving) + Send + Sync>;
 
 /// What surrounds a rank's program in its process.
 pub struct Surroundings {
@@ -84,6 +79,9 @@ const ROLE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What launches a worker that came by itself.
 pub const JOIN: &str = "join";
+
+/// How long a rank 0 that cannot begin stays to say so.
+const REFUSING: Duration = Duration::from_secs(6);
 
 /// How long a program may take to notice that the job is over.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -102,10 +100,13 @@ pub fn run<T>(
 ) -> Result<T> {
     keep_panics();
     let beacon = Beacon::new();
+    beacon.count_this_thread();
     let uplink = Uplink::open(Arc::clone(&beacon))?;
     let Surroundings { signals, on_record, on_leave } = surroundings;
     let (line, state, members) = (LineSlot::default(), Arc::new(State::default()), Arc::default());
-    let session = Session { rank: place.rank, beacon, uplink, line, state, members, on_record, on_leave };
+    let token = known_token(terms);
+    let session =
+        Session { rank: place.rank, token, beacon, uplink, line, state, members, on_record, on_leave };
     if let Some(signals) = signals {
         // Without a launcher, rank 0 writes the results: if it is asked to end, so is the job.
         let drains = terms.elastic && (session.uplink.is_some() || place.rank != 0);
@@ -120,6 +121,7 @@ pub fn run<T>(
     session.state.joined.store(true, Ordering::Relaxed);
     let result = entered.map(|mut rank| {
         let result = guarded(|| program(&mut rank)).map_err(|error| session.sign(error, place.world));
+        session.state.done.store(result.is_ok(), Ordering::Relaxed);
         // The last word goes out before the data connections close: the others must learn the reason first.
         session.last_word(&result);
         if result.is_ok() {
@@ -142,15 +144,40 @@ pub fn run<T>(
     result
 }
 
-/// How far a session has come.
-#[derive(Default)]
-struct State {
-    joined: AtomicBool,
-    ended: AtomicBool,
+/// Tells the other ranks why rank 0 cannot begin, as far as they come soon. Nothing is done about a failure of that: they
+/// wait until their own deadline.
+pub fn refuse(place: &Place, terms: &Terms, error: &Error) {
+    if place.rank != 0 || place.world == 1 || place.joins {
+        return;
+    }
+    let role = Role {
+        place: place.clone(),
+        terms: Terms { join_deadline: Duration::ZERO, ..terms.clone() },
+        token: known_token(terms),
+        beacon: Beacon::new(),
+        emit: Arc::new(|_| {}),
+        uplink: None,
+        members: Arc::default(),
+        held: Mutex::default(),
+    };
+    let told = Error { message: format!("rank 0 cannot begin: {}", error.message), ..error.clone() };
+    if role.take_after(Some(told)).is_ok() {
+        role.see_out(REFUSING);
+    }
+}
+
+/// The secret of a job, if it is known already.
+fn known_token(terms: &Terms) -> Token {
+    let token = Token::default();
+    if !terms.token.is_empty() {
+        let _ = token.set(terms.token.clone());
+    }
+    token
 }
 
 struct Session {
     rank: usize,
+    token: Token,
     beacon: Arc<Beacon>,
     uplink: Option<Arc<Uplink>>,
     line: LineSlot,
@@ -162,30 +189,18 @@ struct Session {
 }
 
 impl Session {
-    /// Passes signals on to the program. Before the ranks have met there is nothing to save: the process ends.
+    /// Passes signals on to the program.
     fn heed(&self, signals: Receiver<Received>, drains: bool, is_guest: bool) {
-        let (beacon, state, on_leave) =
-            (Arc::clone(&self.beacon), Arc::clone(&self.state), Arc::clone(&self.on_leave));
-        std::thread::spawn(move || {
-            let mut interruption = Interruption::default();
-            while let Ok(received) = signals.recv() {
-                let signal = received.signal;
-                match interruption.on_signal(received, state.joined.load(Ordering::Relaxed)) {
-                    Request::Leave => {
-                        on_leave(&Leaving::Signal(signal));
-                        std::process::exit(i32::from(signal.exit_code()));
-                    }
-                    // Asked to end, this process leaves the others to go on; asked to interrupt, the job stops, unless
-                    // it is somebody else's.
-                    Request::Stop if drains && (is_guest || signal == Signal::Terminate) => {
-                        beacon.request_leave();
-                    }
-                    Request::Stop => beacon.request_stop(),
-                    Request::Checkpoint => beacon.request_checkpoint(),
-                    Request::Nothing => {}
-                }
-            }
-        });
+        let heeding = Heeding {
+            rank: self.rank,
+            beacon: Arc::clone(&self.beacon),
+            state: Arc::clone(&self.state),
+            emit: self.emit(),
+            on_leave: Arc::clone(&self.on_leave),
+            drains,
+            is_guest,
+        };
+        std::thread::spawn(move || heeding.run(&signals));
     }
 
     fn emit(&self) -> Emit {
@@ -218,14 +233,16 @@ impl Session {
                     line.say(&Control::Pulse(pulse.clone()));
                 }
                 if let Some(uplink) = &uplink {
+                    if uplink.is_gone() && !state.joined.load(Ordering::Relaxed) {
+                        // Nothing to save yet, and nobody left to wait for the others.
+                        leave(&on_leave, Leaving::Signal(Signal::Terminate), || {});
+                    }
                     uplink.send(&Record { time: unix_time(), rank: Some(rank), event: Event::Pulse(pulse) });
                 }
                 if let Some(error) = beacon.verdict() {
                     over += PULSE;
                     if over > LAST_WORDS {
-                        let code = i32::from(error.exit_code());
-                        on_leave(&Leaving::Verdict(error));
-                        std::process::exit(code);
+                        leave(&on_leave, Leaving::Verdict(error), || {});
                     }
                 }
                 std::thread::sleep(PULSE);
@@ -237,6 +254,7 @@ impl Session {
         Arc::new(Role {
             place: place.clone(),
             terms: terms.clone(),
+            token: Arc::clone(&self.token),
             beacon: Arc::clone(&self.beacon),
             emit: self.emit(),
             uplink: self.uplink.clone(),
@@ -264,7 +282,9 @@ impl Session {
         let convenes = place.rank == 0 && !place.joins;
         let (fixed, (told, meeting)) = match (&place.meeting, &self.uplink) {
             (Meeting::At { .. }, _) if convenes => (true, (0, role.take()?)),
-            (Meeting::At { host, port }, _) => (true, (0, format!("{host}:{port}"))),
+            (meeting @ (Meeting::At { .. } | Meeting::InFile(_)), _) => {
+                (true, (0, endpoint::of(meeting).unwrap_or_default()))
+            }
             // The launcher repeats what this process told it: the next to be told of is another one.
             (Meeting::ByLauncher, _) if convenes => (false, (1, role.take()?)),
             (Meeting::ByLauncher, Some(uplink)) => (false, uplink.coordinator(0, terms.join_deadline)?),
@@ -278,13 +298,17 @@ impl Session {
                 rank: place.rank,
                 world: place.world,
                 job: terms.job,
+                text: terms.text.clone(),
+                run: place.run.clone(),
                 model: terms.model.clone(),
-                token: terms.token.clone(),
+                data: terms.data.clone(),
+                token: self.token.get().cloned().unwrap_or_default(),
                 host: linux::host_name(),
                 anywhere: !place.local,
                 deadline: terms.join_deadline,
                 carrier: terms.carrier,
             },
+            token: Arc::clone(&self.token),
             arrival: if place.joins { Arrival::New } else { Arrival::First },
             step_deadline: terms.step_deadline,
             patience: terms.prepare_deadline.max(terms.join_deadline) + terms.step_deadline,
@@ -301,7 +325,7 @@ impl Session {
             }),
             elastic: terms.elastic,
             data: None,
-            early: Vec::new(),
+            early: Default::default(),
             members: Arc::clone(&self.members),
             mail: channel(),
         };
@@ -360,15 +384,17 @@ mod tests {
         let place = Place {
             rank: 0,
             world: 2,
-            meeting: Meeting::At { host: "127.0.0.1".into(), port: 0 },
+            meeting: Meeting::at("127.0.0.1", 0),
             local: true,
             launcher: "test",
             joins: false,
+            run: String::new(),
         };
         let terms = Terms {
             job: [0; 32],
             text: String::new(),
             model: Vec::new(),
+            data: String::new(),
             seed: 0,
             elastic: false,
             limits: Limits { least: 1, most: 2, patience: Duration::from_secs(60) },

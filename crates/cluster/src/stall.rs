@@ -32,6 +32,8 @@ pub struct LastPulse<'a> {
     pub rank: usize,
     /// Time since then.
     pub age: Duration,
+    /// Time since it last looked whether it can go on.
+    pub unlooked: Duration,
     /// What it said.
     pub pulse: &'a Pulse,
 }
@@ -41,13 +43,20 @@ impl LastPulse<'_> {
         self.age >= SILENT && !matches!(self.pulse.phase, Phase::Starting | Phase::Leaving)
     }
 
+    /// In an exchange it does not even look whether it can go on: its main thread does something else, or nothing.
+    fn is_held(&self) -> bool {
+        self.pulse.phase == Phase::Exchanging && self.unlooked >= SILENT
+    }
+
     fn waits(&self) -> bool {
-        !self.is_silent() && self.pulse.phase == Phase::Exchanging
+        !self.is_silent() && !self.is_held() && self.pulse.phase == Phase::Exchanging
     }
 
     /// For how long it has been doing what it said.
     fn lasts(&self) -> Duration {
-        Duration::from_secs_f64(self.pulse.since.max(0.0)) + self.age
+        // A member says it of itself: no number may end this process.
+        let since = Duration::try_from_secs_f64(self.pulse.since.max(0.0)).unwrap_or(Duration::MAX);
+        since.saturating_add(self.age)
     }
 }
 
@@ -64,7 +73,7 @@ pub fn find(ranks: &[LastPulse<'_>]) -> Option<Stall> {
         let at_work = matches!(rank.pulse.phase, Phase::Computing | Phase::Exchanging);
         at_work && front.is_some_and(|front| rank.pulse.operation < front)
     };
-    let awaited = |rank: &&LastPulse<'_>| rank.is_silent() || is_behind(rank);
+    let awaited = |rank: &&LastPulse<'_>| rank.is_silent() || rank.is_held() || is_behind(rank);
     let silence = ranks.iter().filter(|rank| rank.is_silent()).max_by_key(|rank| rank.age);
     let (waited, pulse) = match (first, silence) {
         (Some(first), _) if first.lasts() >= SILENT => (first.lasts(), first.pulse),
@@ -112,7 +121,7 @@ mod tests {
     use super::*;
 
     fn pulse(phase: Phase, operation: u64, since: f64) -> Pulse {
-        Pulse { step: 120, phase, operation, name: format!("{phase:?}"), since }
+        Pulse { step: 120, phase, operation, name: format!("{phase:?}"), since, looks: 1, ..Pulse::default() }
     }
 
     /// Who is waited for, of ranks with the age of their last pulse in seconds, and for how many seconds.
@@ -120,7 +129,11 @@ mod tests {
         let seen: Vec<LastPulse<'_>> = ranks
             .iter()
             .enumerate()
-            .map(|(rank, (age, pulse))| LastPulse { rank, age: Duration::from_secs_f64(*age), pulse })
+            .map(|(rank, (age, pulse))| {
+                // One that has never looked is held.
+                let unlooked = if pulse.looks == 0 { SILENT } else { Duration::ZERO };
+                LastPulse { rank, age: Duration::from_secs_f64(*age), unlooked, pulse }
+            })
             .collect();
         find(&seen).map(|stall| (stall.ranks, stall.operation, stall.waited.as_secs_f64()))
     }
@@ -146,6 +159,22 @@ mod tests {
         assert_eq!(found(&[ahead, waits.clone()]), None, "it is past that operation");
         let reads = (0.0, pulse(Phase::Preparing, 0, 9.0));
         assert_eq!(found(&[reads, waits]), None, "told elsewhere");
+    }
+
+    #[test]
+    fn a_rank_that_is_held_in_the_operation_is_waited_for() {
+        let waits = (0.1, pulse(Phase::Exchanging, 8, 3.0));
+        let held = (0.1, Pulse { looks: 0, ..pulse(Phase::Exchanging, 8, 3.1) });
+        assert_eq!(found(&[waits.clone(), held.clone(), waits]).unwrap().0, [1]);
+        assert_eq!(found(&[held.clone(), held]), None, "nobody waits");
+    }
+
+    #[test]
+    fn no_number_that_a_member_says_ends_this_process() {
+        for since in [f64::INFINITY, f64::NAN, f64::MAX, -1.0] {
+            let waits = (0.1, pulse(Phase::Exchanging, 8, since));
+            found(&[waits.clone(), (4.1, pulse(Phase::Computing, 7, since)), waits]);
+        }
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Rank {
         (parts.generation, parts.transport, parts.neighbours, parts.carrier) =
             (number, transport.into(), neighbours, carrier);
         (parts.numbers, parts.hosts, parts.change) = (numbers, hosts, change);
-        parts.beacon.attach(parts.transport.abort_handle(), number);
+        parts.beacon.attach(parts.transport.as_ref(), number);
         self.account.transport = parts.carrier.into();
         (self.operation, self.post) = (first_operation(number), None);
         (self.means, self.circles) = (Means::of(&self.parts), Vec::new());

@@ -1,11 +1,11 @@
 //! Tensors by name in a safetensors file, with a checksum, written so that a reader sees all of it or none.
 
 use crate::durable::{unwritable, write_whole};
+use crate::regular;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
 use thalweg_core::model::Tensor;
@@ -133,7 +133,7 @@ impl<'a> TensorFile<'a> {
     /// Whether a file begins as such a file does: the length of its header, then the header.
     pub fn is_one(path: &Path) -> Result<bool> {
         let mut start = Vec::new();
-        let read = fs::File::open(path).and_then(|file| file.take(9).read_to_end(&mut start));
+        let read = regular::open(path).and_then(|file| file.take(9).read_to_end(&mut start));
         read.map_err(|error| Error::io(format!("cannot read {}", path.display()), &error))?;
         Ok(start.get(8) == Some(&b'{'))
     }
@@ -141,7 +141,7 @@ impl<'a> TensorFile<'a> {
     /// Reads it and checks it against its checksum.
     pub fn read(path: &Path) -> Result<TensorFile<'static>> {
         let shown = path.display();
-        let bytes = fs::read(path).map_err(|error| Error::io(format!("cannot read {shown}"), &error))?;
+        let bytes = regular::read(path).map_err(|error| Error::io(format!("cannot read {shown}"), &error))?;
         let broken = |why: String| {
             Error::data(format!("{shown} is damaged: {why}")).hint(
                 "it was cut short or changed after it was written; use another checkpoint or train again",
@@ -180,6 +180,7 @@ impl<'a> TensorFile<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn sample() -> TensorFile<'static> {
         let mut file = TensorFile::default();

@@ -1,14 +1,16 @@
 //! A worker's line to the launcher that started it: events up, wishes down.
 //!
 //! The launcher gives each worker one end of a socket pair as standard input. Its end of file means that the launcher
-//! is gone, and with it the job: the worker stops after its step, with a checkpoint.
+//! is gone, and with it the job: the worker stops after its step, with a checkpoint. Where the job goes on on other hosts
+//! (`LEAVES`), it leaves after its step instead.
 
 use crate::beacon::Beacon;
+use crate::exhaustion;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +23,9 @@ pub const VARIABLE: &str = "THALWEG_UPLINK";
 
 /// The variable that tells a process that it comes to a group that works already.
 pub const JOINS: &str = "THALWEG_JOINS";
+
+/// The variable that tells a process that the job goes on without its launcher, which does not write the results.
+pub const LEAVES: &str = "THALWEG_LEAVES";
 
 /// What a launcher says to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +73,8 @@ pub struct Uplink {
     /// Where it listens, and how often that was said.
     coordinator: Arc<(Mutex<(u64, String)>, Condvar)>,
     wishes: Mutex<Option<Receiver<Wish>>>,
+    /// The launcher's end is closed.
+    gone: Arc<AtomicBool>,
 }
 
 impl Uplink {
@@ -76,13 +83,21 @@ impl Uplink {
         if std::env::var_os(VARIABLE).is_none() {
             return Ok(None);
         }
-        let broken = |error: std::io::Error| Error::io("no line to the launcher", &error);
+        let broken = |error: std::io::Error| exhaustion::io("no line to the launcher", &error);
         let mut stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(broken)?);
         let reader = stream.try_clone().map_err(broken)?;
         let (sender, wishes) = channel();
         let coordinator: Arc<(Mutex<(u64, String)>, Condvar)> = Arc::default();
         let known = Arc::clone(&coordinator);
-        std::thread::spawn(move || listen(reader, &known, &sender, &beacon));
+        let gone = Arc::new(AtomicBool::new(false));
+        let closed = Arc::clone(&gone);
+        std::thread::spawn(move || {
+            listen(reader, &known, &sender, &beacon);
+            closed.store(true, Ordering::Release);
+            // The lock is taken so that nobody is between looking and waiting.
+            drop(known.0.lock().unwrap_or_else(PoisonError::into_inner));
+            known.1.notify_all();
+        });
         let (queue, lines) = channel::<Vec<u8>>();
         let waiting = Arc::new(AtomicUsize::new(0));
         let written = Arc::clone(&waiting);
@@ -93,7 +108,7 @@ impl Uplink {
                 written.fetch_sub(1, Ordering::Release);
             }
         });
-        Ok(Some(Arc::new(Uplink { queue, waiting, coordinator, wishes: Mutex::new(Some(wishes)) })))
+        Ok(Some(Arc::new(Uplink { queue, waiting, coordinator, wishes: Mutex::new(Some(wishes)), gone })))
     }
 
     /// Sends an event up.
@@ -122,6 +137,11 @@ impl Uplink {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Whether the launcher is gone: it says nothing any more, and nobody hears what is said to it.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
     /// Whether another coordinator was told of since that one.
     pub fn has_moved(&self, since: u64) -> bool {
         self.coordinator.0.lock().unwrap_or_else(PoisonError::into_inner).0 > since
@@ -131,11 +151,14 @@ impl Uplink {
     pub fn coordinator(&self, since: u64, deadline: Duration) -> Result<(u64, String)> {
         let (known, news) = &*self.coordinator;
         let known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        let stale = |told: &mut (u64, String)| told.0 <= since;
+        let stale = |told: &mut (u64, String)| told.0 <= since && !self.is_gone();
         let (known, _) =
             news.wait_timeout_while(known, deadline, stale).unwrap_or_else(PoisonError::into_inner);
         if known.0 > since {
             return Ok(known.clone());
+        }
+        if self.is_gone() {
+            return Err(Error::new(Kind::Rendezvous, "the launcher is gone, and with it the job"));
         }
         let words = format!("rank 0 did not open its port within {} s", deadline.as_secs_f64());
         Err(Error::new(Kind::Rendezvous, words))
@@ -168,5 +191,9 @@ fn listen(
             Err(_) => {}
         }
     }
-    beacon.request_stop();
+    if std::env::var_os(LEAVES).is_some() {
+        beacon.request_leave();
+    } else {
+        beacon.request_stop();
+    }
 }

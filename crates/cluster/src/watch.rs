@@ -1,8 +1,11 @@
 //! Who holds up the job: a pure decision over the ranks' pulses.
 //!
-//! A rank that gives no sign of life for the deadline is silent, whatever the others do. A rank that lives but
-//! computes for longer than the deadline while others wait for it holds them up; reading data or files it has longer,
-//! and meanwhile the others can be told whom they wait for. Those who wait are never blamed.
+//! A rank that gives no sign of life for the deadline is silent, whatever the others do. A rank that lives but makes no
+//! progress with its computation for the deadline while others wait for it holds them up; reading data or files it has
+//! longer, and meanwhile the others can be told whom they wait for. A slow rank makes progress and is not blamed.
+//!
+//! Where no rank moves and all say that they wait for each other, nobody can be blamed yet: the group is stalled, and
+//! whoever does not leave its operation when told to is the one.
 
 use crate::inquest::Evidence;
 use crate::stall::{self, LastPulse, SILENT, Stall};
@@ -21,12 +24,33 @@ pub struct Watch {
     awake_since: Duration,
     /// Some rank is past the rendezvous, so all have arrived there.
     met: bool,
+    /// Some rank is done with all its work and waits for the rest to end.
+    is_ending: bool,
+    /// How often any rank was seen to have made progress.
+    moves: u64,
+}
+
+/// A rank for which others wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Laggard<'a> {
+    /// The rank.
+    pub rank: usize,
+    /// What it does.
+    pub pulse: &'a Pulse,
+    /// How long it has made no progress.
+    pub idle: Duration,
+    /// Whether no other rank is where it is: it is the one that is waited for.
+    pub alone: bool,
 }
 
 #[derive(Clone, Default)]
 struct Heard {
     /// When, and what; nothing before it is expected and after an orderly goodbye.
     last: Option<(Duration, Pulse)>,
+    /// When its progress last grew.
+    moved: Duration,
+    /// When it last looked whether it can go on.
+    looked: Duration,
 }
 
 impl Watch {
@@ -46,6 +70,8 @@ impl Watch {
             ranks: vec![Heard::default(); world],
             awake_since: Duration::ZERO,
             met: false,
+            is_ending: false,
+            moves: 0,
         }
     }
 
@@ -63,7 +89,83 @@ impl Watch {
             // Somebody who joined later.
             self.ranks.resize(rank + 1, Heard::default());
         }
-        self.ranks[rank].last = Some((now, pulse));
+        let heard = &mut self.ranks[rank];
+        let before = heard.last.as_ref().map(|(_, last)| (last.progress, last.phase, last.operation));
+        if before != Some((pulse.progress, pulse.phase, pulse.operation)) {
+            heard.moved = now;
+            self.moves += 1;
+        }
+        if heard.last.as_ref().is_none_or(|(_, last)| last.looks != pulse.looks) {
+            heard.looked = now;
+        }
+        heard.last = Some((now, pulse));
+    }
+
+    /// How often any rank was seen to have made progress.
+    pub fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// From now on no rank may stand still for longer than this, except with data or files.
+    pub fn hurry(&mut self, limit: Duration) {
+        self.deadline = self.deadline.min(limit);
+    }
+
+    /// How long a rank may hold up the others.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// A rank has done all its work: those that are left must end, too. How long they have waited for others until now is not
+    /// held against them.
+    pub fn begin_ending(&mut self, now: Duration) {
+        if !std::mem::replace(&mut self.is_ending, true) {
+            self.ranks.iter_mut().for_each(|heard| heard.moved = now);
+        }
+    }
+
+    /// How long a rank that should be heard of has made no progress.
+    pub fn idle(&self, rank: usize, now: Duration) -> Option<Duration> {
+        let heard = self.ranks.get(rank)?;
+        heard.last.as_ref().map(|_| now.saturating_sub(heard.moved))
+    }
+
+    /// How long it may make none.
+    pub fn limit(&self, rank: usize) -> Duration {
+        let preparing = |pulse: &Pulse| pulse.phase == Phase::Preparing;
+        if self.last(rank).is_some_and(preparing) { self.prepare_deadline } else { self.deadline }
+    }
+
+    fn is_idle(&self, rank: usize, now: Duration) -> bool {
+        self.idle(rank, now).is_some_and(|idle| idle >= self.limit(rank))
+    }
+
+    /// What the ranks wait in, if they wait for each other and none has made progress for as long as it may: who holds
+    /// them up is not known.
+    pub fn stalled(&self, now: Duration) -> Option<&Pulse> {
+        let mut heard = self.heard_of().peekable();
+        if heard.peek().is_none() || !heard.all(|(rank, _)| self.is_idle(rank, now)) {
+            return None;
+        }
+        let waiting = self.heard_of().map(|(_, (_, pulse))| pulse);
+        waiting.filter(|pulse| pulse.phase == Phase::Exchanging).max_by_key(|pulse| pulse.operation)
+    }
+
+    /// The rank that is behind all others. Where several are, it is the one that does not even wait: the others look again
+    /// and again whether they can go on.
+    pub fn laggard(&self, now: Duration) -> Option<Laggard<'_>> {
+        let place = |pulse: &Pulse| (pulse.phase == Phase::Exchanging, pulse.operation);
+        let first = self.heard_of().map(|(_, (_, pulse))| place(pulse)).min()?;
+        let behind = || self.heard_of().filter(|(_, (_, pulse))| place(pulse) == first);
+        let looks = |rank: usize| now.saturating_sub(self.ranks[rank].looked) < SILENT;
+        let held = || behind().filter(|(rank, _)| !looks(*rank));
+        let alone = |count: usize| count == 1;
+        let (found, alone) = match held().next() {
+            Some(found) if alone(held().count()) => (found, true),
+            _ => (behind().next()?, alone(behind().count())),
+        };
+        let (rank, (_, pulse)) = found;
+        Some(Laggard { rank, pulse, idle: self.idle(rank, now)?, alone })
     }
 
     /// The ranks have found each other: whoever has said nothing since is no longer on its way, it is silent.
@@ -87,6 +189,7 @@ impl Watch {
     pub fn forgive(&mut self, now: Duration) {
         self.awake_since = now;
         for heard in &mut self.ranks {
+            (heard.moved, heard.looked) = (now, now);
             if let Some((when, _)) = &mut heard.last {
                 *when = now;
             }
@@ -118,7 +221,12 @@ impl Watch {
         }
         let seen: Vec<LastPulse<'_>> = self
             .heard_of()
-            .map(|(rank, (when, pulse))| LastPulse { rank, age: now.saturating_sub(*when), pulse })
+            .map(|(rank, (when, pulse))| LastPulse {
+                rank,
+                age: now.saturating_sub(*when),
+                unlooked: now.saturating_sub(self.ranks[rank].looked),
+                pulse,
+            })
             .collect();
         stall::find(&seen)
     }
@@ -150,24 +258,27 @@ impl Watch {
                 pulse: pulse.clone(),
             });
         }
-        self.stuck(now, Phase::Computing, self.deadline)
-            .or_else(|| self.stuck(now, Phase::Preparing, self.prepare_deadline))
+        self.stuck(now)
     }
 
-    /// Whoever has been in a phase for too long while others waited for as long.
-    fn stuck(&self, now: Duration, phase: Phase, deadline: Duration) -> Option<Evidence> {
-        // How long a rank has waited may contain a sleep of the whole machine: only what was seen awake counts.
-        if now.saturating_sub(self.awake_since) < deadline {
-            return None;
-        }
-        let long = |pulse: &Pulse, phase| pulse.phase == phase && pulse.since >= deadline.as_secs_f64();
-        if !self.heard_of().any(|(_, (_, pulse))| long(pulse, Phase::Exchanging)) {
-            return None;
-        }
-        self.heard_of()
-            .filter(|(_, (_, pulse))| long(pulse, phase))
-            .min_by_key(|(rank, (_, pulse))| (pulse.operation, *rank))
-            .map(|(rank, (_, pulse))| Evidence::Stuck { rank, pulse: pulse.clone() })
+    /// Whoever has made no progress of its own for too long while others waited for as long.
+    fn stuck(&self, now: Duration) -> Option<Evidence> {
+        let busy = |pulse: &Pulse| match pulse.phase {
+            Phase::Computing | Phase::Preparing => true,
+            Phase::Leaving => self.is_ending,
+            // There is nobody left to wait for.
+            Phase::Exchanging => self.is_ending && self.heard_of().count() == 1,
+            Phase::Starting => false,
+        };
+        let (rank, (_, pulse)) = self
+            .heard_of()
+            .filter(|(rank, (_, pulse))| busy(pulse) && self.is_idle(*rank, now))
+            .min_by_key(|(rank, (_, pulse))| (pulse.operation, *rank))?;
+        let limit = self.limit(rank);
+        let waits = |(other, (_, pulse)): (usize, &(Duration, Pulse))| {
+            pulse.phase == Phase::Exchanging && self.idle(other, now).is_some_and(|idle| idle >= limit)
+        };
+        (self.is_ending || self.heard_of().any(waits)).then(|| Evidence::Stuck { rank, pulse: pulse.clone() })
     }
 }
 
@@ -238,11 +349,106 @@ mod tests {
     #[test]
     fn a_rank_that_computes_forever_is_stuck() {
         let mut watch = watch();
-        watch.heard(1, at(9.0), pulse(Phase::Computing, 4, 5.0));
-        for rank in [0, 2, 3] {
-            watch.heard(rank, at(9.0), pulse(Phase::Exchanging, 5, 4.0));
+        for now in [5.0, 6.0, 7.0, 8.0] {
+            watch.heard(1, at(now), pulse(Phase::Computing, 4, now - 4.0));
+            for rank in [0, 2, 3] {
+                watch.heard(rank, at(now), pulse(Phase::Exchanging, 5, now - 5.0));
+            }
         }
-        assert!(matches!(watch.verdict(at(9.1)), Some(Evidence::Stuck { rank: 1, .. })));
+        assert!(matches!(watch.verdict(at(8.1)), Some(Evidence::Stuck { rank: 1, .. })));
+    }
+
+    #[test]
+    fn a_rank_that_computes_slowly_is_not_stuck() {
+        let mut watch = watch();
+        for second in 0..100 {
+            let now = f64::from(second);
+            let progress = u64::from(second as u32 / 2);
+            watch.heard(1, at(now), Pulse { progress, ..pulse(Phase::Computing, 4, now) });
+            for rank in [0, 2, 3] {
+                watch.heard(rank, at(now), pulse(Phase::Exchanging, 5, now));
+            }
+            assert_eq!((watch.verdict(at(now + 0.1)), watch.stalled(at(now + 0.1))), (None, None), "{now}");
+        }
+    }
+
+    #[test]
+    fn a_group_in_which_nobody_moves_is_stalled_without_a_culprit() {
+        let mut watch = watch();
+        let all = |watch: &mut Watch, now: f64, moves: bool| {
+            for rank in 0..4 {
+                let progress = if moves && rank == 2 { now as u64 } else { 0 };
+                watch.heard(rank, at(now), Pulse { progress, ..pulse(Phase::Exchanging, 5, now) });
+            }
+            assert_eq!(watch.verdict(at(now + 0.1)), None);
+            watch.stalled(at(now + 0.1)).is_some()
+        };
+        assert!((0..10).all(|second| !all(&mut watch, f64::from(second), true)), "bytes move");
+        assert!(
+            !all(&mut watch, 10.0, false) && !all(&mut watch, 11.0, false) && all(&mut watch, 12.5, false)
+        );
+        watch.forgive(at(12.6));
+        assert!(watch.stalled(at(12.7)).is_none(), "the watcher slept");
+    }
+
+    #[test]
+    fn a_rank_that_prepares_has_longer_and_rows_that_it_reads_count() {
+        let mut watch = watch();
+        let stalled = |watch: &mut Watch, now: f64, progress| {
+            watch.heard(0, at(now), pulse(Phase::Exchanging, 5, now));
+            watch.heard(1, at(now), Pulse { progress, ..pulse(Phase::Preparing, 4, now) });
+            (watch.stalled(at(now + 0.1)).is_some(), watch.verdict(at(now + 0.1)).is_some())
+        };
+        for minute in 0..20 {
+            assert_eq!(stalled(&mut watch, f64::from(minute) * 60.0, minute as u64), (false, false));
+        }
+        assert_eq!(stalled(&mut watch, 1739.0, 19), (false, false), "prepare_deadline since the last row");
+        assert_eq!(stalled(&mut watch, 1741.0, 19), (true, true));
+    }
+
+    #[test]
+    fn of_ranks_in_one_operation_the_one_that_does_not_wait_is_the_laggard() {
+        let mut watch = watch();
+        for second in 1..6 {
+            for rank in 0..4 {
+                let looks = if rank == 2 { 0 } else { second };
+                let now = at(f64::from(second as u32));
+                watch.heard(rank, now, Pulse { looks, ..pulse(Phase::Exchanging, 5, 0.0) });
+            }
+        }
+        let found = |watch: &Watch, now| watch.laggard(at(now)).map(|found| (found.rank, found.alone));
+        assert_eq!(found(&watch, 5.1), Some((2, true)));
+        watch.heard(3, at(5.2), pulse(Phase::Computing, 4, 0.1));
+        assert_eq!(found(&watch, 5.3), Some((3, true)), "it has not come to the operation");
+        watch.dismiss(3);
+        assert_eq!(found(&watch, 9.0), Some((0, false)), "nothing is heard of any");
+    }
+
+    #[test]
+    fn at_the_end_those_that_wait_for_another_are_not_blamed() {
+        let mut watch = watch();
+        watch.begin_ending(at(1.0));
+        for now in [1.0, 2.0, 3.0, 4.0] {
+            (1..4).for_each(|rank| watch.heard(rank, at(now), pulse(Phase::Exchanging, 9, now)));
+        }
+        assert_eq!((watch.verdict(at(4.1)), watch.stalled(at(4.1)).is_some()), (None, true));
+        [1, 3].into_iter().for_each(|rank| watch.dismiss(rank));
+        assert!(matches!(watch.verdict(at(4.1)), Some(Evidence::Stuck { rank: 2, .. })));
+    }
+
+    #[test]
+    fn once_a_rank_is_done_the_others_must_end() {
+        let mut watch = watch();
+        for now in [1.0, 2.0, 3.0, 4.0] {
+            watch.heard(3, at(now), pulse(Phase::Leaving, 9, now));
+        }
+        assert_eq!(watch.verdict(at(4.1)), None);
+        watch.begin_ending(at(4.1));
+        for now in [5.0, 6.0] {
+            assert_eq!(watch.verdict(at(now - 0.9)), None, "it has the deadline from then on");
+            watch.heard(3, at(now), pulse(Phase::Leaving, 9, now));
+        }
+        assert!(matches!(watch.verdict(at(6.2)), Some(Evidence::Stuck { rank: 3, .. })));
     }
 
     #[test]
@@ -255,14 +461,14 @@ mod tests {
         watch.heard(0, at(9.0), pulse(Phase::Exchanging, 1, 8.0));
         assert_eq!(watch.verdict(at(9.1)), None);
         assert!(matches!(watch.awaited(), Some((1, _, 8.0))));
-        let later = |watch: &mut Watch, waited: f64| {
-            watch.heard(2, at(610.0), pulse(Phase::Exchanging, 1, 1.0));
-            watch.heard(1, at(610.0), pulse(Phase::Preparing, 0, 610.0));
-            watch.heard(0, at(610.0), pulse(Phase::Exchanging, 1, waited));
-            watch.verdict(at(610.1))
+        let later = |watch: &mut Watch, now: f64| {
+            watch.heard(2, at(now), pulse(Phase::Exchanging, 1, 1.0));
+            watch.heard(1, at(now), pulse(Phase::Preparing, 0, now));
+            watch.heard(0, at(now), pulse(Phase::Exchanging, 1, now - 1.0));
+            watch.verdict(at(now + 0.1))
         };
-        assert_eq!(later(&mut watch, 599.0), None);
-        assert!(matches!(later(&mut watch, 600.0), Some(Evidence::Stuck { rank: 1, .. })));
+        assert_eq!(later(&mut watch, 608.0), None);
+        assert!(matches!(later(&mut watch, 609.0), Some(Evidence::Stuck { rank: 1, .. })));
     }
 
     #[test]

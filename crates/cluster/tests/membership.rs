@@ -58,7 +58,7 @@ fn one_more_that_is_lost_meanwhile_does_not_hold_up_the_rest() {
 fn a_newcomer_is_announced_and_let_in_at_the_boundary() {
     let mut group = working(2, limits(1, 3));
     assert_eq!(group.come(7, T0), [Order::Pause]);
-    assert!(!group.has_room());
+    assert!(!group.has_room(0));
     assert_eq!(group.report(0, 1, at(9), T0), [], "the boundary is no failure: nobody is interrupted");
     let next = formed(group.report(1, 1, at(9), T0)).unwrap();
     assert_eq!(next.joined, [7]);
@@ -109,6 +109,46 @@ fn a_report_about_a_group_that_is_over_changes_nothing() {
     assert!(group.is_working());
     assert_eq!(group.report(0, 1, at(3), T0), []);
     assert!(group.is_working());
+}
+
+#[test]
+fn an_impossible_generation_expels_the_member_that_reports_it_and_changes_nothing_else() {
+    let mut group = working(3, limits(1, 9));
+    group.lose(1, T0);
+    for after in [2, 77, u32::MAX] {
+        let orders = group.clone().report(2, after, at(40), T0);
+        assert!(matches!(&orders[..], [Order::Expel { number: 2, why }] if why.contains(&after.to_string())));
+    }
+    group.report(2, u32::MAX, at(40), T0);
+    group.lose(2, T0);
+    let next = formed(group.report(0, 1, at(41), T0)).unwrap();
+    assert_eq!((next.generation, next.lost), (2, vec![1, 2]));
+    // Nor does a coordinator that has just taken the role believe everything.
+    let mut taken_over = Membership::new([1, 2], 1, limits(1, 9), T0);
+    assert!(matches!(&taken_over.report(2, u32::MAX, at(7), T0)[..], [Order::Expel { number: 2, .. }]));
+}
+
+#[test]
+fn a_process_that_is_no_member_has_no_say_in_the_generation() {
+    let mut group = working(2, limits(1, 9));
+    assert_eq!(group.report(9, 500, at(1), T0), []);
+    assert_eq!(group.generation(), 1);
+}
+
+#[test]
+fn a_step_that_nobody_else_can_be_near_expels_the_member_that_reports_it() {
+    let mut group = working(3, limits(1, 9));
+    group.break_up(T0);
+    group.report(0, 1, at(41), T0);
+    group.report(1, 1, at(40), T0);
+    let orders = group.report(2, 1, at(9_000_000), T0);
+    assert!(matches!(&orders[..], [Order::Expel { number: 2, .. }]), "{orders:?}");
+    let next = formed(group.lose(2, T0)).unwrap();
+    assert_eq!(next.members.keys().copied().collect::<Vec<_>>(), [0, 1]);
+    // That group went on from step 41: nobody can stand long before it.
+    group.break_up(T0);
+    assert_eq!(group.report(0, 2, at(40), T0), [], "it had not got the state yet");
+    assert!(matches!(&group.report(1, 2, at(7), T0)[..], [Order::Expel { number: 1, .. }]));
 }
 
 /// Any order of events: generations grow, a group holds exactly those who are there and have reported since the last

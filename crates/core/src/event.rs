@@ -58,6 +58,13 @@ pub struct Pulse {
     pub name: String,
     /// Seconds since it began.
     pub since: f64,
+    /// Work done so far, in units that only grow: bytes moved, operators computed, rows read. It stands still while the
+    /// rank waits, whatever its heartbeat says.
+    #[serde(default)]
+    pub progress: u64,
+    /// How often it has looked, in a wait for others, whether it can go on. It stands still in a rank that is held.
+    #[serde(default)]
+    pub looks: u64,
 }
 
 /// Metrics over a set of rows, by name (`loss`, `accuracy`, `rmse`, `mae`).
@@ -253,6 +260,13 @@ pub enum Event {
         /// The file.
         path: String,
     },
+    /// The coordinator gives up a rank that is alive but makes no progress: whoever started it ends it.
+    GaveUp {
+        /// The rank that is given up.
+        culprit: usize,
+        /// Why.
+        cause: String,
+    },
     /// A rank's sign of life (not written to disk).
     Pulse(Pulse),
     /// An operation with others failed; whose fault it is remains to be seen.
@@ -335,7 +349,8 @@ mod tests {
         let account = RankReport { rank: 1, host: "a".into(), compute_s: 0.5, ..RankReport::default() };
         let failed = Event::Failed { error: Error::data("bad row"), pulse: Pulse::default() };
         let notice = Event::Notice { level: Level::Warning, message: "low\nmemory".into() };
-        for event in [Event::Account { account }, Event::Pulse(Pulse::default()), failed, notice] {
+        let gave_up = Event::GaveUp { culprit: 2, cause: "has been without progress".into() };
+        for event in [Event::Account { account }, Event::Pulse(Pulse::default()), failed, notice, gave_up] {
             let record = Record { time: 1.5, rank: Some(1), event };
             let line = serde_json::to_string(&record).unwrap();
             assert!(!line.contains('\n'));

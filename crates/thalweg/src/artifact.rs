@@ -1,9 +1,9 @@
 //! What a file is that was given to a command, for the answer to one that takes another.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use thalweg_cluster::regular;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::Error;
 use thalweg_data::kind_by_name;
@@ -126,6 +126,6 @@ fn run_of(path: &Path) -> PathBuf {
 
 fn beginning(path: &Path) -> String {
     let mut bytes = Vec::new();
-    let _ = File::open(path).and_then(|file| file.take(BEGINNING).read_to_end(&mut bytes));
+    let _ = regular::open(path).and_then(|file| file.take(BEGINNING).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -5,6 +5,7 @@ use crate::command;
 use crate::folder;
 use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
+use thalweg_cluster::regular;
 use thalweg_core::spec::nearest::nearest;
 use thalweg_core::spec::{Layers, NAME, Origin, optimizer};
 use thalweg_core::{Error, Result};
@@ -45,6 +46,9 @@ enum Command {
     Train(TrainArgs),
     /// Add a worker to a job that runs
     Join(command::join::JoinArgs),
+    /// How a job goes: ranks joined, step, last progress; for people and probes
+    #[command(after_help = command::status::EXIT_CODES)]
+    Status(command::status::StatusArgs),
     /// Train a job under random faults, and tell how it came through
     Chaos(command::chaos::ChaosArgs),
     /// Go on with a run from its newest checkpoint
@@ -145,6 +149,10 @@ pub struct TrainArgs {
     /// The first host, and the port rank 0 listens on (default 29500)
     #[arg(long, value_name = "HOST[:PORT]", requires = "nnodes")]
     pub master: Option<String>,
+    /// Write HOST:PORT of rank 0 to this file for as long as the job runs; under another launcher with MASTER_PORT=0, where
+    /// rank 0 takes any port, the other ranks find it there
+    #[arg(long, value_name = "FILE")]
+    pub address_file: Option<PathBuf>,
 }
 
 /// What `config` takes.
@@ -209,6 +217,7 @@ impl Cli {
             None => command::train::run(&self.train),
             Some(Command::Train(args)) => command::train::run(&args),
             Some(Command::Join(args)) => command::join::run(&args),
+            Some(Command::Status(args)) => command::status::run(&args),
             Some(Command::Chaos(args)) => command::chaos::run(&args),
             Some(Command::Resume(args)) => command::resume::run(&args),
             Some(Command::Evaluate(args)) => command::evaluate::run(&args).map(|()| 0),
@@ -276,7 +285,7 @@ impl JobArgs {
         let mut layers = Layers::default();
         if let Some(path) = &self.job {
             let shown = path.display().to_string();
-            let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+            let text = regular::read_to_string(path).map_err(|error| unreadable(path, &error))?;
             let added = match folder::of_copy(path) {
                 Some(run) => layers.add_file_with(&shown, &text, &|path| folder::kept_path(run, path)),
                 None => layers.add_file(&shown, &text),
@@ -328,6 +337,10 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Error {
     }
     let mut refused = Error::io(format!("cannot read the job file {}", path.display()), error);
     refused.kind = thalweg_core::Kind::Job;
+    if error.kind() == std::io::ErrorKind::Other {
+        // A pipe or a device.
+        return refused.hint("every rank reads the job file: write it to a file first and name that");
+    }
     refused.hint = match meant_command(&path.to_string_lossy()) {
         Some(name) => Some(format!("did you mean the command `thalweg {name}`?")),
         None if error.kind() == std::io::ErrorKind::NotFound => thalweg_data::missing(path).hint,

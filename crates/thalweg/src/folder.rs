@@ -1,11 +1,14 @@
 //! The run folder: chosen, claimed and kept from mixing two runs.
 
 use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use thalweg_cluster::checkpoint;
 use thalweg_cluster::durable::write_atomically;
+use thalweg_cluster::regular;
 use thalweg_core::spec::NAME;
-use thalweg_core::spec::paths::within;
+use thalweg_core::spec::paths::{NO_URLS, is_url, within};
 use thalweg_core::{Error, JobSpec, Kind, Result};
 use thalweg_train::kept;
 
@@ -17,6 +20,12 @@ pub const JOB: &str = "job.toml";
 
 /// The name of the finished model in a run folder.
 pub const MODEL: &str = "model.safetensors";
+
+/// The name of the file whose lock says that a run folder is in use.
+const LOCK: &str = ".lock";
+
+/// Whoever only looks whether a folder is in use holds its lock for a moment.
+const GLANCE: Duration = Duration::from_millis(200);
 
 /// Which folder a run goes to.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +75,9 @@ impl RunFolder {
     /// Chooses and claims the folder of a run.
     pub fn claim(name: &str, choice: &Choice) -> Result<RunFolder> {
         let (path, folders) = match &choice.out {
+            Some(path) if path.to_str().is_some_and(is_url) => {
+                return Err(Error::job(format!("--out {} is a URL", path.display())).hint(NO_URLS));
+            }
             Some(path) if path.is_file() => {
                 return Err(Error::job(format!("{} is a file, not a folder", path.display()))
                     .hint("choose another --out"));
@@ -73,7 +85,7 @@ impl RunFolder {
             Some(path) => (path.clone(), make(path)?),
             None => numbered(name, choice.resume)?,
         };
-        let made = Made { folders, lock: path.join(".lock") };
+        let made = Made { folders, lock: path.join(LOCK) };
         let lock = hold(&made.lock, &path).inspect_err(|_| made.remove())?;
         let resumes = choice.resume && has_checkpoint(&path);
         let folder = RunFolder { resumes, overwrites: choice.overwrite, made, _lock: lock, path };
@@ -89,7 +101,9 @@ impl RunFolder {
     /// Writes something and takes it away again: better to find out now than after an hour.
     fn probe(&self) -> Result<()> {
         let probe = self.path.join(format!(".probe.{}.tmp", std::process::id()));
-        let result = fs::write(&probe, [0; 4096]);
+        // One that is there was left by a process of the same number, or is somebody's link.
+        let _ = fs::remove_file(&probe);
+        let result = regular::create_private(&probe).and_then(|mut file| file.write_all(&[0; 4096]));
         let _ = fs::remove_file(&probe);
         result.map_err(|error| unwritable(&self.path, &error))
     }
@@ -131,7 +145,15 @@ impl RunFolder {
 
 /// Takes the lock of a folder. The kernel lets go of it when the process ends, however it ends.
 fn hold(lock: &Path, folder: &Path) -> Result<File> {
-    let file = File::create(lock).map_err(|error| unwritable(folder, &error))?;
+    let file = regular::open_own(lock).map_err(|error| match error.kind() {
+        ErrorKind::Other => Error::job(format!("cannot lock {}: {error}", lock.display()))
+            .hint("thalweg did not make it: remove it if you trust the folder, or choose another --out"),
+        _ => unwritable(folder, &error),
+    })?;
+    let end = Instant::now() + GLANCE;
+    while matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => {
@@ -140,6 +162,21 @@ fn hold(lock: &Path, folder: &Path) -> Result<File> {
         }
         // Some network file systems have no locks: then there is nothing to check.
         Err(fs::TryLockError::Error(_)) => Ok(file),
+    }
+}
+
+/// Whether a job holds the lock of this folder; nothing where that cannot be known.
+pub fn is_in_use(folder: &Path) -> Option<bool> {
+    let lock = match regular::open(&folder.join(LOCK)) {
+        Ok(lock) => lock,
+        // A copy of a run may have left it behind; a job that runs has one.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(false),
+        Err(_) => return None,
+    };
+    match lock.try_lock_shared() {
+        Ok(()) => Some(false),
+        Err(fs::TryLockError::WouldBlock) => Some(true),
+        Err(fs::TryLockError::Error(_)) => None,
     }
 }
 

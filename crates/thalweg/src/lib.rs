@@ -15,18 +15,23 @@
 //! # Ok::<(), thalweg::Error>(())
 //! ```
 
+mod address_file;
 mod artifact;
 pub mod cli;
 pub mod command;
 mod folder;
+mod foreign;
 mod invitation;
 mod launch;
+mod parent;
 mod preflight;
 mod recipe;
 mod results;
 mod scratch;
 mod signals;
 mod simulation;
+mod survival;
+mod token;
 pub mod trainer;
 pub mod view;
 

@@ -12,8 +12,9 @@ use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
 use thalweg_data::Data;
 use thalweg_graph::Optimizer;
 use thalweg_train::Recipe;
+use thalweg_train::footprint::Footprint;
 use thalweg_train::hooks::check_parts;
-use thalweg_train::prepare::{check_data, check_optimizer, digest, fingerprint};
+use thalweg_train::prepare::{check_audit, check_data, check_optimizer, digest, fingerprint};
 
 /// What was found in order.
 pub struct Checked {
@@ -21,12 +22,15 @@ pub struct Checked {
     pub data: Data,
     /// What is trained, as ranks compare it when they meet.
     pub model: Vec<u8>,
+    /// The rows it is trained with, as newcomers are asked for it.
+    pub rows: String,
     /// The step of the checkpoint from which training goes on.
     pub step: Option<u64>,
 }
 
-/// Opens the data, builds the model and looks at the checkpoint, as every rank will.
-pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Result<Checked> {
+/// Opens the data, builds the model and looks at the checkpoint, as every rank will. At least `ranks` of them run on this
+/// machine.
+pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>, ranks: usize) -> Result<Checked> {
     let data = recipe.data(job).map_err(nothing_started);
     let data = data.map_err(|error| if resume.is_some() { with_moved_hint(error, job) } else { error })?;
     let rows = data.training.len();
@@ -41,12 +45,21 @@ pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>) -> Resul
     }
     let model = recipe.model(&data.schema, &Arc::default())?;
     check_parts(job, model.as_ref())?;
+    let footprint = Footprint::of_training(job, model.as_ref(), ranks);
+    let fits = footprint.check(model.as_ref(), &data.schema, &job.data.source);
+    fits.map_err(|mut error| {
+        if let Some(path) = &job.model.onnx {
+            error.message = format!("model.onnx: {path}: {}", error.message);
+        }
+        error
+    })?;
+    let digest = digest(&data)?;
     let step = match resume {
-        Some(folder) => check_checkpoint(job, &digest(&data)?, model.layout(), folder)?,
+        Some(folder) => check_checkpoint(job, (&digest, data.training.source_len()), model.layout(), folder)?,
         None => None,
     };
     let model = fingerprint(model.as_ref(), recipe.onnx(&data.schema)?.as_deref());
-    Ok(Checked { data, model, step })
+    Ok(Checked { data, model, rows: digest, step })
 }
 
 /// Whether this build has the transport that the job asks for, and ranks that another launcher started if it needs them.
@@ -81,7 +94,13 @@ fn with_moved_hint(mut error: Error, job: &JobSpec) -> Error {
 /// Values that decide which rows a step has: they cannot change in the middle of a job.
 const FIXED: [&str; 3] = ["train.seed", "train.global_batch", "data."];
 
-fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -> Result<Option<u64>> {
+/// `data` is the digest of the data, and how many rows its source has.
+fn check_checkpoint(
+    job: &JobSpec,
+    (data, rows): (&str, u64),
+    layout: &Layout,
+    folder: &Path,
+) -> Result<Option<u64>> {
     // Rank 0 will say which newer ones are damaged.
     let Some(Found { checkpoint, path, .. }) = checkpoint::newest(&folder.join("checkpoints"), layout)?
     else {
@@ -92,8 +111,9 @@ fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -
     layers.add_file("the checkpoint", &checkpoint.job).map_err(Error::data)?;
     let before = Job::resolve(layers)?.spec.values();
     for (key, now) in job.values() {
-        let fixed =
-            FIXED.iter().any(|fixed| key.starts_with(fixed)) && key != "data.memory" && key != "data.cache";
+        let fixed = FIXED.iter().any(|fixed| key.starts_with(fixed))
+            && key != "data.memory"
+            && !key.starts_with("data.cache");
         let then = before.iter().find(|(other, _)| *other == key).map(|(_, value)| value);
         // Files may have moved: what is in them is compared below.
         let moved = then.is_some_and(|then| is_path(&key, then)) && is_path(&key, &now);
@@ -104,5 +124,6 @@ fn check_checkpoint(job: &JobSpec, data: &str, layout: &Layout, folder: &Path) -
         }
     }
     check_data(data, &checkpoint, &path)?;
+    check_audit(rows, &checkpoint, &path)?;
     Ok(Some(checkpoint.step))
 }

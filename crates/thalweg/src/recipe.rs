@@ -34,7 +34,7 @@ impl JobRecipe {
     /// The network for a data set.
     pub fn network(&self, schema: &Schema) -> Result<Network> {
         if let Some((source, _)) = self.scaled_source()? {
-            return source.for_schema(schema, self.options);
+            return source.for_schema(schema, self.options).map_err(|error| self.named(error));
         }
         let network = Network::for_schema(&self.layers(schema)?, schema, self.options);
         network.map_err(|mut error| {
@@ -43,6 +43,14 @@ impl JobRecipe {
             }
             error
         })
+    }
+
+    /// An error that says which ONNX file it is about.
+    fn named(&self, error: Error) -> Error {
+        match &self.model.onnx {
+            Some(path) => of_onnx(Path::new(path), error),
+            None => error,
+        }
     }
 
     /// The ONNX file, if the model comes from one.
@@ -56,8 +64,11 @@ impl JobRecipe {
     /// The ONNX file for rows as the job scales them, and the scaling that it brought along.
     fn scaled_source(&self) -> Result<Option<(Source, Option<Embedded>)>> {
         let Some(source) = self.source()? else { return Ok(None) };
-        match (source.embedded()?, self.scale) {
-            (Some(embedded), Scale::Auto) => Ok(Some((source.without_scaling(&embedded)?, Some(embedded)))),
+        let named = |error| self.named(error);
+        match (source.embedded().map_err(named)?, self.scale) {
+            (Some(embedded), Scale::Auto) => {
+                Ok(Some((source.without_scaling(&embedded).map_err(named)?, Some(embedded))))
+            }
             (Some(_), Scale::Standard | Scale::Minmax) => Err(Error::job(
                 "data.scale: the ONNX file was exported with the scaling its model was trained with",
             )
@@ -88,13 +99,19 @@ fn open_scaled(job: &JobSpec, embedded: &Embedded) -> Result<Data> {
 
 /// Reads an ONNX file.
 pub(crate) fn read_onnx(path: &Path) -> Result<Source> {
-    let bytes = std::fs::read(path).map_err(|error| {
+    let bytes = thalweg_cluster::regular::read(path).map_err(|error| {
         nothing_started(Error::io(format!("model.onnx: cannot read {}", path.display()), &error))
     })?;
-    Source::read(&bytes).map_err(|mut error| {
-        error.message = error.message.replacen("model.onnx", &format!("model.onnx: {}", path.display()), 1);
-        error
-    })
+    Source::read(&bytes).map_err(|error| of_onnx(path, error))
+}
+
+/// An error of an ONNX file, with its path.
+pub(crate) fn of_onnx(path: &Path, mut error: Error) -> Error {
+    let shown = path.display().to_string();
+    if !error.message.contains(&shown) {
+        error.message = error.message.replacen("model.onnx", &format!("model.onnx: {shown}"), 1);
+    }
+    error
 }
 
 impl Recipe for JobRecipe {
@@ -117,7 +134,8 @@ impl Recipe for JobRecipe {
         }
     }
     fn onnx(&self, schema: &Schema) -> Result<Option<Vec<u8>>> {
-        self.scaled_source()?.map(|(source, _)| source.skeleton(schema, self.options)).transpose()
+        let skeleton = |(source, _): (Source, _)| source.skeleton(schema, self.options);
+        self.scaled_source()?.map(skeleton).transpose().map_err(|error| self.named(error))
     }
 }
 

@@ -34,12 +34,13 @@ impl Results {
         let folder = RunFolder::claim(&trainer.name, &trainer.folder)?;
         let unused = folder.traces();
         signals.before_leaving(move || unused.remove());
-        let opened = preflight::check(&job.spec, &trainer.recipe, folder.resumes.then_some(&folder.path))
-            .and_then(|checked| {
-                folder.clear()?;
-                folder.keep_job(&trainer.name, &job.spec)?;
-                Ok((open_views(trainer, job, &folder, checked.step)?, checked))
-            });
+        let resumed = folder.resumes.then_some(&*folder.path);
+        let checked = preflight::check(&job.spec, &trainer.recipe, resumed, trainer.local_ranks(&job.spec));
+        let opened = checked.and_then(|checked| {
+            folder.clear()?;
+            folder.keep_job(&trainer.name, &job.spec)?;
+            Ok((open_views(trainer, job, &folder, checked.step)?, checked))
+        });
         if opened.is_err() {
             folder.traces().remove();
         }

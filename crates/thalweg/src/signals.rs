@@ -37,27 +37,19 @@ impl Signals {
         let first = Arc::new(AtomicU8::new(0));
         let (shared, seen) = (Arc::clone(&answer), Arc::clone(&first));
         std::thread::spawn(move || {
-            for signal in incoming.forever().filter_map(named) {
-                let code = signal.exit_code();
-                if signal != Signal::User1 {
-                    let _ = seen.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
-                }
-                match &mut *shared.lock().unwrap_or_else(PoisonError::into_inner) {
-                    Answer::Leave(_) if signal == Signal::User1 => {}
-                    Answer::Leave(clean_up) => {
-                        if let Some(clean_up) = clean_up.take() {
-                            clean_up();
-                        }
-                        std::process::exit(i32::from(code));
-                    }
-                    Answer::Pass(sender) => {
-                        // The receiver is gone only when the process is about to end.
-                        let _ = sender.send(Received { signal, at: Instant::now() });
-                    }
-                }
-            }
+            incoming.forever().filter_map(named).for_each(|signal| receive(signal, &shared, &seen));
         });
         Ok(Signals { answer, first })
+    }
+
+    /// Ends this process with another one: when that is gone, as after a SIGTERM. `say` tells the user so.
+    pub fn end_with(&self, other: linux::Grip, say: impl FnOnce() + Send + 'static) {
+        let (shared, seen) = (Arc::clone(&self.answer), Arc::clone(&self.first));
+        std::thread::spawn(move || {
+            other.await_end();
+            say();
+            receive(Signal::Terminate, &shared, &seen);
+        });
     }
 
     fn set(&self, answer: Answer) {
@@ -89,9 +81,34 @@ impl Signals {
 
     /// The exit code of a process that was interrupted: by the first signal of its own, or for another one's.
     pub fn code(&self) -> u8 {
+        self.code_or(Signal::Interrupt)
+    }
+
+    /// The same, if another one's signal is known.
+    pub fn code_or(&self, other: Signal) -> u8 {
         match self.first.load(Ordering::Relaxed) {
-            0 => Signal::Interrupt.exit_code(),
+            0 => other.exit_code(),
             code => code,
+        }
+    }
+}
+
+fn receive(signal: Signal, answer: &Mutex<Answer>, first: &AtomicU8) {
+    let code = signal.exit_code();
+    if signal != Signal::User1 {
+        let _ = first.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    match &mut *answer.lock().unwrap_or_else(PoisonError::into_inner) {
+        Answer::Leave(_) if signal == Signal::User1 => {}
+        Answer::Leave(clean_up) => {
+            if let Some(clean_up) = clean_up.take() {
+                clean_up();
+            }
+            std::process::exit(i32::from(code));
+        }
+        Answer::Pass(sender) => {
+            // The receiver is gone only when the process is about to end.
+            let _ = sender.send(Received { signal, at: Instant::now() });
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `thalweg train`, as a value: a job, where its data and model come from, and where its results go.
 
 use crate::folder::Choice;
+use crate::foreign;
 use crate::launch;
 use crate::preflight;
 use crate::recipe::{JobRecipe, OwnRecipe};
@@ -48,6 +49,7 @@ pub struct Trainer {
     pub(crate) again: Option<String>,
     pub(crate) command: Option<Vec<OsString>>,
     pub(crate) time_limit: Option<(u64, Duration)>,
+    pub(crate) address_file: Option<PathBuf>,
     pub(crate) director: Option<Rc<RefCell<dyn Director>>>,
     complaints: Vec<String>,
 }
@@ -133,6 +135,12 @@ impl Trainer {
         self
     }
 
+    /// Where rank 0 writes the address it listens on, for as long as the job runs.
+    pub fn address_file(mut self, path: Option<PathBuf>) -> Trainer {
+        self.address_file = path;
+        self
+    }
+
     /// Asks the workers to stop, as Ctrl-C would, so much time after they have made some steps.
     pub fn stop_after(mut self, steps: u64, time: Duration) -> Trainer {
         self.time_limit = Some((steps, time));
@@ -172,6 +180,7 @@ impl Trainer {
         if !self.complaints.is_empty() {
             return Err(Error::job(self.complaints.join("\n  ")));
         }
+        crate::token::of_user()?;
         let place = match self.nodes {
             Some(_) if std::env::var_os(thalweg_cluster::uplink::VARIABLE).is_none() => None,
             _ => environment::detect(&|name| std::env::var(name).ok())?,
@@ -190,8 +199,14 @@ impl Trainer {
         match place {
             None => launch::as_launcher(&self, &job),
             Some(place) if place.launcher == "thalweg" => launch::as_worker(&self, &job, &place),
-            Some(place) => launch::as_rank(&self, &job, &place),
+            Some(place) => foreign::as_rank(&self, &job, &place),
         }
+    }
+
+    /// Ranks that run on this machine at least: all, unless there are other hosts or another launcher.
+    pub(crate) fn local_ranks(&self, job: &JobSpec) -> usize {
+        let place = environment::detect(&|name| std::env::var(name).ok());
+        if self.nodes.is_none() && matches!(place, Ok(None)) { job.ranks() } else { 1 }
     }
 
     /// Another launcher decides how many ranks there are; those that serve are no workers.

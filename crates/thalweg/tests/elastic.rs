@@ -103,6 +103,18 @@ fn a_reproducible_run_ends_with_the_same_file_whoever_was_lost() {
     }
 }
 
+/// What a worker reports of its generation cannot be true: it is alive, given up and told so, and its end is not the job's.
+#[test]
+fn a_worker_that_lies_is_given_up_and_the_others_go_on() {
+    for rank in [0, 1] {
+        let site = Site::new();
+        let lie = format!("fault.inject=[{{step=34,rank={rank},kind=\"lie\"}}]");
+        let report = assert_complete(&site, start(&site, 3, &["--set", &lie]));
+        assert_failure(&report, rank, "broke the protocol: it reports generation 4294967295");
+        assert_eq!(worlds(&report), [3, 2]);
+    }
+}
+
 #[test]
 fn two_may_be_killed_at_once() {
     for ranks in [[0, 1], [1, 2], [0, 2]] {
@@ -342,7 +354,7 @@ fn faults_that_the_job_asks_for_happen_and_are_survived() {
 fn fifty_faults_lose_no_row() {
     let site = Site::new();
     let ended =
-        site.run(&["chaos", "--faults", "50", "--fault-seed", "7", "--workers", "4", "--json", "--quiet"]);
+        site.run(&["chaos", "--faults", "50", "--fault-seed", "133", "--workers", "4", "--json", "--quiet"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let outcome: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!((&outcome["finished"], &outcome["faults"]), (&Value::from(true), &Value::from(50)));
@@ -352,6 +364,12 @@ fn fifty_faults_lose_no_row() {
     );
     assert!(outcome["max_steps_redone"].as_u64().unwrap() <= 1, "{outcome}");
     assert!(outcome["median_detect_s"].is_number() && outcome["median_recover_s"].is_number(), "{outcome}");
+    for kind in ["livelock", "cut-one-way", "lie", "unreachable"] {
+        assert!(outcome["kinds"][kind].is_u64(), "no {kind} among {}", outcome["kinds"]);
+    }
+    // Ten times what is promised: 5 s, and two deadlines of 2 s and 3 s.
+    assert!(outcome["max_silence_s"].as_f64().unwrap() < 50.0, "{outcome}");
+    assert!(outcome["max_stall_s"].as_f64().unwrap() < 70.0, "{outcome}");
     site.assert_empty();
 }
 

@@ -239,6 +239,36 @@ fn without_their_launcher_the_workers_stop_with_a_checkpoint() {
     assert_eq!(site.report("run")["steps"], steps[0] + 10);
 }
 
+/// The launcher dies, and a worker with it, before the ranks have met: there is nothing to wait for.
+#[test]
+fn without_their_launcher_workers_that_have_not_met_leave_at_once() {
+    for killed in [0, 2] {
+        let site = Site::new();
+        let job = site.start(&[&ENDLESS[..], &["--workers", "4"]].concat());
+        let first = site.worker(killed);
+        job.signal(Signal::SIGKILL);
+        kill(first, Signal::SIGKILL).unwrap();
+        site.await_empty();
+        job.end(LIMIT);
+    }
+}
+
+#[test]
+fn the_secret_of_a_job_does_not_outlive_its_launcher() {
+    let site = Site::new();
+    let job = start_endless(&site, &[]);
+    assert!(site.path("run/join.json").exists());
+    job.signal(Signal::SIGKILL);
+    site.await_empty();
+    assert!(!site.path("run/join.json").exists());
+    // Nor does one count that nobody could take away.
+    let left = r#"{"address":"127.0.0.1:1","token":"0123456789abcdef"}"#;
+    site.write("run/join.json", left);
+    let ended = site.run(&["join", "run"]);
+    ended.assert_error(4, &["no job runs in run"]);
+    job.end(LIMIT);
+}
+
 #[test]
 fn ranks_of_another_launcher_stop_together_when_one_is_asked_to() {
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
@@ -249,7 +279,7 @@ fn ranks_of_another_launcher_stop_together_when_one_is_asked_to() {
         site.await_step("run", 1);
         asked.signal(signal);
         let ended = (asked.end(LIMIT), other.end(LIMIT));
-        assert_eq!((ended.0.code, ended.1.code), (Some(code), Some(130)), "{ended:?}");
+        assert_eq!((ended.0.code, ended.1.code), (Some(code), Some(code)), "{ended:?}");
         assert_eq!(site.checkpoints("run").len(), 1);
         assert_eq!(site.report("run")["outcome"], "interrupted");
     }

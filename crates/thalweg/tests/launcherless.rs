@@ -58,6 +58,25 @@ fn a_stopped_coordinator_is_named_by_all_others() {
     lose(0, Signal::SIGSTOP, &["has been silent for"]);
 }
 
+/// Where nobody else can take its role, a rank 0 that was stopped for too long does not report a success of its own.
+#[test]
+fn a_coordinator_that_was_stopped_past_the_deadline_does_not_go_on_alone() {
+    let site = Site::new();
+    let port = free_port();
+    let settings = ["train.epochs=1000000", "engine.pace=2ms", "fault.step_deadline=2s"];
+    let sets = settings.iter().flat_map(|setting| ["--set", setting]);
+    let job: Vec<&str> = ["train", "--out", "run"].into_iter().chain(sets).collect();
+    let [first, second] = [0, 1].map(|rank| Process::start(site.rank(rank, 2, port, &job)));
+    site.await_step("run", 1);
+    site.signal_worker(0, Signal::SIGSTOP);
+    second.end(LIMIT).assert_error(3, &["rank 0 ", "has been silent for"]);
+    site.signal_worker(0, Signal::SIGCONT);
+    let words = ["rank 0, the coordinator, was stopped for ", "the others did not wait for it"];
+    first.end(LIMIT).assert_error(3, &words);
+    assert_eq!(site.report("run")["outcome"], "failed");
+    site.assert_empty();
+}
+
 #[test]
 fn a_bad_row_of_one_rank_is_told_by_all() {
     let site = Site::new();
@@ -167,7 +186,7 @@ fn who_asked_for_a_stop_is_named() {
     site.await_step("run", 1);
     site.signal_worker(1, Signal::SIGTERM);
     let ended: Vec<Ended> = ranks.into_iter().map(|rank| rank.end(LIMIT)).collect();
-    assert_eq!(ended.iter().map(|rank| rank.code).collect::<Vec<_>>(), [Some(130), Some(143), Some(130)]);
+    assert_eq!(ended.iter().map(|rank| rank.code).collect::<Vec<_>>(), [Some(143); 3]);
     let said = &ended[0].stderr;
     assert!(said.contains("warning: stopping after this step: rank 1 on "), "{said}");
     assert_eq!(site.await_event("run", "stopping")["ranks"], serde_json::json!([1]));

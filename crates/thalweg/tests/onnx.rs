@@ -75,7 +75,7 @@ fn what_cannot_be_trained_is_refused_before_anything_starts() {
     let ended = train(&[]);
     assert_eq!(ended.code, Some(2));
     for part in [
-        "error: model.onnx: 3 nodes of operators that are not supported",
+        "error: model.onnx: net.onnx: 3 nodes of operators that are not supported",
         "Cos (/Cos)",
         "Clip (/Clip)",
         "CumSum (/CumSum)",

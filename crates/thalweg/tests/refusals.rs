@@ -100,6 +100,99 @@ fn sources_that_are_no_files() {
 }
 
 #[test]
+fn pipes_in_the_place_of_files_are_refused_at_once() {
+    let site = Site::new();
+    let pipe = |name: &str| {
+        nix::unistd::mkfifo(&site.path(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    };
+    pipe("job.toml");
+    let job = assert_refused(&site, &["train", "job.toml"], &["job.toml: it is a pipe, not a file"]);
+    job.assert_advice("write it to a file first");
+    pipe("net.onnx");
+    let onnx = ["train", "--set", "model.onnx=net.onnx"];
+    assert_refused(&site, &onnx, &["net.onnx: it is a pipe, not a file"]);
+    pipe("model.safetensors");
+    for command in ["predict", "evaluate", "inspect", "export"] {
+        let ended = site.run(&[command, "model.safetensors"]);
+        assert!(ended.code == Some(1) || ended.code == Some(2), "{command}: {}", ended.stderr);
+        assert!(ended.stderr.contains("model.safetensors"), "{command}: {}", ended.stderr);
+    }
+    std::fs::create_dir(site.path("run")).unwrap();
+    pipe("run/.lock");
+    let lock = assert_refused(&site, &["train", "--out", "run"], &["run/.lock: it is a pipe, not a file"]);
+    lock.assert_advice("choose another --out");
+}
+
+#[test]
+fn urls_are_refused_where_paths_are_expected() {
+    let site = Site::new();
+    let out =
+        assert_refused(&site, &["train", "--out", "s3://bucket/run"], &["--out s3://bucket/run is a URL"]);
+    out.assert_advice("mount it first");
+    assert_refused(
+        &site,
+        &["train", "--set", "data.source=s3://bucket/rows.csv"],
+        &["data.source", "is a URL"],
+    );
+    site.write("job.toml", "[data]\nsource = \"hdfs://host/rows.csv\"\n");
+    assert_refused(&site, &["train", "job.toml"], &["`hdfs://host/rows.csv` is a URL"]);
+    assert_refused(&site, &["train", "--set", "data.cache=gs://bucket"], &["data.cache", "is a URL"]);
+}
+
+/// A folder that another user prepared: what its links lead to stays as it is.
+#[test]
+fn links_in_a_run_folder_are_not_followed() {
+    use std::os::unix::fs::symlink;
+    let site = Site::new();
+    site.write("precious", "kept");
+    std::fs::create_dir(site.path("run")).unwrap();
+    symlink(site.path("precious"), site.path("run/.lock")).unwrap();
+    let refused = assert_refused(&site, &["train", "--out", "run"], &["run/.lock: it is a symbolic link"]);
+    refused.assert_advice("remove it if you trust the folder");
+    std::fs::remove_file(site.path("run/.lock")).unwrap();
+    symlink(site.path("precious"), site.path("run/join.json")).unwrap();
+    site.succeed(&["train", "--quiet", "--out", "run", "--set", "train.max_steps=5"]);
+    assert_eq!(std::fs::read(site.path("precious")).unwrap(), b"kept");
+    // A lock of an earlier version has something in it, which stays too.
+    site.write("run/.lock", "words");
+    site.succeed(&["train", "--quiet", "--out", "run", "--overwrite", "--set", "train.max_steps=5"]);
+    assert_eq!(std::fs::read(site.path("run/.lock")).unwrap(), b"words");
+}
+
+/// `ulimit` for one command.
+fn limited(site: &Site, limit: &str, arguments: &[&str]) -> Ended {
+    let script = format!("ulimit {limit} && exec \"$0\" \"$@\"");
+    let all = [&["-c", &script, env!("CARGO_BIN_EXE_thalweg")], arguments].concat();
+    Process::start(site.program("sh", &all)).end(LIMIT)
+}
+
+#[test]
+fn too_few_open_files_are_the_reason_that_is_given() {
+    let site = Site::new();
+    let ended = limited(&site, "-n 20", &["train", "--quiet", "--workers", "4", "--out", "run"]);
+    ended.assert_error(1, &["rank ", "this process may open no more files (20, as `ulimit -n` says)"]);
+    ended.assert_advice("ulimit -n");
+    assert!(!ended.stderr.contains("firewall"), "{}", ended.stderr);
+    site.assert_empty();
+}
+
+/// However little memory there is, a job ends soon, well or with a reason that is not somebody else's.
+#[test]
+fn too_little_memory_is_told_and_no_bug() {
+    for limit in ["-v 42000", "-v 48000", "-v 54000"] {
+        let site = Site::new();
+        let ended =
+            limited(&site, limit, &["train", "--quiet", "--workers", "4", "--set", "train.max_steps=5"]);
+        assert!(
+            !ended.stderr.contains("firewall") && !ended.stderr.contains("bug"),
+            "{limit}: {}",
+            ended.stderr
+        );
+        site.assert_empty();
+    }
+}
+
+#[test]
 fn sources_that_do_not_fit_the_job() {
     let site = Site::new();
     site.write("rows.csv", GOOD);

@@ -7,6 +7,12 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use thalweg_cluster::rendezvous::handshake::{Purpose, Side, shake};
+use thalweg_cluster::rendezvous::timed::{PATIENCE as HANDSHAKE, Timed};
+
+/// The job's token, and another one.
+const RIGHT: &str = "0123456789abcdef";
+const GUESS: &str = "fedcba9876543210";
 
 const SHORT: [&str; 5] = ["train", "--out", "run", "--set", "train.max_steps=20"];
 
@@ -89,7 +95,7 @@ fn who_is_missing_is_said_every_ten_seconds() {
 fn strangers_on_the_port_change_nothing() {
     let site = Site::new();
     let port = free_port();
-    let job = start_waiting(&site, port, "right");
+    let job = start_waiting(&site, port, RIGHT);
     let call = || TcpStream::connect(("127.0.0.1", port)).unwrap();
     let mut kept = Vec::new();
     for words in [
@@ -107,9 +113,10 @@ fn strangers_on_the_port_change_nothing() {
     }
     // Those who say nothing at all, and stay.
     kept.extend((0..20).map(|_| call()));
-    let guess = start(&site, 1, 2, port, "guess", &SHORT).end(LIMIT);
-    guess.assert_error(4, &["THALWEG_TOKEN"]);
-    complete(&site, job, port, "right");
+    let guess = start(&site, 1, 2, port, GUESS, &SHORT).end(LIMIT);
+    guess.assert_error(4, &["refused the token", "THALWEG_TOKEN"]);
+    assert!(guess.stderr.contains("trying on, as it may not be rank 0"), "{}", guess.stderr);
+    complete(&site, job, port, RIGHT);
     drop(kept);
 }
 
@@ -140,13 +147,13 @@ fn more_slow_strangers_than_there_are_places_do_not_keep_a_rank_out() {
     for length in [200, 0x000f_ffff] {
         let site = Site::new();
         let port = free_port();
-        let job = start_waiting(&site, port, "right");
+        let job = start_waiting(&site, port, RIGHT);
         let mut strangers: Vec<TcpStream> = (0..96).map(|_| announce(port, length).unwrap()).collect();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| drip(port, length, &mut strangers, &over));
             let _stop = Stop(&over);
-            complete(&site, job, port, "right");
+            complete(&site, job, port, RIGHT);
         });
     }
 }
@@ -216,42 +223,115 @@ impl Drop for Stop<'_> {
 fn a_second_job_on_the_port_is_told_so_and_the_first_goes_on() {
     let site = Site::new();
     let port = free_port();
-    let first = start_waiting(&site, port, "right");
-    let ended = start(&site, 0, 2, port, "right", &["train", "--out", "other"]).end(LIMIT);
+    let first = start_waiting(&site, port, RIGHT);
+    let ended = start(&site, 0, 2, port, RIGHT, &["train", "--out", "other"]).end(LIMIT);
     ended.assert_error(4, &[&format!("port {port} of 127.0.0.1 is in use")]);
     ended.assert_advice("MASTER_PORT");
     let launched = site.run(&["train", "--out", "launched", "--set", &format!("engine.port={port}")]);
     launched.assert_error(4, &[&format!("port {port} of 127.0.0.1 is in use")]);
     launched.assert_advice("engine.port");
-    complete(&site, first, port, "right");
+    complete(&site, first, port, RIGHT);
 }
 
 #[test]
 fn rank_0_tells_whom_it_turned_away_and_why() {
     let site = Site::new();
     let port = free_port();
-    let arguments = [&SHORT[..], &["--set", "fault.join_deadline=3s"]].concat();
-    let first = start(&site, 0, 2, port, "right", &arguments);
-    site.await_event("run", "listening");
-    let other = [&arguments[..], &["--set", "train.seed=9"]].concat();
-    start(&site, 1, 2, port, "right", &other).end(LIMIT).assert_error(4, &["another job than rank 0"]);
+    let first = start_waiting(&site, port, RIGHT);
+    let other = [&SHORT[..], &["--set", "train.seed=9"]].concat();
+    let reason = "rank 1 has another job than rank 0: train.seed is 9 there and 7 here";
+    start(&site, 1, 2, port, RIGHT, &other).end(LIMIT).assert_error(4, &[reason]);
     let ended = first.end(LIMIT);
-    let reason = "rank 1 has another job than rank 0";
-    ended.assert_error(4, &["rank 1 did not arrive within 3 s: turned away", reason]);
+    ended.assert_error(4, &[reason]);
     assert!(ended.stderr.contains("turned away a caller from"), "{}", ended.stderr);
 }
 
+/// Somebody else's process holds MASTER_PORT for a while and turns everybody away.
 #[test]
-fn a_rank_of_another_job_is_refused_by_name_and_the_right_one_still_gets_in() {
+fn an_impostor_on_the_port_does_not_end_a_rank() {
     let site = Site::new();
     let port = free_port();
-    let first = start_waiting(&site, port, "right");
-    let ended =
-        start(&site, 1, 2, port, "right", &[&SHORT[..], &["--set", "train.seed=9"]].concat()).end(LIMIT);
-    ended.assert_error(4, &["rank 1 has another job than rank 0", "the job files or flags differ"]);
-    let larger = start(&site, 1, 3, port, "right", &SHORT).end(LIMIT);
-    larger.assert_error(4, &["rank 1"]);
-    complete(&site, first, port, "right");
+    let impostor = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let searching = start(&site, 1, 2, port, RIGHT, &SHORT);
+    let (stream, _) = impostor.accept().unwrap();
+    let _ = shake(&mut Timed::new(&stream, HANDSHAKE), Side::Listener, Purpose::Control, GUESS.as_bytes());
+    searching.await_said("refused the token");
+    drop((stream, impostor));
+    let first = start(&site, 0, 2, port, RIGHT, &SHORT);
+    for process in [first, searching] {
+        let ended = process.end(PATIENCE);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    }
+}
+
+/// Without a token of the user's, the ranks of one host have one all the same: another local user who finds the port is
+/// not believed.
+#[test]
+fn local_ranks_without_a_token_do_not_believe_callers_without_one() {
+    let site = Site::new();
+    let port = free_port();
+    let first = Process::start(site.rank(0, 2, port, &SHORT));
+    site.await_event("run", "listening");
+    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let shaken = shake(&mut Timed::new(&stream, HANDSHAKE), Side::Caller, Purpose::Control, b"");
+    let refused = shaken.unwrap_err().to_string();
+    assert!(refused.contains("refused the token"), "{refused}");
+    // Its rank 1 finds the token by itself.
+    let second = Process::start(site.rank(1, 2, port, &SHORT));
+    for process in [first, second] {
+        let ended = process.end(PATIENCE);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    }
+}
+
+/// Another user listens where rank 0 would: a rank that has no token says nothing to it.
+#[test]
+fn another_user_cannot_pose_as_rank_0() {
+    if !nix::unistd::Uid::effective().is_root() {
+        return harness::skip("only the administrator can start a process of another user");
+    }
+    let site = Site::new();
+    let port = free_port();
+    std::fs::set_permissions(site.path("."), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let mut command = site.rank(0, 2, port, &["train", "--out", "other", "--set", "fault.join_deadline=60s"]);
+    std::os::unix::process::CommandExt::uid(&mut command, 65_534);
+    let Ok(mut impostor) = command.stderr(std::process::Stdio::null()).spawn() else {
+        return harness::skip("another user may not run this program");
+    };
+    await_some(PATIENCE, "the other user's rank 0 does not listen", || {
+        let over = impostor.try_wait().unwrap().is_some();
+        (over || !site.events("other").is_empty() && !harness::is_free(([127, 0, 0, 1], port).into()))
+            .then_some(())
+    });
+    if impostor.try_wait().unwrap().is_some() {
+        return harness::skip("another user cannot run this program here");
+    }
+    let arguments = [&SHORT[..], &["--set", "fault.join_deadline=2s"]].concat();
+    let ended = Process::start(site.rank(1, 2, port, &arguments)).end(LIMIT);
+    ended.assert_error(4, &["rank 1 cannot reach rank 0", "another user or container offers tokens"]);
+    impostor.kill().unwrap();
+    impostor.wait().unwrap();
+}
+
+#[test]
+fn a_token_that_can_be_guessed_is_refused() {
+    let site = Site::new();
+    for arguments in [&["train"][..], &["join", "127.0.0.1:1"]] {
+        let mut command = site.thalweg(arguments);
+        command.env("THALWEG_TOKEN", "secret");
+        let ended = Process::start(command).end(LIMIT);
+        ended.assert_error(2, &["THALWEG_TOKEN has 6 characters"]);
+        ended.assert_advice("openssl rand");
+    }
+}
+
+#[test]
+fn hosts_without_a_token_are_refused_before_anything_starts() {
+    let site = Site::new();
+    let nodes = ["--nnodes", "2", "--node-rank", "0", "--master", "192.0.2.1"];
+    let ended = site.run(&[&SHORT[..], &nodes].concat());
+    ended.assert_error(4, &["192.0.2.1:29500, and there is no token"]);
+    ended.assert_advice("mpirun -x THALWEG_TOKEN");
 }
 
 #[test]
@@ -262,7 +342,7 @@ fn no_token_no_other_address_than_loopback() {
         // An address from the block that is reserved for documentation.
         command.env("MASTER_ADDR", "192.0.2.1");
         let ended = Process::start(command).end(LIMIT);
-        ended.assert_error(4, &["192.0.2.1", "not a loopback address"]);
+        ended.assert_error(4, &["ranks on other hosts are to come to 192.0.2.1", "there is no token"]);
         ended.assert_advice("THALWEG_TOKEN");
     }
 }

@@ -42,6 +42,11 @@ impl Ledger {
             .collect()
     }
 
+    /// Whether these bytes are the ledger of a source of so many rows.
+    pub fn fits(bytes: &[u8], rows: u64) -> bool {
+        bytes.len() as u64 == (rows.div_ceil(64) + 1) * 8
+    }
+
     /// Takes over what another rank, or an earlier run, has consumed.
     pub fn absorb(&mut self, bytes: &[u8]) -> Result<()> {
         let words: Vec<u64> =
@@ -49,9 +54,9 @@ impl Ledger {
         if words.len() != self.seen.len() + 1 {
             return Err(Error::internal("the ranks' audits have different lengths"));
         }
-        self.again += words[0];
+        self.again = self.again.saturating_add(words[0]);
         for (mine, theirs) in self.seen.iter_mut().zip(&words[1..]) {
-            self.again += u64::from((*mine & theirs).count_ones());
+            self.again = self.again.saturating_add((*mine & theirs).count_ones().into());
             *mine |= theirs;
         }
         Ok(())
@@ -66,7 +71,14 @@ impl Ledger {
         let once = count(&mut pairs().map(|(expected, seen)| expected & seen));
         let stray = count(&mut pairs().map(|(expected, seen)| !expected & seen));
         let expected = count(&mut expected.seen.iter().copied());
-        Audit { epoch, expected, once, missed: expected - once, repeated: self.again + stray, dropped: 0 }
+        Audit {
+            epoch,
+            expected,
+            once,
+            missed: expected - once,
+            repeated: self.again.saturating_add(stray),
+            dropped: 0,
+        }
     }
 }
 
@@ -95,5 +107,7 @@ mod tests {
         let audit = all.close(0, &ledger(&[1, 2, 3]));
         assert_eq!((audit.expected, audit.once, audit.missed, audit.repeated), (3, 2, 1, 3));
         assert!(all.absorb(&[0; 8]).is_err());
+        assert!(Ledger::fits(&all.to_bytes(), 100) && !Ledger::fits(&all.to_bytes(), 129));
+        assert!(!Ledger::fits(&all.to_bytes()[1..], 100));
     }
 }

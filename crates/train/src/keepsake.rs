@@ -100,6 +100,7 @@ impl Worker<'_> {
             notices: Vec::new(),
             rows: Some(rows_digest(&self.parts.data)),
             tensors: unflatten(self.parts.model.layout(), parameters),
+            path: path.clone(),
         }
         .write(&path)?;
         self.rank.emit(Event::Saved { path: path.display().to_string() });

@@ -12,6 +12,7 @@ mod contributions;
 pub mod decentralized;
 mod epoch;
 mod finite;
+pub mod footprint;
 mod gossip;
 mod hidden;
 pub mod hooks;

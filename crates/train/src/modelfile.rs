@@ -1,5 +1,6 @@
 //! `model.safetensors`: parameters by name and all that prediction needs.
 
+use crate::footprint::Footprint;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use thalweg_cluster::checkpoint;
@@ -34,6 +35,8 @@ pub struct SavedModel {
     pub rows: Option<String>,
     /// Its tensors.
     pub tensors: TensorFile<'static>,
+    /// The file it was read from; empty for one that was not.
+    pub path: PathBuf,
 }
 
 /// What a model is, by key: rows and structure, without its tensors.
@@ -180,6 +183,7 @@ impl SavedModel {
             notices,
             rows: about.get("rows").cloned(),
             tensors: file,
+            path,
         })
     }
 
@@ -191,12 +195,16 @@ impl SavedModel {
     /// The job it was trained with.
     pub fn job(&self) -> Result<JobSpec> {
         let mut layers = Layers::default();
-        layers.add_file("the model's job", &self.job).map_err(Error::data)?;
-        Ok(Job::resolve(layers)?.spec)
+        let read = layers.add_file("the model's job", &self.job).map_err(Error::data);
+        read.and_then(|()| Ok(Job::resolve(layers)?.spec)).map_err(|error| self.named(error))
     }
 
     /// The network and its parameters, ready to answer.
     pub fn network(&self) -> Result<(Network, Vec<f32>)> {
+        self.built().map_err(|error| self.named(error))
+    }
+
+    fn built(&self) -> Result<(Network, Vec<f32>)> {
         let options = Options::of(&self.job()?);
         let network = match &self.onnx {
             Some(structure) => Source::read_skeleton(structure)
@@ -207,8 +215,18 @@ impl SavedModel {
             }
             None => Network::for_schema(&self.layers, &self.schema, options)?,
         };
+        Footprint::of_prediction(&network, 1).check(&network, &self.schema, "the training data")?;
         let parameters = flatten(&self.tensors, network.layout())?;
         Ok((network, parameters))
+    }
+
+    /// An error that says which file it is about.
+    fn named(&self, mut error: Error) -> Error {
+        let path = self.path.display().to_string();
+        if !error.message.contains(&path) {
+            error.message = format!("{path}: {}", error.message);
+        }
+        error
     }
 
     /// Why the kept structure of an ONNX file is refused. Versions that wrote format 1 passed over attributes.

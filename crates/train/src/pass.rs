@@ -86,7 +86,7 @@ impl Worker<'_> {
             let chance = self.rank.random("jitter", &[step.number, rank as u64]).uniform();
             let rest = pace.rest(mine.len(), took, chance);
             self.rank.compute_together(WORK, 0, |rank| {
-                rank.sleep(rest);
+                rank.draw_out(rest);
                 Ok(())
             })?;
             took = (self.rank.now() - start).saturating_sub(met);
@@ -95,7 +95,7 @@ impl Worker<'_> {
             self.slow_steps -= 1;
             let rest = took * 2;
             self.rank.compute_together(WORK, 0, |rank| {
-                rank.sleep(rest);
+                rank.draw_out(rest);
                 Ok(())
             })?;
             took = (self.rank.now() - start).saturating_sub(met);

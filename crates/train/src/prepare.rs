@@ -1,5 +1,6 @@
 //! Before the first step: data, model and position, agreed by all ranks; and after the last: what is left behind.
 
+use crate::audit::Ledger;
 use crate::hooks::check_parts;
 use crate::strategy;
 use crate::worker::{Parts, Start, Worker};
@@ -56,6 +57,11 @@ impl Prepared {
         &self.start.model_digest
     }
 
+    /// The rows it is trained with, as newcomers are asked for it.
+    pub fn rows(&self) -> &str {
+        &self.start.data_digest
+    }
+
     /// Reads and builds everything without the others, who are at work: so that they need not wait for it.
     pub fn alone(assignment: &Assignment<'_>) -> Result<Prepared> {
         let mut data = assignment.recipe.data(assignment.job)?;
@@ -79,8 +85,9 @@ impl Prepared {
         let team = Team::of(assignment.job.engine.threads, rank.local_world());
         let (mut parts, model_digest) = build(assignment, data, team)?;
         rank.agree("model", &model_digest)?;
-        let Parts { model, parameters, optimizer, .. } = &mut parts;
-        let start = start(rank, assignment, data_digest, model.as_ref(), parameters, optimizer)?;
+        let Parts { data, model, parameters, optimizer, .. } = &mut parts;
+        let data = (data_digest, data.training.source_len());
+        let start = start(rank, assignment, data, model.as_ref(), parameters, optimizer)?;
         Ok(Prepared { parts, start: Start { model_digest, is_told: true, ..start } })
     }
 }
@@ -167,6 +174,18 @@ pub fn check_data(digest: &str, checkpoint: &Checkpoint, path: &Path) -> Result<
         .hint("rows would be missed or seen twice; put the old data back, or start fresh with --overwrite"))
 }
 
+/// The audit of a checkpoint must be of as many rows as there are.
+pub fn check_audit(rows: u64, checkpoint: &Checkpoint, path: &Path) -> Result<()> {
+    if checkpoint.audit.is_empty() || Ledger::fits(&checkpoint.audit, rows) {
+        return Ok(());
+    }
+    let (shown, length) = (path.display(), checkpoint.audit.len());
+    Err(Error::data(format!(
+        "{shown} cannot be used: its audit of {length} bytes is not that of {rows} rows"
+    ))
+    .hint("resume from another checkpoint (move this one away), or start fresh with --overwrite"))
+}
+
 /// Fits the scaling: each rank reads its share of the blocks.
 fn fit(rank: &mut Rank, data: &mut Data) -> Result<()> {
     if !data.needs_statistics() {
@@ -192,7 +211,7 @@ fn fit(rank: &mut Rank, data: &mut Data) -> Result<()> {
 fn start(
     rank: &mut Rank,
     assignment: &Assignment<'_>,
-    data_digest: String,
+    (data_digest, rows): (String, u64),
     model: &dyn Model,
     parameters: &mut [f32],
     optimizer: &mut Optimizer,
@@ -205,6 +224,7 @@ fn start(
         let Found { checkpoint, path, damaged } = found;
         pass_over(rank, damaged, checkpoint.step)?;
         check_data(&start.data_digest, &checkpoint, &path)?;
+        check_audit(rows, &checkpoint, &path)?;
         start =
             Start { step: checkpoint.step, loss: checkpoint.loss, audit: checkpoint.audit.clone(), ..start };
         parameters.copy_from_slice(&checkpoint.parameters);

@@ -22,7 +22,7 @@ use std::time::Duration;
 use thalweg_cluster::membership::{Position, Standing};
 use thalweg_cluster::regroup::Change;
 use thalweg_core::event::{Event, Metrics, Outcome};
-use thalweg_core::{Error, Kind, Result};
+use thalweg_core::{Culprit, Error, Kind, Result};
 
 /// What a rank must know of a job besides parameters and state.
 #[derive(Serialize, Deserialize)]
@@ -152,7 +152,15 @@ impl Worker<'_> {
             "nobody is left who has the job's state{last}; rank {} had not all of it yet",
             self.rank.number()
         );
-        Error::new(Kind::RankFailed, words).hint("`thalweg resume` goes on from the last checkpoint")
+        // By its own words, so that it ends the job for all: a newcomer would begin it anew.
+        Error::new(Kind::RankFailed, words).hint("`thalweg resume` goes on from the last checkpoint").blame(
+            Culprit {
+                rank: self.rank.number(),
+                step: Some(self.next),
+                cause: "had not all of the job's state yet when the last rank that had it was lost".into(),
+                ..Culprit::default()
+            },
+        )
     }
 
     /// The rank in that place tells the others what else they must know.

@@ -9,6 +9,8 @@ pub struct Rider {
     pub loss: f64,
     /// The ranks, by place, that want the job to stop after this step.
     pub stopping: Vec<usize>,
+    /// Whether SIGTERM asked one of them for it.
+    pub terminating: bool,
     /// The ranks, by place, that want to leave after this step, without the others.
     pub leaving: Vec<usize>,
     /// Whether somebody waits to be let in after this step.
@@ -30,6 +32,8 @@ pub struct Word {
     pub loss: f64,
     /// Whether it wants the job to stop.
     pub stop: bool,
+    /// Whether SIGTERM asked for that.
+    pub terminate: bool,
     /// Whether it wants to leave.
     pub leave: bool,
     /// Whether somebody waits to be let in.
@@ -49,6 +53,7 @@ impl Word {
     pub fn of_wishes(rank: &Rank) -> Word {
         Word {
             stop: rank.stop_requested(),
+            terminate: rank.is_terminated(),
             leave: rank.leave_requested(),
             pause: rank.pause_requested(),
             finish: rank.finish_requested(),
@@ -65,6 +70,7 @@ impl Word {
             (self.pause, PAUSE),
             (self.finish, FINISH),
             (self.checkpoint, CHECKPOINT),
+            (self.terminate, TERMINATE),
         ];
         f32::from(wishes.into_iter().filter(|(wanted, _)| *wanted).map(|(_, bit)| bit).sum::<u8>())
     }
@@ -75,6 +81,7 @@ const LEAVE: u8 = 2;
 const PAUSE: u8 = 4;
 const FINISH: u8 = 8;
 const CHECKPOINT: u8 = 16;
+const TERMINATE: u8 = 32;
 
 /// Numbers that a set of rows is known by, and how many values each has: their sums over thousands of ranks are whole
 /// numbers that a float holds exactly.
@@ -145,6 +152,7 @@ impl Rider {
         let want = |place: &usize, bit: u8| wishes[*place] as u8 & bit != 0;
         self.stopping.clear();
         self.stopping.extend((0..wishes.len()).filter(|place| want(place, STOP)));
+        self.terminating = self.stopping.iter().any(|place| want(place, TERMINATE));
         self.leaving.clear();
         self.leaving.extend((0..wishes.len()).filter(|place| want(place, LEAVE)));
         self.pausing = (0..wishes.len()).any(|place| want(&place, PAUSE));
@@ -179,10 +187,12 @@ mod tests {
     #[test]
     fn sums_of_parts_are_read_back() {
         let one = Word { loss: 1.5, compute_ms: 7.0, pause: true, ..Word::default() };
-        let other = Word { loss: 2.0, compute_ms: 9.0, stop: true, leave: true, ..Word::default() };
+        let other =
+            Word { loss: 2.0, compute_ms: 9.0, stop: true, terminate: true, leave: true, ..Word::default() };
         let rider = sum(&[one, other]);
         assert_eq!((rider.loss, &rider.compute_ms[..]), (3.5, &[7.0, 9.0][..]));
         assert_eq!((&rider.stopping[..], &rider.leaving[..], rider.pausing), (&[1][..], &[1][..], true));
+        assert!(rider.terminating && !sum(&[one, Word { stop: true, ..one }]).terminating);
         assert_eq!(rider.slowest(), (1, 9.0));
     }
 

@@ -434,6 +434,9 @@ impl<'a> Worker<'a> {
         let nobody_stays = !leaving.is_empty() && !self.rank.can_spare(leaving);
         if !stopping.is_empty() || nobody_stays {
             self.ended = Some(Outcome::Interrupted);
+            if self.rider.terminating {
+                self.rank.note_termination();
+            }
             self.rank.announce_stop(if stopping.is_empty() { leaving } else { stopping });
         }
         let changes = match &self.apprenticeship {

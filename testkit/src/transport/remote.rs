@@ -12,7 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thalweg_comm::transport::{
-    Abort, Cause, Company, Fault, Incoming, Interest, Moved, Outgoing, Tag, Traffic, Transport, Vigil,
+    Abort, Activity, Cause, Company, Fault, Incoming, Interest, Moved, Outgoing, Tag, Traffic, Transport,
+    Vigil,
 };
 
 /// The name of a frame under way: peer, group, operation, tensor, chunk and length.
@@ -141,6 +142,7 @@ impl Stage {
             adds_up: matches!(hear(&unpoisoned(line.lock())), Ok(Answer::Ready { adds_up: true })),
             line: line.clone(),
             abort: Abort::default(),
+            activity: Activity::default(),
             shown: HashSet::new(),
             adding: false,
             start: Instant::now(),
@@ -184,6 +186,7 @@ pub struct Remote {
     adds_up: bool,
     line: Arc<Mutex<UnixStream>>,
     abort: Abort,
+    activity: Activity,
     /// Frames under way whose bytes are there already.
     shown: HashSet<Frame>,
     /// A sum is under way, whose terms are there already.
@@ -303,6 +306,10 @@ impl Transport for Remote {
 
     fn abort_handle(&self) -> Abort {
         self.abort.clone()
+    }
+
+    fn activity(&self) -> &Activity {
+        &self.activity
     }
 
     fn close(&mut self) {

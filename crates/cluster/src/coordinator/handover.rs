@@ -28,7 +28,7 @@ impl Chair {
 
     /// Gives up the port, tells the members to look for the next coordinator, and the launcher to name one.
     pub(super) fn pass_on(&mut self, formed: Formed) {
-        self.listener = None;
+        self.stop_listening();
         for (_, mut guest) in std::mem::take(&mut self.guests) {
             if guest.settled {
                 let _ = send(&mut guest.stream, &Control::Moved);

@@ -5,24 +5,34 @@
 //! the same words. If the process that holds the role dies or leaves, another rank takes it: the ranks come to it and say
 //! where they stand, so that it needs to know nothing that is lost.
 
+mod connection;
 mod door;
+mod expulsion;
 mod handover;
+mod probe;
+mod refusal;
 mod roll;
+mod sleep;
+mod status;
 
 use crate::beacon::Beacon;
+use crate::interruption::STALL_WHILE_STOPPING;
 use crate::judgement::{Judgement, Rules, Ruling};
 use crate::line::PULSE;
+use crate::linux::TokenOffer;
 use crate::membership::Formed;
-use crate::rendezvous::message::{Answer, Call, Control, Member, Roster, receive, send};
+use crate::rendezvous::message::{Answer, Call, Control, Roster, send};
 use crate::rendezvous::reception::Reception;
 use crate::rendezvous::{REMINDER, handshake::Purpose, welcome};
 use crate::stall::StallReporter;
-use std::collections::BTreeMap;
-use std::net::{TcpListener, TcpStream};
+use connection::{Guest, Heard};
+use probe::Candidate;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use thalweg_core::event::Event;
+use thalweg_core::event::{Event, Pulse};
 use thalweg_core::{Culprit, Error};
 
 /// What the role is given.
@@ -43,14 +53,22 @@ pub struct Charge {
     pub world: usize,
     /// Digest of the job.
     pub job: [u8; 32],
+    /// Which attempt at which job this is, where a launcher has a name for it.
+    pub run: String,
     /// Digest of what is trained; empty if it is not known.
     pub model: Vec<u8>,
+    /// Digest of the rows it is trained with; empty if it is not known.
+    pub data: String,
     /// The job itself, for those who want to join.
     pub text: String,
     /// The shared secret.
     pub token: Vec<u8>,
+    /// Tells it to the ranks of this host that have none, for as long as the coordinator listens.
+    pub offer: Option<TokenOffer>,
     /// What the job asks of the group.
     pub rules: Rules,
+    /// Why it is over before it begins: whoever comes is told.
+    pub failed: Option<Error>,
 }
 
 /// How the coordinator speaks to its surroundings.
@@ -73,22 +91,6 @@ const NEXT_REMINDER: f64 = 30.0;
 /// How long the ranks may take to leave after the verdict.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-enum Heard {
-    Said(u64, usize, Control),
-    /// When that was seen.
-    Closed(u64, usize, Instant),
-}
-
-/// A rank that is here.
-struct Guest {
-    member: Member,
-    stream: TcpStream,
-    /// Tells this connection from an earlier one of the same rank.
-    serial: u64,
-    /// It has its first roster: from then on it listens to [`Control`].
-    settled: bool,
-}
-
 /// Holds the role until all ranks have left, or the job is over.
 pub fn preside(listener: TcpListener, charge: Charge, voice: Voice) {
     let (sender, receiver) = channel();
@@ -103,14 +105,20 @@ pub fn preside(listener: TcpListener, charge: Charge, voice: Voice) {
         judgement,
         has_left: false,
         guests: BTreeMap::new(),
+        candidates: BTreeMap::new(),
+        overslept: None,
         promised: BTreeMap::new(),
         turned_away: BTreeMap::new(),
+        strangers: BTreeMap::new(),
+        told: BTreeSet::new(),
+        last_word: charge.failed.clone(),
         sender,
         start: Instant::now(),
         serial: 0,
-        verdict: None,
+        verdict: charge.failed.as_ref().map(|_| Instant::now()),
         reminder: REMINDER.as_secs_f64(),
         stalls: StallReporter::default(),
+        progress: status::Progress::default(),
         roll_call: REMINDER,
         listener: Some(listener),
         charge,
@@ -125,12 +133,22 @@ struct Chair {
     listener: Option<TcpListener>,
     judgement: Judgement,
     guests: BTreeMap<usize, Guest>,
+    /// Newcomers whose connections to the members are tried before they are let in.
+    candidates: BTreeMap<usize, Candidate>,
+    /// When this process came back from a stop that was longer than the others wait, and how long it was.
+    overslept: Option<(Instant, Duration)>,
     /// Whether the rank that has the role has left the group.
     has_left: bool,
     /// Numbers of those who prepare to come, and since when.
     promised: BTreeMap<usize, Duration>,
     /// Who came and could not stay, and why.
     turned_away: BTreeMap<usize, String>,
+    /// Callers that did not prove themselves, and what they did.
+    strangers: BTreeMap<IpAddr, String>,
+    /// Ranks that came after the end, and were told of it.
+    told: BTreeSet<usize>,
+    /// Why it is over.
+    last_word: Option<Error>,
     sender: Sender<Heard>,
     start: Instant,
     serial: u64,
@@ -138,6 +156,7 @@ struct Chair {
     /// Seconds of waiting for a rank that prepares after which it is told next.
     reminder: f64,
     stalls: StallReporter,
+    progress: status::Progress,
     /// Time of forming after which it is told who is missing.
     roll_call: Duration,
 }
@@ -154,23 +173,31 @@ impl Chair {
         }
         let (mut last_pulse, mut last_tick) = (Instant::now(), Instant::now());
         loop {
+            if let Some(offer) = &self.charge.offer {
+                offer.answer();
+            }
             if let Some(listener) = &self.listener {
-                reception.admit(listener);
+                let admitted = reception.admit(listener);
                 while let Some((call, stream)) = reception.next(Duration::ZERO) {
                     self.welcome(call, stream);
                 }
+                while let Some((from, why)) = reception.next_refused() {
+                    self.hear_of_stranger(from, &why);
+                }
+                if let Err(error) = admitted {
+                    self.run_short(error);
+                }
             }
             let tick = Duration::from_millis(if self.judgement.membership.is_working() { 20 } else { 2 });
-            match receiver.recv_timeout(tick) {
+            let received = receiver.recv_timeout(tick);
+            self.wake(last_tick.elapsed());
+            last_tick = Instant::now();
+            match received {
                 Ok(Heard::Said(serial, number, said)) if self.is_current(serial, number) => {
-                    self.has_left |= number == self.charge.own && said == Control::Leave;
-                    let rulings = self.judgement.hear(number, said, self.now());
-                    self.carry_out(rulings);
+                    self.hear(number, said);
                 }
                 Ok(Heard::Closed(serial, number, when)) if self.is_current(serial, number) => {
-                    let seen = when.saturating_duration_since(self.start);
-                    let rulings = self.judgement.close(number, seen, self.now());
-                    self.carry_out(rulings);
+                    self.close(number, when);
                 }
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -178,18 +205,15 @@ impl Chair {
             while let Ok(number) = self.voice.gone.try_recv() {
                 self.miss(number);
             }
-            if last_tick.elapsed() > Duration::from_secs(1) {
-                // This process itself was stopped, or the machine slept.
-                let now = self.now();
-                self.judgement.watch.forgive(now);
-            }
-            last_tick = Instant::now();
             if last_pulse.elapsed() >= PULSE {
                 last_pulse = Instant::now();
-                self.broadcast(&Control::Pulse(self.voice.beacon.pulse()));
+                // The progress that ranks hear of is the group's: whoever waits need not give up while others move.
+                let progress = self.judgement.watch.moves();
+                self.broadcast(&Control::Pulse(Pulse { progress, ..self.voice.beacon.pulse() }));
             }
             if let Some(when) = self.verdict {
-                if when.elapsed() > FAREWELL || self.guests.is_empty() {
+                let owed = self.farewell();
+                if when.elapsed() > owed.unwrap_or(FAREWELL) || (self.guests.is_empty() && owed.is_none()) {
                     return;
                 }
                 continue;
@@ -207,19 +231,67 @@ impl Chair {
         }
     }
 
+    /// A rank says something. One that has not been let in can only answer what it is asked.
+    fn hear(&mut self, number: usize, said: Control) {
+        let Some(guest) = self.guests.get(&number) else { return };
+        guest.has_been_heard();
+        match said {
+            Control::Probed { rank, error } => self.judge_probe(number, rank, error),
+            _ if !guest.settled => self.close(number, Instant::now()),
+            said if self.is_given_up_by(number, &said) => self.give_up_role(),
+            said => {
+                self.has_left |= number == self.charge.own && said == Control::Leave;
+                let rulings = self.judgement.hear(number, said, self.now());
+                self.carry_out(rulings);
+            }
+        }
+    }
+
+    /// A rank's connection has closed.
+    fn close(&mut self, number: usize, when: Instant) {
+        let membership = &self.judgement.membership;
+        if self.overslept.is_some() && membership.generation() > 0 && membership.has(number) {
+            return self.give_up_role();
+        }
+        let seen = when.saturating_duration_since(self.start);
+        // It ended by itself: there is no process left to be told that the others go on.
+        self.guests.remove(&number);
+        let rulings = self.judgement.close(number, seen, self.now());
+        self.carry_out(rulings);
+    }
+
     /// What is due without anybody saying anything.
     fn look_after(&mut self) {
         let now = self.now();
+        if self.charge.rules.elastic && self.voice.beacon.stop_requested() {
+            self.judgement.watch.hurry(STALL_WHILE_STOPPING);
+        }
         self.remind();
+        self.note_progress();
         let stall = self.judgement.watch.stall(now).filter(|_| self.judgement.membership.is_working());
         if let Some(event) = self.stalls.follow(now, stall) {
             (self.voice.report)(event);
         }
         self.call_roll(now);
+        self.follow_probes(now);
         if self.verdict.is_none() {
             let rulings = self.judgement.look_after(now);
             self.carry_out(rulings);
         }
+    }
+
+    /// This process can take in nobody. Those who have met do without newcomers; before that it is the end.
+    fn run_short(&mut self, error: Error) {
+        if self.verdict.is_some() || self.judgement.membership.generation() > 0 {
+            return;
+        }
+        let own = self.charge.own;
+        let culprit = Culprit { rank: own, cause: error.message.clone(), ..Culprit::default() };
+        let error = Error { message: format!("rank {own} {}", error.message), ..error }.blame(culprit);
+        let pulse = self.voice.beacon.pulse();
+        (self.voice.report)(Event::Failed { error: error.clone(), pulse });
+        self.voice.beacon.condemn(error.clone());
+        self.abort(error);
     }
 
     /// The launcher says that a rank's process has ended. Of one that is here the end of its connection tells, too.
@@ -242,11 +314,12 @@ impl Chair {
     fn carry_out(&mut self, rulings: Vec<Ruling>) {
         for ruling in rulings {
             match ruling {
-                Ruling::Dismiss(number) => drop(self.guests.remove(&number)),
+                Ruling::Dismiss(number) => self.dismiss(number),
                 Ruling::Interrupt(generation, why) => {
                     self.broadcast(&Control::Interrupt(generation, why));
                 }
                 Ruling::Pause => self.pause(),
+                Ruling::Expel(number, culprit) => self.expel(number, *culprit),
                 Ruling::Form(formed, lost) => self.form(formed, lost),
                 Ruling::Abort(error) => self.abort(*error),
             }
@@ -295,15 +368,23 @@ impl Chair {
         }
         if !self.charge.rules.elastic {
             // Nobody else may come: the port is free for the next job.
-            self.listener = None;
+            self.stop_listening();
         }
         self.roll_call = REMINDER;
+    }
+
+    /// Gives up the port, and first the token that is offered for it: the next job there has another.
+    fn stop_listening(&mut self) {
+        self.charge.offer = None;
+        self.listener = None;
     }
 
     /// Tells everybody that the job is over, and why.
     fn abort(&mut self, error: Error) {
         self.verdict = Some(Instant::now());
+        self.last_word = Some(error.clone());
         let culprit = error.culprit.as_ref().map(|culprit| culprit.rank);
+        self.told.extend(self.guests.keys());
         for guest in self.guests.values_mut() {
             let _ = if guest.settled {
                 send(&mut guest.stream, &Control::Abort(Box::new(error.clone())))
@@ -318,19 +399,17 @@ impl Chair {
     }
 
     fn broadcast(&mut self, message: &Control) {
-        for guest in self.guests.values_mut().filter(|guest| guest.settled) {
-            // Whoever cannot hear it has gone, and is noticed by its reader.
-            let _ = send(&mut guest.stream, message);
+        let mut deaf = Vec::new();
+        for (number, guest) in self.guests.iter_mut().filter(|(_, guest)| guest.settled) {
+            // Whoever has gone is noticed by its reader; one that is there and does not read holds up all others.
+            if send(&mut guest.stream, message).is_err_and(|error| connection::is_full(&error)) {
+                deaf.push(*number);
+            }
+        }
+        deaf.retain(|number| *number != self.charge.own);
+        for number in deaf {
+            let cause = "does not read what the coordinator sends".to_string();
+            self.lose(number, Culprit { rank: number, cause, ..Culprit::default() });
         }
     }
-}
-
-fn read(mut reader: TcpStream, serial: u64, number: usize, sender: &Sender<Heard>) {
-    let _ = reader.set_read_timeout(None);
-    while let Ok(said) = receive::<Control>(&mut reader) {
-        if sender.send(Heard::Said(serial, number, said)).is_err() {
-            return;
-        }
-    }
-    let _ = sender.send(Heard::Closed(serial, number, Instant::now()));
 }

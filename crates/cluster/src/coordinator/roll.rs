@@ -32,7 +32,7 @@ impl Chair {
         let absent: Vec<usize> =
             missing.iter().copied().filter(|number| !self.guests.contains_key(number)).collect();
         let deadline = if again {
-            self.charge.rules.step_deadline.max(FAREWELL)
+            self.judgement.watch.deadline().max(FAREWELL)
         } else {
             self.charge.rules.limits.patience
         };
@@ -44,7 +44,10 @@ impl Chair {
                 }
                 return;
             }
-            let error = welcome::gave_up(self.listener.as_ref(), &absent, &self.turned_away, deadline);
+            let error = {
+                let (listener, turned_away) = (self.listener.as_ref(), &self.turned_away);
+                welcome::gave_up(listener, &absent, turned_away, &self.strangers, deadline)
+            };
             return self.abort(error);
         }
         // All are here and still too few: nobody is on the way, which the user should know soon.

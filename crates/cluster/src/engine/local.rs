@@ -3,11 +3,13 @@
 //! Every worker leads its own process group, so that Ctrl-C reaches only the launcher, and nothing a worker started
 //! outlives it. Whatever happens, when [`launch`] returns no worker is left.
 
+mod ending;
+
 pub use super::process::STOPPED;
 use super::process::{Heard, Worker, describe, is_fine, start};
 use super::program::Program;
 use crate::inquest::{Evidence, Inquest, PATIENCE, PATIENCE_FOR_A_VERDICT};
-use crate::interruption::{Interruption, Received, Request, Signal};
+use crate::interruption::{Interruption, Received, Request, STOP_LIMIT, Signal};
 use crate::linux;
 use crate::stall::StallReporter;
 use crate::uplink::Wish;
@@ -17,7 +19,7 @@ use std::ffi::OsString;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use thalweg_core::event::{Event, Level, Phase, Record};
-use thalweg_core::spec::inject::Fault;
+use thalweg_core::spec::inject::{Fault, Mischief};
 use thalweg_core::{Error, Result};
 
 /// What to start.
@@ -64,8 +66,8 @@ pub trait Director {
 pub enum Act {
     /// Let this happen to a worker.
     Inject(Fault),
-    /// Start one more worker, under the lowest number that is free.
-    Hire,
+    /// Start one more worker, under the lowest number that is free; this may happen to it as it comes.
+    Hire(Option<Mischief>),
     /// Let the job be done with the epoch it is in.
     Finish,
 }
@@ -78,9 +80,6 @@ const NET: Duration = Duration::from_secs(5);
 
 /// What the coordinator has on launchers of other hosts.
 const HEAD_START: Duration = Duration::from_millis(500);
-
-/// How long the kernel may take to end a process that was killed (one that waits for a dead disk may take for ever).
-const CONFIRM: Duration = Duration::from_secs(10);
 
 /// How many workers in a row may end in one place before they have met the others.
 const TRIES: usize = 3;
@@ -113,9 +112,10 @@ pub fn launch<'a>(
         coordinator: plan.ranks.contains(&0).then_some(0),
         meeting: None,
         left: BTreeSet::new(),
+        saved: None,
         worries: Vec::new(),
     };
-    let started = plan.ranks.clone().try_for_each(|rank| crew.hire(rank, false));
+    let started = plan.ranks.clone().try_for_each(|rank| crew.hire(rank, false, None));
     let ended = started.and_then(|()| crew.run(&receiver, signals, on_record));
     crew.end_all();
     ended
@@ -143,6 +143,8 @@ struct Crew<'a> {
     meeting: Option<String>,
     /// Ranks that left with a coordinator that gave up its role.
     left: BTreeSet<usize>,
+    /// The step of the last checkpoint.
+    saved: Option<u64>,
     /// What the user should know, and has not been told.
     worries: Vec<String>,
 }
@@ -173,11 +175,10 @@ impl Crew<'_> {
             last_tick = Instant::now();
             self.reap();
             for message in std::mem::take(&mut self.worries) {
-                let event = Event::Notice { level: Level::Warning, message };
-                on_record(&Record { time: crate::session::unix_time(), rank: None, event })?;
+                self.tell(Event::Notice { level: Level::Warning, message }, on_record)?;
             }
             if let Some(event) = self.stall() {
-                on_record(&Record { time: crate::session::unix_time(), rank: None, event })?;
+                self.tell(event, on_record)?;
             }
             if let Ok(received) = signals.try_recv() {
                 match self.interruption.on_signal(received, self.started) {
@@ -188,9 +189,20 @@ impl Crew<'_> {
                 }
             }
             if let Some(ended) = self.decide() {
+                if let Some(message) = self.unfinished_stop() {
+                    let event = Event::Notice { level: Level::Warning, message };
+                    on_record(&Record { time: crate::session::unix_time(), rank: None, event })?;
+                }
                 return ended;
             }
         }
+    }
+
+    /// Says something of its own.
+    fn tell(&mut self, event: Event, on_record: &mut dyn FnMut(&Record) -> Result<()>) -> Result<()> {
+        let record = Record { time: crate::session::unix_time(), rank: None, event };
+        self.direct(&record)?;
+        on_record(&record)
     }
 
     /// What is to be told of ranks that wait. The coordinator tells it; if it is silent itself, this launcher does.
@@ -203,11 +215,14 @@ impl Crew<'_> {
     }
 
     /// Starts a worker.
-    fn hire(&mut self, rank: usize, joins: bool) -> Result<()> {
+    fn hire(&mut self, rank: usize, joins: bool, fault: Option<Mischief>) -> Result<()> {
         self.left.remove(&rank);
         let mut worker = start(self.plan, &self.program, rank, self.workers.len(), joins, &self.sender)?;
         self.watch.expect(rank, self.start.elapsed(), Phase::Starting);
         self.inquest.name(rank, format!("{} (pid {})", linux::host_name(), worker.child.id()));
+        if let Some(kind) = fault {
+            worker.wish(&Wish::Inject(Fault { step: 0, rank, kind }));
+        }
         if let (true, Some(address)) = (joins, &self.meeting) {
             worker.wish(&Wish::Coordinator(address.clone()));
         }
@@ -216,8 +231,8 @@ impl Crew<'_> {
     }
 
     /// Starts a worker while the others train, who can do without it.
-    fn hire_another(&mut self, rank: usize) {
-        if let Err(error) = self.hire(rank, true) {
+    fn hire_another(&mut self, rank: usize, fault: Option<Mischief>) {
+        if let Err(error) = self.hire(rank, true, fault) {
             self.worries.push(format!("{}; the others go on without it", error.message));
         }
     }
@@ -247,16 +262,35 @@ impl Crew<'_> {
                 self.left.extend(left);
                 self.convene();
             }
+            // One that has not met the others yet is another worker in the place of the one that is meant.
+            Event::GaveUp { culprit, cause } if self.coordinator == Some(index) => {
+                let meant = |worker: &Worker| worker.rank == *culprit && !worker.is_stranger();
+                if self.workers.iter().any(|worker| worker.is_alive() && meant(worker)) {
+                    self.end(*culprit, cause);
+                }
+            }
+            Event::Checkpoint { step, .. } => self.saved = Some(*step),
             // Where the others go on, it is the coordinator that weighs what a rank saw.
             Event::Lost { .. } if self.plan.elastic => {}
             Event::Lost { error, pulse } => {
                 self.inquest.hear(now, Evidence::Lost { rank, error: error.clone(), pulse: pulse.clone() });
             }
-            Event::Failed { error, .. } if self.plan.elastic && self.workers[index].is_stranger() => {
+            // The others went on without it: that it says so itself is no news.
+            Event::Failed { .. } if self.plan.elastic && self.workers[index].cause.is_some() => {
                 let worker = &mut self.workers[index];
                 (worker.explained, worker.lost) = (true, true);
                 self.watch.dismiss(rank);
-                let message = format!("rank {rank} could not join: {error}");
+            }
+            // The others have done without it before.
+            Event::Failed { error, .. } if self.can_spare(index) => {
+                let what = match self.workers[index].is_stranger() {
+                    true => "could not join",
+                    false => "failed, and the others go on without it",
+                };
+                let worker = &mut self.workers[index];
+                (worker.explained, worker.lost) = (true, true);
+                self.watch.dismiss(rank);
+                let message = format!("rank {rank} {what}: {error}");
                 let notice = Event::Notice { level: Level::Warning, message };
                 on_record(&Record { time: record.time, rank: Some(rank), event: notice })?;
             }
@@ -267,7 +301,10 @@ impl Crew<'_> {
                 self.watch.dismiss(rank);
                 self.inquest.hear(now, Evidence::Failed { rank, error: error.clone(), pulse: pulse.clone() });
             }
-            Event::Regrouped { lost, .. } if !lost.is_empty() => {
+            Event::Regrouped { members, .. } => {
+                // A newcomer counts from now on, though its first heartbeat may be on its way.
+                let met = |worker: &&mut Worker| members.contains(&worker.rank) && worker.is_stranger();
+                self.workers.iter_mut().filter(met).for_each(Worker::has_met_the_others);
                 let explained = self.with_causes(record.clone());
                 self.direct(&explained)?;
                 return on_record(&explained);
@@ -276,6 +313,14 @@ impl Crew<'_> {
         }
         self.direct(record)?;
         on_record(record)
+    }
+
+    /// Whether the others can go on without a worker whatever became of it: it came while they worked.
+    fn can_spare(&self, index: usize) -> bool {
+        let worker = &self.workers[index];
+        let at_work = |(other, worker): (usize, &Worker)| other != index && worker.is_at_work();
+        let others = self.workers.iter().enumerate().any(at_work);
+        self.plan.elastic && (worker.is_stranger() || worker.joins && others)
     }
 
     fn direct(&mut self, record: &Record) -> Result<()> {
@@ -288,7 +333,7 @@ impl Crew<'_> {
                         worker.wish(&Wish::Inject(fault.clone()));
                     }
                 }
-                Act::Hire => {
+                Act::Hire(fault) => {
                     let taken: BTreeSet<usize> = self
                         .workers
                         .iter()
@@ -296,7 +341,7 @@ impl Crew<'_> {
                         .map(|worker| worker.rank)
                         .collect();
                     let free = (0..).find(|rank| !taken.contains(rank)).unwrap_or(self.plan.world);
-                    self.hire_another(free);
+                    self.hire_another(free, fault);
                 }
                 Act::Finish => self.pass_on(&Wish::Finish),
             }
@@ -338,6 +383,10 @@ impl Crew<'_> {
             worker.status = Some(status);
             self.watch.dismiss(worker.rank);
             if is_fine(status) || worker.explained {
+                // One that came later and failed may have had the coordinator's role by then.
+                if self.workers[index].lost && self.coordinator == Some(index) {
+                    self.convene();
+                }
                 continue;
             }
             let (rank, how, pulse) = (worker.rank, describe(status), worker.last.clone());
@@ -374,7 +423,7 @@ impl Crew<'_> {
             TRIES.. => self.worries.push(format!(
                 "no worker in the place of rank {rank}: the last of {TRIES} {cause} before it met the others, who go on"
             )),
-            _ => self.hire_another(rank),
+            _ => self.hire_another(rank, None),
         }
     }
 
@@ -430,43 +479,7 @@ impl Crew<'_> {
         if let Some(error) = self.inquest.conclude(now).filter(|_| over) {
             return Some(Err(error));
         }
-        match self.interrupted {
-            Some((signal, when)) if when.elapsed() > self.plan.step_deadline + Duration::from_secs(10) => {
-                Some(Ok(Ended::Interrupted(signal)))
-            }
-            _ => None,
-        }
-    }
-
-    /// A worker is silent, or holds up the others. Where those go on it is ended, so that it disturbs nobody any more.
-    fn judge(&mut self, now: Duration, evidence: Evidence) {
-        let (Evidence::Silent { rank, .. } | Evidence::Stuck { rank, .. }) = &evidence else {
-            return self.inquest.hear(now, evidence);
-        };
-        let others = self.workers.iter().any(|worker| worker.is_at_work() && worker.rank != *rank);
-        let culprit = self.workers.iter_mut().find(|worker| worker.is_alive() && worker.rank == *rank);
-        match culprit {
-            Some(worker) if self.plan.elastic && others => {
-                let cause =
-                    self.inquest.explain(&evidence).culprit.map_or_else(String::new, |culprit| culprit.cause);
-                worker.cause = Some(cause);
-                self.watch.dismiss(*rank);
-                linux::kill_group(worker.child.id());
-            }
-            _ => self.inquest.hear(now, evidence),
-        }
-    }
-
-    /// Ends whoever is left and waits until the kernel confirms it.
-    fn end_all(&mut self) {
-        for worker in self.workers.iter_mut().filter(|worker| worker.status.is_none()) {
-            linux::kill_group(worker.child.id());
-        }
-        let end = Instant::now() + CONFIRM;
-        for worker in &mut self.workers {
-            while matches!(worker.child.try_wait(), Ok(None)) && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
+        let (signal, _) = self.interrupted.filter(|(_, when)| when.elapsed() > STOP_LIMIT)?;
+        Some(Ok(Ended::Interrupted(signal)))
     }
 }

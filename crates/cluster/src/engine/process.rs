@@ -52,6 +52,11 @@ impl Worker {
         self.joins && self.last.phase == Phase::Starting
     }
 
+    /// It is in a group, whatever was last heard of it.
+    pub(super) fn has_met_the_others(&mut self) {
+        self.last.phase = Phase::Preparing;
+    }
+
     /// Whether it is one of those who hold the job's state between them: a stranger has none of it.
     pub(super) fn is_at_work(&self) -> bool {
         self.is_alive() && !self.is_stranger()

@@ -8,7 +8,7 @@ use sha2::Sha256;
 use std::io;
 
 /// Oldest and newest protocol this version speaks.
-pub const PROTOCOL: (u16, u16) = (4, 4);
+pub const PROTOCOL: (u16, u16) = (5, 5);
 
 /// The largest message of somebody who has not proven anything yet, in bytes; ours are smaller than 64.
 const UNPROVEN: u32 = 256;
@@ -55,6 +55,11 @@ pub fn shake(stream: &mut Timed<'_>, side: Side, purpose: Purpose, token: &[u8])
         Side::Caller => prove_first(stream, token, purpose, &mine.nonce, &theirs.nonce),
         Side::Listener => prove_second(stream, token, purpose, &theirs.nonce, &mine.nonce),
     }
+}
+
+/// Whether whoever accepted this connection greets as a job of thalweg does. Nothing is said to it.
+pub fn is_a_job(stream: &mut Timed<'_>) -> bool {
+    receive_within::<Hello>(stream, UNPROVEN).is_ok_and(|hello| hello.magic == *b"THLW")
 }
 
 /// Whether the other side is one of us at all.

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use thalweg_core::event::Pulse;
+use thalweg_core::event::{Phase, Pulse};
 use thalweg_core::{Culprit, Error};
 
 /// The largest message anybody may send.
@@ -35,6 +35,8 @@ pub enum Call {
     Ask,
     /// To take part.
     Join(Box<Join>),
+    /// To learn how the job goes.
+    Status,
 }
 
 /// What a rank says to join.
@@ -46,8 +48,14 @@ pub struct Join {
     pub world: usize,
     /// Digest of its job.
     pub job: [u8; 32],
+    /// The job itself, as a job file: so that what differs can be named.
+    pub text: String,
+    /// Which attempt at which job this is, where its launcher has a name for it.
+    pub run: String,
     /// Digest of what it trains; empty if it does not know yet.
     pub model: Vec<u8>,
+    /// Digest of the rows it trains with; empty if it does not know yet.
+    pub data: String,
     /// Why it comes.
     pub arrival: Arrival,
     /// What it was in before.
@@ -108,8 +116,42 @@ pub enum Answer {
     },
     /// All are here.
     Roster(Roster),
+    /// This is another run than yours, which listens on one of the same ports.
+    OtherRun,
+    /// You cannot join now; come again, unless you have tried for too long.
+    NotYet(Error),
     /// You cannot join, or it is over.
     Refused(Error),
+    /// Can you open a connection to this member's data port?
+    Probe {
+        /// Where it listens.
+        member: Box<Member>,
+        /// Whether it is the rank whose process has the coordinator's role.
+        leads: bool,
+    },
+    /// This is how the job goes, for those who asked.
+    Status(Box<Status>),
+}
+
+/// How a job goes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Generation of the group; 0 before the ranks have met.
+    pub generation: u32,
+    /// Ranks that are here.
+    pub joined: usize,
+    /// Ranks there are to be now.
+    pub expected: usize,
+    /// The furthest step.
+    pub step: u64,
+    /// What the coordinator's rank is doing.
+    pub phase: Phase,
+    /// The name of it.
+    pub doing: String,
+    /// Seconds since any rank moved.
+    pub progress_s: f64,
+    /// How long that may take, in seconds.
+    pub deadline_s: f64,
 }
 
 /// What travels on the control connection once training runs.
@@ -117,8 +159,8 @@ pub enum Answer {
 pub enum Control {
     /// I live, and do this.
     Pulse(Pulse),
-    /// This happened to me in an operation with others; I wait for the verdict.
-    Witness(Box<Error>, Pulse),
+    /// This happened to me in an operation with others, or so that rank told me; I wait for the verdict.
+    Witness(Box<Error>, Pulse, Option<usize>),
     /// I have left my operations after that generation and stand here; this is what I was in.
     Report(u32, Standing, Pulse),
     /// I give up.
@@ -137,6 +179,15 @@ pub enum Control {
     Moved,
     /// From the coordinator, to one of the members: ask all for a stop at the next boundary.
     Pause,
+    /// From the coordinator: can you open a connection to this newcomer's data port?
+    Probe(Box<Member>),
+    /// What came of it.
+    Probed {
+        /// Whose port it is.
+        rank: usize,
+        /// Why not, if it cannot be reached.
+        error: Option<String>,
+    },
 }
 
 /// Sends a message.

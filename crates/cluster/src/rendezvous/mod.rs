@@ -11,16 +11,21 @@ use crate::linux;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 use thalweg_core::spec::strategy::Carrier;
-use thalweg_core::{Error, Kind};
 
+pub mod endpoint;
 pub mod handshake;
 pub mod join;
+pub mod listen;
+pub mod local_token;
 pub mod mesh;
 pub mod message;
 pub mod mpi;
 pub mod neighbourhood;
+mod reach;
 pub mod reception;
+mod roster;
 pub mod timed;
+pub mod unreachable;
 pub mod welcome;
 
 /// How often somebody who waits says for whom.
@@ -35,9 +40,15 @@ pub struct Invitation {
     pub world: usize,
     /// Digest of the job.
     pub job: [u8; 32],
+    /// The job itself, as a job file.
+    pub text: String,
+    /// Which attempt at which job this is, where a launcher has a name for it.
+    pub run: String,
     /// Digest of what is trained; empty if it is not known.
     pub model: Vec<u8>,
-    /// The shared secret; empty: only loopback.
+    /// Digest of the rows it is trained with; empty if it is not known.
+    pub data: String,
+    /// The shared secret; empty: the one that rank 0 offers to processes of its user, if all ranks are on one host.
     pub token: Vec<u8>,
     /// Its machine.
     pub host: String,
@@ -97,18 +108,6 @@ pub fn ranks(list: &[usize]) -> String {
     format!("{} {}", if list.len() == 1 { "rank" } else { "ranks" }, numbers.join(", "))
 }
 
-/// Without a token only loopback is served.
-pub fn check_token(address: SocketAddr, token: &[u8]) -> Result<(), Error> {
-    if token.is_empty() && !address.ip().to_canonical().is_loopback() {
-        return Err(Error::new(
-            Kind::Rendezvous,
-            format!("{address} is not a loopback address and there is no token"),
-        )
-        .hint("set THALWEG_TOKEN to the same secret on every host"));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,21 +137,5 @@ mod tests {
         }
         assert_eq!(route("[::1]:29500".parse().unwrap()), " from ::1 (interface lo)");
         assert_eq!(describe("[::1]:29500".parse().unwrap()), "[::1]:29500 (interface lo)");
-    }
-
-    #[test]
-    fn without_a_token_only_loopback_counts() {
-        for (address, served) in [
-            ("127.0.0.1:1", true),
-            ("[::1]:1", true),
-            ("[::ffff:127.0.0.1]:1", true),
-            ("192.0.2.1:1", false),
-            ("[2001:db8::1]:1", false),
-            ("0.0.0.0:1", false),
-        ] {
-            let address = address.parse().unwrap();
-            assert_eq!(check_token(address, b"").is_ok(), served, "{address}");
-            assert!(check_token(address, b"secret").is_ok());
-        }
     }
 }

@@ -116,7 +116,7 @@ type Met = (usize, io::Result<(Neighbour, Ring)>);
 /// wait for it.
 fn meet_all(group: &Group<'_>, near: &[usize], peers: &[Option<TcpStream>], bell: &Bell) -> Vec<Met> {
     // A rank may still be busy with its other connections.
-    let patience = group.invitation.deadline.max(Duration::from_secs(10));
+    let patience = group.patience;
     let (place, group) = (group.place, near.len() + 1);
     // Without room for all of them nobody is let in, and nobody is called on.
     let room = ring::check_room(group).map_err(|error| (error.kind(), error.to_string()));

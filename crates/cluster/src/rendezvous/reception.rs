@@ -4,18 +4,19 @@
 //! when they are taken, the newcomer gets that of whoever has been there longest without a proof. So strangers, slow or
 //! many, cost a bounded number of threads and a few hundred bytes each, and do not keep a true rank out.
 
-use super::check_token;
 use super::handshake::{Purpose, Side, shake};
 use super::message::receive;
 use super::timed::{PATIENCE, Timed};
+use crate::exhaustion;
 use serde::de::DeserializeOwned;
 use std::io;
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use thalweg_core::{Error, Result};
 
 /// Connections that may be in the middle of a handshake; more wait in the kernel's queue.
 const PLACES: usize = 64;
@@ -23,13 +24,25 @@ const PLACES: usize = 64;
 /// Nobody loses its place before: a true rank is through by then, even from far away.
 const GRACE: Duration = Duration::from_millis(250);
 
+/// Callers that were turned away and are not told of yet; more are forgotten.
+const REFUSED: usize = 16;
+
+/// Where a caller came from that did not prove itself, and what it did.
+pub type Refused = (IpAddr, String);
+
+/// How long this process must have been short of files, memory or threads before that is the reason for a failure.
+const SHORT: Duration = Duration::from_millis(500);
+
 /// Takes connections and hands out those that are proven, each with its first message.
 pub struct Reception<T> {
     purpose: Purpose,
     token: Vec<u8>,
     guests: Vec<Guest>,
+    /// Since when nobody could be taken in, and why.
+    short: Option<(Instant, Error)>,
     sender: Sender<(T, TcpStream)>,
     receiver: Receiver<(T, TcpStream)>,
+    refused: (SyncSender<Refused>, Receiver<Refused>),
 }
 
 /// A connection in the middle of its handshake.
@@ -42,38 +55,75 @@ struct Guest {
 }
 
 impl<T: DeserializeOwned + Send + 'static> Reception<T> {
-    /// Lets in those who come for this purpose and know the token; without a token, only from loopback.
+    /// Lets in those who come for this purpose and know the token; without a token, nobody.
     pub fn new(purpose: Purpose, token: &[u8]) -> Reception<T> {
-        let (sender, receiver) = channel();
-        Reception { purpose, token: token.to_vec(), guests: Vec::new(), sender, receiver }
+        let ((sender, receiver), refused) = (channel(), sync_channel(REFUSED));
+        Reception {
+            purpose,
+            token: token.to_vec(),
+            guests: Vec::new(),
+            short: None,
+            sender,
+            receiver,
+            refused,
+        }
     }
 
-    /// Takes those who wait at a listener that does not block; never more at once than there are places.
-    pub fn admit(&mut self, listener: &TcpListener) {
+    /// Takes those who wait at a listener that does not block; never more at once than there are places. An error says that
+    /// this process cannot take in anybody, which is not the doing of those who come: no handshake is under way.
+    pub fn admit(&mut self, listener: &TcpListener) -> Result<()> {
+        if let Some(error) = self.accept_waiting(listener) {
+            let since = self.short.take().map_or_else(Instant::now, |(since, _)| since);
+            self.short = Some((since, error));
+        } else {
+            self.short = None;
+        }
+        match &self.short {
+            Some((since, error)) if self.guests.is_empty() && since.elapsed() >= SHORT => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Why somebody who waited could not be taken in.
+    fn accept_waiting(&mut self, listener: &TcpListener) -> Option<Error> {
+        const WHAT: &str = "cannot take in connections";
         for _ in 0..PLACES {
             self.guests.retain(|guest| !guest.thread.is_finished());
             let full = self.guests.len() >= PLACES;
             let oldest = self.oldest_unproven();
             if full && oldest.is_none() {
-                return;
+                return None;
             }
-            let Ok((stream, address)) = listener.accept() else { return };
-            if check_token(address, &self.token).is_err() {
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) => return exhaustion::explain(WHAT, &error),
+            };
+            if self.token.is_empty() {
                 continue;
             }
             if let (true, Some(place)) = (full, oldest) {
                 self.dismiss(place);
             }
             // Without a thread or a descriptor to spare the newcomer is turned away, and may come again.
-            if let Ok(guest) = self.receive(stream) {
-                self.guests.push(guest);
+            match self.receive(stream) {
+                Ok(guest) => self.guests.push(guest),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Some(exhaustion::explain_thread(WHAT));
+                }
+                Err(error) => return exhaustion::explain(WHAT, &error),
             }
         }
+        None
     }
 
     /// The next one that is proven, if one comes within the time.
     pub fn next(&self, patience: Duration) -> Option<(T, TcpStream)> {
         self.receiver.recv_timeout(patience).ok()
+    }
+
+    /// The next one that was turned away because it does not know the token, or speaks another protocol.
+    pub fn next_refused(&self) -> Option<Refused> {
+        self.refused.1.try_recv().ok()
     }
 
     fn oldest_unproven(&self) -> Option<usize> {
@@ -94,11 +144,16 @@ impl<T: DeserializeOwned + Send + 'static> Reception<T> {
         stream.set_nonblocking(false)?;
         let (ours, settled) = (stream.try_clone()?, Arc::new(AtomicBool::new(false)));
         let (sender, token, purpose) = (self.sender.clone(), self.token.clone(), self.purpose);
-        let proven = Arc::clone(&settled);
+        let (proven, refused) = (Arc::clone(&settled), self.refused.0.clone());
         let thread = std::thread::Builder::new().name("handshake".into()).spawn(move || {
-            if let Some(message) = first_message(&stream, purpose, &token, &proven) {
-                // The receiver is gone only when the rendezvous is over.
-                let _ = sender.send((message, stream));
+            match first_message(&stream, purpose, &token, &proven) {
+                // The receivers are gone only when the rendezvous is over.
+                Ok(message) => drop(sender.send((message, stream))),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    let from = stream.peer_addr().map(|address| address.ip().to_canonical());
+                    let _ = from.map(|from| refused.try_send((from, error.to_string())));
+                }
+                Err(_) => {}
             }
         })?;
         Ok(Guest { since: Instant::now(), settled, stream: ours, thread })
@@ -130,13 +185,13 @@ fn first_message<T: DeserializeOwned>(
     purpose: Purpose,
     token: &[u8],
     proven: &AtomicBool,
-) -> Option<T> {
+) -> io::Result<T> {
     let mut timed = Timed::new(stream, PATIENCE);
-    shake(&mut timed, Side::Listener, purpose, token).ok()?;
+    shake(&mut timed, Side::Listener, purpose, token)?;
     if proven.swap(true, Ordering::AcqRel) {
-        return None;
+        return Err(io::ErrorKind::ConnectionAborted.into());
     }
-    receive(&mut timed).ok()
+    receive(&mut timed)
 }
 
 #[cfg(test)]
@@ -164,7 +219,7 @@ mod tests {
     fn await_next(listener: &TcpListener, reception: &mut Reception<u32>) -> Option<u32> {
         let end = Instant::now() + Duration::from_secs(60);
         while Instant::now() < end {
-            reception.admit(listener);
+            reception.admit(listener).unwrap();
             assert!(reception.guests.len() <= PLACES);
             if let Some((number, _)) = reception.next(Duration::from_millis(1)) {
                 return Some(number);
@@ -202,7 +257,7 @@ mod tests {
         // It gets our greeting, and then the end.
         while !matches!(stranger.read(&mut [0; 256]), Ok(0)) {
             assert!(Instant::now() < end, "the reception waits for the rest");
-            reception.admit(&listener);
+            reception.admit(&listener).unwrap();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -212,7 +267,7 @@ mod tests {
         let (listener, address, mut reception) = open();
         let _stranger = TcpStream::connect(address).unwrap();
         while reception.guests.is_empty() {
-            reception.admit(&listener);
+            reception.admit(&listener).unwrap();
         }
         reception.guests[0].since = Instant::now() + Duration::from_secs(60);
         assert_eq!(reception.oldest_unproven(), None);

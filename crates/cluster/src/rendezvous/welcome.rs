@@ -1,44 +1,45 @@
 //! Who may come in, and in which words the coordinator says so: the decisions at its door.
 
 use super::message::{Arrival, Join};
-use super::{check_token, describe, ranks};
+use super::{describe, ranks};
 use crate::membership::Limits;
 use crate::session::unix_time;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use thalweg_core::{Culprit, Error, Kind, Result};
+use thalweg_core::event::Pulse;
+use thalweg_core::spec::difference::difference;
+use thalweg_core::{Culprit, Error, Kind};
 
-/// Opens the port; an occupied one is explained.
-pub fn listen(address: SocketAddr, token: &[u8]) -> Result<TcpListener> {
-    check_token(address, token)?;
-    TcpListener::bind(address).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => Error::new(
-            Kind::Rendezvous,
-            format!("port {} of {} is in use: another job listens there", address.port(), address.ip()),
-        )
-        .hint("wait for that job, or give this one another port with MASTER_PORT or --set engine.port=N"),
-        _ => Error::new(Kind::Rendezvous, format!("cannot listen on {address}: {error}"))
-            .hint("MASTER_ADDR must be an address of the host that runs rank 0"),
-    })
-}
-
-/// Why a rank has come to the wrong job.
-pub fn object(join: &Join, job: [u8; 32], model: &[u8], world: usize) -> Option<String> {
+/// Why a rank has come to the wrong job. How many ranks there are comes first: it is part of the job.
+pub fn object(
+    join: &Join,
+    (job, text): ([u8; 32], &str),
+    (model, data): (&[u8], &str),
+    world: usize,
+) -> Option<String> {
     let rank = join.member.rank;
+    if join.arrival == Arrival::First && join.world != world {
+        return Some(format!(
+            "rank {rank} expects {} ranks, rank 0 expects {world}: their launchers told them different numbers (WORLD_SIZE, or what stands for it)",
+            join.world
+        ));
+    }
     if join.job != job {
+        let differs = difference(text, &join.text)
+            .unwrap_or_else(|| "the job files or flags differ (or another job listens on this port)".into());
+        return Some(format!("rank {rank} has another job than rank 0: {differs}"));
+    }
+    // Those who come first compare their rows with each other before they train.
+    if join.arrival == Arrival::New && !data.is_empty() && join.data != data {
         return Some(format!(
-            "rank {rank} has another job than rank 0: the job files or flags differ (or another job listens on this port)"
+            "rank {rank} has another data set than the job: its rows, columns or class names are not the same"
         ));
     }
-    if !join.model.is_empty() && !model.is_empty() && join.model != model {
-        return Some(format!(
-            "rank {rank} has another model than rank 0: its data, or the file the model comes from, is not the same"
-        ));
-    }
-    (join.arrival == Arrival::First && join.world != world)
-        .then(|| format!("rank {rank} expects {} ranks, rank 0 expects {world}", join.world))
+    (!join.model.is_empty() && !model.is_empty() && join.model != model).then(|| {
+        format!("rank {rank} has another model than rank 0: its data, or the file the model comes from, is not the same")
+    })
 }
 
 /// Whether the other side of a connection has hung up.
@@ -60,11 +61,14 @@ pub fn ended(rank: usize) -> Culprit {
 }
 
 /// Why the members leave their operations.
-pub fn interruption(lost: Option<&Culprit>) -> Error {
-    match lost {
-        Some(culprit) => Error::new(Kind::Regroup, format!("rank {} {}", culprit.rank, culprit.cause))
+pub fn interruption(lost: Option<&Culprit>, stall: Option<&Pulse>) -> Error {
+    match (lost, stall) {
+        (Some(culprit), _) => Error::new(Kind::Regroup, format!("rank {} {}", culprit.rank, culprit.cause))
             .blame(culprit.clone()),
-        None => Error::new(Kind::Regroup, "the group is formed anew"),
+        (None, Some(Pulse { name, step, .. })) => {
+            Error::new(Kind::Regroup, format!("no rank makes progress in {name} at step {step}"))
+        }
+        (None, None) => Error::new(Kind::Regroup, "the group is formed anew"),
     }
 }
 
@@ -115,6 +119,7 @@ pub fn gave_up(
     listener: Option<&TcpListener>,
     missing: &[usize],
     turned_away: &BTreeMap<usize, String>,
+    strangers: &BTreeMap<IpAddr, String>,
     deadline: Duration,
 ) -> Error {
     let blame = |error: Error| match missing.first() {
@@ -130,6 +135,14 @@ pub fn gave_up(
         let message = format!("{} did not arrive within {seconds} s: turned away, {reason}", ranks(missing));
         let error = Error::new(Kind::Rendezvous, message);
         return blame(error.hint("start them with the same job, flags and world"));
+    }
+    if let Some((from, why)) = strangers.first_key_value() {
+        let seconds = deadline.as_secs_f64();
+        let message = format!(
+            "{} did not arrive within {seconds} s; a caller from {from} was turned away: it {why}",
+            ranks(missing)
+        );
+        return blame(Error::new(Kind::Rendezvous, message).hint("if that was one of them, start it again"));
     }
     let address = listener.and_then(|listener| listener.local_addr().ok());
     let only_here = address.is_some_and(|address| address.ip().is_loopback());

@@ -47,6 +47,7 @@ impl<'a> Wait<'a> {
 
     /// All have met.
     fn met(&mut self) {
+        self.transport.activity().advance();
         self.met = Some(self.vigil.as_ref().map_or(Duration::ZERO, Vigil::waited));
     }
 }

@@ -13,7 +13,8 @@ use super::operator::{Element, Operator};
 use super::schedule::Schedule;
 use crate::transport::vigil::owed;
 use crate::transport::{
-    Abort, Company, Fault, Incoming, Interest, Moved, Outgoing, Tag, Traffic, Transport, Vigil,
+    Abort, Activity, Company, Fault, Incoming, Interest, LinkFault, Moved, Outgoing, Tag, Traffic, Transport,
+    Vigil,
 };
 use std::any::Any;
 use std::marker::PhantomData;
@@ -215,12 +216,8 @@ impl Transport for Underway {
         self.transport.add_up(tag, buffer)
     }
 
-    fn sever(&mut self, peer: usize) {
-        self.transport.sever(peer);
-    }
-
-    fn scramble(&mut self, peer: usize) {
-        self.transport.scramble(peer);
+    fn inject(&mut self, peer: usize, fault: LinkFault) {
+        self.transport.inject(peer, fault);
     }
 
     fn traffic(&self) -> Traffic {
@@ -229,6 +226,10 @@ impl Transport for Underway {
 
     fn abort_handle(&self) -> Abort {
         self.transport.abort_handle()
+    }
+
+    fn activity(&self) -> &Activity {
+        self.transport.activity()
     }
 
     fn close(&mut self) {

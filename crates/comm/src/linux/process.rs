@@ -24,13 +24,28 @@ impl Grip {
         if process <= 0 || process == std::process::id() as i32 {
             return Ok(None);
         }
+        Grip::on(process).map(Some)
+    }
+
+    /// On the process that started this one; nothing if it has ended already, or is the system's first.
+    pub fn on_parent() -> io::Result<Option<Grip>> {
+        let parent = std::os::unix::process::parent_id();
+        if parent <= 1 {
+            return Ok(None);
+        }
+        let grip = Grip::on(parent as i32)?;
+        // If it has ended meanwhile, its number may be another one's.
+        Ok((std::os::unix::process::parent_id() == parent).then_some(grip))
+    }
+
+    fn on(process: i32) -> io::Result<Grip> {
         // SAFETY: the call takes two numbers and returns a new descriptor or an error.
         let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel has just made it, and nobody else knows of it.
-        Ok(Some(Grip(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })))
+        Ok(Grip(unsafe { OwnedFd::from_raw_fd(descriptor as i32) }))
     }
 
     /// Ends it at once and waits until the kernel confirms that; false if it does not in time.
@@ -38,10 +53,24 @@ impl Grip {
         let none: *const libc::siginfo_t = std::ptr::null();
         // SAFETY: the descriptor is open, and the call takes no memory of ours. One that is gone already is what we want.
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), libc::SIGKILL, none, 0) };
+        self.has_ended(PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX))
+    }
+
+    /// Waits until it has ended, however long that takes.
+    pub fn await_end(&self) {
+        while !self.has_ended(PollTimeout::NONE) {}
+    }
+
+    fn has_ended(&self, timeout: PollTimeout) -> bool {
         let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
         matches!(poll(&mut polled, timeout), Ok(count) if count > 0)
     }
+}
+
+/// The name of the process that started this one, as the kernel keeps it: 15 bytes at most.
+pub fn parent_name() -> Option<String> {
+    let path = format!("/proc/{}/comm", std::os::unix::process::parent_id());
+    Some(std::fs::read_to_string(path).ok()?.trim_end().to_string())
 }
 
 /// The file of the program that runs here, whatever stands in its place by now.
@@ -63,6 +92,12 @@ pub fn kill_group(process: u32) {
 /// Kills this very process.
 pub fn kill_self() {
     let _ = nix::sys::signal::raise(Signal::SIGKILL);
+}
+
+/// Ends this very process with that code, whatever its other threads do or hold.
+pub fn exit_now(code: u8) -> ! {
+    // SAFETY: the call takes a number and does not return.
+    unsafe { libc::_exit(i32::from(code)) }
 }
 
 /// Stops this very process until somebody lets it go on.
@@ -89,6 +124,13 @@ pub fn ignores_hangup() -> bool {
 pub fn peak_memory_of_children() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;
     u64::try_from(usage.max_rss()).ok().map(|kibibytes| kibibytes * 1024)
+}
+
+/// User CPU time of the children that have ended so far.
+pub fn cpu_time_of_children() -> Option<Duration> {
+    let time = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?.user_time();
+    let seconds = u64::try_from(time.tv_sec()).ok()?;
+    Some(Duration::from_secs(seconds) + Duration::from_micros(u64::try_from(time.tv_usec()).ok()?))
 }
 
 /// The name of a signal: `SIGKILL`.

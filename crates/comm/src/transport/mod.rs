@@ -7,9 +7,11 @@
 //! [`mem`] connects threads, [`shm`] processes of one host, [`tcp`] hosts, [`sim`] ranks in virtual time, and with the
 //! feature of that name `mpi` what an MPI connects; all are [`stream::Streamed`] over their own byte streams, so that framing, checksums, deadlines and blame exist once.
 
+pub mod activity;
 mod aside;
 pub mod fault;
 mod inbox;
+mod link_fault;
 pub mod links;
 pub mod mem;
 #[cfg(feature = "mpi")]
@@ -27,7 +29,9 @@ mod transfer;
 pub mod vigil;
 
 pub use crate::wire::Tag;
+pub use activity::Activity;
 pub use fault::{Cause, Fault, culprit};
+pub use link_fault::{Forgery, LinkFault};
 pub use mem::{Links, Mem, mesh};
 pub use ring::Ring;
 pub use shm::{Shm, Way};
@@ -129,17 +133,17 @@ pub trait Transport: Send {
         transfer::transfer(self, tag, sends, receives, deadline)
     }
 
-    /// Breaks the connection to a peer, as a network would. Nothing where there is none to break.
-    fn sever(&mut self, _peer: usize) {}
-
-    /// Sends bytes to a peer that make no sense, as a bad cable would. Nothing where there is none.
-    fn scramble(&mut self, _peer: usize) {}
+    /// Lets a fault happen to the link to a peer. Nothing where there is none.
+    fn inject(&mut self, _peer: usize, _fault: LinkFault) {}
 
     /// What has passed through so far.
     fn traffic(&self) -> Traffic;
 
     /// A handle by which another thread ends a transfer in progress.
     fn abort_handle(&self) -> Abort;
+
+    /// Where other threads see that it moves things.
+    fn activity(&self) -> &Activity;
 
     /// Leaves the group in good order: the others are told that this rank is done, not dead.
     ///

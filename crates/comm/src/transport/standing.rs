@@ -29,6 +29,19 @@ impl Standing {
     }
 }
 
+impl Standing {
+    /// The same in a group of so many: a farewell that names somebody who is not there tells of nobody but its sender.
+    pub fn among(self, world: usize) -> Standing {
+        match self {
+            Standing::Left(Departure::Lost(culprit)) if culprit >= world => {
+                let words = format!("its farewell names the rank in place {culprit} of {world}");
+                Standing::Lost(Cause::Protocol(words))
+            }
+            standing => standing,
+        }
+    }
+}
+
 /// Whom to blame, if anybody, by a rank that has waited for `owed` and cannot go on without them.
 ///
 /// What was seen goes before what was told; of several that were seen to die, one that another rank lost too. A rank
@@ -42,13 +55,13 @@ pub(crate) fn verdict(
 ) -> Option<Fault> {
     let mut lost = Vec::new();
     let mut accused = Vec::new();
-    let (mut missing, mut stopped, mut gave_up) = (None, false, false);
+    let (mut missing, mut stopped, mut gave_up) = (None, Vec::new(), false);
     for (peer, standing) in standings.iter().enumerate() {
         match standing {
             Standing::Present => {}
             Standing::Lost(cause) => lost.push((peer, cause)),
             Standing::Left(Departure::Lost(culprit)) => accused.push((*culprit, peer)),
-            Standing::Left(Departure::Aborted) => stopped = true,
+            Standing::Left(Departure::Aborted) => stopped.push(peer),
             Standing::Left(Departure::GaveUp) => gave_up = true,
             Standing::Left(Departure::Done) if owed.contains(&peer) && !unread(peer) => {
                 missing = missing.or(Some(peer))
@@ -64,8 +77,8 @@ pub(crate) fn verdict(
     if let Some(&(culprit, by)) = accused.first() {
         return Some(Fault::of(culprit, Cause::Reported { by }));
     }
-    if stopped {
-        return Some(Fault::aborted());
+    if !stopped.is_empty() {
+        return Some(Fault { suspects: stopped, ..Fault::aborted() });
     }
     if gave_up {
         return Some(late(owed.to_vec()));
@@ -116,6 +129,15 @@ mod tests {
     #[test]
     fn who_waits_names_those_it_waited_for_when_another_gives_up() {
         assert_eq!(blamed(&[Present, Present, Left(Departure::GaveUp)]), Some(late(vec![1])));
-        assert_eq!(blamed(&[Present, Left(Departure::Aborted)]), Some(Fault::aborted()));
+        let told = Fault { suspects: vec![1], ..Fault::aborted() };
+        assert_eq!(blamed(&[Present, Left(Departure::Aborted)]), Some(told));
+    }
+
+    #[test]
+    fn a_farewell_that_names_nobody_is_its_senders_fault() {
+        let forged = Left(Departure::Lost(u32::MAX as usize - 3)).among(2);
+        let fault = blamed(&[Present, forged]).unwrap();
+        assert!(fault.peer == Some(1) && matches!(fault.cause, Cause::Protocol(_)), "{fault}");
+        assert_eq!(Left(Departure::Lost(0)).among(2), Left(Departure::Lost(0)));
     }
 }

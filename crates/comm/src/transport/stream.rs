@@ -11,7 +11,9 @@ use super::outbox::Outbox;
 use super::sign::{Sign, overdue};
 use super::standing::{Standing, verdict};
 use super::vigil::{Interest, Vigil, owed};
-use super::{Abort, Cause, Company, Fault, Incoming, Moved, Outgoing, Tag, Traffic, Transport};
+use super::{
+    Abort, Activity, Cause, Company, Fault, Incoming, LinkFault, Moved, Outgoing, Tag, Traffic, Transport,
+};
 use crate::wire::{Departure, HEADER, Header, MAX_PAYLOAD};
 use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
@@ -37,9 +39,12 @@ pub struct Streamed<W: Wires> {
     signs: Vec<Sign>,
     traffic: Traffic,
     abort: Abort,
+    activity: Activity,
     generation: u32,
     /// Several groups are at work.
     grouped: bool,
+    /// Peers to which everything is lost on its way: an injected fault.
+    muted: Vec<usize>,
     fault: Option<Fault>,
     departed: bool,
 }
@@ -60,8 +65,10 @@ impl<W: Wires> Streamed<W> {
             signs: vec![Sign::default(); world],
             traffic: Traffic::default(),
             abort: Abort::default(),
+            activity: Activity::default(),
             generation: 0,
             grouped: false,
+            muted: Vec::new(),
             fault: None,
             departed: false,
         }
@@ -122,13 +129,19 @@ impl<W: Wires> Streamed<W> {
         if self.abort.is_aborted() {
             return Err(Fault::aborted());
         }
-        let moved = moved || self.set_aside()?;
+        self.activity.look();
+        let set_aside = !moved && self.set_aside()?;
+        if set_aside {
+            self.activity.advance();
+        }
+        let moved = moved || set_aside;
         if !moved && self.is_anyone_gone() {
             // Others may have gone as well by now: see all of them before naming one.
             self.look(wanted, Duration::ZERO);
         }
         let now = self.wires.now();
         vigil.tick(now);
+        vigil.see_group(self.activity.group());
         if moved {
             self.signs.iter_mut().for_each(|sign| sign.note(now));
         }
@@ -177,7 +190,7 @@ impl<W: Wires> Streamed<W> {
             Err(Interruption::Wrong(cause)) => return Err(self.fail(Fault::of(peer, cause))),
             Err(Interruption::Farewell(departure)) => {
                 // It stays where it is, for every operation that looks there: it is news once.
-                let left = Standing::Left(departure);
+                let left = Standing::Left(departure).among(self.standing.len());
                 self.news |= self.standing[peer] != left;
                 self.standing[peer] = left;
             }
@@ -210,7 +223,7 @@ impl<W: Wires> Streamed<W> {
         let Some(link) = &mut self.wires.links()[peer] else { return };
         self.news = true;
         self.standing[peer] = match link.last_words() {
-            Ok(words) => Standing::after(&words),
+            Ok(words) => Standing::after(&words).among(self.standing.len()),
             Err(error) if is_plain_end(&error) => Standing::Lost(Cause::Closed),
             Err(error) => Standing::Lost(Cause::Io(error.to_string())),
         };
@@ -229,7 +242,7 @@ impl<W: Wires> Streamed<W> {
         let farewell = Header::farewell(self.generation, departure).encode();
         for peer in self.others() {
             let torn = !W::Link::FAREWELL_APART && self.outboxes[peer].is_torn();
-            if torn || self.standing[peer] != Standing::Present {
+            if torn || self.standing[peer] != Standing::Present || self.muted.contains(&peer) {
                 continue;
             }
             let mut rest = &farewell[..];
@@ -274,6 +287,9 @@ impl<W: Wires> Transport for Streamed<W> {
     fn send(&mut self, tag: Tag, frame: Outgoing<'_>) -> Result<Moved, Fault> {
         let peer = frame.to;
         self.check(tag, peer, frame.bytes.len())?;
+        if self.muted.contains(&peer) {
+            return Ok(Moved::Whole);
+        }
         let Some(link) = &mut self.wires.links()[peer] else { return Ok(Moved::Nothing) };
         if self.standing[peer] != Standing::Present && !self.outboxes[peer].is_written() {
             return Ok(Moved::Nothing);
@@ -281,6 +297,7 @@ impl<W: Wires> Transport for Streamed<W> {
         match self.outboxes[peer].push(link, tag, frame, &mut self.traffic) {
             Ok(moved) => {
                 if moved != Moved::Nothing {
+                    self.activity.advance();
                     self.signs[peer].take();
                 }
                 Ok(moved)
@@ -303,6 +320,9 @@ impl<W: Wires> Transport for Streamed<W> {
         };
         let outcome = self.inboxes[peer].pull(link, tag, frame, others, &mut self.traffic);
         let moved = self.interpret(peer, outcome)?.unwrap_or(Moved::Nothing);
+        if moved != Moved::Nothing {
+            self.activity.advance();
+        }
         let came = match moved {
             Moved::Nothing => false,
             // Not of another operation, of which the header is looked at only.
@@ -363,23 +383,22 @@ impl<W: Wires> Transport for Streamed<W> {
     fn add_up(&mut self, tag: Tag, buffer: &mut [f32]) -> Result<Moved, Fault> {
         self.check_group(tag)?;
         let outcome = self.wires.add_up(buffer);
+        if outcome.as_ref().is_ok_and(|moved| *moved != Moved::Nothing) {
+            self.activity.advance();
+        }
         if outcome.as_ref().is_ok_and(|moved| *moved == Moved::Whole) {
             self.traffic.add_sum(size_of_val(buffer), self.standing.len());
         }
         outcome.map_err(|error| self.fail(Fault::of(self.rank, Cause::Protocol(error.to_string()))))
     }
 
-    fn sever(&mut self, peer: usize) {
-        if let Some(Some(link)) = self.wires.links().get_mut(peer) {
-            link.finish();
-        }
-        self.wires.nudge();
-    }
-
-    fn scramble(&mut self, peer: usize) {
-        if let Some(Some(link)) = self.wires.links().get_mut(peer) {
+    fn inject(&mut self, peer: usize, fault: LinkFault) {
+        let Some(Some(link)) = self.wires.links().get_mut(peer) else { return };
+        match fault {
+            LinkFault::Cut => link.finish(),
+            LinkFault::CutOneWay => self.muted.push(peer),
             // If there is no room for it, nothing is spoilt.
-            let _ = link.write(&[0xa5; HEADER]);
+            _ => drop(link.write(&fault.bytes())),
         }
         self.wires.nudge();
     }
@@ -390,6 +409,10 @@ impl<W: Wires> Transport for Streamed<W> {
 
     fn abort_handle(&self) -> Abort {
         self.abort.clone()
+    }
+
+    fn activity(&self) -> &Activity {
+        &self.activity
     }
 
     fn close(&mut self) {

@@ -5,6 +5,10 @@ use std::time::Duration;
 /// What a single look may count for; anything longer was not spent waiting but asleep.
 const LONGEST_LAP: Duration = Duration::from_secs(1);
 
+/// How many times its deadline a wait may last while the rest of the group makes progress: the coordinator judges whether
+/// a rank makes none, this only bounds what no coordinator has noticed.
+const MOST_EXTENSIONS: u32 = 1000;
+
 /// What an operation still wants from one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
@@ -20,6 +24,9 @@ pub struct Vigil {
     deadline: Duration,
     waited: Duration,
     lap: Duration,
+    /// The group's progress when it last grew, and how long the wait had lasted then.
+    group: u64,
+    extended: Duration,
     /// How often nothing moved, since something did.
     pub(super) idle: u32,
 }
@@ -27,7 +34,8 @@ pub struct Vigil {
 impl Vigil {
     /// Begins now and may last this long.
     pub fn new(now: Duration, deadline: Duration) -> Vigil {
-        Vigil { deadline, waited: Duration::ZERO, lap: now, idle: 0 }
+        let zero = Duration::ZERO;
+        Vigil { deadline, waited: zero, lap: now, group: 0, extended: zero, idle: 0 }
     }
 
     /// Time is added up lap by lap: a lap that a stopped process slept through counts as a short one.
@@ -43,7 +51,16 @@ impl Vigil {
 
     /// How long it may still last.
     pub fn left(&self) -> Duration {
-        self.deadline.saturating_sub(self.waited)
+        let end =
+            self.extended.saturating_add(self.deadline).min(self.deadline.saturating_mul(MOST_EXTENSIONS));
+        end.saturating_sub(self.waited)
+    }
+
+    /// The group has come so far: whoever is waited for may be slow, and the deadline begins anew.
+    pub(super) fn see_group(&mut self, progress: u64) {
+        if progress > self.group {
+            (self.group, self.extended) = (progress, self.waited);
+        }
     }
 }
 
@@ -66,6 +83,27 @@ mod tests {
         vigil.tick(Duration::from_secs(100));
         assert_eq!(vigil.waited(), Duration::from_millis(1300));
         assert_eq!(vigil.left(), Duration::from_millis(8700));
+    }
+
+    #[test]
+    fn progress_of_the_group_extends_a_wait_within_bounds() {
+        let mut vigil = Vigil::new(Duration::ZERO, Duration::from_secs(2));
+        let mut now = Duration::ZERO;
+        for progress in [0, 1, 1, 2] {
+            now += Duration::from_secs(1);
+            vigil.tick(now);
+            vigil.see_group(progress);
+        }
+        assert_eq!(vigil.left(), Duration::from_secs(2));
+        vigil.see_group(2);
+        vigil.tick(now + Duration::from_secs(1));
+        assert_eq!(vigil.left(), Duration::from_secs(1), "the same count is no progress");
+        for progress in 3..3000 {
+            now += Duration::from_secs(1);
+            vigil.tick(now);
+            vigil.see_group(progress);
+        }
+        assert!(vigil.left().is_zero(), "a wait ends");
     }
 
     #[test]

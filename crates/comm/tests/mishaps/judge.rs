@@ -19,6 +19,7 @@ impl Outcome {
         let mute = self.struck.iter().filter_map(|kind| match kind {
             Kind::Kill { rank } => Some(*rank),
             Kind::Stop { rank, duration } if is_long(*duration) => Some(*rank),
+            Kind::Livelock { rank } => Some(*rank),
             _ => None,
         });
         // Who had done all its work before has nothing to tell.
@@ -47,11 +48,12 @@ impl Outcome {
         let found = culprit(&reports);
         let guilty = |rank: usize| {
             self.struck.iter().any(|kind| match kind {
-                Kind::Kill { rank: one } => *one == rank,
+                Kind::Kill { rank: one } | Kind::Livelock { rank: one } => *one == rank,
                 Kind::Stop { rank: one, duration } => *one == rank && is_long(*duration),
                 Kind::Cut { one, other } => [*one, *other].contains(&rank),
-                Kind::Garbage { from, .. } => *from == rank,
-                Kind::Slow { .. } | Kind::Join { .. } | Kind::Leave { .. } => false,
+                Kind::CutOneWay { from, to } => [*from, *to].contains(&rank),
+                Kind::Garbage { from, .. } | Kind::Forge { from, .. } => *from == rank,
+                Kind::Slow { .. } | Kind::Join { .. } | Kind::Leave { .. } | Kind::Lie { .. } => false,
             })
         };
         let right = found.map_or_else(|| self.names_a_cut_link(&reports), guilty);
@@ -65,6 +67,9 @@ impl Outcome {
                 |from, to: &usize| reports.iter().any(|(r, fault)| *r == from && fault.suspects.contains(to));
             names(one, &other) || names(other, &one)
         };
-        self.struck.iter().any(|kind| matches!(kind, Kind::Cut { one, other } if crosses(*one, *other)))
+        self.struck.iter().any(|kind| match kind {
+            Kind::Cut { one, other } | Kind::CutOneWay { from: one, to: other } => crosses(*one, *other),
+            _ => false,
+        })
     }
 }

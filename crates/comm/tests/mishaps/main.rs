@@ -1,5 +1,5 @@
-//! Random schedules of faults on the simulated network and as many on threads: one to four ranks are killed or stopped,
-//! links cut, alien bytes put on them, while all algorithms, several operations at once and letters are under way.
+//! Random schedules of faults on the simulated network and as many on threads: one to four ranks are killed, stopped or
+//! livelocked, links cut in one direction or both, alien bytes and forged frames put on them, while all algorithms, several operations at once and letters are under way.
 //! Never a hang, never a wrong result, always the right culprit. A failing seed says how to see it again.
 //!
 //! `THALWEG_SEEDS=1000` runs that many seeds from `THALWEG_FIRST_SEED` on, `THALWEG_SEED=17` one of them;
@@ -128,10 +128,13 @@ fn count(counts: &mut BTreeMap<&'static str, u64>, scene: &Scene, outcome: &Outc
     let kinds = outcome.struck.first().map(|kind| match kind {
         Kind::Kill { .. } => "kill",
         Kind::Stop { .. } => "stop",
+        Kind::Livelock { .. } => "livelock",
         Kind::Cut { .. } => "cut",
+        Kind::CutOneWay { .. } => "one-way cut",
+        Kind::Forge { .. } => "forgery",
         Kind::Garbage { .. } => "garbage",
         Kind::Slow { .. } => "slow",
-        Kind::Join { .. } | Kind::Leave { .. } => "coming and going",
+        Kind::Join { .. } | Kind::Leave { .. } | Kind::Lie { .. } => "coming and going",
     });
     for key in [Some("all"), Some(work), kinds].into_iter().flatten() {
         *counts.entry(key).or_default() += 1;
@@ -147,7 +150,7 @@ fn assert_enough(counts: &BTreeMap<&'static str, u64>) {
     }
     let of = |key: &str| counts.get(key).copied().unwrap_or(0);
     assert!(of("all") > count / 2, "{counts:?}");
-    for kind in ["kill", "stop", "cut", "garbage"] {
+    for kind in ["kill", "stop", "livelock", "cut", "one-way cut", "garbage", "forgery"] {
         assert!(of(kind) > count / 20, "few began with a {kind}: {counts:?}");
     }
     let works = thalweg_comm::Algorithm::ALL.map(thalweg_comm::Algorithm::name);

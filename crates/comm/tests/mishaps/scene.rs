@@ -4,7 +4,7 @@ use proptest::prelude::RngExt;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::time::Duration;
 use thalweg_comm::collective::{Algorithm, Goal, Way};
-use thalweg_comm::transport::sim::{Kind, Mishap};
+use thalweg_comm::transport::sim::{Forgery, Kind, Mishap};
 
 /// How long an operation may take.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -61,12 +61,18 @@ fn draw(random: &mut TestRng, world: usize) -> Mishap {
     let other = (rank + random.random_range(1..world)) % world;
     let milliseconds =
         |range: std::ops::Range<u64>, random: &mut TestRng| Duration::from_millis(random.random_range(range));
-    let kind = match random.random_range(0..5) {
+    let kind = match random.random_range(0..8) {
         0 => Kind::Kill { rank },
         // Briefly: nobody is to notice. Or for longer than anybody waits.
         1 => Kind::Stop { rank, duration: milliseconds(1..50, random) },
         2 => Kind::Stop { rank, duration: milliseconds(4000..60_000, random) },
         3 => Kind::Cut { one: rank, other },
+        4 => Kind::CutOneWay { from: rank, to: other },
+        5 => Kind::Livelock { rank },
+        6 => {
+            let forgery = Forgery::ALL[random.random_range(0..Forgery::ALL.len())];
+            Kind::Forge { from: rank, to: other, forgery }
+        }
         _ => Kind::Garbage { from: rank, to: other },
     };
     Mishap::at(Duration::from_secs_f64(random.random_range(0.0..1.0)), kind)

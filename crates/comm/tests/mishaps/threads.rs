@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use thalweg_comm::transport::sim::Kind;
 use thalweg_comm::transport::{Links, Transport, mesh};
-use thalweg_testkit::transport::each;
+use thalweg_testkit::transport::{each, tag};
 
 /// Runs a scene twice: undisturbed, to know how many bytes it sends, then with what goes wrong.
 pub fn run(scene: &Scene, _seed: u64) -> Outcome {
@@ -72,9 +72,14 @@ fn sabotage(scene: &Scene, links: &Links, total: u64, done: &[AtomicBool]) -> Ve
                     links.resume(rank);
                 }
             }
-            Kind::Cut { one, other } => links.cut(one, other),
+            Kind::Livelock { rank } => {
+                links.stop(rank);
+                stopped.push(rank);
+            }
+            Kind::Cut { one, other } | Kind::CutOneWay { from: one, to: other } => links.cut(one, other),
+            Kind::Forge { from, to, forgery } => links.inject(from, to, &forgery.frame(tag(0).generation)),
             Kind::Garbage { from, to } => links.inject(from, to, &[0x55; 64]),
-            Kind::Slow { .. } | Kind::Join { .. } | Kind::Leave { .. } => {}
+            Kind::Slow { .. } | Kind::Join { .. } | Kind::Leave { .. } | Kind::Lie { .. } => {}
         }
         struck.push(mishap.kind.clone());
     }

@@ -84,6 +84,9 @@ section! {
     }
 }
 
+/// Floating-point operations per second that a simulated rank can do.
+const SPEEDS: std::ops::RangeInclusive<f64> = 1e3..=1e18;
+
 /// What a network can be.
 fn check_network(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
     let NetworkSpec { variation, bandwidth, speed, .. } = spec.network;
@@ -94,8 +97,8 @@ fn check_network(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
     if bandwidth.0 == 0 {
         complain("engine.network.bandwidth", "must be above 0".into());
     }
-    if speed <= 0.0 {
-        complain("engine.network.speed", format!("must be above 0, is {speed}"));
+    if !SPEEDS.contains(&speed) {
+        complain("engine.network.speed", format!("must be between 1e3 and 1e18, is {speed:e}"));
     }
     if spec.engine.kind == EngineKind::Sim && spec.fault.inject != Faults::default() {
         complain("fault.inject", "faults are done to processes, and simulated ranks are none".into());

@@ -8,11 +8,11 @@ use std::time::Duration;
 section! {
     /// How long to wait for whom, and what to keep in case.
     "fault" FaultSpec {
-        /// The longest a rank may hold up a step before it is declared silent.
+        /// How long a rank that the others wait for may be silent, or make no progress, before it is given up. A slow rank makes progress.
         step_deadline: Duration = Duration::from_secs(30);
         /// The longest to wait until all ranks have arrived; auto: 30 s on one machine, 10 m on several.
         join_deadline: Auto<Duration> = Auto::Auto;
-        /// The longest the others wait for a rank that is still reading its data or a file.
+        /// The longest the others wait for a rank that reads its data or a file and gets no further with it.
         prepare_deadline: Duration = Duration::from_secs(600);
         /// Whether the others go on when a worker is lost; false: the job ends and names it. Only jobs that exchange by all-reduce can go on, over any transport but mpi; others always end.
         elastic: bool = true;
@@ -28,7 +28,7 @@ section! {
         checkpoint_every: u64 = 100;
         /// How many checkpoints are kept.
         checkpoint_keep: usize = 3;
-        /// What is to happen to ranks, to see that the job survives it: kill, stop, slow, cut, corrupt or disk-full, at the first step from the given one on that the rank begins.
+        /// What is to happen to ranks, to see that the job survives it: kill, stop, livelock, slow, cut, cut-one-way, lie, corrupt or disk-full, at the first step from the given one on that the rank begins.
         inject: Faults = Faults::default();
     }
 }

@@ -12,12 +12,20 @@ choice! {
         Kill = "kill",
         /// Its process is stopped.
         Stop = "stop",
+        /// It stops progressing inside its next exchange; its process lives on, and so does its heartbeat.
+        Livelock = "livelock",
         /// It computes three times slower for twenty steps.
         Slow = "slow",
         /// Its connection to the next rank breaks.
         Cut = "cut",
+        /// What it sends to the next rank is lost on its way, and neither is told.
+        CutOneWay = "cut-one-way",
+        /// It tells the next rank or the coordinator what cannot be true.
+        Lie = "lie",
         /// It sends bytes to the next rank that make no sense.
         Corrupt = "corrupt",
+        /// No connection between it and the others can be made when it joins the group.
+        Unreachable = "unreachable",
         /// Its disk is full when it next writes a checkpoint.
         DiskFull = "disk-full",
     }
@@ -85,7 +93,7 @@ mod tests {
     #[test]
     fn faults_are_read_and_shown() {
         let faults =
-            read(r#"[{ step = 40, rank = 2, kind = "kill" }, { step = 41, rank = 0, kind = "disk-full" }]"#);
+            read(r#"[{ step = 40, rank = 2, kind = "kill" }, { step = 41, rank = 0, kind = "livelock" }]"#);
         let faults = faults.unwrap();
         assert_eq!(faults.0[0], Fault { step: 40, rank: 2, kind: Mischief::Kill });
         assert_eq!(Faults::read(&faults.show().unwrap()), Ok(faults));

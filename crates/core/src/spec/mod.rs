@@ -15,6 +15,7 @@ pub mod bucket;
 pub mod clip;
 pub mod data;
 pub mod delimiter;
+pub mod difference;
 pub mod engine;
 pub mod factors;
 pub mod fault;
@@ -205,6 +206,7 @@ impl JobSpec {
     /// is in them is compared by itself.
     pub fn hash(&self) -> [u8; 32] {
         let mut values = self.values();
+        values.retain(|(key, _)| key != paths::CACHE);
         for (key, value) in &mut values {
             if paths::is_path(key, value) {
                 *value = "a path".into();
@@ -309,6 +311,7 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
             format!("is {ways}, but there are {workers} workers; set engine.workers or drop this key"),
         );
     }
+    paths::check(spec, &mut complain);
     strategy::check(spec, &mut complain);
     engine::check(spec, &mut complain);
     reproducible::check(spec, &mut complain);

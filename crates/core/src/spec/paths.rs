@@ -12,6 +12,9 @@ use toml::Value;
 /// The keys whose texts are paths of files or folders.
 pub const KEYS: [&str; 4] = ["data.source", "data.validation", "data.cache", "model.onnx"];
 
+/// The key that says where something is kept, and nothing of what is trained.
+pub const CACHE: &str = "data.cache";
+
 /// What data sets that need no file begin with.
 const BUILTIN: &str = "builtin:";
 
@@ -23,9 +26,30 @@ pub fn is_path(key: &str, value: &Value) -> bool {
     KEYS.contains(&key) && value.as_str().is_some_and(|text| !text.starts_with(BUILTIN))
 }
 
+/// Whether a text is a URL, such as `s3://bucket/rows.csv`. As a path it would be a folder `s3:` of the working folder.
+pub fn is_url(text: &str) -> bool {
+    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
+    scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+.-".contains(c))
+}
+
+/// What to do about a URL where a path is expected.
+pub const NO_URLS: &str =
+    "thalweg reads and writes files of this host: copy it here or mount it first, and name the path";
+
+/// Paths are paths.
+pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
+    for (key, value) in spec.values().iter().filter(|(key, value)| is_path(key, value)) {
+        if let Some(url) = value.as_str().filter(|text| is_url(text)) {
+            complain(key, format!("`{url}` is a URL; {NO_URLS}"));
+        }
+    }
+}
+
 /// A path, or a pattern of paths, that counts from `folder`.
 pub fn within(folder: &Path, path: &str) -> String {
-    let unchanged = folder.as_os_str().is_empty() || path.is_empty() || Path::new(path).is_absolute();
+    let unchanged =
+        folder.as_os_str().is_empty() || path.is_empty() || Path::new(path).is_absolute() || is_url(path);
     let Some(folder) = folder.to_str().filter(|_| !unchanged) else { return path.into() };
     // What is special in a pattern is not special in the name of the folder before it.
     let folder = if path.contains(WILD) { literal(folder) } else { folder.into() };
@@ -75,6 +99,21 @@ mod tests {
         assert_eq!(from("a[1]", "rows.csv"), "a[1]/rows.csv");
     }
 
+    #[test]
+    fn urls_are_no_paths() {
+        for url in ["s3://bucket/rows.csv", "hdfs://a/b", "file:///rows.csv", "https://x/y"] {
+            assert!(is_url(url), "{url}");
+            assert_eq!(within(Path::new("jobs"), url), url);
+            let mut layers = Layers::default();
+            layers.add_assignment(&format!("data.source={url}")).unwrap();
+            let refused = Job::resolve(layers).unwrap_err().message;
+            assert!(refused.contains("is a URL") && refused.contains("data.source"), "{refused}");
+        }
+        for path in ["rows.csv", "/a/b://c", "C:/rows.csv", "://x", "a b://c", "builtin:digits"] {
+            assert!(!is_url(path), "{path}");
+        }
+    }
+
     const JOB: &str = "[data]\nsource = \"rows-*.csv\"\nvalidation = \"held.csv\"\ncache = \"cache\"\n\
                        [model]\nonnx = \"net.onnx\"\n";
 
@@ -114,6 +153,10 @@ mod tests {
         assert_eq!(hash("jobs/a.toml", JOB), hash("/else/where/a.toml", JOB));
         let kept = job("jobs/a.toml", JOB, &[]).with_paths_from(Path::new("/srv/me"));
         assert_eq!(kept.hash(), hash("a.toml", JOB));
+        let elsewhere = job("a.toml", JOB, &["data.source=/data/all.csv", "model.onnx=/m/n.onnx"]);
+        assert_eq!(elsewhere.hash(), hash("a.toml", JOB));
+        let no_cache = JOB.replace("cache = \"cache\"\n", "");
+        assert_eq!(hash("a.toml", &no_cache), hash("a.toml", JOB), "a cache is this host's own business");
         assert_ne!(hash("a.toml", "[data]\nsource = \"rows.csv\"\n"), JobSpec::default().hash());
         assert_ne!(
             hash("a.toml", "[data]\nvalidation = \"a.csv\"\n"),

@@ -73,10 +73,11 @@ fn tally_of_lines(
     const BATCH: usize = 512;
     let mut tally = Tally::default();
     for file in thalweg_data::files(source).map_err(nothing_started)? {
-        let records = rows::records(&file, Format::Jsonl, saved, &job.data)?;
+        let named = |error| rows::named(&file, error);
+        let records = rows::records(&file, Format::Jsonl, saved, &job.data).map_err(named)?;
         let mut records = records.labelled(&saved.schema)?;
         let mut batch = records.empty_batch();
-        while records.next_batch(BATCH, &mut batch)? {
+        while records.next_batch(BATCH, &mut batch).map_err(named)? {
             tally.add(&network.evaluate(parameters, &batch)?);
         }
         warn_of_unseen(&records.unseen_categories());

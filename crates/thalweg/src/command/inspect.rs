@@ -3,7 +3,7 @@
 use super::{print, print_json};
 use crate::cli::{JobArgs, JobFlags};
 use crate::preflight::nothing_started;
-use crate::recipe::{JobRecipe, read_onnx};
+use crate::recipe::{JobRecipe, of_onnx, read_onnx};
 use crate::view::wording::{bytes, count};
 use clap::Args;
 use serde_json::{Value, json};
@@ -61,7 +61,8 @@ fn look(args: &InspectArgs) -> Result<(Network, JobSpec)> {
         && path.extension().is_some_and(|ending| ending == "onnx")
     {
         let job = JobSpec::default();
-        return Ok((read_onnx(path)?.by_itself(Options::of(&job))?, job));
+        let network = read_onnx(path)?.by_itself(Options::of(&job));
+        return Ok((network.map_err(|error| of_onnx(path, error))?, job));
     }
     let job =
         JobArgs { job: args.what.clone(), flags: JobFlags { set: args.set.clone(), ..JobFlags::default() } };

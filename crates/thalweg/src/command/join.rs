@@ -2,6 +2,7 @@
 
 use crate::invitation::Invitation;
 use crate::launch;
+use crate::token;
 use crate::trainer::Trainer;
 use clap::Args;
 use thalweg_core::Result;
@@ -25,8 +26,7 @@ pub struct JoinArgs {
 /// Works along until the job is done, or until asked to end; the answer is the exit code.
 pub fn run(args: &JoinArgs) -> Result<u8> {
     check_assignments(&args.set)?;
-    let token = std::env::var("THALWEG_TOKEN").ok().filter(|token| !token.is_empty());
-    let invitation = Invitation::find(&args.target, token)?;
+    let invitation = Invitation::find(&args.target, token::of_user()?)?;
     let (text, number) = launch::ask(&invitation)?;
     let mut layers = Layers::default();
     layers.add_file("the job", &text).map_err(Error::job)?;

@@ -17,6 +17,7 @@ pub mod join;
 pub mod predict;
 pub mod resume;
 pub mod rows;
+pub mod status;
 pub mod strategies;
 pub mod train;
 

@@ -13,7 +13,7 @@ use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::spec::{Job, Layers, Origin, paths};
-use thalweg_core::{Error, JobSpec, Result};
+use thalweg_core::{Error, JobSpec, Kind, Result};
 use thalweg_data::{FileKind, Records, STANDARD_INPUT, check_text, kind_by_name};
 use thalweg_train::SavedModel;
 
@@ -100,6 +100,14 @@ pub fn records(
         Format::Csv => Records::csv(reader, &saved.schema, spec),
         Format::Jsonl => Ok(Records::json(reader, &saved.schema)),
     }
+}
+
+/// What is wrong with rows is told with the file they stand in; standard input has no name.
+pub fn named(file: &str, mut error: Error) -> Error {
+    if file != "-" && error.kind != Kind::Interrupted && !error.message.contains(file) {
+        error.message = format!("{file}: {}", error.message);
+    }
+    error
 }
 
 /// What an input is called in messages.

@@ -14,6 +14,7 @@ pub fn run(args: &TrainArgs) -> Result<u8> {
         .overwrite(args.overwrite)
         .quiet(args.quiet)
         .again(args.job.again())
+        .address_file(args.address_file.clone())
         .nodes(nodes(args)?);
     finish(
         match &args.out {

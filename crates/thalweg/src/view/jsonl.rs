@@ -3,9 +3,9 @@
 
 use super::View;
 use super::journal::Journal;
-use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
+use thalweg_cluster::regular;
 use thalweg_core::event::{Event, Record};
 use thalweg_core::{Error, Result};
 
@@ -24,7 +24,7 @@ pub fn history(folder: &Path, mut on_record: impl FnMut(&Record) -> Result<()>) 
     let path = folder.join(FILE);
     let unreadable =
         |error: &std::io::Error| Error::io(format_args!("cannot read {}", path.display()), error);
-    let mut reader = match File::open(&path) {
+    let mut reader = match regular::open(&path) {
         Ok(file) => BufReader::new(file),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(unreadable(&error)),

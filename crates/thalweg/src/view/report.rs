@@ -215,7 +215,7 @@ pub fn write(report: &Report, folder: &Path) -> Result<()> {
 /// The report in a run folder; nothing if there is none.
 pub fn read(folder: &Path) -> Result<Option<Report>> {
     let path = folder.join(FILE);
-    let text = match std::fs::read_to_string(&path) {
+    let text = match thalweg_cluster::regular::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io(format_args!("cannot read {}", path.display()), &error)),

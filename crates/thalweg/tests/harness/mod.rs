@@ -8,6 +8,8 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
+pub mod debugger;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{Read, Write};
@@ -30,7 +32,8 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 const MARK: &str = "THALWEG_HARNESS_MARK";
 
 /// What other launchers set; the machine that runs the tests may be a worker of one.
-const LAUNCHERS: [&str; 5] = ["OMPI_", "PMI", "SLURM_", "MASTER_", "THALWEG_"];
+const LAUNCHERS: [&str; 8] =
+    ["OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "PET_", "JOB_COMPLETION_", "MASTER_", "THALWEG_"];
 const RANKS: [&str; 4] = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
 
 /// A job that is always in the middle of an epoch: many small steps, none of them quick. It ends with the first rank that
@@ -141,6 +144,15 @@ impl Site {
             }
         }
         found
+    }
+
+    /// A variable in the environment of a process.
+    pub fn variable(&self, process: Pid, name: &str) -> String {
+        let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap();
+        let mut variables = environment.split(|&byte| byte == 0).map(String::from_utf8_lossy);
+        let value =
+            variables.find_map(|variable| variable.strip_prefix(&format!("{name}="))?.to_string().into());
+        value.unwrap_or_else(|| panic!("process {process} has no {name}"))
     }
 
     /// The process of a rank.

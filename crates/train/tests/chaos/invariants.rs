@@ -55,10 +55,11 @@ pub fn check(schedule: &Schedule, run: &Run, expected_loss: f64) -> Result<Figur
 /// what they came to.
 fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a Finished)>, String> {
     let mut finished = Vec::new();
+    let gone: BTreeSet<usize> = left(run).union(&lost(run)).copied().collect();
     for (rank, ended) in run.ended.iter().enumerate() {
         match &ended.result {
             // If nobody was left to finish the job, nobody told who had left before.
-            Ok(end) if left(run).contains(&rank) || run.last("loss").is_none() => {
+            Ok(end) if gone.contains(&rank) || run.last("loss").is_none() => {
                 if !schedule.befell(|kind| *kind == What::Leave { rank }) {
                     return Err(format!("rank {rank} left and was not asked to: {end:?}"));
                 }
@@ -109,22 +110,34 @@ pub fn left(run: &Run) -> BTreeSet<usize> {
     left.flatten().collect()
 }
 
+/// Who was lost. One of them may have left in good order a moment before, and nobody heard it.
+fn lost(run: &Run) -> BTreeSet<usize> {
+    let lost = run.events().filter_map(|event| match event {
+        Event::Regrouped { lost, members, .. } => {
+            Some(lost.iter().map(|culprit| culprit.rank).filter(|rank| !members.contains(rank)))
+        }
+        _ => None,
+    });
+    lost.flatten().collect()
+}
+
 /// Whether a rank may end like this.
 fn check_error(schedule: &Schedule, rank: usize, error: &Error) -> Result<(), String> {
     let held_up = |kind: &What| match kind {
         What::Stop { rank: stopped, .. } => *stopped == rank,
-        What::Cut { one, other } => *one == rank || *other == rank,
+        What::Livelock { rank: stuck } | What::Lie { rank: stuck } => *stuck == rank,
+        What::Cut { one, other } | What::CutOneWay { from: one, to: other } => *one == rank || *other == rank,
+        // Of two that blame each other the one that came later is given up.
+        What::Garbage { from, to } | What::Forge { from, to, .. } => *from == rank || *to == rank,
         _ => false,
     };
     let words = &error.message;
     let right = match error.kind {
         Kind::RankFailed if words.ends_with("was killed") => {
-            schedule.befell(|kind| *kind == What::Kill { rank })
+            schedule.befell(|kind| *kind == What::Kill { rank } || *kind == What::Livelock { rank })
         }
         Kind::RankFailed if words.contains("was given up") => schedule.befell(held_up),
-        Kind::RankFailed if is_orphaned(error) => {
-            schedule.befell(|kind| matches!(kind, What::Join { .. } | What::Kill { .. }))
-        }
+        Kind::RankFailed if is_orphaned(error) => true,
         Kind::Rendezvous => rank >= schedule.world && words.contains("cannot join"),
         _ => false,
     };

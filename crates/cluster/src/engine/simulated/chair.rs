@@ -9,6 +9,7 @@ use crate::inquest::PATIENCE;
 use crate::judgement::{Judgement, Rules, Ruling};
 use crate::line::PULSE;
 use crate::membership::Formed;
+use crate::regroup::impossible_report;
 use crate::rendezvous::message::Control;
 use crate::rendezvous::welcome;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,9 @@ use thalweg_core::{Culprit, Error, Kind};
 /// How often it looks after what is due.
 const TICK: Duration = Duration::from_millis(50);
 
+/// No job of a test takes longer in its own time.
+const ENDLESS: Duration = Duration::from_secs(24 * 3600);
+
 pub(super) struct Chair {
     seat: Seat,
     clock: SimClock,
@@ -31,6 +35,8 @@ pub(super) struct Chair {
     /// What each was last seen in, and since when in virtual time.
     seen: BTreeMap<usize, (Pulse, Duration)>,
     next_pulse: Duration,
+    /// How often each has lied so far.
+    lies: BTreeMap<usize, u32>,
     is_over: bool,
 }
 
@@ -43,6 +49,7 @@ impl Chair {
             guests: BTreeSet::new(),
             seen: BTreeMap::new(),
             next_pulse: Duration::ZERO,
+            lies: BTreeMap::new(),
             is_over: false,
             seat,
             office,
@@ -66,23 +73,32 @@ impl Chair {
             if (0..ranks).all(|rank| self.seat.fate(rank).is_gone) {
                 return;
             }
+            if now > ENDLESS {
+                // A hang: nothing but the end of all processes ends it.
+                (0..ranks).for_each(|rank| self.seat.kill(rank));
+            }
             self.seat.wait(TICK.min(PATIENCE));
         }
     }
 
     fn hear(&mut self, number: usize, said: Said, now: Duration) {
-        let membership = &mut self.judgement.membership;
         let rulings = match said {
             Said::First | Said::Come if self.is_over => return self.turn_away(number, "the job is over"),
             Said::First => {
                 self.guests.insert(number);
-                let orders = membership.report(number, 0, Default::default(), now);
+                let orders = self.judgement.membership.report(number, 0, Default::default(), now);
                 self.judgement.rule(orders, now)
             }
-            Said::Come if !membership.has_room() => return self.turn_away(number, "the group is full"),
+            Said::Come if !self.judgement.membership.has_room(0) => {
+                return self.turn_away(number, "the group is full");
+            }
+            // Real ranks try it out before one is let in.
+            Said::Come if self.is_out_of_reach(number) => {
+                return self.turn_away(number, "it cannot be connected with all others");
+            }
             Said::Come => {
                 self.guests.insert(number);
-                let orders = membership.come(number, now);
+                let orders = self.judgement.membership.come(number, now);
                 self.judgement.rule(orders, now)
             }
             _ if !self.guests.contains(&number) => return,
@@ -95,6 +111,10 @@ impl Chair {
             }
         };
         self.carry_out(rulings, now);
+    }
+
+    fn is_out_of_reach(&self, newcomer: usize) -> bool {
+        self.guests.iter().any(|number| self.seat.are_cut_off(*number, newcomer))
     }
 
     fn turn_away(&self, number: usize, why: &str) {
@@ -121,6 +141,11 @@ impl Chair {
                 let pulse = self.pulse(number, now);
                 let rulings = self.judgement.hear(number, Control::Pulse(pulse), now);
                 self.carry_out(rulings, now);
+                self.office.beacons[number].tell_group(self.judgement.watch.moves());
+            }
+            if self.lies.get(&number).copied().unwrap_or(0) < fate.lies && self.guests.contains(&number) {
+                *self.lies.entry(number).or_default() += 1;
+                self.hear_lie(number, now);
             }
             if fate.is_asked_to_leave {
                 self.office.beacons[number].request_leave();
@@ -128,6 +153,8 @@ impl Chair {
         }
         if pulses {
             self.next_pulse = now + PULSE;
+            let progress = self.judgement.watch.moves();
+            self.guests.iter().for_each(|number| self.office.beacons[*number].tell_group(progress));
         }
         if self.judgement.membership.is_empty() && !self.is_over {
             self.is_over = true;
@@ -135,22 +162,37 @@ impl Chair {
         }
     }
 
+    /// A member says that it comes from a generation that there never was; one that waits to be let in, that it failed.
+    fn hear_lie(&mut self, number: usize, now: Duration) {
+        if self.judgement.membership.has(number) {
+            return self.hear(number, Said::Word(impossible_report()), now);
+        }
+        let failed = Error::new(Kind::Data, format!("rank {number} has failed, it says"));
+        self.hear(number, Said::Word(Control::Failed(Box::new(failed), Pulse::default())), now);
+        self.turn_away(number, "it has failed");
+    }
+
     /// What a rank does, and since when by the simulation's time.
     fn pulse(&mut self, number: usize, now: Duration) -> Pulse {
-        let pulse = Pulse { since: 0.0, ..self.office.beacons[number].pulse() };
+        let Pulse { progress, looks, .. } = self.office.beacons[number].pulse();
+        let pulse = Pulse { since: 0.0, progress: 0, looks: 0, ..self.office.beacons[number].pulse() };
         let (before, since) = self.seen.entry(number).or_insert_with(|| (pulse.clone(), now));
         if *before != pulse {
             (*before, *since) = (pulse.clone(), now);
         }
-        Pulse { since: (now - *since).as_secs_f64(), ..pulse }
+        Pulse { since: (now - *since).as_secs_f64(), progress, looks, ..pulse }
     }
 
     fn carry_out(&mut self, rulings: Vec<Ruling>, now: Duration) {
         for ruling in rulings {
             match ruling {
                 Ruling::Dismiss(number) => {
-                    // The dead hear nothing.
-                    if self.guests.remove(&number) && !self.seat.fate(number).is_dead {
+                    // The dead hear nothing, nor does one that hangs: its launcher ends it.
+                    let fate = self.seat.fate(number);
+                    if fate.is_livelocked {
+                        self.seat.kill(number);
+                    }
+                    if self.guests.remove(&number) && !fate.is_dead && !fate.is_livelocked {
                         let words = format!("rank {number} was given up, and the others went on without it");
                         self.office.beacons[number].condemn(Error::new(Kind::RankFailed, words));
                         self.seat.ring(number, now);
@@ -165,6 +207,10 @@ impl Chair {
                 Ruling::Pause => {
                     let first = self.guests.iter().find(|number| self.judgement.membership.has(**number));
                     first.iter().for_each(|number| self.office.beacons[**number].request_pause(true));
+                }
+                Ruling::Expel(number, culprit) => {
+                    let rulings = self.judgement.lose(number, *culprit, now);
+                    self.carry_out(rulings, now);
                 }
                 Ruling::Form(formed, lost) => self.form(&formed, &lost, now),
                 Ruling::Abort(error) => {

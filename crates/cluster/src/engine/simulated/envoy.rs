@@ -5,7 +5,7 @@ use crate::beacon::Beacon;
 use crate::hosts::Hosts;
 use crate::judgement::Rules;
 use crate::membership::Standing;
-use crate::regroup::{Change, Generation, Regroup};
+use crate::regroup::{Change, Generation, Regroup, impossible_report};
 use crate::rendezvous::message::Control;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -67,9 +67,9 @@ impl Envoy {
     }
 
     /// Tells what it saw of another's end, and waits for what follows from it.
-    pub fn testify(&self, error: &Error, pulse: &Pulse) {
+    pub fn testify(&self, error: &Error, pulse: &Pulse, source: Option<usize>) {
         self.live();
-        self.say(Said::Word(Control::Witness(Box::new(error.clone()), pulse.clone())));
+        self.say(Said::Word(Control::Witness(Box::new(error.clone()), pulse.clone(), source)));
         let end = self.now() + self.rules.step_deadline + self.rules.prepare_deadline;
         loop {
             self.seat.mark();
@@ -185,6 +185,10 @@ impl Regroup for Envoy {
 
     fn leave(&mut self) {
         self.say(Said::Word(Control::Leave));
+    }
+
+    fn misreport(&mut self) {
+        self.say(Said::Word(impossible_report()));
     }
 }
 

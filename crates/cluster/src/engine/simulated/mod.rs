@@ -74,7 +74,7 @@ fn live<T>(envoy: Envoy, world: usize, seed: u64, program: impl Fn(&mut Rank) ->
     let (heard, witness) = (Arc::clone(&told), envoy.clone());
     let emit = move |event: Event| heard.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     let beacon = Arc::clone(&envoy.office.beacons[envoy.number]);
-    beacon.call_witness(Box::new(move |error, pulse| witness.testify(error, pulse)));
+    beacon.call_witness(Box::new(move |error, pulse, source| witness.testify(error, pulse, source)));
     let number = envoy.number;
     let life = catch_unwind(AssertUnwindSafe(|| {
         let mut delegate = envoy.clone();
@@ -101,7 +101,7 @@ fn live<T>(envoy: Envoy, world: usize, seed: u64, program: impl Fn(&mut Rank) ->
         }
     };
     // Nobody speaks for it any more: its place in the world is free.
-    beacon.call_witness(Box::new(|_, _| {}));
+    beacon.call_witness(Box::new(|_, _, _| {}));
     drop(envoy);
     let events = std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner));
     Ended { result, events }

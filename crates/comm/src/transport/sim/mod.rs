@@ -19,6 +19,7 @@ mod trace;
 mod wire;
 mod world;
 
+pub use super::link_fault::Forgery;
 pub use mishap::{Kind, Mishap};
 pub use network::{Link, Network};
 pub use trace::{Entry, Happening, Trace};

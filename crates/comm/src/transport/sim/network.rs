@@ -51,13 +51,13 @@ impl Network {
 
     /// What so many bytes need to pass a rank's connection.
     pub(super) fn transmission(&self, bytes: usize) -> Duration {
-        Duration::from_secs_f64(bytes as f64 / self.bandwidth)
+        seconds(bytes as f64 / self.bandwidth)
     }
 
     /// What so many bytes need to pass the link between two ranks; nothing where only the ranks' own connections count.
     pub(super) fn passage(&self, from: usize, to: usize, bytes: usize) -> Duration {
         let bandwidth = self.links.get(&(from, to)).and_then(|link| link.bandwidth);
-        bandwidth.map_or(Duration::ZERO, |bandwidth| Duration::from_secs_f64(bytes as f64 / bandwidth))
+        bandwidth.map_or(Duration::ZERO, |bandwidth| seconds(bytes as f64 / bandwidth))
     }
 
     /// The latency from one rank to another, without jitter.
@@ -67,7 +67,7 @@ impl Network {
 
     /// What so many floating-point operations take.
     pub(super) fn computation(&self, operations: u64) -> Duration {
-        Duration::from_secs_f64(operations as f64 / self.speed)
+        seconds(operations as f64 / self.speed)
     }
 
     /// The latency of the `count`-th message between two ranks.
@@ -75,8 +75,16 @@ impl Network {
         let mixed =
             [from as u64, to as u64, count].iter().fold(self.seed, |state, &number| mix(state ^ number));
         let share = (mixed >> 11) as f64 / (1u64 << 53) as f64;
-        self.latency(from, to).mul_f64(1.0 + self.jitter * share)
+        seconds(self.latency(from, to).as_secs_f64() * (1.0 + self.jitter * share))
     }
+}
+
+/// The longest that anything takes, so that virtual time does not run out of numbers.
+const LONGEST: Duration = Duration::from_secs(1000 * 365 * 86400);
+
+/// That many seconds, a thousand years at most.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).map_or(LONGEST, |duration| duration.min(LONGEST))
 }
 
 /// A good mix of 64 bits: the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
@@ -100,6 +108,15 @@ mod tests {
         assert!(delays(&one).iter().all(|delay| (50..=60).contains(&delay.as_micros())));
         assert_eq!(one.transmission(1_250_000), Duration::from_millis(1));
         assert_eq!(one.computation(10_000_000), Duration::from_millis(1));
+    }
+
+    #[test]
+    fn no_time_is_too_long_to_be_told() {
+        let network = Network { speed: 1e-300, bandwidth: 1e-300, ..Network::ordinary(2, 0) };
+        assert_eq!(network.computation(u64::MAX), LONGEST);
+        assert_eq!(network.transmission(1), LONGEST);
+        let network = Network { latency: Duration::MAX, jitter: 100.0, ..network };
+        assert_eq!(network.delay(0, 1, 0), LONGEST);
     }
 
     #[test]

@@ -88,7 +88,17 @@ impl Seat {
         self.0.world.fate(rank)
     }
 
-    /// Whether nothing gets through to another.
+    /// Kills another rank, as its launcher would.
+    pub fn kill(&self, rank: usize) {
+        self.0.world.kill(rank);
+    }
+
+    /// Whether no connection between these two can be made.
+    pub fn are_cut_off(&self, one: usize, other: usize) -> bool {
+        self.0.world.is_cut(one, other)
+    }
+
+    /// Whether no connection to another can be made.
     pub fn is_cut_off(&self, rank: usize) -> bool {
         self.0.world.is_cut(self.0.rank, rank)
     }

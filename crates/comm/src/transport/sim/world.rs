@@ -31,7 +31,7 @@ pub(super) struct State {
     pub(super) ranks: Vec<Rank>,
     /// By generation of the group, `from * size + to`: what was sent in one never arrives in another.
     pub(super) meshes: BTreeMap<u32, Vec<Stream>>,
-    /// Pairs of ranks between which nothing gets through, the lower one first.
+    /// Sender and receiver between which nothing gets through.
     cuts: BTreeSet<(usize, usize)>,
     /// The earliest last.
     mishaps: Vec<Mishap>,
@@ -58,8 +58,12 @@ pub struct Fate {
     pub is_gone: bool,
     /// It stands still.
     pub is_stopped: bool,
+    /// It stands still inside a wait for others, and nobody can tell from its heartbeat.
+    pub is_livelocked: bool,
     /// It was asked to leave.
     pub is_asked_to_leave: bool,
+    /// How often it was told to lie.
+    pub lies: u32,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -73,6 +77,8 @@ pub(super) enum Turn {
     Waiting(Duration),
     /// Until then, whatever happens.
     Sleeping(Duration),
+    /// Until it is killed.
+    Livelocked,
     Gone,
 }
 
@@ -85,8 +91,11 @@ pub(super) struct Rank {
     stopped_until: Duration,
     slowness: f64,
     pub(super) dead: bool,
+    /// Its next wait for others does not end.
+    livelocks: bool,
     /// Asked to leave.
     leaves: bool,
+    lies: u32,
 }
 
 impl World {
@@ -113,7 +122,9 @@ impl World {
             stopped_until: Duration::ZERO,
             slowness: 1.0,
             dead: false,
+            livelocks: false,
             leaves: false,
+            lies: 0,
         };
         let mut mishaps = mishaps.to_vec();
         mishaps.sort_by_key(|mishap| Reverse(mishap.at));
@@ -150,13 +161,31 @@ impl World {
             is_dead: subject.dead,
             is_gone: subject.turn == Turn::Gone,
             is_stopped: subject.stopped_until > state.now,
+            is_livelocked: subject.turn == Turn::Livelocked,
             is_asked_to_leave: subject.leaves,
+            lies: subject.lies,
         }
     }
 
-    /// Whether nothing gets through between two ranks.
+    /// Whether two ranks cannot connect to each other: that takes both directions.
     pub fn is_cut(&self, one: usize, other: usize) -> bool {
-        self.lock().is_cut(one, other)
+        let state = self.lock();
+        state.is_cut(one, other) || state.is_cut(other, one)
+    }
+
+    /// Kills a rank, as its launcher would.
+    pub fn kill(&self, rank: usize) {
+        let mut state = self.lock();
+        self.end_life(&mut state, rank);
+    }
+
+    fn end_life(&self, state: &mut State, rank: usize) {
+        state.ranks[rank].dead = true;
+        self.end_all(state, rank, None);
+        if state.ranks[rank].turn == Turn::Livelocked {
+            state.ranks[rank].turn = Turn::Waiting(state.now);
+        }
+        state.ring(rank, state.now);
     }
 
     /// Ends the wait of a rank at that moment, or the next one that it begins.
@@ -179,7 +208,7 @@ impl World {
         if matches!(state.ranks[rank].turn, Turn::Absent | Turn::Idle) {
             state.ranks[rank].turn = Turn::Running;
         }
-        while matches!(state.ranks[rank].turn, Turn::Waiting(_) | Turn::Sleeping(_)) {
+        while matches!(state.ranks[rank].turn, Turn::Waiting(_) | Turn::Sleeping(_) | Turn::Livelocked) {
             if !state.is_anyone_absent() {
                 state = self.turns[rank].wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -214,8 +243,10 @@ impl World {
     pub fn wait(&self, rank: usize, timeout: Duration) {
         let mut state = self.turn(rank);
         let end = state.now + timeout;
-        let until = state.ranks[rank].bells.peek().map_or(end, |bell| bell.0.min(end));
-        self.give_way(&mut state, rank, Turn::Waiting(until));
+        let subject = &state.ranks[rank];
+        let until = subject.bells.peek().map_or(end, |bell| bell.0.min(end));
+        let hangs = subject.livelocks && !subject.dead;
+        self.give_way(&mut state, rank, if hangs { Turn::Livelocked } else { Turn::Waiting(until) });
         drop(state);
         drop(self.turn(rank));
     }
@@ -252,7 +283,13 @@ impl World {
                 Turn::Waiting(until) | Turn::Sleeping(until) => Some((until.max(rank.stopped_until), index)),
                 _ => None,
             });
-            let Some((time, rank)) = waits.min() else { return };
+            let Some((time, rank)) = waits.min() else {
+                // Nobody is left who could kill those that hang: they end with the simulation.
+                let hangs = |rank: &usize| state.ranks[*rank].turn == Turn::Livelocked;
+                let Some(rank) = (0..state.ranks.len()).find(hangs) else { return };
+                self.end_life(state, rank);
+                continue;
+            };
             if let Some(mishap) = state.mishaps.pop_if(|mishap| mishap.at <= time) {
                 state.now = state.now.max(mishap.at);
                 self.befall(state, mishap.kind);
@@ -269,15 +306,15 @@ impl World {
     fn befall(&self, state: &mut State, kind: Kind) {
         let heard = state.now + self.network.latency;
         match &kind {
-            Kind::Kill { rank } => {
-                state.ranks[*rank].dead = true;
-                self.end_all(state, *rank, None);
-                state.ring(*rank, state.now);
-            }
+            Kind::Kill { rank } => self.end_life(state, *rank),
+            Kind::Livelock { rank } => state.ranks[*rank].livelocks = true,
             Kind::Stop { rank, duration } => state.ranks[*rank].stopped_until = state.now + *duration,
             Kind::Slow { rank, factor } => state.ranks[*rank].slowness *= factor.max(0.0),
             Kind::Cut { one, other } => {
-                state.cuts.insert((*one.min(other), *one.max(other)));
+                state.cuts.extend([(*one, *other), (*other, *one)]);
+            }
+            Kind::CutOneWay { from, to } => {
+                state.cuts.insert((*from, *to));
             }
             Kind::Garbage { from, to } => {
                 let words = (0..8).flat_map(|word| mix(self.network.seed ^ word).to_le_bytes());
@@ -285,9 +322,16 @@ impl World {
                     self.carry(state, Way { generation, from: *from, to: *to }, words.collect(), true);
                 }
             }
+            Kind::Forge { from, to, forgery } => {
+                if let Some((&generation, _)) = state.meshes.last_key_value() {
+                    let way = Way { generation, from: *from, to: *to };
+                    self.carry(state, way, forgery.frame(generation).into(), true);
+                }
+            }
             // It has slept until now.
             Kind::Join { .. } => {}
             Kind::Leave { rank } => state.ranks[*rank].leaves = true,
+            Kind::Lie { rank } => state.ranks[*rank].lies += 1,
         }
         state.note(Happening::Mishap(kind));
         // Whoever watches over the ranks sees to it.
@@ -312,8 +356,9 @@ impl World {
 }
 
 impl State {
-    pub(super) fn is_cut(&self, one: usize, other: usize) -> bool {
-        self.cuts.contains(&(one.min(other), one.max(other)))
+    /// Whether what one sends to the other is lost.
+    pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.cuts.contains(&(from, to))
     }
 
     fn is_anyone_absent(&self) -> bool {

@@ -1,5 +1,6 @@
 //! Decides what goes wrong next: drawn from a seed, each fault after the last was recovered from.
 
+use super::gaps::Gaps;
 use std::collections::BTreeMap;
 use thalweg_cluster::engine::local::{Act, Director};
 use thalweg_core::Rng;
@@ -13,12 +14,16 @@ const GAP: std::ops::Range<u64> = 3..30;
 const SLOW: u64 = 20;
 
 /// What can happen, and how likely each is, in percent. As many come as go: where only one is left, nobody can be killed.
-const KINDS: [(Trial, u64); 5] = [
-    (Trial::Fault(Mischief::Kill), 40),
+const KINDS: [(Trial, u64); 9] = [
+    (Trial::Fault(Mischief::Kill), 30),
     (Trial::Join, 40),
-    (Trial::Fault(Mischief::Stop), 5),
-    (Trial::Fault(Mischief::Cut), 10),
-    (Trial::Fault(Mischief::Slow), 5),
+    (Trial::Unreachable, 4),
+    (Trial::Fault(Mischief::Stop), 4),
+    (Trial::Fault(Mischief::Livelock), 6),
+    (Trial::Fault(Mischief::Cut), 5),
+    (Trial::Fault(Mischief::CutOneWay), 4),
+    (Trial::Fault(Mischief::Lie), 4),
+    (Trial::Fault(Mischief::Slow), 3),
 ];
 
 /// One thing that happens to the group.
@@ -27,13 +32,23 @@ enum Trial {
     Fault(Mischief),
     /// Somebody comes.
     Join,
+    /// Somebody comes that the others cannot connect to.
+    Unreachable,
 }
 
 impl Trial {
+    /// Whether a group may go on as if nothing had happened. A fault of a link is noticed by the exchange that uses it; ranks
+    /// that share an arena may not use any.
+    fn may_go_unnoticed(self) -> bool {
+        use Mischief::{Cut, CutOneWay, Lie, Slow};
+        matches!(self, Trial::Fault(Slow | Cut | CutOneWay | Lie))
+    }
+
     fn name(self) -> &'static str {
         match self {
             Trial::Fault(kind) => kind.name(),
             Trial::Join => "join",
+            Trial::Unreachable => Mischief::Unreachable.name(),
         }
     }
 }
@@ -47,10 +62,14 @@ pub struct Tally {
     pub detect_death: Vec<f64>,
     /// Seconds until a stopped process was given up.
     pub detect_hang: Vec<f64>,
+    /// Seconds until a process that lives and makes no progress was given up.
+    pub detect_livelock: Vec<f64>,
     /// Seconds from then on until training went on.
     pub recover: Vec<f64>,
     /// The most steps that were done again for one fault.
     pub steps_redone: u64,
+    /// How long nothing was said, and no step done.
+    pub gaps: Gaps,
 }
 
 impl Tally {
@@ -67,6 +86,8 @@ pub struct Chaos {
     most: usize,
     members: Vec<usize>,
     step: u64,
+    /// To whom the fault under way happens.
+    victim: usize,
     /// What is under way: the trial, and when and at which step it struck.
     trial: Option<(Trial, Option<(f64, u64)>)>,
     begun: bool,
@@ -84,6 +105,7 @@ impl Chaos {
             most,
             members: Vec::new(),
             step: 0,
+            victim: 0,
             trial: None,
             begun: false,
             finished: false,
@@ -101,8 +123,10 @@ impl Chaos {
         let trial = drawn.map_or(Trial::Join, |(trial, _)| *trial);
         // One worker must be left, and no more than there may be.
         match trial {
-            Trial::Join if self.members.len() >= self.most => Trial::Fault(Mischief::Kill),
-            Trial::Fault(Mischief::Slow) | Trial::Join => trial,
+            Trial::Join | Trial::Unreachable if self.members.len() >= self.most => {
+                Trial::Fault(Mischief::Kill)
+            }
+            Trial::Fault(Mischief::Slow) | Trial::Join | Trial::Unreachable => trial,
             _ if self.members.len() < 2 => Trial::Join,
             _ => trial,
         }
@@ -120,9 +144,10 @@ impl Chaos {
         let trial = self.draw();
         let step = self.step + GAP.start + self.random.below(GAP.end - GAP.start);
         let victim = self.members[self.random.below(self.members.len() as u64) as usize];
-        self.trial = Some((trial, None));
+        (self.trial, self.victim) = (Some((trial, None)), victim);
         let kind = match trial {
-            Trial::Join => return vec![Act::Hire],
+            Trial::Join => return vec![Act::Hire(None)],
+            Trial::Unreachable => return vec![Act::Hire(Some(Mischief::Unreachable))],
             Trial::Fault(kind) => kind,
         };
         vec![Act::Inject(Fault { step, rank: victim, kind })]
@@ -138,8 +163,9 @@ impl Chaos {
         let Some((trial, struck)) = self.trial else { return };
         let over = match trial {
             Trial::Join => !joined.is_empty(),
-            Trial::Fault(Mischief::Slow) => false,
-            _ => struck.is_some() && !lost.is_empty(),
+            Trial::Fault(Mischief::Slow) | Trial::Unreachable => false,
+            // A process that is killed on a busy machine may not get to say that it was struck.
+            _ => !lost.is_empty() && (struck.is_some() || !members.contains(&self.victim)),
         };
         if !over {
             return;
@@ -150,6 +176,7 @@ impl Chaos {
             match trial {
                 Trial::Fault(Mischief::Kill) => self.tally.detect_death.push(detect),
                 Trial::Fault(Mischief::Stop) => self.tally.detect_hang.push(detect),
+                Trial::Fault(Mischief::Livelock) => self.tally.detect_livelock.push(detect),
                 _ => {}
             }
             self.tally.recover.push((record.time - noticed).max(0.0));
@@ -166,15 +193,16 @@ impl Chaos {
 
 impl Director for Chaos {
     fn follow(&mut self, record: &Record) -> Vec<Act> {
+        self.tally.gaps.follow(record);
         match &record.event {
             Event::Joined { hosts, .. } => self.members = (0..hosts.len()).collect(),
             Event::Started { first_step, .. } => (self.step, self.begun) = (*first_step, true),
-            Event::Step { step, .. } => {
+            Event::Step { step, steps_per_epoch, .. } => {
                 self.step = *step;
-                // A cut link is noticed by the exchange that uses it; ranks that share an arena may not use any.
-                if let Some((trial @ Trial::Fault(Mischief::Slow | Mischief::Cut), Some((_, struck)))) =
-                    self.trial
-                    && *step >= struck + SLOW
+                // By the end of an epoch every link was used: the ranks tell each other how they validated.
+                if let Some((trial, Some((_, struck)))) = self.trial
+                    && trial.may_go_unnoticed()
+                    && *step > struck + SLOW.max(*steps_per_epoch)
                 {
                     self.survived(trial);
                 }
@@ -185,6 +213,15 @@ impl Director for Chaos {
                 }
             }
             Event::Regrouped { .. } => self.regrouped(record),
+            // A newcomer says that it was not let in.
+            Event::Failed { .. } if record.rank.is_some_and(|rank| !self.members.contains(&rank)) => {
+                match self.trial {
+                    Some((Trial::Unreachable, _)) => self.survived(Trial::Unreachable),
+                    // It came while somebody was lost: another one is to come.
+                    Some((Trial::Join, _)) => return vec![Act::Hire(None)],
+                    _ => return Vec::new(),
+                }
+            }
             _ => return Vec::new(),
         }
         self.next()
@@ -228,51 +265,62 @@ mod tests {
         }
     }
 
-    /// Plays a group that survives everything.
-    #[test]
-    fn every_fault_follows_the_recovery_from_the_last_and_then_the_job_may_end() {
-        let mut chaos = Chaos::new(3, 200, 4);
+    /// Plays a group that survives everything; how many were killed, stopped or livelocked.
+    fn play(chaos: &mut Chaos) -> u64 {
         let mut members: Vec<usize> = (0..4).collect();
-        say(&mut chaos, 0.0, Event::Joined { hosts: vec!["box".into(); 4], generation: 1 });
-        assert!(say(&mut chaos, 0.0, step(1)).is_empty(), "nothing happens before training begins");
+        say(chaos, 0.0, Event::Joined { hosts: vec!["box".into(); 4], generation: 1 });
+        assert!(say(chaos, 0.0, step(1)).is_empty(), "nothing happens before training begins");
         chaos.begun = true;
-        let mut acts = say(&mut chaos, 1.0, step(2));
-        let mut kills = 0;
+        let mut acts = say(chaos, 1.0, step(2));
+        let mut gone = 0;
         while let Some(act) = acts.pop() {
             acts = match act {
-                Act::Hire => {
+                Act::Hire(Some(_)) => {
+                    assert!(members.len() < 4);
+                    let error = thalweg_core::Error::internal("not let in");
+                    let event = Event::Failed { error, pulse: Default::default() };
+                    chaos.follow(&Record { time: 8.0, rank: Some(9), event })
+                }
+                Act::Hire(None) => {
                     let free = (0..).find(|number| !members.contains(number)).unwrap();
                     members.push(free);
                     assert!(members.len() <= 4);
-                    say(&mut chaos, 8.0, regrouped(members.clone(), None, vec![free]))
+                    say(chaos, 8.0, regrouped(members.clone(), None, vec![free]))
                 }
                 Act::Inject(fault) => {
                     assert!(members.contains(&fault.rank));
                     let kind = fault.kind.name().to_string();
-                    assert!(
-                        say(&mut chaos, 7.0, Event::Struck { step: 60, kind }).is_empty(),
-                        "one at a time"
-                    );
+                    assert!(say(chaos, 7.0, Event::Struck { step: 60, kind }).is_empty(), "one at a time");
                     match fault.kind {
-                        Mischief::Slow => say(&mut chaos, 8.0, step(90)),
-                        Mischief::Cut => {
-                            say(&mut chaos, 8.0, regrouped(members.clone(), Some(fault.rank), vec![]))
+                        Mischief::Slow | Mischief::Lie => say(chaos, 8.0, step(90)),
+                        Mischief::Cut | Mischief::CutOneWay => {
+                            say(chaos, 8.0, regrouped(members.clone(), Some(fault.rank), vec![]))
                         }
                         _ => {
-                            kills += 1;
+                            gone += 1;
                             members.retain(|member| *member != fault.rank);
                             assert!(!members.is_empty());
-                            say(&mut chaos, 8.0, regrouped(members.clone(), Some(fault.rank), vec![]))
+                            say(chaos, 8.0, regrouped(members.clone(), Some(fault.rank), vec![]))
                         }
                     }
                 }
                 Act::Finish => break,
             };
         }
+        gone
+    }
+
+    #[test]
+    fn every_fault_follows_the_recovery_from_the_last_and_then_the_job_may_end() {
+        let mut chaos = Chaos::new(3, 200, 4);
+        let gone = play(&mut chaos);
         assert!(chaos.finished);
         assert_eq!(chaos.tally.faults(), 200);
-        assert!((60..140).contains(&kills), "{kills}");
-        assert!(chaos.tally.detect_death.iter().all(|detect| (*detect - 0.5).abs() < 1e-9));
-        assert!(chaos.tally.recover.iter().all(|recover| (*recover - 0.5).abs() < 1e-9));
+        assert!((60..140).contains(&gone), "{gone}");
+        assert_eq!(chaos.tally.kinds.len(), KINDS.len(), "{:?}", chaos.tally.kinds);
+        assert_eq!(KINDS.iter().map(|(_, share)| share).sum::<u64>(), 100);
+        let half = |seconds: &Vec<f64>| seconds.iter().all(|second| (*second - 0.5).abs() < 1e-9);
+        assert!(half(&chaos.tally.detect_death) && half(&chaos.tally.detect_livelock));
+        assert!(half(&chaos.tally.recover));
     }
 }

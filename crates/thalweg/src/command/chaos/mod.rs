@@ -1,6 +1,7 @@
 //! `thalweg chaos`: a job under a random schedule of faults, and how it came through.
 
 mod director;
+mod gaps;
 
 use crate::cli::TrainArgs;
 use crate::command::{print, print_json};
@@ -50,8 +51,14 @@ struct Outcome {
     median_detect_s: Option<f64>,
     /// Of processes that hung.
     max_detect_hang_s: Option<f64>,
+    /// Of processes that lived and made no progress.
+    max_detect_livelock_s: Option<f64>,
     median_recover_s: Option<f64>,
     max_recover_s: Option<f64>,
+    /// The longest without a step, an event or a notice.
+    max_silence_s: f64,
+    /// The longest between two committed steps.
+    max_stall_s: f64,
     goodput: Option<f64>,
     accuracy: Option<f64>,
     accuracy_without_faults: Option<f64>,
@@ -124,6 +131,7 @@ fn sum_up(seed: u64, tally: &Tally, report: &Report, plain: &Report) -> Outcome 
     let repeated = report.audit.iter().map(|audit| audit.repeated).sum();
     let rate = |report: &Report| (report.samples_per_s > 0.0).then_some(report.samples_per_s);
     let accuracy = |report: &Report| report.last.get("accuracy").copied();
+    let longest = |values: &[f64]| values.iter().copied().max_by(f64::total_cmp);
     Outcome {
         finished: true,
         faults: tally.faults(),
@@ -134,9 +142,12 @@ fn sum_up(seed: u64, tally: &Tally, report: &Report, plain: &Report) -> Outcome 
         samples_repeated: repeated,
         max_steps_redone: tally.steps_redone,
         median_detect_s: median(&tally.detect_death),
-        max_detect_hang_s: tally.detect_hang.iter().copied().max_by(f64::total_cmp),
+        max_detect_hang_s: longest(&tally.detect_hang),
+        max_detect_livelock_s: longest(&tally.detect_livelock),
         median_recover_s: median(&tally.recover),
-        max_recover_s: tally.recover.iter().copied().max_by(f64::total_cmp),
+        max_recover_s: longest(&tally.recover),
+        max_silence_s: tally.gaps.silence,
+        max_stall_s: tally.gaps.stall,
         goodput: rate(report).zip(rate(plain)).map(|(faulty, plain)| faulty / plain),
         accuracy: accuracy(report),
         accuracy_without_faults: accuracy(plain),
@@ -163,8 +174,9 @@ fn in_words(outcome: &Outcome) -> String {
     format!(
         "survived   {} faults ({}) in {} steps\n\
          audit      {} rows missed, {} seen twice; at most {} step done again for a fault\n\
-         noticed    {}, {}\n\
+         noticed    {}, {}, {}\n\
          recovered  {}\n\
+         longest    {:.1} s without a word, {:.1} s without a step\n\
          goodput    {} of a run without faults\n\
          accuracy   {} against {} without faults\n",
         outcome.faults,
@@ -175,7 +187,10 @@ fn in_words(outcome: &Outcome) -> String {
         outcome.max_steps_redone,
         noticed("deaths", "median", outcome.median_detect_s),
         noticed("hangs", "longest", outcome.max_detect_hang_s),
+        noticed("livelocks", "longest", outcome.max_detect_livelock_s),
         recovered,
+        outcome.max_silence_s,
+        outcome.max_stall_s,
         number(outcome.goodput),
         number(outcome.accuracy),
         number(outcome.accuracy_without_faults),
@@ -193,8 +208,11 @@ mod tests {
         let report = view.finish(thalweg_core::event::Outcome::Completed, None, std::time::Duration::ZERO);
         let tally = Tally { detect_death: vec![0.25], recover: vec![0.5], ..Tally::default() };
         let words = in_words(&sum_up(1, &tally, &report, &report));
-        assert!(words.contains("deaths after 0.250 s (median), no hangs\n"), "{words}");
+        assert!(words.contains("deaths after 0.250 s (median), no hangs, no livelocks\n"), "{words}");
         let words = in_words(&sum_up(1, &Tally::default(), &report, &report));
-        assert!(words.contains("no deaths, no hangs\nrecovered  nothing was lost\n"), "{words}");
+        assert!(
+            words.contains("no deaths, no hangs, no livelocks\nrecovered  nothing was lost\n"),
+            "{words}"
+        );
     }
 }

@@ -1,11 +1,13 @@
 //! What a launcher left in the environment.
 
 use super::check::Check;
-use thalweg_cluster::engine::environment::{Meeting, Place};
+use crate::survival;
+use thalweg_cluster::engine::environment::Place;
+use thalweg_cluster::rendezvous::{endpoint, local_token};
 use thalweg_core::Result;
 
 /// The variables that are understood.
-const VARIABLES: [&str; 19] = [
+const VARIABLES: [&str; 29] = [
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
@@ -19,16 +21,23 @@ const VARIABLES: [&str; 19] = [
     "PMI_RANK",
     "PMI_SIZE",
     "MPI_LOCALNRANKS",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_USE_AGENT_STORE",
     "SLURM_PROCID",
     "SLURM_LOCALID",
     "SLURM_NTASKS",
     "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
     "SLURM_JOB_NODELIST",
+    "SLURM_STEP_NODELIST",
+    "JOB_COMPLETION_INDEX",
+    "PET_NNODES",
+    "PET_NODE_RANK",
+    "PET_NPROC_PER_NODE",
+    "PET_MASTER_ADDR",
     "THALWEG_HOST",
 ];
-
-/// A secret of fewer characters can be guessed.
-const SHORT: usize = 16;
 
 /// Which rank this process would be.
 pub(super) fn place(place: &Result<Option<Place>>) -> Check {
@@ -36,9 +45,9 @@ pub(super) fn place(place: &Result<Option<Place>>) -> Check {
     match place {
         Ok(None) => Check::ok(NAME, "none: `thalweg train` starts the workers itself"),
         Ok(Some(place)) => {
-            let meeting = match &place.meeting {
-                Meeting::At { host, port } => format!("rank 0 listens at {host}:{port}"),
-                Meeting::ByLauncher => "the launcher tells where rank 0 listens".into(),
+            let meeting = match endpoint::of(&place.meeting) {
+                Some(endpoint) => format!("rank 0 listens at {endpoint}"),
+                None => "the launcher tells where rank 0 listens".into(),
             };
             Check::ok(NAME, format!("{}: rank {} of {}, {meeting}", place.launcher, place.rank, place.world))
         }
@@ -47,6 +56,13 @@ pub(super) fn place(place: &Result<Option<Place>>) -> Check {
             Check::fail(NAME, error.message.clone(), advice)
         }
     }
+}
+
+/// What the job would not survive.
+pub(super) fn survival(place: Option<&Place>, several_hosts: bool, elastic: bool) -> Option<Check> {
+    let limits = place.and_then(|place| survival::limits(place.launcher, place.world, elastic));
+    let limits = limits.or_else(|| (several_hosts && elastic).then(|| survival::SEVERAL_HOSTS.into()));
+    limits.map(|limits| Check::warn("survival", limits, "write checkpoints, and start the job with --resume"))
 }
 
 /// The variables that are set.
@@ -63,8 +79,10 @@ pub(super) fn token(token: Option<&str>, several_hosts: bool) -> Check {
     match token {
         None if several_hosts => Check::fail(NAME, "not set: other hosts will not be let in", ADVICE),
         None => Check::ok(NAME, "not set: one is made for local jobs, other hosts are not let in"),
-        Some(token) if token.len() < SHORT => {
-            Check::warn(NAME, format!("set, but only {} characters long", token.len()), ADVICE)
+        Some(token) if token.len() < local_token::LEAST => {
+            let found =
+                format!("{} characters long, at least {} are needed", token.len(), local_token::LEAST);
+            Check::fail(NAME, found, ADVICE)
         }
         Some(_) => Check::ok(NAME, "set"),
     }
@@ -86,16 +104,31 @@ mod tests {
                 _ => None,
             }))
         };
-        assert_eq!(torchrun("4").found, "torchrun: rank 1 of 4, rank 0 listens at n1:29500");
+        assert_eq!(torchrun("4").found, "torchrun-style variables: rank 1 of 4, rank 0 listens at n1:29500");
         assert_eq!(torchrun("x").verdict, Verdict::Fail);
         assert_eq!(place(&detect(&|_| None)).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn what_is_not_survived_is_a_warning() {
+        let found = detect(&|name| match name {
+            "RANK" => Some("0".into()),
+            "WORLD_SIZE" => Some("2".into()),
+            _ => None,
+        });
+        let found = found.unwrap();
+        let told = survival(found.as_ref(), false, true).unwrap();
+        assert_eq!(told.verdict, Verdict::Warn);
+        assert!(told.found.contains("the loss of rank 0 ends the job"), "{}", told.found);
+        assert!(survival(None, false, true).is_none() && survival(found.as_ref(), false, false).is_none());
+        assert!(survival(None, true, true).unwrap().found.contains("first host"));
     }
 
     #[test]
     fn several_hosts_need_a_token_and_it_stays_secret() {
         assert_eq!(token(None, true).verdict, Verdict::Fail);
         assert_eq!(token(None, false).verdict, Verdict::Ok);
-        assert_eq!(token(Some("short"), true).verdict, Verdict::Warn);
+        assert_eq!(token(Some("short"), true).verdict, Verdict::Fail);
         let good = token(Some("0123456789abcdef"), true);
         assert_eq!((good.verdict, good.found.as_str()), (Verdict::Ok, "set"));
     }

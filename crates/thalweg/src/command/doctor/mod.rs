@@ -35,6 +35,7 @@ pub fn run(job: &Job, as_json: bool) -> Result<bool> {
     checks.extend(network::names(&hosts, several));
     checks.push(clock::unmeasured(several));
     checks.push(launcher::place(&place));
+    checks.extend(launcher::survival(known, several, job.spec.is_elastic()));
     checks.push(launcher::variables(&variable));
     checks.push(launcher::token(variable("THALWEG_TOKEN").as_deref(), several));
     tell(&checks, as_json)

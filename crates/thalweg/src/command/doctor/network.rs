@@ -8,10 +8,15 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use thalweg_cluster::engine::environment::{Meeting, PORT, Place};
 use thalweg_cluster::linux::host_name;
+use thalweg_cluster::rendezvous::handshake;
+use thalweg_cluster::rendezvous::timed::Timed;
 use thalweg_core::{Error, JobSpec, Result};
 
 /// The longest any single step may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a job may take to greet.
+const GREETING: Duration = Duration::from_secs(1);
 
 /// Round trips over loopback.
 const ROUNDS: usize = 200;
@@ -97,21 +102,45 @@ pub(super) fn accept_within(listener: &TcpListener, patience: Duration) -> std::
 /// Whether the port the ranks would meet at is free on this machine.
 pub(super) fn port(spec: &JobSpec, place: Option<&Place>) -> Check {
     let (port, needed) = match place {
+        // One of several is enough.
+        Some(Place { meeting: Meeting::At { port, last, .. }, .. }) if port != last => (*port, false),
         Some(Place { rank: 0, meeting: Meeting::At { port, .. }, .. }) => (*port, true),
         Some(Place { meeting: Meeting::At { port, .. }, .. }) => (*port, false),
         _ if spec.engine.port > 0 => (u16::try_from(spec.engine.port).unwrap_or(PORT), true),
         _ => (PORT, false),
     };
     let name = format!("port {port}");
+    let host = match place {
+        Some(Place { meeting: Meeting::At { host, .. }, .. }) => host,
+        _ => "127.0.0.1",
+    };
     let advice = "end the job that holds it, or choose another (engine.port, or MASTER_PORT on every host)";
     match TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)) {
         Ok(_) => Check::ok(&name, "free"),
+        Err(error) if error.kind() == ErrorKind::AddrInUse && is_held_by_a_job(host, port) => {
+            let found = "a job of thalweg listens there";
+            Check::warn(
+                &name,
+                found,
+                format!("`thalweg status {host}:{port}` tells how it goes; another job needs another port"),
+            )
+        }
         Err(error) if error.kind() == ErrorKind::AddrInUse && needed => Check::fail(&name, "in use", advice),
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             Check::warn(&name, "in use; only rank 0 of a job on several hosts needs it", advice)
         }
         Err(error) => Check::fail(&name, error.to_string(), "choose a port this user may listen on"),
     }
+}
+
+/// Whether a job of thalweg has this port: one that runs is no fault of the machine.
+fn is_held_by_a_job(host: &str, port: u16) -> bool {
+    let named = (host, port).to_socket_addrs().into_iter().flatten();
+    let mut addresses = std::iter::once(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).chain(named);
+    addresses.any(|address| {
+        TcpStream::connect_timeout(&address, GREETING)
+            .is_ok_and(|stream| handshake::is_a_job(&mut Timed::new(&stream, GREETING)))
+    })
 }
 
 /// Whether every host, this one included, has an address.
@@ -190,10 +219,11 @@ mod tests {
         let place = |rank| Place {
             rank,
             world: 2,
-            meeting: Meeting::At { host: "n1".into(), port: port_number },
+            meeting: Meeting::at("n1", port_number),
             local: false,
             launcher: "torchrun",
             joins: false,
+            run: String::new(),
         };
         assert_eq!(port(&spec, Some(&place(0))).verdict, Verdict::Fail);
         assert_eq!(port(&spec, Some(&place(1))).verdict, Verdict::Warn);

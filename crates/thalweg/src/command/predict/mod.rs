@@ -119,10 +119,7 @@ impl Answers<'_> {
         let several = files.len() > 1;
         for (number, file) in files.iter().enumerate() {
             let mut answer = || self.answer_file(saved, file, spec, (number == 0, !several), output);
-            answer().map_err(|error| match several {
-                true => Error { message: format!("{file}: {}", error.message), ..error },
-                false => error,
-            })?;
+            answer().map_err(|error| rows::named(file, error))?;
         }
         Ok(())
     }

@@ -8,18 +8,22 @@
 //!   `MPI_LOCALNRANKS` how many ranks are on this host, and is then to be believed: within Slurm it starts one helper per
 //!   host through srun, whose `SLURM_PROCID` all ranks of a host inherit. The latter does not say it, but then Slurm's own
 //!   variables know rank and hosts: they win.
-//! - `SLURM_PROCID` alone does not make a task of srun. Slurm sets it, and `SLURM_LOCALID`, to 0 for the script of an
-//!   sbatch as well, beside the `SLURM_NTASKS` of the allocation: a plain `thalweg train` in such a script would wait for
-//!   ranks that nobody starts. What Slurm's daemon really started has a `SLURM_TASK_PID`, and if it belongs to a step of
-//!   srun a `SLURM_STEP_ID` (`SLURM_STEPID` in old versions) too. So: no task is what has the former without the latter,
-//!   or a step number from the range that Slurm reserves for scripts and interactive shells. Without either variable
-//!   somebody stands in for srun and means what it says.
+//! - `SLURM_PROCID` where srun started this process (`slurm.rs`).
+//! - Last, what the pods of Kubernetes have (`pods.rs`).
+
+mod pods;
+mod slurm;
 
 use crate::uplink;
+use std::net::IpAddr;
+use std::path::PathBuf;
 use thalweg_core::{Error, Result};
 
 /// The port rank 0 listens on unless MASTER_PORT says otherwise.
 pub const PORT: u16 = 29500;
+
+/// Ports beside its own that rank 0 may take under a torchrun whose agent holds the one it tells.
+const AGENT_PORTS: u16 = 16;
 
 /// Where rank 0 listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,11 +32,22 @@ pub enum Meeting {
     At {
         /// Name or address.
         host: String,
-        /// Port.
+        /// Port; 0: any.
         port: u16,
+        /// The last of the ports of which it takes the first that is free.
+        last: u16,
     },
+    /// Rank 0 takes any port and writes its address to this file.
+    InFile(PathBuf),
     /// Rank 0 takes any port of the loopback interface and the launcher passes it on.
     ByLauncher,
+}
+
+impl Meeting {
+    /// At this port and no other.
+    pub fn at(host: impl Into<String>, port: u16) -> Meeting {
+        Meeting::At { host: host.into(), port, last: port }
+    }
 }
 
 /// This process's place in the job.
@@ -50,6 +65,9 @@ pub struct Place {
     pub launcher: &'static str,
     /// Whether it comes to a group that works already.
     pub joins: bool,
+    /// Tells this attempt at the job from other jobs and earlier attempts that may listen on the same ports; empty if the
+    /// launcher has no name for it.
+    pub run: String,
 }
 
 /// A way to look up variables; tests bring their own.
@@ -62,7 +80,7 @@ pub fn detect(variable: Lookup<'_>) -> Result<Option<Place>> {
         let Some(text) = set(name) else { return Ok(None) };
         text.trim().parse().map(Some).map_err(|_| Error::job(format!("{name}={text} is not a number")))
     };
-    let slurm_task = is_slurm_task(&set);
+    let slurm_task = slurm::is_task(&set);
     let local_size = number("MPI_LOCALNRANKS")?;
     let by_mpirun = local_size.is_some() || !slurm_task;
     let found = if let Some(rank) = number("RANK")? {
@@ -70,15 +88,20 @@ pub fn detect(variable: Lookup<'_>) -> Result<Option<Place>> {
             Error::job("RANK is set, but WORLD_SIZE is not")
                 .hint("set both, or neither to start local workers")
         })?;
-        let launcher = if set(uplink::VARIABLE).is_some() { "thalweg" } else { "torchrun" };
+        let launcher = match (set(uplink::VARIABLE), set(TORCHRUN)) {
+            (Some(_), _) => "thalweg",
+            (None, Some(_)) => "torchrun",
+            (None, None) => "torchrun-style variables",
+        };
         let local = number("LOCAL_WORLD_SIZE")? == Some(world);
         let place = Place {
             rank,
             world,
-            meeting: meeting(&set, "127.0.0.1")?,
+            meeting: beside_agent(meeting(&set)?, &set),
             local,
             launcher,
             joins: set(uplink::JOINS).is_some(),
+            run: attempt(&set),
         };
         Some((place, ["RANK", "WORLD_SIZE"]))
     } else if let (Some(rank), Some(world)) =
@@ -91,9 +114,9 @@ pub fn detect(variable: Lookup<'_>) -> Result<Option<Place>> {
     } else if let (Some(rank), Some(world), true) =
         (number("SLURM_PROCID")?, number("SLURM_NTASKS")?, slurm_task)
     {
-        Some((slurm(rank, world, &set)?, ["SLURM_PROCID", "SLURM_NTASKS"]))
+        Some((slurm::place(rank, world, &set)?, ["SLURM_PROCID", "SLURM_NTASKS"]))
     } else {
-        None
+        pods::place(&number, &set)?
     };
     let Some((place, [rank, world])) = found else { return Ok(None) };
     if place.world == 0 {
@@ -103,29 +126,48 @@ pub fn detect(variable: Lookup<'_>) -> Result<Option<Place>> {
         let (Place { rank: number, world: count, .. }, last) = (&place, place.world - 1);
         return Err(Error::job(format!("{rank}={number}, but {world}={count}: ranks are 0 to {last}")));
     }
+    check_loopback(&place, number("LOCAL_WORLD_SIZE")?)?;
     Ok(Some(Place { local: place.local || is_loopback(&place.meeting), ..place }))
+}
+
+/// Whether the launcher knows that ranks come from other machines, so that they need a token: where rank 0's name leads
+/// does not tell, as a host's own often leads to itself.
+pub fn is_spread(place: &Place) -> bool {
+    matches!(place.launcher, "srun" | "mpirun") && place.world > 1 && !place.local
 }
 
 /// Ranks that meet on the loopback interface are on one machine.
 fn is_loopback(meeting: &Meeting) -> bool {
     match meeting {
         Meeting::At { host, .. } => {
-            host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+            host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
         }
+        Meeting::InFile(_) => false,
         Meeting::ByLauncher => true,
     }
 }
 
+/// On several hosts a loopback address leads each to itself. Debian's own name for a host leads to 127.0.1.1, which so
+/// gets into MASTER_ADDR; the usual 127.0.0.1 may be meant where only variables of torchrun tell the hosts apart.
+fn check_loopback(place: &Place, local_world: Option<usize>) -> Result<()> {
+    let Meeting::At { host, .. } = &place.meeting else { return Ok(()) };
+    let usual = ["localhost", "127.0.0.1", "::1"].contains(&host.as_str());
+    let spread = is_spread(place);
+    let several = spread || local_world.is_some_and(|local| local < place.world);
+    if !several || !is_loopback(&place.meeting) || (usual && !spread) {
+        return Ok(());
+    }
+    Err(Error::job(format!("MASTER_ADDR={host} is a loopback address, but the ranks are on several hosts"))
+        .hint("set it to a name or an address of the host of rank 0 that the others can reach (`hostname -i` may give 127.0.1.1)"))
+}
+
 type Set<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-fn meeting(set: Set<'_>, default_host: &str) -> Result<Meeting> {
+fn meeting(set: Set<'_>) -> Result<Meeting> {
     if set(uplink::VARIABLE).is_some() && set("MASTER_ADDR").is_none() {
         return Ok(Meeting::ByLauncher);
     }
-    Ok(Meeting::At {
-        host: set("MASTER_ADDR").unwrap_or_else(|| default_host.into()),
-        port: port(set, PORT)?,
-    })
+    Ok(Meeting::at(set("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".into()), port(set, PORT)?))
 }
 
 fn port(set: Set<'_>, default: u16) -> Result<u16> {
@@ -135,79 +177,57 @@ fn port(set: Set<'_>, default: u16) -> Result<u16> {
     }
 }
 
+/// What only torchrun sets.
+const TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
+
+/// The agent of a torchrun often listens on MASTER_PORT itself: rank 0 takes one of the ports beside it.
+fn beside_agent(meeting: Meeting, set: Set<'_>) -> Meeting {
+    match meeting {
+        Meeting::At { host, port, .. }
+            if set("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|used| used.eq_ignore_ascii_case("true")) =>
+        {
+            let before = port.min(u16::MAX - AGENT_PORTS);
+            // At the end of the range, those below it.
+            let before = if before < port { port - AGENT_PORTS - 1 } else { port };
+            Meeting::At { host, port: before + 1, last: before + AGENT_PORTS }
+        }
+        other => other,
+    }
+}
+
+/// The run of torchrun, and which attempt at it this is.
+fn attempt(set: Set<'_>) -> String {
+    let more = || ["TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"].map(|name| set(name).unwrap_or_default());
+    // Runs that their user gave no name are all called `none`.
+    set(TORCHRUN).map_or_else(String::new, |run| format!("torchrun {run} {}", more().join(" ")))
+}
+
 /// Ranks of an mpirun that does not say how many are on this host are taken to be all here, unless MASTER_ADDR says
 /// that they have somewhere to meet. If that is wrong, the error names the loopback address that was tried.
 fn mpi(rank: usize, world: usize, local_size: Option<usize>, set: Set<'_>) -> Result<Place> {
     let local = local_size.map_or(set("MASTER_ADDR").is_none(), |size| size == world);
     if !local && set("MASTER_ADDR").is_none() {
         return Err(Error::job("the ranks are on several hosts, but MASTER_ADDR is not set").hint(
-            "set MASTER_ADDR to the host of rank 0, e.g. mpirun -x MASTER_ADDR=node1 -x THALWEG_TOKEN=...",
+            "set MASTER_ADDR to the host of rank 0, e.g. mpirun -x MASTER_ADDR=node1 -x THALWEG_TOKEN",
         ));
     }
-    Ok(Place { rank, world, meeting: meeting(set, "127.0.0.1")?, local, launcher: "mpirun", joins: false })
-}
-
-/// The first of the step numbers that Slurm keeps for itself: batch scripts, interactive shells and the like.
-const RESERVED_STEPS: u32 = 0xffff_fff0;
-
-/// Whether this process is a task that srun started, and not the script or shell of an allocation.
-fn is_slurm_task(set: Set<'_>) -> bool {
-    if set("SLURM_PROCID").is_none() || set("SLURM_NTASKS").is_none() {
-        return false;
-    }
-    match set("SLURM_STEP_ID").or_else(|| set("SLURM_STEPID")) {
-        Some(step) => step.parse().is_ok_and(|step: u32| step < RESERVED_STEPS),
-        None => set("SLURM_TASK_PID").is_none(),
-    }
-}
-
-fn slurm(rank: usize, world: usize, set: Set<'_>) -> Result<Place> {
-    let nodes = set("SLURM_JOB_NODELIST").unwrap_or_default();
-    let first = first_host(&nodes);
-    let local = world == 1 || !several_hosts(&nodes);
-    // Two jobs on one node get different ports, every task of one job the same.
-    let job: u64 = set("SLURM_JOB_ID").and_then(|id| id.parse().ok()).unwrap_or(0);
-    let default = 20_000 + (job % 20_000) as u16;
-    let host = set("MASTER_ADDR").unwrap_or_else(|| if local { "127.0.0.1".into() } else { first });
-    Ok(Place {
-        rank,
-        world,
-        meeting: Meeting::At { host, port: port(set, default)? },
-        local,
-        launcher: "srun",
-        joins: false,
-    })
-}
-
-/// The first host of a list such as `node[03-07,9],login`.
-fn first_host(list: &str) -> String {
-    let Some((prefix, rest)) = list.split_once('[') else {
-        return list.split(',').next().unwrap_or("").to_string();
-    };
-    if let Some((first, _)) = prefix.split_once(',') {
-        return first.to_string();
-    }
-    let (inside, after) = rest.split_once(']').unwrap_or((rest, ""));
-    let number = inside.split([',', '-']).next().unwrap_or("");
-    let suffix = after.split(',').next().unwrap_or("");
-    format!("{prefix}{number}{suffix}")
-}
-
-fn several_hosts(list: &str) -> bool {
-    list.contains(',') || list.split_once('[').is_some_and(|(_, rest)| rest.contains('-'))
+    let (meeting, run) = (meeting(set)?, String::new());
+    let known_spread = local_size.is_some_and(|size| size < world);
+    let local = local || (!known_spread && is_loopback(&meeting));
+    Ok(Place { rank, world, meeting, local, launcher: "mpirun", joins: false, run })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn with(pairs: &[(&str, &str)]) -> Result<Option<Place>> {
+    pub(super) fn with(pairs: &[(&str, &str)]) -> Result<Option<Place>> {
         let pairs: Vec<(String, String)> = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
         detect(&|name| pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()))
     }
 
-    fn at(host: &str, port: u16) -> Meeting {
-        Meeting::At { host: host.into(), port }
+    pub(super) fn at(host: &str, port: u16) -> Meeting {
+        Meeting::at(host, port)
     }
 
     #[test]
@@ -255,21 +275,6 @@ mod tests {
     }
 
     #[test]
-    fn srun_takes_the_first_host_and_a_port_from_the_job() {
-        let place = with(&[
-            ("SLURM_PROCID", "3"),
-            ("SLURM_NTASKS", "8"),
-            ("SLURM_JOB_NODELIST", "node[03-07,9]"),
-            ("SLURM_JOB_ID", "41"),
-        ]);
-        assert_eq!(place.unwrap().unwrap().meeting, at("node03", 20_041));
-        let place = with(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_NODELIST", "n1")])
-            .unwrap()
-            .unwrap();
-        assert_eq!(place.meeting, at("127.0.0.1", 20_000));
-    }
-
-    #[test]
     fn an_unknown_local_size_is_local_only_without_a_meeting_place() {
         let ranks = [("PMI_RANK", "1"), ("PMI_SIZE", "2")];
         let place = with(&ranks).unwrap().unwrap();
@@ -280,53 +285,44 @@ mod tests {
         assert!(place.unwrap().unwrap().local);
     }
 
-    /// What a task of srun has on two hosts.
-    const TASK: [(&str, &str); 7] = [
-        ("SLURM_PROCID", "3"),
-        ("SLURM_LOCALID", "1"),
-        ("SLURM_NTASKS", "4"),
-        ("SLURM_JOB_NODELIST", "n[1-2]"),
-        ("SLURM_JOB_ID", "41"),
-        ("SLURM_TASK_PID", "1234"),
-        ("SLURM_STEP_ID", "0"),
-    ];
-
     #[test]
-    fn slurm_knows_better_than_its_own_pmi_but_not_than_an_mpirun_within_it() {
-        let pmi = [("PMI_RANK", "3"), ("PMI_SIZE", "4")];
-        let place = with(&[&TASK[..], &pmi].concat()).unwrap().unwrap();
-        assert_eq!((place.launcher, place.meeting), ("srun", at("n1", 20_041)));
-        // MPICH's helpers are the tasks of srun, one per host; its ranks inherit their numbers.
-        let mpirun = [("PMI_RANK", "7"), ("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4"), ("MASTER_ADDR", "n1")];
-        let place = with(&[&TASK[..], &mpirun].concat()).unwrap().unwrap();
-        assert_eq!((place.launcher, place.rank, place.world), ("mpirun", 7, 8));
-        // An mpirun in a script of sbatch, without srun's help.
-        let script = [&TASK[..6], &pmi].concat();
-        assert_eq!(with(&script).unwrap().unwrap().launcher, "mpirun");
+    fn a_torchrun_whose_agent_holds_the_port_leaves_those_beside_it() {
+        let torchrun = |port: &'static str, store: &'static str| {
+            let place = with(&[
+                ("RANK", "1"),
+                ("WORLD_SIZE", "2"),
+                ("MASTER_ADDR", "n1"),
+                ("MASTER_PORT", port),
+                ("TORCHELASTIC_USE_AGENT_STORE", store),
+                ("TORCHELASTIC_RUN_ID", "abc"),
+                ("TORCHELASTIC_RESTART_COUNT", "2"),
+            ]);
+            place.unwrap().unwrap()
+        };
+        let host = || "n1".to_string();
+        let place = torchrun("29400", "True");
+        assert_eq!(place.meeting, Meeting::At { host: host(), port: 29401, last: 29416 });
+        assert_eq!((place.launcher, place.run.as_str()), ("torchrun", "torchrun abc 2 29400"));
+        assert_eq!(torchrun("29400", "False").meeting, at("n1", 29400));
+        assert_eq!(torchrun("65519", "True").meeting, Meeting::At { host: host(), port: 65520, last: 65535 });
+        assert_eq!(torchrun("65520", "True").meeting, Meeting::At { host: host(), port: 65504, last: 65519 });
     }
 
     #[test]
-    fn the_script_of_an_sbatch_is_no_task() {
-        let script = &TASK[..6];
-        assert_eq!(with(script).unwrap(), None);
-        // An interactive shell, by its reserved step number.
-        assert_eq!(with(&[script, &[("SLURM_STEP_ID", "4294967290")]].concat()).unwrap(), None);
-        let old = [script, &[("SLURM_STEPID", "2")]].concat();
-        assert_eq!(with(&old).unwrap().unwrap().rank, 3);
-        assert_eq!(with(&TASK).unwrap().unwrap().rank, 3);
-        // Somebody who stands in for srun sets what names a rank, and no more.
-        assert_eq!(with(&TASK[..5]).unwrap().unwrap().rank, 3);
-        // What our launcher starts in such a script is a rank all the same.
-        let worker = [script, &[("RANK", "0"), ("WORLD_SIZE", "2"), (uplink::VARIABLE, "stdin")]].concat();
-        assert_eq!(with(&worker).unwrap().unwrap().launcher, "thalweg");
-    }
-
-    #[test]
-    fn host_lists() {
-        for (list, first) in
-            [("a", "a"), ("a,b", "a"), ("n[1,3]", "n1"), ("n[08-11]-ib", "n08-ib"), ("x,n[1-2]", "x")]
-        {
-            assert_eq!(first_host(list), first, "{list}");
-        }
+    fn what_debian_calls_itself_is_no_place_for_several_hosts_to_meet() {
+        let ranks = [("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "1")];
+        let error = with(&[&ranks[..], &[("MASTER_ADDR", "127.0.1.1")]].concat()).unwrap_err();
+        assert!(error.message.contains("MASTER_ADDR=127.0.1.1 is a loopback address"), "{error}");
+        let usual = with(&[&ranks[..], &[("MASTER_ADDR", "127.0.0.1")]].concat()).unwrap().unwrap();
+        assert!(usual.local, "two groups of ranks on one machine");
+        let alone = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.1.1")];
+        assert!(with(&alone).unwrap().unwrap().local);
+        let mpirun = [
+            ("OMPI_COMM_WORLD_RANK", "0"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.1.1"),
+        ];
+        assert!(with(&mpirun).unwrap_err().message.contains("loopback"));
     }
 }

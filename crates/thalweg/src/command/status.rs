@@ -1,0 +1,282 @@
+//! `thalweg status`: how a job goes, for people and for the probes of a cluster.
+
+use super::{print, print_json};
+use crate::cli::JobArgs;
+use crate::folder::{self, JOB};
+use crate::invitation::Invitation;
+use crate::launch;
+use crate::token;
+use crate::view::jsonl;
+use crate::view::wording::{count, counted};
+use clap::Args;
+use serde::Serialize;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::Duration;
+use thalweg_cluster::regular;
+use thalweg_cluster::rendezvous::message::Status;
+use thalweg_cluster::session::unix_time;
+use thalweg_core::event::{Event, Phase, Record};
+use thalweg_core::{Error, Kind, Result};
+
+/// What `status` takes.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// The run folder of a job, or where its coordinator listens (with its THALWEG_TOKEN)
+    #[arg(value_name = "RUN|HOST:PORT")]
+    target: String,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit codes, for `--help`.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0    the job waits for ranks, prepares, trains, or is done
+  3    it failed, was killed, or nothing has moved for longer than its deadlines allow
+  4    no job is found there
+  130  it was interrupted";
+
+/// How a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Waiting,
+    Preparing,
+    Training,
+    Stalled,
+    Completed,
+    Interrupted,
+    Failed,
+    Killed,
+}
+
+/// What is known of a job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Found {
+    state: State,
+    /// Ranks that are here.
+    joined: Option<usize>,
+    /// Ranks there are to be.
+    expected: Option<usize>,
+    step: Option<u64>,
+    /// Seconds since anything moved.
+    progress_s: Option<f64>,
+    /// How long that may take, in seconds.
+    deadline_s: Option<f64>,
+}
+
+/// Says how the job goes; the answer is the exit code.
+pub fn run(args: &StatusArgs) -> Result<u8> {
+    let found = find(&args.target)?;
+    if args.json {
+        print_json(&found)?;
+    } else {
+        print(&format!("{}\n", describe(&found)))?;
+    }
+    Ok(code(found.state))
+}
+
+fn find(target: &str) -> Result<Found> {
+    let run = Path::new(target);
+    if !run.is_dir() {
+        let invitation = Invitation::find(target, token::of_user()?)?;
+        return launch::status(&invitation).map(of_coordinator);
+    }
+    if folder::is_in_use(run) == Some(false) || !run.join(JOB).exists() {
+        return ended(run);
+    }
+    // The coordinator knows more than the files, but it closes its port where nobody may join.
+    let asked = Invitation::read(run).and_then(|invitation| launch::status(&invitation).ok());
+    asked.map_or_else(|| of_files(run), |status| Ok(of_coordinator(status)))
+}
+
+fn of_coordinator(status: Status) -> Found {
+    let state = match status.phase {
+        _ if status.progress_s > status.deadline_s => State::Stalled,
+        _ if status.generation == 0 => State::Waiting,
+        // Between two steps it may read data or write a checkpoint.
+        Phase::Starting | Phase::Preparing if status.step == 0 => State::Preparing,
+        _ => State::Training,
+    };
+    Found {
+        state,
+        joined: Some(status.joined),
+        expected: Some(status.expected),
+        step: Some(status.step),
+        progress_s: Some(status.progress_s),
+        deadline_s: Some(status.deadline_s),
+    }
+}
+
+/// A run that no job holds any more.
+fn ended(run: &Path) -> Result<Found> {
+    let missing = || {
+        Error::new(Kind::Rendezvous, format!("{} holds no run", run.display()))
+            .hint("give the folder that `thalweg train` writes to, such as runs/digits-1, or HOST:PORT")
+    };
+    if !run.join(JOB).exists() {
+        return Err(missing());
+    }
+    let text = regular::read_to_string(&run.join("report.json")).unwrap_or_default();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let state = match report["outcome"].as_str() {
+        Some("interrupted") => State::Interrupted,
+        Some("failed") => State::Failed,
+        Some(_) => State::Completed,
+        None => State::Killed,
+    };
+    let step = report["steps"].as_u64();
+    Ok(Found { state, joined: None, expected: None, step, progress_s: None, deadline_s: None })
+}
+
+/// What the files of a run that is under way tell.
+fn of_files(run: &Path) -> Result<Found> {
+    let job = JobArgs { job: Some(run.join(JOB)), ..JobArgs::default() }.resolve()?.spec;
+    let fault = &job.fault;
+    let deadlines = Deadlines {
+        waiting: fault.join_deadline.or(Duration::from_secs(600)),
+        preparing: fault.prepare_deadline,
+        // Files do not tell a checkpoint or an evaluation from a step.
+        training: (fault.step_deadline * 2 + Duration::from_secs(4)).max(fault.prepare_deadline),
+    };
+    Ok(of_events(&edges(&run.join(jsonl::FILE))?, job.ranks(), &deadlines, unix_time()))
+}
+
+struct Deadlines {
+    waiting: Duration,
+    preparing: Duration,
+    training: Duration,
+}
+
+fn of_events(events: &[Record], ranks: usize, deadlines: &Deadlines, now: f64) -> Found {
+    let (mut joined, mut step, mut moved) = (None, None, None);
+    for Record { time, event, .. } in events {
+        match event {
+            Event::Launched { .. } => (joined, step) = (Some(0), None),
+            Event::Joined { hosts, .. } => joined = Some(hosts.len()),
+            Event::Regrouped { members, step: at, .. } => (joined, step) = (Some(members.len()), Some(*at)),
+            Event::Step { step: at, .. } => step = Some(*at),
+            Event::Notice { .. } | Event::Pulse(_) => continue,
+            _ => {}
+        }
+        moved = Some(*time);
+    }
+    let (state, deadline) = match (joined, step) {
+        (_, Some(_)) => (State::Training, deadlines.training),
+        (Some(1..), None) => (State::Preparing, deadlines.preparing),
+        _ => (State::Waiting, deadlines.waiting),
+    };
+    let progress_s = moved.map(|moved| (now - moved).max(0.0));
+    let stalled = progress_s.is_some_and(|age| age > deadline.as_secs_f64());
+    Found {
+        state: if stalled { State::Stalled } else { state },
+        joined,
+        expected: Some(ranks),
+        step,
+        progress_s,
+        deadline_s: Some(deadline.as_secs_f64()),
+    }
+}
+
+/// The records at the beginning and at the end of a file that may be long.
+fn edges(path: &Path) -> Result<Vec<Record>> {
+    const PART: u64 = 64 << 10;
+    let unreadable = |error: std::io::Error| Error::io(format!("cannot read {}", path.display()), &error);
+    let mut file = regular::open(path).map_err(unreadable)?;
+    let length = file.metadata().map_err(unreadable)?.len();
+    let mut bytes = Vec::new();
+    Read::by_ref(&mut file).take(PART).read_to_end(&mut bytes).map_err(unreadable)?;
+    if length > PART {
+        bytes.push(b'\n');
+        file.seek(SeekFrom::Start(length.saturating_sub(PART).max(PART))).map_err(unreadable)?;
+        file.take(PART).read_to_end(&mut bytes).map_err(unreadable)?;
+    }
+    // Lines that were cut, or are being written, are no records.
+    Ok(bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
+fn describe(found: &Found) -> String {
+    let words = match found.state {
+        State::Waiting => "waiting for ranks",
+        State::Preparing => "preparing",
+        State::Training => "training",
+        State::Stalled => "stalled",
+        State::Completed => "completed",
+        State::Interrupted => "interrupted",
+        State::Failed => "failed",
+        State::Killed => "killed: no job holds the folder, and there is no report",
+    };
+    let mut parts = vec![words.to_string()];
+    parts.extend(found.step.map(|step| format!("step {}", count(step))));
+    parts.extend(found.joined.map(|joined| match found.expected {
+        Some(expected) if expected != joined => {
+            format!("{joined} of {} joined", counted(expected as u64, "rank"))
+        }
+        _ => format!("{} joined", counted(joined as u64, "rank")),
+    }));
+    parts.extend(found.progress_s.map(|seconds| format!("last progress {seconds:.1} s ago")));
+    parts.join(", ")
+}
+
+fn code(state: State) -> u8 {
+    match state {
+        State::Waiting | State::Preparing | State::Training | State::Completed => 0,
+        State::Stalled | State::Failed | State::Killed => 3,
+        State::Interrupted => 130,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEADLINES: Deadlines = Deadlines {
+        waiting: Duration::from_secs(30),
+        preparing: Duration::from_secs(600),
+        training: Duration::from_secs(10),
+    };
+
+    fn at(time: f64, event: Event) -> Record {
+        Record { time, rank: None, event }
+    }
+
+    #[test]
+    fn events_tell_where_a_job_stands_and_since_when_nothing_moves() {
+        let launched =
+            at(1.0, Event::Launched { name: "x".into(), workers: 2, strategy: "allreduce".into() });
+        let joined = at(2.0, Event::Joined { hosts: vec!["a".into(); 2], generation: 1 });
+        let left = Event::Regrouped {
+            generation: 2,
+            step: 7,
+            members: vec![0],
+            lost: Vec::new(),
+            joined: Vec::new(),
+            left: vec![1],
+            recover_s: 0.1,
+            steps_redone: 0,
+        };
+        let found = |events: &[Record], now| of_events(events, 2, &DEADLINES, now);
+        assert_eq!(found(std::slice::from_ref(&launched), 5.0).state, State::Waiting);
+        assert_eq!(found(std::slice::from_ref(&launched), 40.0).state, State::Stalled);
+        let events = [launched, joined, at(3.0, left)];
+        assert_eq!(found(&events[..2], 5.0).state, State::Preparing);
+        let training = found(&events, 5.0);
+        assert_eq!((training.state, training.step, training.joined), (State::Training, Some(7), Some(1)));
+        assert_eq!(describe(&training), "training, step 7, 1 of 2 ranks joined, last progress 2.0 s ago");
+        assert_eq!(code(found(&events, 20.0).state), 3);
+    }
+
+    #[test]
+    fn a_coordinator_is_believed() {
+        let status =
+            Status { generation: 1, joined: 2, expected: 2, phase: Phase::Exchanging, ..Status::default() };
+        let found = of_coordinator(Status { progress_s: 1.0, deadline_s: 5.0, ..status.clone() });
+        assert_eq!(found.state, State::Training);
+        assert_eq!(
+            of_coordinator(Status { progress_s: 6.0, deadline_s: 5.0, ..status }).state,
+            State::Stalled
+        );
+    }
+}

@@ -1,0 +1,356 @@
+//! Workers that come to a running job with other data, that cannot be connected, or that do not keep to the protocol: the job
+//! says who it was and goes on without them.
+
+mod harness;
+
+use harness::{PATIENCE, Process, Site};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+use thalweg_cluster::membership::Standing;
+use thalweg_cluster::rendezvous::handshake::{Purpose, Side, shake};
+use thalweg_cluster::rendezvous::message::{
+    Answer, Arrival, Call, Control, Join, Member, Roster, receive, send,
+};
+use thalweg_cluster::rendezvous::timed::Timed;
+use thalweg_core::event::Pulse;
+use thalweg_core::spec::Layers;
+use thalweg_core::{Error, Job, Kind};
+
+/// Two workers, in steps that go on until something has happened to them.
+const JOB: [&str; 13] = [
+    "train",
+    "--out",
+    "run",
+    "--workers",
+    "2",
+    "--set",
+    "train.epochs=40",
+    "--set",
+    "engine.pace=10ms",
+    "--set",
+    "fault.step_deadline=4s",
+    "--set",
+    r#"model.layers=["dense 64 relu", "dense auto"]"#,
+];
+
+fn start(site: &Site, more: &[&str]) -> Process {
+    let process = site.start(&[&JOB[..], more].concat());
+    site.await_step("run", 1);
+    process
+}
+
+/// The job went well, and every row was seen once in every epoch; these failures are in its report.
+fn assert_complete(site: &Site, process: Process) -> (Vec<Value>, String) {
+    let ended = process.end(PATIENCE);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    site.assert_empty();
+    let report = site.report("run");
+    assert_eq!(report["outcome"], "completed");
+    for epoch in report["audit"].as_array().unwrap() {
+        assert_eq!((&epoch["missed"], &epoch["repeated"]), (&Value::from(0), &Value::from(0)), "{epoch}");
+    }
+    (report["failures"].as_array().unwrap().clone(), ended.stderr)
+}
+
+/// A worker that speaks the protocol as far as it likes.
+struct Stranger {
+    control: TcpStream,
+    number: usize,
+    token: Vec<u8>,
+    /// Where it would be reached.
+    _data: TcpListener,
+}
+
+impl Stranger {
+    /// Comes to the job, with all that is asked of a newcomer.
+    fn come(site: &Site) -> Stranger {
+        let invitation: Value =
+            serde_json::from_slice(&std::fs::read(site.path("run/join.json")).unwrap()).unwrap();
+        let text = |key: &str| invitation[key].as_str().unwrap().to_string();
+        let secret = text("token");
+        let call = |call: &Call| {
+            let stream = TcpStream::connect(text("address")).unwrap();
+            let mut timed = Timed::new(&stream, PATIENCE);
+            shake(&mut timed, Side::Caller, Purpose::Control, text("token").as_bytes()).unwrap();
+            send(&mut timed, call).unwrap();
+            drop(timed);
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream
+        };
+        let Answer::Job { text, number } = receive(&mut call(&Call::Ask)).unwrap() else {
+            panic!("it does not say what its job is")
+        };
+        let mut layers = Layers::default();
+        layers.add_file("the job", &text).unwrap();
+        let job = Job::resolve(layers).unwrap().spec;
+        let data = TcpListener::bind("127.0.0.1:0").unwrap();
+        let member = Member {
+            rank: number,
+            host: "elsewhere".into(),
+            process: 7,
+            data: data.local_addr().unwrap(),
+            identity: None,
+            launcher: None,
+        };
+        let join = Join {
+            member,
+            world: job.ranks(),
+            job: job.hash(),
+            text: String::new(),
+            run: String::new(),
+            model: Vec::new(),
+            data: site.variable(site.worker(0), "THALWEG_RUN_ROWS"),
+            arrival: Arrival::New,
+            doing: Pulse::default(),
+        };
+        let control = call(&Call::Join(Box::new(join)));
+        Stranger { control, number, token: secret.into_bytes(), _data: data }
+    }
+
+    fn say(&mut self, said: &Control) {
+        send(&mut self.control, said).unwrap();
+    }
+
+    /// Is let in: says of every rank that it can be reached, or why it cannot.
+    fn enter(&mut self, error: Option<&str>) -> Result<Roster, Error> {
+        loop {
+            match receive(&mut self.control).unwrap() {
+                Answer::Probe { member, .. } => {
+                    self.say(&Control::Probed { rank: member.rank, error: error.map(Into::into) });
+                }
+                Answer::Roster(roster) => return Ok(roster),
+                Answer::Refused(error) => return Err(error),
+                _ => {}
+            }
+        }
+    }
+
+    /// Connects to all members of a group as its highest rank does; one for whom the group is over hangs up.
+    fn connect(&self, roster: &Roster) -> Vec<TcpStream> {
+        let others = roster.members.iter().filter(|member| member.rank != self.number);
+        let call = |member: &Member| {
+            let stream = TcpStream::connect(member.data)?;
+            let mut timed = Timed::new(&stream, Duration::from_secs(5));
+            shake(&mut timed, Side::Caller, Purpose::Data, &self.token)?;
+            send(&mut timed, &(roster.members.len() - 1, roster.generation))?;
+            drop(timed);
+            std::io::Result::Ok(stream)
+        };
+        others.filter_map(|member| call(member).ok()).collect()
+    }
+
+    /// Takes part in every group as it is asked to, and sends all its members these bytes instead of its own; until it is
+    /// told that the others go on without it, or hung up on.
+    fn forge_until_dropped(mut self, forged: impl Fn(u32) -> Vec<u8>) {
+        let mut roster = self.enter(None).unwrap();
+        let mut kept;
+        let mut said = Control::Pulse(Pulse::default());
+        self.control.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        loop {
+            kept = self.connect(&roster);
+            // Whoever has heard of the end of this group already has closed its connection.
+            kept.iter_mut().for_each(|stream| drop(stream.write_all(&forged(roster.generation))));
+            roster = loop {
+                if send(&mut self.control, &said).is_err() {
+                    return;
+                }
+                said = Control::Pulse(Pulse::default());
+                match receive(&mut self.control) {
+                    Ok(Control::Roster(next)) => break *next,
+                    Ok(Control::Interrupt(over, _)) => {
+                        said = Control::Report(over, Standing::default(), Pulse::default());
+                    }
+                    Ok(Control::Abort(_)) => return,
+                    Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return,
+                    _ => {}
+                }
+            };
+        }
+    }
+
+    /// Gives signs of life until it is told that the job goes on without it, or hung up on.
+    fn pulse_until_dropped(mut self) -> Option<Error> {
+        let end = Instant::now() + PATIENCE;
+        self.control.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        while Instant::now() < end {
+            if send(&mut self.control, &Control::Pulse(Pulse::default())).is_err() {
+                return None;
+            }
+            match receive(&mut self.control) {
+                Ok(Control::Abort(error)) => return Some(*error),
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock) => {}
+                Err(_) => return None,
+            }
+        }
+        panic!("nobody drops it")
+    }
+}
+
+fn assert_failure(failures: &[Value], rank: usize, cause: &str) {
+    let [failure] = failures else { panic!("{failures:?}") };
+    assert_eq!(failure["rank"], rank, "{failure}");
+    assert!(failure["cause"].as_str().unwrap().contains(cause), "{failure}");
+}
+
+#[test]
+fn a_newcomer_that_cannot_reach_a_member_is_sent_away_before_it_enters_the_group() {
+    let site = Site::new();
+    let job = start(&site, &[]);
+    let refused = Stranger::come(&site).enter(Some("no answer within 5 s")).unwrap_err();
+    assert!(refused.message.contains("rank 2 on elsewhere cannot reach rank "), "{refused}");
+    let (failures, said) = assert_complete(&site, job);
+    assert!(failures.is_empty(), "{failures:?}");
+    assert!(said.contains("rank 2 on elsewhere was not let in"), "{said}");
+    assert!(site.events("run").iter().all(|event| event["event"] != "regrouped"), "nobody stopped for it");
+}
+
+#[test]
+fn a_newcomer_that_says_nothing_of_whom_it_reaches_is_sent_away() {
+    let site = Site::new();
+    let job = start(&site, &["--set", "train.epochs=80"]);
+    let mut stranger = Stranger::come(&site);
+    let refused = loop {
+        match receive(&mut stranger.control).unwrap() {
+            Answer::Refused(error) => break error,
+            Answer::Roster(_) => panic!("it was let in"),
+            _ => {}
+        }
+    };
+    assert!(refused.message.contains("did not say within 10 s"), "{refused}");
+    assert!(assert_complete(&site, job).0.is_empty());
+}
+
+#[test]
+fn a_failure_before_it_is_let_in_is_nobodys_business() {
+    let site = Site::new();
+    let job = start(&site, &[]);
+    let mut stranger = Stranger::come(&site);
+    let own = Error::new(Kind::Io, "the disk is full");
+    stranger.say(&Control::Failed(Box::new(own), Pulse::default()));
+    assert!(assert_complete(&site, job).0.is_empty());
+}
+
+#[test]
+fn a_member_that_gives_signs_of_life_and_never_connects_is_named_and_done_without() {
+    let site = Site::new();
+    let job = start(&site, &[]);
+    let mut stranger = Stranger::come(&site);
+    let number = stranger.number;
+    assert_eq!(stranger.enter(None).unwrap().joined, [number]);
+    let told = stranger.pulse_until_dropped().expect("it is told");
+    assert!(told.message.contains("went on without rank 2"), "{told}");
+    let (failures, _) = assert_complete(&site, job);
+    assert_failure(&failures, number, "cannot be connected with all others");
+}
+
+#[test]
+fn a_member_that_reports_an_impossible_generation_is_named_and_done_without() {
+    let site = Site::new();
+    let job = start(&site, &[]);
+    let mut stranger = Stranger::come(&site);
+    let number = stranger.number;
+    stranger.enter(None).unwrap();
+    stranger.say(&Control::Report(u32::MAX, Standing::default(), Pulse::default()));
+    stranger.pulse_until_dropped();
+    let (failures, _) = assert_complete(&site, job);
+    assert_failure(&failures, number, "broke the protocol: it reports generation 4294967295");
+}
+
+#[test]
+fn a_member_that_fails_by_its_own_words_ends_the_job_for_nobody_else() {
+    let site = Site::new();
+    let job = start(&site, &[]);
+    let mut stranger = Stranger::come(&site);
+    let number = stranger.number;
+    stranger.enter(None).unwrap();
+    let own = Error::new(Kind::Io, "the disk is full");
+    stranger.say(&Control::Failed(Box::new(own), Pulse::default()));
+    let (failures, _) = assert_complete(&site, job);
+    assert_failure(&failures, number, "failed: the disk is full");
+}
+
+/// Rows that differ by one digit, by one row, and by the name of a class.
+#[test]
+fn a_newcomer_with_other_data_is_refused_at_the_door() {
+    let site = Site::new();
+    let rows: String = (0..400).map(|row| format!("{},{},c{}\n", row % 89, row % 7, row % 2)).collect();
+    site.write("rows.csv", "a,b,label\n".to_string() + &rows);
+    let job = start(&site, &["--set", "data.source=rows.csv", "--set", "train.epochs=120"]);
+    for (name, other) in [
+        ("digit.csv", rows.replacen("\n5,5,c1\n", "\n5,6,c1\n", 1)),
+        ("row.csv", rows.replacen("5,5,c1\n", "", 1)),
+        ("class.csv", rows.replace("c1", "d1")),
+    ] {
+        site.write(name, "a,b,label\n".to_string() + &other);
+        let refused = site.run(&["join", "run", "--set", &format!("data.source={name}")]);
+        refused.assert_error(4, &["has another data set than the job: its rows, columns or class names"]);
+    }
+    let (failures, said) = assert_complete(&site, job);
+    assert!(failures.is_empty(), "{failures:?}");
+    assert_eq!(said.matches("has another data set than the job").count(), 3, "{said}");
+}
+
+/// What is sent to the members of a generation.
+type Forged = Box<dyn Fn(u32) -> Vec<u8>>;
+
+/// A frame as `wire.rs` describes it.
+fn frame(magic: &[u8; 4], generation: u32, operation: u64, group: u32, chunk: u32, length: u32) -> Vec<u8> {
+    let mut bytes = [&magic[..], &generation.to_le_bytes(), &operation.to_le_bytes()].concat();
+    for word in [group, 0, chunk, length] {
+        bytes.extend(word.to_le_bytes());
+    }
+    let mut checksum = flate2::Crc::new();
+    checksum.update(&bytes);
+    bytes.extend(checksum.sum().to_le_bytes());
+    bytes
+}
+
+#[test]
+fn members_that_forge_data_frames_are_done_without() {
+    let site = Site::new();
+    let three = JOB.map(|word| if word == "2" { "3" } else { word });
+    let job = site.start(&[&three[..], &["--set", "train.epochs=1000000"]].concat());
+    site.await_step("run", 1);
+    let workers = || [0, 1, 2].map(|rank| site.worker(rank));
+    let began = workers();
+    let data =
+        |operation, group, length| move |generation| frame(b"TLD4", generation, operation, group, 0, length);
+    let farewell = |chunk: u32| move |generation| frame(b"TLF4", generation, 0, 0, chunk, 0);
+    // Operations are numbered from where a generation begins.
+    let later = move |generation: u32| data((u64::from(generation - 1) << 32) + 1000, 0, 0)(generation);
+    let forged: [(&str, Forged); 12] = [
+        ("generation", Box::new(move |_| data(1, 0, 0)(u32::MAX))),
+        ("operation", Box::new(data(1000, 0, 0))),
+        ("later operation", Box::new(later)),
+        ("group", Box::new(data(1, 7, 0))),
+        ("length", Box::new(data(1, 0, u32::MAX))),
+        ("nothing at all", Box::new(|_| Vec::new())),
+        ("done", Box::new(farewell(0))),
+        ("gave up", Box::new(farewell(1))),
+        ("told to stop", Box::new(farewell(2))),
+        ("lost rank 0", Box::new(farewell(3))),
+        ("lost rank 1", Box::new(farewell(4))),
+        ("lost a rank that is not there", Box::new(farewell(u32::MAX))),
+    ];
+    let kinds = forged.len();
+    for (what, forged) in forged {
+        let stranger = Stranger::come(&site);
+        assert_eq!(stranger.number, 3, "{what}: the one before it is gone");
+        stranger.forge_until_dropped(forged);
+        let done = site.events("run").iter().filter_map(|event| event["step"].as_u64()).max().unwrap_or(0);
+        site.await_step("run", done + 10);
+        assert_eq!(workers(), began, "{what}: the others go on");
+    }
+    job.signal(Signal::SIGINT);
+    let ended = job.end(PATIENCE);
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    let report = site.report("run");
+    let failures = report["failures"].as_array().unwrap();
+    assert!(failures.iter().filter(|failure| failure["rank"] == 3).count() >= kinds, "{failures:?}");
+    assert_eq!(report["world"].as_array().unwrap().last().unwrap()["workers"], 3);
+    site.assert_empty();
+}

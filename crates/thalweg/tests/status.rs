@@ -1,0 +1,147 @@
+//! `thalweg status` and `thalweg doctor` beside a job that runs, as probes use them; and whether a rank outlives what started it.
+
+mod harness;
+
+use harness::{Ended, LIMIT, PATIENCE, Process, Site, await_some, free_port};
+use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
+
+/// Endless, with checkpoints only when asked for.
+const ENDLESS: [&str; 7] =
+    ["train", "--out", "run", "--set", "train.epochs=1000000", "--set", "fault.checkpoint_every=0"];
+
+fn json(ended: &Ended) -> Value {
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error} in {}", ended.stdout))
+}
+
+#[test]
+fn a_job_tells_how_it_goes_by_its_folder_and_by_its_address() {
+    let site = Site::new();
+    let job = site.start(&[&ENDLESS[..], &["--workers", "2"]].concat());
+    site.await_step("run", 1);
+    let by_folder = site.succeed(&["status", "run", "--json"]);
+    let found = json(&by_folder);
+    assert_eq!((&found["state"], &found["joined"]), (&"training".into(), &2.into()), "{found}");
+    assert!(found["step"].as_u64() >= Some(1) && found["progress_s"].as_f64().is_some(), "{found}");
+    let words = site.succeed(&["status", "run"]).stdout;
+    assert!(words.starts_with("training, step ") && words.contains("2 ranks joined"), "{words}");
+    let invitation = std::fs::read_to_string(site.path("run/join.json")).unwrap();
+    let invitation: Value = serde_json::from_str(&invitation).unwrap();
+    let address = invitation["address"].as_str().unwrap();
+    let mut command = site.thalweg(&["status", address, "--json"]);
+    command.env("THALWEG_TOKEN", invitation["token"].as_str().unwrap());
+    let by_address = Process::start(command).end(PATIENCE);
+    assert_eq!(by_address.code, Some(0), "{}", by_address.stderr);
+    assert_eq!(json(&by_address)["joined"], 2);
+    let mut guess = site.thalweg(&["status", address]);
+    guess.env("THALWEG_TOKEN", "0123456789abcdef");
+    Process::start(guess).end(LIMIT).assert_error(4, &["refused the token"]);
+    job.signal(Signal::SIGTERM);
+    assert_eq!(job.end(LIMIT).code, Some(143));
+    let ended = site.run(&["status", "run", "--json"]);
+    assert_eq!((ended.code, &json(&ended)["state"]), (Some(130), &"interrupted".into()));
+}
+
+#[test]
+fn jobs_that_nobody_may_join_tell_it_by_their_files() {
+    let site = Site::new();
+    let job = site.start(&[&ENDLESS[..], &["--workers", "2", "--set", "fault.elastic=false"]].concat());
+    site.await_step("run", 1);
+    let found = json(&site.succeed(&["status", "run", "--json"]));
+    assert_eq!((&found["state"], &found["joined"]), (&"training".into(), &2.into()), "{found}");
+    // Whoever is stopped does not move, and nobody answers.
+    let all: Vec<_> = site.processes().into_iter().map(|(process, _)| process).collect();
+    all.iter().for_each(|process| kill(*process, Signal::SIGSTOP).unwrap());
+    site.write("run/job.toml", "[fault]\nstep_deadline = \"1s\"\nprepare_deadline = \"1s\"\n");
+    await_some(PATIENCE, "it is not told as stalled", || {
+        let ended = site.run(&["status", "run", "--json"]);
+        (ended.code == Some(3) && json(&ended)["state"] == "stalled").then_some(())
+    });
+    all.iter().for_each(|process| kill(*process, Signal::SIGKILL).unwrap());
+    site.await_empty();
+    let ended = site.run(&["status", "run"]);
+    assert_eq!(ended.code, Some(3), "{}", ended.stdout);
+    assert!(ended.stdout.starts_with("killed"), "{}", ended.stdout);
+    job.end(LIMIT);
+}
+
+#[test]
+fn runs_that_are_done_and_places_without_a_run_are_told_apart() {
+    let site = Site::new();
+    site.succeed(&["train", "--quiet", "--out", "run", "--set", "train.max_steps=5"]);
+    let found = json(&site.succeed(&["status", "run", "--json"]));
+    assert_eq!((&found["state"], &found["step"]), (&"completed".into(), &5.into()), "{found}");
+    // A copy may leave hidden files behind.
+    std::fs::remove_file(site.path("run/.lock")).unwrap();
+    assert_eq!(json(&site.succeed(&["status", "run", "--json"]))["state"], "completed");
+    std::fs::create_dir(site.path("empty")).unwrap();
+    site.run(&["status", "empty"]).assert_error(4, &["empty holds no run"]);
+    let nowhere = format!("127.0.0.1:{}", free_port());
+    site.run(&["status", &nowhere]).assert_error(4, &["cannot reach the job", &nowhere]);
+}
+
+#[test]
+fn the_port_of_a_job_that_runs_is_no_failure_of_the_machine() {
+    let site = Site::new();
+    let port = free_port();
+    let waiting = Process::start(site.rank(0, 2, port, &ENDLESS));
+    site.await_event("run", "listening");
+    let doctor = Process::start(site.rank(0, 2, port, &["doctor", "--json"])).end(PATIENCE);
+    let name = format!("port {port}");
+    let checks = json(&doctor);
+    let check = checks.as_array().unwrap().iter().find(|check| check["name"] == name.as_str()).unwrap();
+    assert_eq!(check["verdict"], "warn", "{check}");
+    assert!(check["found"].as_str().unwrap().contains("a job of thalweg listens there"), "{check}");
+    // Of one user on one host, a probe needs no token.
+    let status = site.succeed(&["status", &format!("127.0.0.1:{port}")]).stdout;
+    assert!(status.starts_with("waiting for ranks") && status.contains("1 of 2 ranks joined"), "{status}");
+    waiting.signal(Signal::SIGTERM);
+    waiting.end(LIMIT);
+}
+
+/// A rank of a launcher other than a shell: `timeout` stands for it.
+#[test]
+fn ranks_stop_with_a_checkpoint_when_their_launcher_is_killed() {
+    let site = Site::new();
+    let port = free_port();
+    let launchers = [0, 1].map(|rank| {
+        let mut command = site.rank(rank, 2, port, &[]);
+        let own = [&["3600", env!("CARGO_BIN_EXE_thalweg")][..], &ENDLESS].concat();
+        let mut timeout = site.program("timeout", &own);
+        timeout
+            .envs(command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))));
+        command = timeout;
+        Process::start(command)
+    });
+    site.await_step("run", 1);
+    launchers[0].signal(Signal::SIGKILL);
+    await_some(LIMIT, "ranks train on without their launcher", || {
+        site.processes().iter().all(|(_, rank)| rank.is_none()).then_some(())
+    });
+    assert_eq!(site.checkpoints("run").len(), 1);
+    assert_eq!(site.report("run")["outcome"], "interrupted");
+    let [first, second] = launchers.map(|launcher| launcher.end(LIMIT));
+    assert_eq!(first.code, None, "it was killed");
+    assert!(
+        first.stderr.contains("the launcher that started this rank (timeout) is gone"),
+        "{}",
+        first.stderr
+    );
+    assert_eq!(second.code.map(|code| code >= 128), Some(true), "{}", second.stderr);
+}
+
+#[test]
+fn a_rank_that_a_user_started_outlives_the_shell() {
+    let site = Site::new();
+    let script = "\"$0\" \"$@\" >/dev/null 2>&1 & sleep 0.2";
+    let mut shell =
+        site.program("sh", &[&["-c", script, env!("CARGO_BIN_EXE_thalweg")], &ENDLESS[..]].concat());
+    shell.env("RANK", "0").env("WORLD_SIZE", "1");
+    assert_eq!(Process::start(shell).end(LIMIT).code, Some(0));
+    site.await_step("run", 1);
+    let newest = site.events("run").iter().filter_map(|event| event["step"].as_u64()).max().unwrap();
+    site.await_step("run", newest + 100);
+    site.signal_worker(0, Signal::SIGTERM);
+    site.await_empty();
+    assert_eq!(site.checkpoints("run").len(), 1);
+}
