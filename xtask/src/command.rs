@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// What a chore ends with: nothing, or a sentence for the user.
 pub type Outcome<T = ()> = Result<T, String>;
@@ -61,6 +62,23 @@ pub fn succeeds(command: &mut Command) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
+/// The same for one that may wait for ever: it is ended after that time.
+pub fn succeeds_within(command: &mut Command, limit: Duration) -> bool {
+    let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let Ok(mut child) = started else { return false };
+    let begun = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.success(),
+            Ok(None) if begun.elapsed() < limit => std::thread::sleep(Duration::from_millis(50)),
+            _ => break,
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}
+
 /// Builds the `thalweg` binary and says where it is.
 pub fn build_thalweg(profile: &[&str]) -> Outcome<PathBuf> {
     build_thalweg_by(&mut cargo(&[]), profile)
@@ -68,10 +86,15 @@ pub fn build_thalweg(profile: &[&str]) -> Outcome<PathBuf> {
 
 /// The same by a cargo that was told more.
 pub fn build_thalweg_by(cargo: &mut Command, arguments: &[&str]) -> Outcome<PathBuf> {
-    let build = cargo.args(["build", "-p", "thalweg", "--message-format=json-render-diagnostics"]);
+    build_package(cargo, "thalweg", arguments)
+}
+
+/// Builds the binary of a package and says where it is.
+pub fn build_package(cargo: &mut Command, package: &str, arguments: &[&str]) -> Outcome<PathBuf> {
+    let build = cargo.args(["build", "-p", package, "--message-format=json-render-diagnostics"]);
     let messages = output(build.args(arguments))?;
     let messages = String::from_utf8_lossy(&messages);
-    executable(&messages).ok_or_else(|| "cargo built no binary called thalweg".into())
+    executable(&messages).ok_or_else(|| format!("cargo built no binary of {package}"))
 }
 
 /// The last executable that cargo's messages name.
@@ -89,6 +112,12 @@ mod tests {
         let mut command = Command::new("tool");
         command.args(["-x", "two words"]).env("FLAGS", "-D warnings");
         assert_eq!(spelled(&command), "FLAGS='-D warnings' tool -x 'two words'");
+    }
+
+    #[test]
+    fn what_waits_for_ever_is_ended() {
+        assert!(succeeds_within(&mut Command::new("true"), Duration::from_secs(60)));
+        assert!(!succeeds_within(Command::new("sleep").arg("600"), Duration::from_millis(100)));
     }
 
     #[test]

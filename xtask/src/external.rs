@@ -1,4 +1,5 @@
-//! `cargo xtask test --external`: the tests under tests-external, with all they need in a folder of their own.
+//! `cargo xtask test --external`: the tests under tests-external, with all they need in a folder of their own; and
+//! `--engines`: those under tests-engines.
 //!
 //! Python packages and an MPI go into a virtual environment under `.external` (or `THALWEG_EXTERNAL`, so that it can
 //! be kept between clones). Nothing is installed anywhere else: what the system lacks is named in a line that begins
@@ -17,7 +18,7 @@ use std::process::Command;
 pub fn run(arguments: &[String]) -> Outcome {
     let folder = std::env::var_os("THALWEG_EXTERNAL").map_or_else(|| root().join(".external"), PathBuf::from);
     fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    let Some(environment) = environment(&folder) else {
+    let Some(environment) = environment(&folder, "tests-external/requirements.txt") else {
         println!("external: 0 passed, 0 failed, all skipped");
         return Ok(());
     };
@@ -40,8 +41,40 @@ pub fn run(arguments: &[String]) -> Outcome {
     run_command(&mut tests).and(suite)
 }
 
-/// The virtual environment with the packages of `requirements.txt`, made or brought up to date.
-fn environment(folder: &Path) -> Option<PathBuf> {
+/// What the tests under tests-engines start that no Python package holds, and whose it is.
+const PROGRAMS: [(&str, &str, &str); 5] = [
+    ("slurmctld", "slurmctld, slurmd, slurm-client, munge", "the tests with Slurm"),
+    ("mpirun.openmpi", "openmpi-bin", "the tests with the mpirun of Open MPI"),
+    ("mpiexec.hydra", "mpich", "the tests with the mpiexec of MPICH"),
+    ("java", "default-jre-headless", "the tests with Spark"),
+    ("ip", "iproute2", "the tests with several hosts"),
+];
+
+/// The tests under tests-engines, with a virtual environment of their own.
+pub fn run_engines(arguments: &[String]) -> Outcome {
+    let folder = std::env::var_os("THALWEG_EXTERNAL").map_or_else(|| root().join(".external"), PathBuf::from);
+    let folder = folder.join("engines");
+    fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let Some(environment) = environment(&folder, "tests-engines/requirements.txt") else {
+        println!("external: 0 passed, 0 failed, all skipped");
+        return Ok(());
+    };
+    let paths = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    for (program, package, user) in PROGRAMS {
+        if !paths.split(':').any(|folder| Path::new(folder).join(program).exists()) {
+            skipped(&format!("the command `{program}` (Debian: {package})"), user);
+        }
+    }
+    let binary = build_thalweg(&[])?;
+    let mut tests = Command::new(environment.join("bin/python"));
+    tests.args(["-m", "pytest", "-rs", "--tb=short", "-p", "no:cacheprovider", "tests-engines"]);
+    tests.args(arguments).current_dir(root());
+    tests.env("THALWEG_BINARY", binary).env("PYTHONDONTWRITEBYTECODE", "1");
+    run_command(&mut tests)
+}
+
+/// The virtual environment with the packages of that list, made or brought up to date.
+fn environment(folder: &Path, list: &str) -> Option<PathBuf> {
     let environment = folder.join("venv");
     let python = environment.join("bin/python");
     if !succeeds(Command::new(&python).args(["-m", "pip", "--version"])) {
@@ -51,7 +84,7 @@ fn environment(folder: &Path) -> Option<PathBuf> {
             return None;
         }
     }
-    let wanted = root().join("tests-external/requirements.txt");
+    let wanted = root().join(list);
     install_packages(&python, &wanted, &environment.join("installed.txt"));
     if !succeeds(Command::new(&python).args(["-m", "pytest", "--version"])) {
         skipped("the Python package pytest", "all external tests");

@@ -1,4 +1,4 @@
-//! Chores of the workspace, one file each: `cargo xtask verify | fix | tidy | test | bench`.
+//! Chores of the workspace, one file each: `cargo xtask verify | fix | tidy | test | fuzz | bench`.
 //!
 //! `verify` only looks; `fix` changes what a machine can change. Everything here calls the tools a developer would
 //! call by hand and says which command repeats a failure.
@@ -7,6 +7,7 @@ mod bench;
 mod command;
 mod external;
 mod fix;
+mod fuzz;
 mod test;
 mod tidy;
 mod verify;
@@ -31,6 +32,8 @@ enum Chore {
     Tidy(tidy::Arguments),
     /// The tests; with --external those that need Python packages, MPI or network namespaces
     Test(test::Arguments),
+    /// Hostile files of every kind that is read, by seed
+    Fuzz(fuzz::Arguments),
     /// Measurements of what the project promises
     Bench(bench::Arguments),
 }
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Chore::Fix => fix::run_all(),
         Chore::Tidy(arguments) => tidy::run(&arguments),
         Chore::Test(arguments) => test::run(&arguments),
+        Chore::Fuzz(arguments) => fuzz::run(&arguments),
         Chore::Bench(arguments) => bench::run(&arguments),
     };
     match outcome {

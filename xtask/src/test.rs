@@ -1,5 +1,5 @@
-//! `cargo xtask test`: the tests that need nothing but Rust; with `--external` those that need more, with `--seeds N`
-//! long sweeps of the seeded ones, of which `cargo test` runs a few.
+//! `cargo xtask test`: the tests that need nothing but Rust; with `--external` those that need more, with `--engines` those
+//! under other launchers and engines, with `--seeds N` long sweeps of the seeded ones, of which `cargo test` runs a few.
 
 use crate::command::{Outcome, cargo, run as run_command};
 use crate::external;
@@ -11,6 +11,9 @@ pub struct Arguments {
     /// The tests under tests-external: Python packages, MPI, network namespaces
     #[arg(long, conflicts_with = "seeds")]
     external: bool,
+    /// The tests under tests-engines: torchrun, Slurm, MPI's launchers, Spark, Ray, Dask (several GB of Python packages)
+    #[arg(long, conflicts_with_all = ["seeds", "external"])]
+    engines: bool,
     /// Sweep N seeds of random faults, on the transports and in simulated training
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
@@ -26,6 +29,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     if arguments.external {
         return external::run(&arguments.rest);
+    }
+    if arguments.engines {
+        return external::run_engines(&arguments.rest);
     }
     if let Some(count) = arguments.seeds {
         // The whole workspace, so that features resolve as for `cargo test --workspace` and nothing is built again.

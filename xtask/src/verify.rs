@@ -2,9 +2,11 @@
 //!
 //! All checks run, so that one look shows all there is to do; the end says which failed and how to repeat each.
 
-use crate::command::{self, Outcome, cargo, spelled, succeeds};
+use crate::command::{self, Outcome, cargo, spelled, succeeds, succeeds_within};
 use crate::tidy;
+use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 /// Runs every check.
 fn run_checks() -> Vec<(String, Outcome)> {
@@ -17,12 +19,30 @@ fn run_checks() -> Vec<(String, Outcome)> {
     checks.push(("cargo xtask tidy".into(), tidy::run(&tidy::Arguments::default())));
     if succeeds(&mut cargo(&["deny", "--version"])) {
         checks.push(check("licences", cargo(&["deny", "check", "licenses", "bans", "sources"])));
+        if has_advisories() {
+            checks.push(check("advisories", cargo(&["deny", "check", "--disable-fetch", "advisories"])));
+        } else {
+            announce("advisories");
+            println!("skipped: advisories: no database can be had (cargo deny fetch db)");
+        }
     } else {
         announce("licences");
         println!("skipped: cargo-deny is not installed (cargo install --locked cargo-deny)");
     }
     checks
 }
+
+/// Whether the database of known weaknesses is here, the newest one if it can be reached.
+fn has_advisories() -> bool {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let kept = home.map(|home| home.join("advisory-dbs")).and_then(|folder| folder.read_dir().ok());
+    succeeds_within(&mut cargo(&["deny", "fetch", "db"]), FETCH)
+        || kept.is_some_and(|mut kept| kept.next().is_some())
+}
+
+/// Time that a download may take.
+const FETCH: Duration = Duration::from_secs(60);
 
 /// Runs every check and sums up.
 pub fn run() -> Outcome {

@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Crates that serve the workspace and nobody may be built on.
-const TOOLS: &[&str] = &["thalweg-testkit", "xtask"];
+const TOOLS: &[&str] = &["thalweg-fuzz", "thalweg-testkit", "xtask"];
 
 /// A `key = value` line of a manifest.
 struct Entry<'a> {
