@@ -3,11 +3,16 @@
 //! A small state machine over a byte stream that never blocks. It works straight on the caller's memory: header and payload
 //! arrive in one vectored read. What nobody can take yet is put [aside](super::aside).
 
-use super::aside::Aside;
+use super::aside::{Aside, ROOM};
 use super::links::try_later;
 use super::{Cause, Incoming, Moved, Tag, Traffic};
+use crate::post::LETTERS;
 use crate::wire::{Departure, HEADER, Header, Kind, checksum};
 use std::io::{IoSliceMut, Read};
+
+/// How many operations of one group a peer may be ahead: each leaves at least a header among the early frames, which are
+/// bounded, or in the buffers of a link, which hold far less than as much again.
+const MAX_AHEAD: u64 = 2 * (ROOM / HEADER) as u64;
 
 /// Why reading cannot go on.
 pub(crate) enum Interruption {
@@ -159,7 +164,11 @@ impl Inbox {
             Others::Groups => got.tag.group != tag.group || got.tag.operation > tag.operation,
             Others::Anybody => !got.tag.is_alongside(&tag),
         };
-        if elsewhere && (got.tag.generation, got.kind) == (tag.generation, Kind::Data) {
+        // A sender that is so far ahead would have been stopped by the bound of the early frames.
+        let reachable = got.tag.group != tag.group
+            || got.tag.operation == LETTERS
+            || got.tag.operation <= tag.operation.saturating_add(MAX_AHEAD);
+        if elsewhere && reachable && (got.tag.generation, got.kind) == (tag.generation, Kind::Data) {
             return Ok(false);
         }
         let checksum = got.checksum;
@@ -241,6 +250,15 @@ mod tests {
         assert_eq!(pull(4), (Some(Moved::Nothing), true));
         assert_eq!(pull(5), (Some(Moved::Part), false), "no byte, but the way is free");
         assert_eq!(pull(5), (Some(Moved::Whole), false));
+    }
+
+    #[test]
+    fn an_operation_out_of_reach_is_refused() {
+        let header =
+            |ahead| Header::data(Tag { operation: TAG.operation + ahead, ..TAG }, 9, b"early").encode();
+        let got = |ahead| feed(&header(ahead), 5, usize::MAX, Others::Anybody);
+        assert!(matches!(got(MAX_AHEAD), Ok(None)));
+        assert!(matches!(got(MAX_AHEAD + 1), Err(Interruption::Wrong(Cause::Elsewhere(_)))));
     }
 
     const COMPANIES: [Others; 3] = [Others::Nobody, Others::Groups, Others::Anybody];

@@ -2,7 +2,7 @@
 
 use super::scene::is_long;
 use std::collections::BTreeSet;
-use thalweg_comm::transport::sim::Kind;
+use thalweg_comm::transport::sim::{Forgery, Kind};
 use thalweg_comm::transport::{Fault, culprit};
 
 /// How a run ended.
@@ -69,6 +69,8 @@ impl Outcome {
         };
         self.struck.iter().any(|kind| match kind {
             Kind::Cut { one, other } | Kind::CutOneWay { from: one, to: other } => crosses(*one, *other),
+            // All that follows is taken for the payload of that frame: the link carries nothing any more.
+            Kind::Forge { from, to, forgery: Forgery::Length } => crosses(*from, *to),
             _ => false,
         })
     }
