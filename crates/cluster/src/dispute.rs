@@ -9,6 +9,9 @@ use thalweg_core::{Culprit, Error, Kind};
 /// How the words begin in which a rank says that another broke the protocol; see `thalweg_comm::transport::Cause`.
 const BREACHES: [&str; 3] = ["broke the protocol", "is in another operation", "left the group while"];
 
+/// The same of bytes that are no frame: a bad cable sends such, too.
+const DAMAGED: &str = "broke the protocol: the bytes";
+
 /// The same of one that did not come, or not with all that was wanted, until the witness or another gave up.
 const LATE: [&str; 2] = ["never came to it", "is slow"];
 
@@ -27,6 +30,14 @@ pub fn hasty(rank: usize, error: &Error) -> Error {
         cause,
         ..accused
     })
+}
+
+/// Whether a witness got a whole frame that does not belong where it came, as only a member that breaks the protocol sends it.
+pub fn is_breach(error: &Error) -> bool {
+    let breach = |culprit: &Culprit| {
+        BREACHES.iter().any(|words| culprit.cause.starts_with(words)) && !culprit.cause.starts_with(DAMAGED)
+    };
+    error.culprit.as_deref().is_some_and(breach)
 }
 
 /// Whether what a witness says is such a case.

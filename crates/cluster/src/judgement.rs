@@ -22,9 +22,12 @@ use thalweg_core::{Culprit, Error, Kind};
 /// Times in a row that a rank's connections may break without a step in between before it is given up.
 const STRIKES: u32 = 3;
 
-/// The same for connections that cannot be made, each of which takes the ranks a deadline to find out, and for ranks that are
-/// said to break the protocol, however many steps lie in between.
+/// The same for connections that cannot be made, each of which takes the ranks a deadline to find out, and for links that
+/// carry damaged bytes or stand still while both their ends make progress, within [`RECENT`] steps.
 const DISPUTES: u32 = 1;
+
+/// Steps after which an earlier dispute no longer counts against a rank.
+const RECENT: u64 = 100;
 
 /// What the job asks for.
 #[derive(Clone, Debug)]
@@ -71,6 +74,10 @@ pub struct Judgement {
     pub lost: Vec<Culprit>,
     /// How often a rank's connections broke at a step.
     strikes: BTreeMap<usize, (u64, u32)>,
+    /// How often a rank was part of a dispute, and the step of the last one.
+    disputes: BTreeMap<usize, (u64, u32)>,
+    /// Who alone said what another was dropped for: its word against a further member is not enough.
+    accusers: BTreeSet<usize>,
     /// Whom the others went on without, and why.
     given_up: BTreeMap<usize, String>,
     /// Who came while the others worked.
@@ -102,6 +109,8 @@ impl Judgement {
             inquest: Inquest::new(world, PATIENCE),
             lost: lost.iter().map(|rank| welcome::ended(*rank)).collect(),
             strikes: BTreeMap::new(),
+            disputes: BTreeMap::new(),
+            accusers: BTreeSet::new(),
             given_up: BTreeMap::new(),
             newcomers: BTreeSet::new(),
             joined: BTreeSet::new(),
@@ -312,15 +321,12 @@ impl Judgement {
                     return self.rule(orders, now);
                 }
                 let step = error.culprit.as_ref().and_then(|culprit| culprit.step).unwrap_or(0);
-                let strikes = self.strikes.entry(number).or_insert((step, 0));
-                // Connections break; a protocol does not.
-                let disputed = dispute::is_one(&error);
-                *strikes = if strikes.0 == step || disputed { (step, strikes.1 + 1) } else { (step, 1) };
                 let mut culprit = error.culprit.clone().map_or_else(Culprit::default, |culprit| *culprit);
                 culprit.noticed = Some(self.rules.epoch + now.as_secs_f64());
-                let most = if disputed { DISPUTES } else { STRIKES };
-                if strikes.1 > most {
-                    let weaker = dispute::weaker(number, &witnesses, &self.newcomers);
+                if self.is_beyond_repair(number, step, &error) {
+                    let suspects: BTreeSet<usize> = self.newcomers.union(&self.accusers).copied().collect();
+                    let weaker = dispute::weaker(number, &witnesses, &suspects);
+                    self.accusers.extend(witnesses.iter().filter(|_| witnesses.len() == 1));
                     let culprit = if weaker == number { culprit } else { dispute::culprit(weaker, &error) };
                     return self.lose(weaker, culprit, now);
                 }
@@ -330,6 +336,21 @@ impl Judgement {
             }
             _ => vec![Ruling::Abort(Box::new(error))],
         }
+    }
+
+    /// Counts what is said of a rank: whether the next group goes on without it. A connection may break and is made again; a
+    /// frame that does not belong where it came is sent by a member that is not to be trusted.
+    fn is_beyond_repair(&mut self, number: usize, step: u64, error: &Error) -> bool {
+        if dispute::is_breach(error) {
+            return true;
+        }
+        let disputed = dispute::is_one(error) || dispute::is_late(error);
+        let (limit, window) = if disputed { (DISPUTES, RECENT) } else { (STRIKES, 0) };
+        let strikes = if disputed { &mut self.disputes } else { &mut self.strikes };
+        let (last, count) = strikes.entry(number).or_insert((step, 0));
+        *count = if step.saturating_sub(*last) <= window { *count + 1 } else { 1 };
+        *last = step;
+        *count > limit
     }
 
     /// What the membership's orders come to.

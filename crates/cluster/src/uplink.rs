@@ -49,7 +49,10 @@ pub enum Wish {
     /// Write a checkpoint after this step and go on.
     Checkpoint,
     /// Stop after this step and write a checkpoint.
-    Stop,
+    Stop {
+        /// Whether SIGTERM asked for it.
+        terminate: bool,
+    },
 }
 
 /// The launcher that started this process, if one did.
@@ -180,7 +183,8 @@ fn listen(
                 drop(known);
                 coordinator.1.notify_all();
             }
-            Ok(Wish::Stop) => beacon.request_stop(),
+            Ok(Wish::Stop { terminate: true }) => beacon.request_termination(),
+            Ok(Wish::Stop { terminate: false }) => beacon.request_stop(),
             Ok(Wish::Checkpoint) => beacon.request_checkpoint(),
             Ok(Wish::Finish) => beacon.request_finish(),
             Ok(Wish::Inject(fault)) => beacon.inject(fault),

@@ -22,6 +22,11 @@ fn text() -> impl Strategy<Value = String> {
     prop_oneof!["[a-z./:*]{1,12}", "\\PC{1,8}", Just("a\"b\\c\n'''#".to_string()), Just("true".to_string())]
 }
 
+/// Any path; addresses of other machines are refused elsewhere.
+fn source() -> impl Strategy<Value = String> {
+    text().prop_filter("an address", |source| !source.contains("://"))
+}
+
 fn data() -> impl Strategy<Value = data::DataSpec> {
     let label = prop_oneof![
         Just(None),
@@ -31,11 +36,11 @@ fn data() -> impl Strategy<Value = data::DataSpec> {
     let validation = prop_oneof![
         Just(None),
         (0.0..1.0f64).prop_map(|share| Some(Held::Share(share))),
-        text().prop_map(|source| Some(Held::Source(source))),
+        source().prop_map(|source| Some(Held::Source(source))),
     ];
     let header = prop_oneof![Just(Auto::Auto), any::<bool>().prop_map(Auto::Is)];
     let columns = proptest::collection::vec(text(), 0..3);
-    (text(), label, header, columns, validation, 0..1u64 << 50, 1..100usize).prop_map(
+    (source(), label, header, columns, validation, 0..1u64 << 50, 1..100usize).prop_map(
         |(source, label, header, ignore, validation, memory, window)| data::DataSpec {
             source,
             label,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_cluster::engine::environment::{Meeting, PORT, Place};
-use thalweg_cluster::engine::local::{self, Director, Ended, Plan, STOPPED};
+use thalweg_cluster::engine::local::{self, Director, Ended, Plan};
 use thalweg_cluster::interruption::Signal;
 use thalweg_cluster::linux;
 use thalweg_cluster::membership::Limits;
@@ -217,10 +217,12 @@ pub fn as_worker(trainer: &Trainer, job: &Job, place: &Place) -> Result<Finish> 
     };
     let terms = terms(job, place.local);
     let terms = prepared.iter().fold(terms, newcomer);
-    let program = |rank: &mut Rank| thalweg_train::run(rank, &assignment, prepared);
+    let terminated = AtomicBool::new(false);
+    let program = |rank: &mut Rank| train(rank, &assignment, prepared, &terminated);
     let result = session::run(place, &terms, surroundings, program);
     std::process::exit(i32::from(match result {
-        Ok(Outcome::Interrupted) => STOPPED,
+        Ok(Outcome::Interrupted) if terminated.load(Ordering::Relaxed) => Signal::Terminate.exit_code(),
+        Ok(Outcome::Interrupted) => Signal::Interrupt.exit_code(),
         Ok(_) => 0,
         Err(error) => after_start(error).exit_code(),
     }))

@@ -115,6 +115,20 @@ fn a_worker_that_lies_is_given_up_and_the_others_go_on() {
     }
 }
 
+/// One of those who began sends its neighbour whole frames that do not belong there: of another operation or group, or the
+/// last one of its link.
+#[test]
+fn a_worker_that_forges_frames_is_named_and_the_others_go_on() {
+    for step in [30, 31, 33] {
+        let site = Site::new();
+        let lie = format!("fault.inject=[{{step={step},rank=1,kind=\"lie\"}}]");
+        let tcp = ["--set", "strategy.exchange.transport=tcp", "--set", &lie];
+        let report = assert_complete(&site, start(&site, 3, &tcp));
+        assert_eq!(worlds(&report), [3, 2], "{step}: {report}");
+        assert_eq!(report["failures"][0]["rank"], 1, "{step}: {report}");
+    }
+}
+
 #[test]
 fn two_may_be_killed_at_once() {
     for ranks in [[0, 1], [1, 2], [0, 2]] {

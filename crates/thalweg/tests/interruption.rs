@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{LIMIT, PATIENCE, Process, Site, await_some};
+use harness::{LIMIT, PATIENCE, Process, Site, await_some, free_port};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use std::os::unix::process::CommandExt;
@@ -282,5 +282,25 @@ fn ranks_of_another_launcher_stop_together_when_one_is_asked_to() {
         assert_eq!((ended.0.code, ended.1.code), (Some(code), Some(code)), "{ended:?}");
         assert_eq!(site.checkpoints("run").len(), 1);
         assert_eq!(site.report("run")["outcome"], "interrupted");
+    }
+}
+
+/// The launchers of all hosts end with the code of the signal that one of them got.
+#[test]
+fn a_stop_on_one_host_is_a_stop_on_all() {
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let site = Site::new();
+        let master = format!("127.0.0.1:{}", free_port());
+        let start = |node: &str, out: &str| {
+            let hosts = ["--nnodes", "2", "--node-rank", node, "--master", &master, "--workers", "2"];
+            let job = ["--set", "train.epochs=1000000", "--out", out];
+            Process::start(site.thalweg(&[&["train"], &hosts[..], &job[..]].concat()))
+        };
+        let hosts = [start("0", "run"), start("1", "run-1")];
+        site.await_step("run", 1);
+        hosts[0].signal(signal);
+        let codes = hosts.map(|host| host.end(LIMIT).code);
+        assert_eq!(codes, [Some(code); 2], "{signal}");
+        site.assert_empty();
     }
 }

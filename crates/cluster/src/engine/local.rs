@@ -5,8 +5,7 @@
 
 mod ending;
 
-pub use super::process::STOPPED;
-use super::process::{Heard, Worker, describe, is_fine, start};
+use super::process::{Heard, Worker, describe, is_fine, start, stopping_signal};
 use super::program::Program;
 use crate::inquest::{Evidence, Inquest, PATIENCE, PATIENCE_FOR_A_VERDICT};
 use crate::interruption::{Interruption, Received, Request, STOP_LIMIT, Signal};
@@ -446,7 +445,7 @@ impl Crew<'_> {
 
     fn interrupt(&mut self, signal: Signal, on_record: &mut dyn FnMut(&Record) -> Result<()>) -> Result<()> {
         self.interrupted = Some((signal, Instant::now()));
-        self.pass_on(&Wish::Stop);
+        self.pass_on(&Wish::Stop { terminate: signal == Signal::Terminate });
         let event = Event::Stopping { ranks: Vec::new(), hosts: Vec::new() };
         on_record(&Record { time: crate::session::unix_time(), rank: None, event })
     }
@@ -459,12 +458,12 @@ impl Crew<'_> {
         let now = self.start.elapsed();
         let mut counted = self.workers.iter().filter(|worker| !worker.lost).peekable();
         if counted.peek().is_some() && counted.all(|worker| worker.status.is_some_and(is_fine)) {
-            let stopped = self
-                .workers
-                .iter()
-                .any(|worker| !worker.lost && worker.status.is_some_and(|status| !status.success()));
-            // Stopped without a signal of our own: another host's launcher asked for it.
-            let signal = self.interrupted.map(|(signal, _)| signal).or(stopped.then_some(Signal::Interrupt));
+            // Without a signal of our own: another host's launcher asked for it.
+            let stopped = || {
+                let counted = self.workers.iter().filter(|worker| !worker.lost);
+                counted.filter_map(|worker| worker.status.and_then(stopping_signal)).next()
+            };
+            let signal = self.interrupted.map(|(signal, _)| signal).or_else(stopped);
             return Some(Ok(signal.map_or(Ended::Done, Ended::Interrupted)));
         }
         if !self.inquest.is_settled()

@@ -2,6 +2,7 @@
 
 use super::local::Plan;
 use super::program::Program;
+use crate::interruption::Signal;
 use crate::linux;
 use crate::uplink::{JOINS, VARIABLE, Wish};
 use std::io::{BufRead, BufReader, Write};
@@ -12,9 +13,6 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 use thalweg_core::event::{Phase, Pulse, Record};
 use thalweg_core::{Error, Result};
-
-/// The exit code of a worker that was asked to stop and did.
-pub const STOPPED: u8 = 130;
 
 /// By the order in which they were started.
 pub(super) enum Heard {
@@ -139,7 +137,13 @@ pub(super) fn start(
 
 /// Done, or stopped as it was asked to.
 pub(super) fn is_fine(status: ExitStatus) -> bool {
-    status.success() || status.code() == Some(i32::from(STOPPED))
+    status.success() || stopping_signal(status).is_some()
+}
+
+/// The signal that asked for the stop of the job, on this host or another, after which a worker ended as it should.
+pub(super) fn stopping_signal(status: ExitStatus) -> Option<Signal> {
+    let ended_by = |signal: &Signal| status.code() == Some(i32::from(signal.exit_code()));
+    [Signal::Interrupt, Signal::Terminate].into_iter().find(ended_by)
 }
 
 /// How a process ended: `was killed by signal 9 (SIGKILL)`.

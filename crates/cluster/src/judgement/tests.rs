@@ -138,3 +138,61 @@ fn one_whose_word_alone_ended_the_others_wait_is_the_culprit() {
     (0..3).for_each(|number| say(&mut judgement, number, 3 - number, if number == 0 { 5.0 } else { 0.1 }));
     assert_eq!(hasty(&judgement), None);
 }
+
+/// Rank `witness` says that `accused` sent it a frame that does not belong to its operation.
+fn breach(judgement: &mut Judgement, witness: usize, accused: usize, now: Duration) -> Vec<Ruling> {
+    let cause = "is in another operation: expected 7; got 9".to_string();
+    let culprit = Culprit { rank: accused, step: Some(7), cause, ..Culprit::default() };
+    let error = Error::new(Kind::RankFailed, "it broke the protocol").blame(culprit);
+    judgement.hear(witness, Control::Witness(Box::new(error), Pulse::default(), None), now);
+    judgement.look_after(now + PATIENCE)
+}
+
+/// The members that are left report, and are the next group.
+fn regroup(judgement: &mut Judgement, now: Duration) {
+    let generation = judgement.membership.generation();
+    for number in judgement.membership.members().collect::<Vec<_>>() {
+        let said = Control::Report(generation, Standing::default(), Pulse::default());
+        judgement.hear(number, said, now + PATIENCE);
+    }
+    assert!(judgement.membership.is_working());
+}
+
+#[test]
+fn a_member_that_sends_a_frame_that_does_not_belong_is_named_and_the_others_go_on() {
+    let mut judgement = joined(3);
+    let rulings = breach(&mut judgement, 0, 1, T0);
+    assert!(rulings.iter().any(|ruling| matches!(ruling, Ruling::Interrupt(..))), "{rulings:?}");
+    assert!(judgement.fate(1).is_some_and(|cause| cause.starts_with("is in another operation")));
+    regroup(&mut judgement, T0);
+    assert_eq!(judgement.membership.members().collect::<Vec<_>>(), [0, 2, 3]);
+}
+
+#[test]
+fn a_member_that_accuses_one_after_the_other_goes_itself() {
+    let mut judgement = joined(4);
+    breach(&mut judgement, 0, 1, T0);
+    regroup(&mut judgement, T0);
+    let later = Duration::from_secs(2);
+    breach(&mut judgement, 0, 2, later);
+    regroup(&mut judgement, later);
+    assert_eq!(judgement.membership.members().collect::<Vec<_>>(), [2, 3, 4]);
+    assert!(judgement.fate(0).is_some_and(|cause| cause.starts_with("broke the protocol")));
+}
+
+/// A link that stands still once is made again; the second time within a few steps its rank goes.
+#[test]
+fn a_rank_whose_links_stand_still_again_and_again_goes() {
+    let mut judgement = joined(3);
+    for (round, step) in [(0, 7), (1, 8)] {
+        let now = Duration::from_secs(round * 2);
+        let cause = "is slow: not done after 5.0 s, it last moved something 5.0 s ago".to_string();
+        let culprit = Culprit { rank: 1, step: Some(step), cause, ..Culprit::default() };
+        let error = Error::new(Kind::RankFailed, "late").blame(culprit);
+        let pulse = Pulse { since: 5.0, ..Pulse::default() };
+        judgement.hear(0, Control::Witness(Box::new(error), pulse, None), now);
+        judgement.look_after(now + PATIENCE);
+        assert_eq!(judgement.membership.has(1), round == 0, "{step}");
+        regroup(&mut judgement, now);
+    }
+}
