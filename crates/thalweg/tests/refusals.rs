@@ -168,12 +168,14 @@ fn limited(site: &Site, limit: &str, arguments: &[&str]) -> Ended {
 
 #[test]
 fn too_few_open_files_are_the_reason_that_is_given() {
-    let site = Site::new();
-    let ended = limited(&site, "-n 20", &["train", "--quiet", "--workers", "4", "--out", "run"]);
-    ended.assert_error(1, &["rank ", "this process may open no more files (20, as `ulimit -n` says)"]);
-    ended.assert_advice("ulimit -n");
-    assert!(!ended.stderr.contains("firewall"), "{}", ended.stderr);
-    site.assert_empty();
+    for workers in ["3", "4"] {
+        let site = Site::new();
+        let ended = limited(&site, "-n 20", &["train", "--quiet", "--workers", workers, "--out", "run"]);
+        ended.assert_error(1, &["rank ", "this process may open no more files (20, as `ulimit -n` says)"]);
+        ended.assert_advice("ulimit -n");
+        assert!(!ended.stderr.contains("firewall"), "{}", ended.stderr);
+        site.assert_empty();
+    }
 }
 
 /// However little memory there is, a job ends soon, well or with a reason that is not somebody else's.

@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use thalweg_core::event::{Event, Level, Phase, Record};
 use thalweg_core::spec::inject::{Fault, Mischief};
-use thalweg_core::{Error, Result};
+use thalweg_core::{Culprit, Error, Result};
 
 /// What to start.
 pub struct Plan {
@@ -73,6 +73,9 @@ pub enum Act {
 
 /// How often the launcher looks around.
 const TICK: Duration = Duration::from_millis(20);
+
+/// How causes begin that say more than an exit status: the coordinator or the rank itself knows why it was given up.
+const KNOWN_CAUSES: [&str; 4] = ["has been ", "failed: ", "broke the protocol", "cannot be connected"];
 
 /// The rendezvous keeps its own deadline and knows more: this is the net below it.
 const NET: Duration = Duration::from_secs(5);
@@ -352,22 +355,37 @@ impl Crew<'_> {
     fn with_causes(&mut self, mut record: Record) -> Record {
         let end = Instant::now() + PATIENCE;
         let Event::Regrouped { lost, members, .. } = &mut record.event else { return record };
-        // Of one that is still there only the connections broke.
-        for culprit in lost.iter_mut().filter(|culprit| !members.contains(&culprit.rank)) {
-            let unknown = |worker: &Worker| worker.rank == culprit.rank && worker.is_alive() && worker.closed;
-            while self.workers.iter().any(unknown) && Instant::now() < end {
-                self.reap();
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let ended = self.workers.iter().rev().find(|worker| worker.rank == culprit.rank && worker.lost);
-            // One that was given up was ended by the others, which says nothing.
-            if let Some(cause) = ended.and_then(|worker| worker.cause.as_ref())
-                && !culprit.cause.starts_with("has been ")
-            {
-                culprit.cause.clone_from(cause);
+        // Of a rank that is still a member only connections broke.
+        let exited = |culprit: &&mut Culprit| {
+            !members.contains(&culprit.rank)
+                && !KNOWN_CAUSES.iter().any(|known| culprit.cause.starts_with(known))
+        };
+        for culprit in lost.iter_mut().filter(exited) {
+            if let Some(cause) = self.exit_cause(culprit.rank, end) {
+                culprit.cause = cause;
             }
         }
         record
+    }
+
+    /// How the process of a lost rank ended, once the kernel reports it; None if it still runs at `end`. Peers may notice
+    /// the end first, and the records of the process may not be drained yet.
+    fn exit_cause(&mut self, rank: usize, end: Instant) -> Option<String> {
+        let of_rank = |worker: &Worker| worker.rank == rank;
+        let lost = self.workers.iter().rposition(|worker| of_rank(worker) && worker.lost);
+        let index = lost
+            .or_else(|| self.workers.iter().rposition(|worker| of_rank(worker) && !worker.is_stranger()))?;
+        let worker = &mut self.workers[index];
+        loop {
+            if worker.cause.is_some() || worker.lost {
+                return worker.cause.clone();
+            }
+            match worker.child.try_wait() {
+                Ok(Some(status)) => return (!is_fine(status)).then(|| describe(status)),
+                Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+                _ => return None,
+            }
+        }
     }
 
     /// Notices the workers that have ended. One is only judged when all it had to say was heard.

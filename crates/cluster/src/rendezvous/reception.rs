@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use thalweg_core::{Error, Result};
+use thalweg_core::Result;
 
 /// Connections that may be in the middle of a handshake; more wait in the kernel's queue.
 const PLACES: usize = 64;
@@ -38,8 +38,8 @@ pub struct Reception<T> {
     purpose: Purpose,
     token: Vec<u8>,
     guests: Vec<Guest>,
-    /// Since when nobody could be taken in, and why.
-    short: Option<(Instant, Error)>,
+    /// Since when no connection could be taken in.
+    short: Option<Instant>,
     sender: Sender<(T, TcpStream)>,
     receiver: Receiver<(T, TcpStream)>,
     refused: (SyncSender<Refused>, Receiver<Refused>),
@@ -72,31 +72,36 @@ impl<T: DeserializeOwned + Send + 'static> Reception<T> {
     /// Takes those who wait at a listener that does not block; never more at once than there are places. An error says that
     /// this process cannot take in anybody, which is not the doing of those who come: no handshake is under way.
     pub fn admit(&mut self, listener: &TcpListener) -> Result<()> {
-        if let Some(error) = self.accept_waiting(listener) {
-            let since = self.short.take().map_or_else(Instant::now, |(since, _)| since);
-            self.short = Some((since, error));
-        } else {
-            self.short = None;
-        }
-        match &self.short {
-            Some((since, error)) if self.guests.is_empty() && since.elapsed() >= SHORT => Err(error.clone()),
-            _ => Ok(()),
+        match self.accept_waiting(listener) {
+            // A shortage of long ago is over, though no connection has arrived since.
+            Ok(0) if self.short.is_none_or(|since| since.elapsed() < 20 * SHORT) => Ok(()),
+            Ok(_) => {
+                self.short = None;
+                Ok(())
+            }
+            Err(error) => {
+                let since = *self.short.get_or_insert_with(Instant::now);
+                let over = self.guests.is_empty() && since.elapsed() >= SHORT;
+                if over { Err(error) } else { Ok(()) }
+            }
         }
     }
 
-    /// Why somebody who waited could not be taken in.
-    fn accept_waiting(&mut self, listener: &TcpListener) -> Option<Error> {
+    /// Starts the handshakes of waiting connections and returns their number. The error names a missing resource: that
+    /// connection is closed, and its caller may retry.
+    fn accept_waiting(&mut self, listener: &TcpListener) -> Result<usize> {
         const WHAT: &str = "cannot take in connections";
-        for _ in 0..PLACES {
+        let short = |error: &io::Error| exhaustion::explain(WHAT, error);
+        for count in 0..PLACES {
             self.guests.retain(|guest| !guest.thread.is_finished());
             let full = self.guests.len() >= PLACES;
             let oldest = self.oldest_unproven();
             if full && oldest.is_none() {
-                return None;
+                return Ok(count);
             }
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
-                Err(error) => return exhaustion::explain(WHAT, &error),
+                Err(error) => return short(&error).map_or(Ok(count), Err),
             };
             if self.token.is_empty() {
                 continue;
@@ -104,16 +109,15 @@ impl<T: DeserializeOwned + Send + 'static> Reception<T> {
             if let (true, Some(place)) = (full, oldest) {
                 self.dismiss(place);
             }
-            // Without a thread or a descriptor to spare the newcomer is turned away, and may come again.
             match self.receive(stream) {
                 Ok(guest) => self.guests.push(guest),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Some(exhaustion::explain_thread(WHAT));
+                    return Err(exhaustion::explain_thread(WHAT));
                 }
-                Err(error) => return exhaustion::explain(WHAT, &error),
+                Err(error) => return short(&error).map_or(Ok(count), Err),
             }
         }
-        None
+        Ok(PLACES)
     }
 
     /// The next one that is proven, if one comes within the time.
