@@ -12,9 +12,14 @@ use crate::op::elementwise::Step;
 use crate::op::normalize::Normalize;
 use crate::op::{Op, dropout};
 
-/// Whether two views are the same value, but for a factor.
-fn same(left: &View, right: &View) -> bool {
+/// Whether two views are the same value up to a factor.
+fn same_up_to_factor(left: &View, right: &View) -> bool {
     left.node == right.node && left.axes == right.axes
+}
+
+/// Whether two views are the same value.
+fn same(left: &View, right: &View) -> bool {
+    same_up_to_factor(left, right) && left.factor == right.factor
 }
 
 impl Importer<'_> {
@@ -52,7 +57,7 @@ impl Importer<'_> {
         match (operator, left, right) {
             ("Mul", Item::View(value), Item::Erf(of, true))
             | ("Mul", Item::Erf(of, true), Item::View(value))
-                if same(&value, &of) =>
+                if same_up_to_factor(&value, &of) =>
             {
                 // x * (1 + erf(x / sqrt 2)) is twice the GELU.
                 let factor = 2.0 * value.factor;
@@ -62,7 +67,9 @@ impl Importer<'_> {
             ("Sub", Item::View(value), Item::Moment(Moment::Mean, of)) if same(&value, &of) => {
                 Ok(Item::Moment(Moment::Centered, of))
             }
-            ("Mul", Item::Moment(Moment::Centered, of), Item::Moment(Moment::Centered, _)) => {
+            ("Mul", Item::Moment(Moment::Centered, of), Item::Moment(Moment::Centered, other))
+                if same(&of, &other) =>
+            {
                 Ok(Item::Moment(Moment::Squared, of))
             }
             ("Div", Item::Moment(Moment::Centered, value), Item::Moment(Moment::Deviation(epsilon), of))
