@@ -1,4 +1,4 @@
-//! A network and data of one's own on two workers: is a point inside the circle?
+//! A custom network and in-memory data on two workers: classifies points inside and outside a circle.
 //!
 //! Run it with `cargo run --release --example own_model`.
 

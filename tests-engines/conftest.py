@@ -1,4 +1,4 @@
-"""The harness, the fixtures and the last line of the external tests serve here as well."""
+"""Reuses the harness, the fixtures and the summary line of the external tests."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""A cluster of Slurm on one machine: each node has a network, a host name and a list of hosts of its own."""
+"""A Slurm cluster on one machine: each node has its own network namespace, host name and hosts file."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 
 def missing():
-    """Why there can be no Slurm here; nothing if there can."""
+    """Why this machine cannot run Slurm; None if it can."""
     absent = [program for program in PROGRAMS if shutil.which(program, path=PATH) is None]
     if absent:
         return f"no {', '.join(absent)} (Debian: slurmctld, slurmd, slurm-client, munge)"
@@ -50,7 +50,7 @@ def missing():
 
 
 class Cluster:
-    """Nodes n1, n2, ...; n1 is called 127.0.1.1 on itself, as Debian does."""
+    """Nodes n1, n2, ...; each resolves its own name to 127.0.1.1, as on Debian."""
 
     def __init__(self, folder, nodes=2):
         self.folder, self.network, self.daemons = Path(folder), network.Network(nodes), []
@@ -95,14 +95,14 @@ class Cluster:
         self._await(self._is_idle, "slurmctld and slurmd")
 
     def _is_idle(self):
-        told = subprocess.run([*self.on(0), "sinfo", "-h", "-o", "%T %D"], env=self.environment(), capture_output=True, text=True)
-        return told.stdout.split() == ["idle", str(len(self.names))]
+        listed = subprocess.run([*self.on(0), "sinfo", "-h", "-o", "%T %D"], env=self.environment(), capture_output=True, text=True)
+        return listed.stdout.split() == ["idle", str(len(self.names))]
 
     def _await(self, holds, what, seconds=120):
         end = time.monotonic() + seconds
         while not holds():
             logs = "".join(path.read_text(errors="replace")[-3000:] for path in self.folder.glob("*.log"))
-            assert time.monotonic() < end, f"{what} did not come up within {seconds} s\n{logs}"
+            assert time.monotonic() < end, f"{what} did not start within {seconds} s\n{logs}"
             time.sleep(0.1)
 
     def _daemon(self, number, *words):
@@ -114,7 +114,7 @@ class Cluster:
         return {**os.environ, "PATH": PATH, "SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def on(self, number):
-        """The words before a command that run it on that node, under its name."""
+        """The prefix of a command that runs it on that node, under its host name."""
         name = self.names[number]
         return (*self.network.inside(number), "unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$@"', "sh")
 

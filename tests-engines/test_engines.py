@@ -1,4 +1,4 @@
-"""The kill matrix under Spark, Ray and Dask: each loss is survived or retried once, and no process is left."""
+"""Killed processes under Spark, Ray and Dask: training recovers or is retried once, and no process is left."""
 
 import importlib.util
 import os
@@ -23,7 +23,7 @@ ENGINES = {
 
 
 def processes(mark):
-    """The living processes that carry the mark: number, name, parent, rank."""
+    """The running processes with the marker variable: pid, name, parent, rank."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -32,7 +32,7 @@ def processes(mark):
             variables = dict(v.split(b"=", 1) for v in (entry / "environ").read_bytes().split(b"\0") if b"=" in v)
             status = dict(line.split(":\t", 1) for line in (entry / "status").read_text().splitlines() if ":\t" in line)
         except OSError:
-            continue  # It has ended meanwhile.
+            continue  # It has exited meanwhile.
         if not status["State"].startswith("Z"):
             rank = int(variables[b"RANK"]) if status["Name"] == "thalweg" and b"RANK" in variables else None
             found.append((int(entry.name), status["Name"], int(status["PPid"]), rank))
@@ -40,7 +40,7 @@ def processes(mark):
 
 
 def await_rank(mark, number, running):
-    """The process of that rank and its parent."""
+    """Waits for the process of that rank; returns its pid and its parent."""
     found = lambda: [one for one in processes(mark) if one[3] == number]
     harness.wait_until(lambda: found(), running, 180)
     process, _, parent, _ = found()[0]
@@ -49,7 +49,7 @@ def await_rank(mark, number, running):
 
 @pytest.fixture(params=ENGINES)
 def engine(request, jobs):
-    """Starts the job under that engine; whatever is left of it at the end is ended."""
+    """Starts the job under that engine and kills its remaining processes after the test."""
     package, prefix, script = ENGINES[request.param]
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"no Python package {package}")
@@ -85,18 +85,18 @@ def assert_no_orphans(mark, ended):
 
 
 @pytest.mark.parametrize("victim", ["rank 1", "rank 0", "parent of rank 1", "parent of rank 0"])
-def test_a_loss_is_survived_or_retried_once(engine, victim):
+def test_a_killed_process_is_recovered_or_retried_once(engine, victim):
     name, running, out, mark = engine
     await_rank(mark, 0, running)
     harness.wait_for_steps(out, running)
     process, parent = await_rank(mark, int(victim[-1]), running)
     os.kill(parent if victim.startswith("parent") else process, signal.SIGKILL)
-    # Rank 0 is what the adapters look at; Spark repeats a stage that has lost any of its tasks.
-    survived = victim == "rank 1" or (victim == "parent of rank 1" and name != "spark")
-    assert_done(running, out, mark, attempts=[1] if survived else [2])
+    # The adapters use the exit code of rank 0; Spark retries a stage that has lost any task.
+    recovered = victim == "rank 1" or (victim == "parent of rank 1" and name != "spark")
+    assert_done(running, out, mark, attempts=[1] if recovered else [2])
 
 
-def test_a_driver_that_is_killed_leaves_no_rank(engine):
+def test_a_killed_driver_leaves_no_rank(engine):
     _, running, out, mark = engine
     harness.wait_for_steps(out, running)
     running.process.kill()

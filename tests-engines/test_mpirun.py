@@ -1,4 +1,4 @@
-"""What the mpirun of Open MPI and of MPICH do with the others when a rank dies: as the documentation says."""
+"""A killed rank under the mpirun of Open MPI and the mpiexec of MPICH: the others end as documented."""
 
 import os
 import shutil

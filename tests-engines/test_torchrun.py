@@ -1,4 +1,4 @@
-"""Under the real torchrun: one node and several, restarts, and agents that hold MASTER_PORT."""
+"""Training under torchrun: one node and several, restarts, and agents that occupy MASTER_PORT."""
 
 import os
 import shutil
@@ -38,11 +38,11 @@ def test_standalone_gives_the_same_model_as_two_workers(jobs, reference):
     assert_same(out, expected, start(jobs, job, out).wait(180))
 
 
-def test_two_runs_whose_ports_overlap_do_not_meet(jobs, reference):
+def test_two_runs_with_overlapping_ports_do_not_connect(jobs, reference):
     job, expected = reference
     port = harness.free_port()
     outs = [jobs.folder / f"run-{number}" for number in range(2)]
-    # Static rendezvous: both runs have the name `none`, and each agent listens among the ports of the other run's rank 0.
+    # Static rendezvous: both runs have the id `none`, and each agent listens within the port range of the other run's rank 0.
     static = lambda number: ("--nproc-per-node", 2, "--master-addr", "127.0.0.1", "--master-port", port + number)
     running = [start(jobs, job, out, torchrun=static(number)) for number, out in enumerate(outs)]
     for out, ended in zip(outs, [one.wait(180) for one in running]):
@@ -63,7 +63,7 @@ def test_two_nodes(jobs, reference, backend):
     assert_same(out, expected, *[one.wait(180) for one in running])
 
 
-def test_the_jobs_own_port_is_respected(jobs, reference):
+def test_the_port_of_the_job_is_used(jobs, reference):
     job, expected = reference
     out, port = jobs.folder / "run", harness.free_port()
     ended = start(jobs, job, out, "--set", f"engine.port={port}").wait(180)
@@ -72,7 +72,7 @@ def test_the_jobs_own_port_is_respected(jobs, reference):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_restarts_the_group_which_goes_on(jobs, rank):
+def test_a_killed_rank_restarts_the_group_which_continues(jobs, rank):
     out = jobs.folder / "run"
     settings = ("--set", "train.epochs=40", "--set", "engine.pace=4ms", "--set", "fault.checkpoint_every=20")
     running = start(jobs, jobs.job(), out, *settings,
@@ -88,7 +88,7 @@ def test_a_killed_rank_restarts_the_group_which_goes_on(jobs, rank):
 
 
 def process_of(running, rank):
-    """The process of that rank, among those in the session of the launcher or started by it."""
+    """The process of that rank among the descendants of the launcher."""
     for entry in Path("/proc").iterdir():
         try:
             variables = (entry / "environ").read_bytes().split(b"\0")

@@ -1,6 +1,6 @@
-"""What every external test gets: a folder, a way to start thalweg, and that nothing is left running.
+"""Fixtures of the external tests: a folder, a function to start thalweg, and cleanup of its processes.
 
-The last line counts what was run: .ci/run tells from it tests that passed from tests that could not run here.
+The last line of output has the counts: .ci/run uses it to distinguish passed tests from skipped ones.
 """
 
 import harness
@@ -12,7 +12,7 @@ def pytest_report_header():
 
 
 def pytest_sessionfinish(session, exitstatus):
-    """Files that were skipped as a whole for want of a package are skips, not an empty selection."""
+    """Counts files that were skipped for a missing package as skipped, not as an empty selection."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and reporter and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.OK

@@ -1,6 +1,6 @@
-"""Starts thalweg and looks at what it leaves behind.
+"""Starts thalweg and reads its output files.
 
-Whatever fails shows the command to repeat, its exit code and what it printed.
+Assertion messages contain the command, its exit code and its output.
 """
 
 import json
@@ -16,11 +16,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BINARY = Path(os.environ.get("THALWEG_BINARY") or ROOT / "target/debug/thalweg")
 MPIRUN = shlex.split(os.environ.get("THALWEG_MPIRUN", ""))
-# Built with the transport over MPI, and where it finds that MPI's library.
+# The binary built with the transport over MPI, and its library path.
 MPI_BINARY = os.environ.get("THALWEG_MPI_BINARY")
 MPI_LIBRARIES = os.environ.get("THALWEG_MPI_LIBRARIES")
 
-# A launcher around the tests must not be mistaken for the launcher under test.
+# Variables of a launcher around the tests, which must not reach the job.
 LAUNCHER_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 LAUNCHER_PREFIXES = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "TORCHELASTIC_", "PET_", "THALWEG_")
 
@@ -40,7 +40,7 @@ seed = 7
 
 
 def environment(**variables):
-    """Ours without any launcher's variables, and with the given ones."""
+    """The environment without variables of launchers, and with the given ones."""
     ours = {
         name: value
         for name, value in os.environ.items()
@@ -50,8 +50,8 @@ def environment(**variables):
 
 
 @dataclass
-class Ended:
-    """A process that has ended."""
+class Exited:
+    """A process that has exited."""
 
     command: str
     code: int
@@ -60,7 +60,7 @@ class Ended:
     seconds: float
 
     @property
-    def said(self):
+    def output(self):
         return self.stdout + self.stderr
 
     def __str__(self):
@@ -71,17 +71,17 @@ class Ended:
 
 
 class Running:
-    """A process in a session of its own; what it prints goes to files, so that it never blocks on us."""
+    """A process in its own session; its output goes to files, so that it never blocks on a pipe."""
 
     def __init__(self, arguments, folder, name, prefix=(), binary=BINARY, **variables):
-        self.words = [str(word) for word in (*prefix, binary, *arguments)]
+        self.arguments = [str(word) for word in (*prefix, binary, *arguments)]
         shown = [f"{variable}={value}" for variable, value in variables.items()]
-        self.command = shlex.join(["env", *shown, *self.words] if shown else self.words)
+        self.command = shlex.join(["env", *shown, *self.arguments] if shown else self.arguments)
         self.files = [folder / f"{name}.stdout", folder / f"{name}.stderr"]
         self.begin = time.monotonic()
         with open(self.files[0], "wb") as stdout, open(self.files[1], "wb") as stderr:
             self.process = subprocess.Popen(
-                self.words,
+                self.arguments,
                 env=environment(**variables),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -90,13 +90,13 @@ class Running:
             )
 
     def so_far(self):
-        """What it has printed, as if it had ended now."""
+        """The output so far, as if it had exited now."""
         stdout, stderr = (path.read_text(errors="replace") for path in self.files)
         code = self.process.returncode if self.process.returncode is not None else -1
-        return Ended(self.command, code, stdout, stderr, time.monotonic() - self.begin)
+        return Exited(self.command, code, stdout, stderr, time.monotonic() - self.begin)
 
     def wait(self, seconds=120):
-        """Its end; a failure of the test if that does not come in time."""
+        """Waits for the exit; fails the test on a timeout."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -106,7 +106,7 @@ class Running:
         return self.so_far()
 
     def kill(self):
-        """Ends it and all that it started: whatever is still in its session."""
+        """Kills all processes of its session."""
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and os.getsid(int(entry.name)) == self.process.pid:
@@ -118,7 +118,7 @@ class Running:
 
 @dataclass
 class Jobs:
-    """Starts processes and remembers them, so that none outlives its test."""
+    """Starts processes and kills them after the test."""
 
     folder: Path
     started: list = field(default_factory=list)
@@ -142,7 +142,7 @@ class Jobs:
 
 
 def succeed(*ended):
-    """All of them ended well."""
+    """Asserts that all exited with code 0."""
     for one in ended:
         assert one.code == 0, str(one)
 
@@ -154,23 +154,23 @@ def free_port():
 
 
 def wait_until(holds, running, seconds=60):
-    """Returns once something holds of a process that runs."""
+    """Waits until a condition holds while the process runs."""
     deadline = time.monotonic() + seconds
     while not holds():
         ended = running.process.poll() is not None
-        assert not ended and time.monotonic() < deadline, f"it does not come to it{running.so_far()}"
+        assert not ended and time.monotonic() < deadline, f"the condition did not hold in time{running.so_far()}"
         time.sleep(0.02)
 
 
 def wait_for_event(out, running, *marks, seconds=180):
-    """Returns once the events of the run in that folder have one of these marks."""
+    """Waits until the event log of the run contains one of these texts."""
     events = out / "events.jsonl"
-    said = lambda: events.read_text(errors="replace") if events.exists() else ""
-    wait_until(lambda: any(mark in said() for mark in marks), running, seconds)
+    log = lambda: events.read_text(errors="replace") if events.exists() else ""
+    wait_until(lambda: any(mark in log() for mark in marks), running, seconds)
 
 
 def wait_for_steps(out, running):
-    """Returns once the run in that folder makes steps."""
+    """Waits for the first step of the run."""
     wait_for_event(out, running, '"event":"step"', '"event":"epoch"')
 
 
@@ -179,7 +179,7 @@ def report(out):
 
 
 def parameters(out):
-    """The tensors of a run's model: name, shape and bytes."""
+    """The tensors of the model by name: shape and bytes."""
     from safetensors.numpy import load_file
 
     tensors = load_file(out / "model.safetensors")
@@ -187,7 +187,7 @@ def parameters(out):
 
 
 def assert_same_model(left, right):
-    """Byte for byte the same parameters."""
+    """Asserts bitwise equal parameters."""
     ours, theirs = parameters(left), parameters(right)
     assert ours and ours.keys() == theirs.keys(), f"{sorted(ours)} and {sorted(theirs)}"
     different = [name for name in ours if ours[name] != theirs[name]]

@@ -1,4 +1,4 @@
-"""Hosts on one machine: network namespaces on a bridge, made and removed by the test that uses them."""
+"""Hosts on one machine: network namespaces on a bridge, created and removed by each test."""
 
 import itertools
 import os
@@ -10,7 +10,7 @@ _numbers = itertools.count()
 
 
 def ip(*words):
-    """Runs `ip`; a failure shows what it said."""
+    """Runs `ip`; the exception contains its standard error."""
     done = subprocess.run(["ip", *map(str, words)], capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"ip {' '.join(map(str, words))}: {done.stderr.strip()}")
@@ -18,7 +18,7 @@ def ip(*words):
 
 
 def missing():
-    """Why there can be no hosts here; nothing if there can."""
+    """Why this machine cannot have hosts; None if it can."""
     if shutil.which("ip") is None:
         return "no `ip` command (package iproute2)"
     try:
@@ -30,7 +30,7 @@ def missing():
 
 
 class Network:
-    """So many hosts, each with an address of its own, all on one bridge that lives in a namespace too."""
+    """A number of hosts with an address each, on one bridge in a further namespace."""
 
     def __init__(self, hosts):
         mark = f"thw{os.getpid()}x{next(_numbers)}"
@@ -67,28 +67,28 @@ class Network:
         return f"10.77.9.{number + 1}"
 
     def inside(self, number):
-        """The words before a command that run it on that host."""
+        """The prefix of a command that runs it on that host."""
         return ("ip", "netns", "exec", self.hosts[number])
 
     def processes(self, number):
-        """The processes on that host, each with its variables."""
+        """The processes on that host with their environment variables."""
         found = {}
         for process in map(int, ip("netns", "pids", self.hosts[number]).split()):
             try:
                 variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
             except OSError:
-                continue  # It has ended meanwhile.
+                continue  # It has exited meanwhile.
             found[process] = dict(variable.decode(errors="replace").split("=", 1) for variable in variables if b"=" in variable)
         return found
 
-    def cut(self, number):
-        """Pulls that host's cable."""
+    def disconnect(self, number):
+        """Disconnects that host."""
         ip("-n", self.hosts[number], "link", "set", "eth", "down")
 
-    def mend(self, number):
-        """Plugs it in again."""
+    def reconnect(self, number):
+        """Connects that host again."""
         ip("-n", self.hosts[number], "link", "set", "eth", "up")
 
     def drop(self, sender, receiver):
-        """Nothing that one host sends arrives at the other any more; the other way all does."""
+        """Drops all packets from one host to another, in this direction only."""
         ip("-n", self.hosts[sender], "route", "add", "blackhole", f"{self.address(receiver)}/32")

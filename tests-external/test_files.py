@@ -1,4 +1,4 @@
-"""What thalweg writes is read by the tools people have, and it reads what they write."""
+"""Common tools read the files that thalweg writes, and the other way round."""
 
 import csv
 import gzip
@@ -14,7 +14,7 @@ safe_open = pytest.importorskip("safetensors").safe_open
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run on digits, shared by the tests that only look at it."""
+    """A run on digits, shared by the tests that only read it."""
     jobs = harness.Jobs(tmp_path_factory.mktemp("files"))
     out = jobs.folder / "run"
     ended = jobs.run("train", jobs.job(), "--workers", 2, "--out", out)
@@ -31,7 +31,7 @@ def digits():
 
 
 def forward(run, rows):
-    """The model's answers and the names of its classes, by NumPy from nothing but the file."""
+    """The outputs of the model and its class names, computed by NumPy from the model file alone."""
     with safe_open(str(run / "model.safetensors"), framework="numpy") as file:
         schema, layers = (json.loads(json.loads(file.metadata()["thalweg"])[key]) for key in ("schema", "layers"))
         tensors = {name: file.get_tensor(name) for name in file.keys()}
@@ -56,10 +56,10 @@ def predicted_classes(text):
     return [row[column] for row in rows]
 
 
-def test_numpy_predicts_the_same_from_the_model_file(jobs, run):
+def test_numpy_gives_the_same_predictions_from_the_model_file(jobs, run):
     rows, labels = digits()
-    answers, classes = forward(run, rows)
-    ours = classes[answers.argmax(axis=1)]
+    outputs, classes = forward(run, rows)
+    ours = classes[outputs.argmax(axis=1)]
     assert (ours == labels).mean() > 0.85
 
     path, out = jobs.folder / "rows.csv", jobs.folder / "predicted.csv"
@@ -68,7 +68,7 @@ def test_numpy_predicts_the_same_from_the_model_file(jobs, run):
     theirs = predicted_classes(out.read_text())
     assert len(theirs) == len(rows)
 
-    ordered = numpy.sort(answers, axis=1)
+    ordered = numpy.sort(outputs, axis=1)
     clear = ordered[:, -1] - ordered[:, -2] > 1e-3
     assert clear.sum() > 0.95 * len(rows)
     wrong = [row for row in numpy.flatnonzero(clear) if ours[row] != theirs[row]]
@@ -92,7 +92,7 @@ def test_tensorboard_reads_the_events(run):
         assert steps == sorted(steps)
 
 
-def test_tensorboard_sees_no_step_twice_after_a_job_was_killed(jobs):
+def test_tensorboard_has_no_step_twice_after_a_job_was_killed(jobs):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     out = jobs.folder / "killed"
     job = jobs.job()
@@ -100,7 +100,7 @@ def test_tensorboard_sees_no_step_twice_after_a_job_was_killed(jobs):
         "train", job, "--workers", 2, "--out", out, "--set", "train.epochs=1000000", "--set", "fault.checkpoint_every=50"
     )
     harness.wait_for_event(out, first, '"event":"checkpoint"')
-    # Until steps after the checkpoint are written, too: they are done again.
+    # Wait for steps after the checkpoint, which are repeated after the resume.
     files = list(out.glob("*tfevents*"))
     size = files[0].stat().st_size
     harness.wait_until(lambda: files[0].stat().st_size > size, first)
@@ -119,7 +119,7 @@ def test_tensorboard_sees_no_step_twice_after_a_job_was_killed(jobs):
     assert not superseded & {point.wall_time for point in events.Scalars("train/loss")}
 
 
-def test_the_report_keeps_its_contract(run):
+def test_the_report_has_its_documented_keys(run):
     report = harness.report(run)
     wanted = {"job", "dials", "world", "final", "wall_s", "samples_per_s", "ranks", "audit", "failures", "outcome"}
     assert wanted <= report.keys(), f"missing: {sorted(wanted - report.keys())}"
@@ -132,7 +132,7 @@ def test_the_report_keeps_its_contract(run):
         assert rank["bytes_sent"] > 0 and rank["bytes_received"] > 0
 
 
-def test_every_training_row_is_seen_once_per_epoch(run):
+def test_every_training_row_is_computed_once_per_epoch(run):
     audits = harness.report(run)["audit"]
     assert [audit["epoch"] for audit in audits] == list(range(10))
     for audit in audits:
@@ -227,7 +227,7 @@ def test_parquet_parts_with_different_compression_are_one_source(jobs):
     assert harness.report(out)["audit"][0]["expected"] == 450
 
 
-def test_a_null_in_parquet_is_refused_unless_asked_for(jobs):
+def test_a_null_in_parquet_is_refused_by_default(jobs):
     path = jobs.folder / "rows.parquet"
     write_parquet(path, "snappy")
     ended, _ = train_parquet(jobs, path, "")

@@ -1,4 +1,4 @@
-"""One process per rank, started by others, gives the same model as `--workers 2`."""
+"""Ranks started by external launchers train the same model as `--workers 2`."""
 
 import harness
 import pytest
@@ -15,7 +15,7 @@ def reference(jobs):
 
 
 def assert_run(out, reference, *ranks):
-    """Every rank ended well, rank 0 wrote the outputs, the model is the same."""
+    """Asserts that every rank succeeded, rank 0 wrote the outputs and the model is the same."""
     harness.succeed(*ranks)
     for name in ("report.json", "model.safetensors", "events.jsonl"):
         assert (out / name).exists(), f"no {name}{''.join(map(str, ranks))}"
@@ -24,8 +24,8 @@ def assert_run(out, reference, *ranks):
     harness.assert_same_model(out, reference)
 
 
-def one_process_per_rank(jobs, job, out, variables):
-    """Starts rank 1 first, so that it has to wait for rank 0."""
+def run_ranks(jobs, job, out, variables):
+    """Starts rank 1 first, so that it waits for rank 0."""
     running = [jobs.start("train", job, "--out", out, **variables(rank)) for rank in (1, 0)]
     return [process.wait() for process in running]
 
@@ -38,17 +38,17 @@ def test_torchrun_style_variables(jobs, reference):
         return {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2,
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
-    assert_run(out, expected, *one_process_per_rank(jobs, job, out, variables))
+    assert_run(out, expected, *run_ranks(jobs, job, out, variables))
 
 
-def test_the_least_variables(jobs, reference):
+def test_the_minimal_variables(jobs, reference):
     job, expected = reference
     out, port = jobs.folder / "shells", harness.free_port()
 
     def variables(rank):
         return {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
 
-    assert_run(out, expected, *one_process_per_rank(jobs, job, out, variables))
+    assert_run(out, expected, *run_ranks(jobs, job, out, variables))
 
 
 def test_srun_variables(jobs, reference):
@@ -59,7 +59,7 @@ def test_srun_variables(jobs, reference):
         return {"SLURM_PROCID": rank, "SLURM_NTASKS": 2, "SLURM_LOCALID": rank,
                 "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_ID": job_id}
 
-    assert_run(out, expected, *one_process_per_rank(jobs, job, out, variables))
+    assert_run(out, expected, *run_ranks(jobs, job, out, variables))
 
 
 @pytest.mark.skipif(not harness.MPIRUN, reason="no mpirun that can start two processes")

@@ -1,4 +1,4 @@
-"""Training whose bytes an MPI carries: `mpirun` starts the ranks of a binary that was built with it."""
+"""Training over MPI: `mpirun` starts the ranks of a binary built with the MPI transport."""
 
 import json
 import os
@@ -15,10 +15,10 @@ TRANSPORT = ("--set", "strategy.exchange.transport=mpi")
 
 
 def mpi(ranks):
-    """How to start so many ranks of the binary with MPI."""
-    how = {"prefix": (*harness.MPIRUN, "-n", ranks), "binary": harness.MPI_BINARY}
-    how["MASTER_PORT"] = harness.free_port()
-    return how | libraries()
+    """Arguments that start the binary with MPI on that number of ranks."""
+    arguments = {"prefix": (*harness.MPIRUN, "-n", ranks), "binary": harness.MPI_BINARY}
+    arguments["MASTER_PORT"] = harness.free_port()
+    return arguments | libraries()
 
 
 def libraries():
@@ -26,20 +26,20 @@ def libraries():
 
 
 def train(jobs, name, ranks, *settings):
-    """The run folder of a job whose bytes MPI carried."""
+    """The run folder of a job over MPI."""
     out = jobs.folder / name
     harness.succeed(jobs.run("train", jobs.job(), *TRANSPORT, *settings, "--out", out, **mpi(ranks)))
     return out
 
 
 def by_workers(jobs, name, workers, *settings):
-    """The same with workers of our own."""
+    """The same with `--workers`."""
     out = jobs.folder / name
     harness.succeed(jobs.run("train", jobs.job(), "--workers", workers, *settings, "--out", out))
     return out
 
 
-def test_a_schedule_over_mpi_gives_the_same_model(jobs):
+def test_our_ring_over_mpi_gives_the_same_model(jobs):
     pytest.importorskip("safetensors.numpy")
     ring = ("--set", "strategy.exchange.algorithm=ring")
     out = train(jobs, "mpi", 3, *ring)
@@ -49,14 +49,14 @@ def test_a_schedule_over_mpi_gives_the_same_model(jobs):
     assert [rank["transport"] for rank in report["ranks"]] == ["mpi"] * 3
 
 
-def test_native_sums_of_two_have_the_same_bits(jobs):
+def test_native_sums_of_two_ranks_have_the_same_bits(jobs):
     pytest.importorskip("safetensors.numpy")
     out = train(jobs, "mpi", 2)
     assert harness.report(out)["algorithm"] == "native"
     harness.assert_same_model(out, by_workers(jobs, "workers", 2))
 
 
-def test_native_sums_of_more_are_the_same_up_to_rounding(jobs):
+def test_native_sums_of_more_ranks_are_equal_up_to_rounding(jobs):
     safetensors = pytest.importorskip("safetensors.numpy")
     numpy = pytest.importorskip("numpy")
     folders = (train(jobs, "mpi", 3), by_workers(jobs, "workers", 3))
@@ -80,7 +80,7 @@ def test_the_benchmark_prints_a_line_for_each_size(jobs):
 
 
 def process_of(rank, running, seconds=30):
-    """The process that is this rank of what mpirun started."""
+    """The process of this rank among those that mpirun started."""
     deadline = time.monotonic() + seconds
     mark = {f"OMPI_COMM_WORLD_RANK={rank}".encode(), f"PMI_RANK={rank}".encode()}
     while time.monotonic() < deadline:
@@ -92,35 +92,35 @@ def process_of(rank, running, seconds=30):
             except (ProcessLookupError, PermissionError, FileNotFoundError):
                 pass
         time.sleep(0.02)
-    raise AssertionError(f"no process is rank {rank}{running.so_far()}")
+    raise AssertionError(f"no process of rank {rank}{running.so_far()}")
 
 
-def lose(jobs, out, end):
-    """What is said when rank 1 of 3 is ended in the middle of training."""
+def send_to_rank_1(jobs, out, sent):
+    """The result of a job whose rank 1 of 3 receives a signal during training."""
     long = ("--set", "train.epochs=100000", "--set", "fault.step_deadline=5s")
     running = jobs.start("train", jobs.job(), *TRANSPORT, *long, "--out", out, **mpi(3))
     harness.wait_for_steps(out, running)
-    os.kill(process_of(1, running), end)
+    os.kill(process_of(1, running), sent)
     ended = running.wait(60)
     assert ended.code != 0, str(ended)
     return ended
 
 
-def test_a_rank_that_stops_is_named(jobs):
+def test_a_stopped_rank_is_named(jobs):
     out = jobs.folder / "run"
-    ended = lose(jobs, out, signal.SIGSTOP)
+    ended = send_to_rank_1(jobs, out, signal.SIGSTOP)
     assert "error: rank 1" in ended.stderr and "silent" in ended.stderr, str(ended)
     failures = harness.report(out)["failures"]
     assert [failure["rank"] for failure in failures] == [1], failures
 
 
-def test_a_rank_that_is_killed_ends_the_job(jobs):
-    """mpirun sees it itself, and may end the others (Open MPI 5: after 0.35 s) before they have said or written why."""
-    ended = lose(jobs, jobs.folder / "run", signal.SIGKILL)
-    assert "rank 1" in ended.said, str(ended)
+def test_a_killed_rank_ends_the_job(jobs):
+    """mpirun detects it, and may kill the other ranks (Open MPI 5: after 0.35 s) before they report the cause."""
+    ended = send_to_rank_1(jobs, jobs.folder / "run", signal.SIGKILL)
+    assert "rank 1" in ended.output, str(ended)
 
 
-def test_workers_of_our_own_cannot_use_it(jobs):
+def test_workers_without_mpirun_are_refused(jobs):
     ended = jobs.run(
         "train", jobs.job(), *TRANSPORT, "--workers", 2, binary=harness.MPI_BINARY, **libraries()
     )

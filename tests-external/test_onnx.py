@@ -1,4 +1,4 @@
-"""Models written as ONNX answer in onnxruntime as `thalweg predict` does, wherever they came from."""
+"""Exported ONNX models give the same outputs in onnxruntime as `thalweg predict`."""
 
 import csv
 import gzip
@@ -15,7 +15,7 @@ onnx = pytest.importorskip("onnx")
 
 SONG = "the wheels on the bus go round and round, all through the town\n" * 12
 WINDOW = 12
-CLOSE = 1e-4
+TOLERANCE = 1e-4
 
 
 def session(path):
@@ -25,7 +25,7 @@ def session(path):
 
 
 def numbers(text, skip):
-    """What predict wrote as CSV, without its header and first columns."""
+    """The CSV output of predict without its header and first columns."""
     rows = list(csv.reader(io.StringIO(text)))[1:]
     return numpy.asarray([row[skip:] for row in rows], dtype=numpy.float32)
 
@@ -52,7 +52,7 @@ def trained(jobs, source, *settings, steps=3):
 
 
 def predict(jobs, *arguments):
-    """What predict prints."""
+    """The output of predict."""
     ended = jobs.run("predict", *arguments)
     harness.succeed(ended)
     return ended.stdout
@@ -72,14 +72,14 @@ def check_images(jobs, *settings, sizes=(28, 28)):
     model = exported(jobs, run)
     predicted = predict(jobs, run, folder, "--probabilities")
     shaped = pixels.reshape(len(pixels), sizes[0], sizes[1], -1).transpose(0, 3, 1, 2)
-    (answers,) = model.run(None, {"input": numpy.ascontiguousarray(shaped)})
+    (outputs,) = model.run(None, {"input": numpy.ascontiguousarray(shaped)})
     rebuilt = model.get_outputs()[0].name == "reconstruction"
     if rebuilt:
-        answers = answers.transpose(0, 2, 3, 1)
+        outputs = outputs.transpose(0, 2, 3, 1)
     ours = numbers(predicted, 0 if rebuilt else 2)
-    # Pixels go from 0 to 255, probabilities from 0 to 1.
+    # Pixels range from 0 to 255, probabilities from 0 to 1.
     scale = 255 if rebuilt else 1
-    numpy.testing.assert_allclose(answers.reshape(ours.shape) / scale, ours / scale, atol=CLOSE, rtol=0)
+    numpy.testing.assert_allclose(outputs.reshape(ours.shape) / scale, ours / scale, atol=TOLERANCE, rtol=0)
 
 
 def check_text(jobs, *settings):
@@ -93,19 +93,19 @@ def check_text(jobs, *settings):
     predicted = predict(jobs, run, rows, "--format", "jsonl", "--probabilities")
     alphabet = json.loads(model.get_modelmeta().custom_metadata_map["alphabet"])
     symbols = numpy.asarray([[alphabet.index(character) for character in window] for window in windows])
-    (answers,) = model.run(None, {"input": symbols.astype(numpy.int64)})
+    (outputs,) = model.run(None, {"input": symbols.astype(numpy.int64)})
     ours = [json.loads(line)["probabilities"] for line in predicted.splitlines()]
     ours = numpy.asarray([[row[character] for character in alphabet] for row in ours])
-    numpy.testing.assert_allclose(answers, ours, atol=CLOSE, rtol=0)
+    numpy.testing.assert_allclose(outputs, ours, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("zoo", ["mlp", "lenet", "resnet-small", "autoencoder", "autoencoder-conv"])
-def test_networks_of_images_answer_alike(jobs, zoo):
+def test_image_networks_give_the_same_outputs(jobs, zoo):
     check_images(jobs, f"model.zoo={zoo}")
 
 
 @pytest.mark.parametrize("zoo", ["char-lstm", "gpt-mini", "mlp"])
-def test_networks_of_texts_answer_alike(jobs, zoo):
+def test_text_networks_give_the_same_outputs(jobs, zoo):
     check_text(jobs, f"model.zoo={zoo}")
 
 
@@ -118,7 +118,7 @@ IMAGE_LAYERS = [
 
 
 @pytest.mark.parametrize("layers", IMAGE_LAYERS, ids=lambda layers: layers[0])
-def test_layers_of_images_answer_alike(jobs, layers):
+def test_image_layers_give_the_same_outputs(jobs, layers):
     check_images(jobs, f"model.layers={json.dumps(layers)}", sizes=(12, 10, 2))
 
 
@@ -132,12 +132,12 @@ TEXT_LAYERS = [
 
 
 @pytest.mark.parametrize("layers", TEXT_LAYERS, ids=lambda layers: layers[0])
-def test_layers_of_texts_answer_alike(jobs, layers):
+def test_text_layers_give_the_same_outputs(jobs, layers):
     check_text(jobs, f"model.layers={json.dumps(layers)}")
 
 
 @pytest.mark.parametrize("task", ["classification", "regression", "reconstruction"])
-def test_tables_come_as_they_are(jobs, task):
+def test_tables_need_no_preprocessing(jobs, task):
     random = numpy.random.default_rng(5)
     rows = random.normal(loc=[3, -40, 1000], scale=[1, 20, 300], size=(80, 3)).astype(numpy.float32)
     labels = rows @ [1, 0.1, 0.01] + 7 if task == "regression" else rows[:, 0] > 3
@@ -154,15 +154,15 @@ def test_tables_come_as_they_are(jobs, task):
     new = jobs.folder / "new.csv"
     new.write_text("a,b,c\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
     predicted = predict(jobs, run, new, "--probabilities")
-    (answers,) = model.run(None, {"input": rows})
+    (outputs,) = model.run(None, {"input": rows})
     ours = numbers(predicted, 2 if task == "classification" else 0)
     assert json.loads(model.get_modelmeta().custom_metadata_map["columns"]) == ["a", "b", "c"]
     scale = numpy.abs(ours).max(axis=0)
-    numpy.testing.assert_allclose(answers / scale, ours / scale, atol=CLOSE, rtol=0)
+    numpy.testing.assert_allclose(outputs / scale, ours / scale, atol=TOLERANCE, rtol=0)
 
 
 def lenet_of(tensors):
-    """LeNet in ONNX operators, whose weights have PyTorch's shapes and order."""
+    """LeNet in ONNX operators, whose weights have the shapes and order of PyTorch."""
     helper = onnx.helper
     nodes, value = [], "input"
 
@@ -196,9 +196,9 @@ def test_tensors_of_the_model_file_have_the_order_of_onnx_and_pytorch(jobs):
     tensors = load_file(run / "model.safetensors")
     path = jobs.folder / "lenet.onnx"
     onnx.save(lenet_of(tensors), path)
-    (answers,) = session(path).run(None, {"input": pixels.reshape(-1, 1, 28, 28) / 255})
+    (outputs,) = session(path).run(None, {"input": pixels.reshape(-1, 1, 28, 28) / 255})
     ours = numbers(predict(jobs, run, folder, "--probabilities"), 2)
-    numpy.testing.assert_allclose(answers, ours, atol=CLOSE, rtol=0)
+    numpy.testing.assert_allclose(outputs, ours, atol=TOLERANCE, rtol=0)
     exported(jobs, run)
     written = {tensor.name: tensor for tensor in onnx.load(jobs.folder / "model.onnx").graph.initializer}
     for name, tensor in tensors.items():
@@ -209,8 +209,8 @@ FILES = harness.ROOT / "crates/graph/tests/onnx"
 
 
 @pytest.mark.parametrize("name", ["trainable-ts", "convolutions-dyn"])
-def test_a_model_of_pytorch_is_trained_and_goes_back(jobs, name):
-    """By two workers, on digits, from the weights PyTorch exported."""
+def test_a_pytorch_model_is_trained_and_exported(jobs, name):
+    """With two workers on digits, starting from the weights of PyTorch."""
     with gzip.open(harness.ROOT / "crates/data/assets/digits.csv.gz", "rt") as file:
         rows = numpy.asarray([[float(value) for value in row] for row in csv.reader(file)], dtype=numpy.float32)
     settings = (f"model.onnx={FILES / name}.onnx", "engine.workers=2", "train.epochs=15")
@@ -221,8 +221,8 @@ def test_a_model_of_pytorch_is_trained_and_goes_back(jobs, name):
     new = jobs.folder / "new.csv"
     new.write_text("".join(",".join(map(str, row)) + "\n" for row in rows[:200, :-1]))
     ours = numbers(predict(jobs, run, new, "--probabilities"), 2)
-    (answers,) = model.run(None, {"input": rows[:200, :-1]})
-    numpy.testing.assert_allclose(answers, ours, atol=CLOSE, rtol=0)
+    (outputs,) = model.run(None, {"input": rows[:200, :-1]})
+    numpy.testing.assert_allclose(outputs, ours, atol=TOLERANCE, rtol=0)
     (before,) = session(FILES / f"{name}.onnx").run(None, {name_of_input(name): rows[:200, :-1].reshape(-1, 1, 8, 8) / 16})
     assert numpy.abs(softmax(before) - ours).max() > 0.1, "training changed nothing"
 
@@ -237,8 +237,8 @@ def softmax(scores):
 
 
 @pytest.mark.parametrize("name", ["transformer-ts", "transformer-dyn", "encoder-dyn", "gru-ts", "rnn-ts", "lstm-dyn"])
-def test_a_text_model_of_pytorch_is_trained_and_goes_back(jobs, name):
-    """A text with as many characters and a window as long as the file was made for."""
+def test_a_pytorch_text_model_is_trained_and_exported(jobs, name):
+    """The text has the alphabet size and window of the file."""
     path = jobs.folder / "text.txt"
     path.write_text("abcdefghijk kjihgfedcba "[:11] * 30)
     settings = ["data.source=" + str(path), "data.window=5", f"model.onnx={FILES / name}.onnx", "train.max_steps=5"]
@@ -250,9 +250,9 @@ def test_a_text_model_of_pytorch_is_trained_and_goes_back(jobs, name):
     windows = ["abcde", "defgh", "ghijk", "kabcd", "aaaaa"]
     rows = jobs.folder / "rows.jsonl"
     rows.write_text("".join(json.dumps({"text": window}) + "\n" for window in windows))
-    said = predict(jobs, run, rows, "--format", "jsonl", "--probabilities")
-    ours = [json.loads(line)["probabilities"] for line in said.splitlines()]
+    predicted = predict(jobs, run, rows, "--format", "jsonl", "--probabilities")
+    ours = [json.loads(line)["probabilities"] for line in predicted.splitlines()]
     ours = numpy.asarray([[row[character] for character in alphabet] for row in ours])
     symbols = numpy.asarray([[alphabet.index(character) for character in window] for window in windows])
-    (answers,) = model.run(None, {"input": symbols.astype(numpy.int64)})
-    numpy.testing.assert_allclose(answers, ours, atol=CLOSE, rtol=0)
+    (outputs,) = model.run(None, {"input": symbols.astype(numpy.int64)})
+    numpy.testing.assert_allclose(outputs, ours, atol=TOLERANCE, rtol=0)

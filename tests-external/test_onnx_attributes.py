@@ -1,5 +1,5 @@
-"""Every attribute that the ONNX operator sets define for an operator we read, at values besides its default: the import
-answers as onnxruntime does, or refuses and names the attribute."""
+"""Every attribute of the supported ONNX operators, at values other than its default: the imported model gives the outputs
+of onnxruntime, or is refused with the name of the attribute."""
 
 import csv
 import io
@@ -14,15 +14,15 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 OLDEST, NEWEST = 9, 28
-# The newest set that the onnxruntime at hand is asked to run.
+# The newest operator set used with onnxruntime.
 RUNTIME = 21
-CLOSE = 1e-4
+TOLERANCE = 1e-4
 SHAPE = (2, 4, 4)
 ROWS = 6
 
 
 def operators():
-    """Those that the importer names."""
+    """The operators that the importer lists."""
     folder = harness.ROOT / "crates/graph/src/onnx/import"
     lists = [(folder / name).read_text() for name in ("importer.rs", "fold/mod.rs")]
     found = [re.search(r"const OPERATORS: \[&str; \d+\] = \[(.*?)\];", text, re.S) for text in lists]
@@ -30,7 +30,7 @@ def operators():
 
 
 def versions(operator):
-    """The versions of an operator that some set of our range has, oldest first, with their last set."""
+    """The versions of an operator in the supported operator sets, oldest first, each with its last set."""
     schemas = [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator]
     schemas = sorted((schema for schema in schemas if schema.domain == ""), key=lambda schema: schema.since_version)
     ends = [schema.since_version - 1 for schema in schemas[1:]] + [NEWEST]
@@ -38,7 +38,7 @@ def versions(operator):
 
 
 def attributes():
-    """Every attribute with the newest set that has it, preferring one that can be run."""
+    """Every attribute with the newest operator set that has it, preferably one that onnxruntime runs."""
     found = {}
     for operator in operators():
         for schema, end in versions(operator):
@@ -48,9 +48,9 @@ def attributes():
     return found
 
 
-# Values besides the default; what else the node then needs stands behind them.
+# Values other than the default.
 HALF = numpy_helper.from_array(numpy.asarray([0.5], dtype=numpy.float32))
-WHOLE = numpy_helper.from_array(numpy.asarray([1], dtype=numpy.int64))
+INTEGER = numpy_helper.from_array(numpy.asarray([1], dtype=numpy.int64))
 POOL = {
     "auto_pad": ["SAME_UPPER", "SAME_LOWER", "VALID"],
     "ceil_mode": [1],
@@ -82,7 +82,7 @@ VALUES = {
         "value_string": ["a"],
         "value_strings": [["a"]],
     },
-    "ConstantOfShape": {"value": [HALF, WHOLE]},
+    "ConstantOfShape": {"value": [HALF, INTEGER]},
     "Conv": {
         "auto_pad": ["SAME_UPPER", "VALID"],
         "dilations": [[2, 1]],
@@ -131,10 +131,10 @@ VALUES = {
     "Unsqueeze": {"axes": [[2]]},
     "Upsample": {"mode": ["linear"]},
 }
-# What a node needs besides the attribute that is tried.
-NEEDED = {
+# Further attributes that a node needs.
+REQUIRED = {
     "AveragePool": {"kernel_shape": [2, 2], "count_include_pad": 1},
-    # Running statistics stay what they are.
+    # Keeps running statistics constant.
     "BatchNormalization": {"momentum": 1.0},
     "MaxPool": {"kernel_shape": [2, 2]},
     "Cast": {"to": 1},
@@ -150,16 +150,16 @@ NEEDED = {
 
 
 class Builder:
-    """A graph from rows of images to one line of numbers each."""
+    """A graph from images to a vector per row."""
 
     def __init__(self):
         self.nodes, self.tensors = [], []
         self.random = numpy.random.default_rng(5)
 
-    def drawn(self, *sizes):
+    def random_tensor(self, *sizes):
         return self.tensor(self.random.uniform(0.1, 1, sizes).astype(numpy.float32))
 
-    def wholes(self, *values, scalar=False):
+    def integers(self, *values, scalar=False):
         return self.tensor(numpy.asarray(values[0] if scalar else values, dtype=numpy.int64))
 
     def tensor(self, values):
@@ -174,17 +174,17 @@ class Builder:
         return names[0]
 
 
-def tried(build, operator, attribute, given, version):
-    """The node that is tried, between what it needs; the name of the value it ends in."""
+def under_test(build, operator, attribute, given, version):
+    """Adds the node under test with its surrounding nodes; returns the name of the result."""
     image, add = "x", build.add
 
     def own(*inputs, **more):
-        return add(operator, *inputs, name="tried", **given, **more)
+        return add(operator, *inputs, name="tested", **given, **more)
 
     if operator in ("AveragePool", "MaxPool", "Dropout", "Elu", "Gelu", "LeakyRelu", "Softmax", "Transpose", "Flatten"):
         return own(image)
     if operator == "BatchNormalization":
-        return own(image, *(build.drawn(2) for _ in range(4)))
+        return own(image, *(build.random_tensor(2) for _ in range(4)))
     if operator == "Cast":
         return add("Cast", own(add("Mul", image, build.tensor(numpy.float32(3)))), to=1)
     if operator == "Concat":
@@ -194,47 +194,47 @@ def tried(build, operator, attribute, given, version):
             return add("Gather", image, own(), axis=1)
         return add("Mul", image, own())
     if operator == "ConstantOfShape":
-        filled = add("Cast", own(build.wholes(4)), to=1)
+        filled = add("Cast", own(build.integers(4)), to=1)
         return add("Mul", image, filled)
     if operator == "Conv":
-        return own(image, build.drawn(4, 2 // given.get("group", 1), 2, 2))
+        return own(image, build.random_tensor(4, 2 // given.get("group", 1), 2, 2))
     if operator in ("GRU", "LSTM", "RNN"):
         gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[operator]
-        lines = add("Reshape", image, build.wholes(0, 8, 4))
+        lines = add("Reshape", image, build.integers(0, 8, 4))
         if not given.get("layout"):
             lines = add("Transpose", lines, perm=[1, 0, 2])
-        answers = own(lines, build.drawn(1, 2 * gates, 4), build.drawn(1, 2 * gates, 2))
+        outputs = own(lines, build.random_tensor(1, 2 * gates, 4), build.random_tensor(1, 2 * gates, 2))
         if given.get("layout"):
-            return answers
-        return add("Transpose", add("Squeeze", answers, build.wholes(1)), perm=[1, 0, 2])
+            return outputs
+        return add("Transpose", add("Squeeze", outputs, build.integers(1)), perm=[1, 0, 2])
     if operator == "Gather":
-        return own(image, build.wholes(1, scalar=True))
+        return own(image, build.integers(1, scalar=True))
     if operator == "Gemm":
-        return own(add("Flatten", image), build.drawn(32, 32), build.drawn(32))
+        return own(add("Flatten", image), build.random_tensor(32, 32), build.random_tensor(32))
     if operator == "LayerNormalization":
         axis = given.get("axis", -1)
-        return own(image, build.drawn(*((2, 4, 4)[axis - 1 if axis > 0 else axis :])))
+        return own(image, build.random_tensor(*((2, 4, 4)[axis - 1 if axis > 0 else axis :])))
     if operator == "LogSoftmax":
         return own(add("Flatten", image))
     if operator == "Mod":
-        rest = own(build.wholes(7, scalar=True), build.wholes(4, scalar=True))
+        rest = own(build.integers(7, scalar=True), build.integers(4, scalar=True))
         return add("Mul", image, add("Cast", rest, to=1))
     if operator == "Range":
-        ends = [build.wholes(number, scalar=True) for number in (0, 4, 1)]
+        ends = [build.integers(number, scalar=True) for number in (0, 4, 1)]
         return add("Mul", image, add("Cast", own(*ends), to=1))
     if operator == "OneHot":
         chosen = add("Cast", image, to=7)
         bits = build.tensor(numpy.asarray([0, 1], dtype=numpy.float32))
-        return own(chosen, build.wholes(3, scalar=True), bits)
+        return own(chosen, build.integers(3, scalar=True), bits)
     if operator == "ReduceMean":
         if attribute == "axes":
             return own(image)
-        axes = build.wholes(*([] if attribute == "noop_with_empty_axes" else [1]))
-        return own(image, axes) if version >= 18 else add("ReduceMean", image, name="tried", axes=[1], **given)
+        axes = build.integers(*([] if attribute == "noop_with_empty_axes" else [1]))
+        return own(image, axes) if version >= 18 else add("ReduceMean", image, name="tested", axes=[1], **given)
     if operator == "ReduceProd":
-        return add("Mul", image, add("Cast", own(build.wholes(3)), to=1))
+        return add("Mul", image, add("Cast", own(build.integers(3)), to=1))
     if operator == "Reshape":
-        return own(image, build.wholes(-1, 8, 4))
+        return own(image, build.integers(-1, 8, 4))
     if operator in ("Resize", "Upsample"):
         twice = build.tensor(numpy.asarray([2, 2] if "axes" in given else [1, 1, 2, 2], dtype=numpy.float32))
         return own(image, "", twice) if operator == "Resize" else own(image, twice)
@@ -258,27 +258,27 @@ def tried(build, operator, attribute, given, version):
 
 
 def saved(path, build, end, width, version, closing=None):
-    """Writes the model: a product with a weight behind the value, unless its size is to be found out."""
+    """Writes the model, with a final dense layer if the width is known."""
     flat = build.add("Flatten", end) if closing is None else end
     if width:
-        flat = build.add("Gemm", flat, build.drawn(width, 3), build.drawn(3))
+        flat = build.add("Gemm", flat, build.random_tensor(width, 3), build.random_tensor(3))
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", *SHAPE])
-    answer = helper.make_tensor_value_info(flat, TensorProto.FLOAT, ["rows", 3 if width else "numbers"])
-    graph = helper.make_graph(build.nodes, "tried", [image], [answer], build.tensors)
+    output = helper.make_tensor_value_info(flat, TensorProto.FLOAT, ["rows", 3 if width else "numbers"])
+    graph = helper.make_graph(build.nodes, "tested", [image], [output], build.tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=9)
     onnx.save(model, path)
 
 
 def reference(path, rows):
-    """What onnxruntime answers; nothing if it cannot run the file, or answers without rows."""
+    """The outputs of onnxruntime; None if it cannot run the file, or the outputs have no rows."""
     options = runtime.SessionOptions()
     options.log_severity_level = 4
     try:
         model = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        (answers,) = model.run(None, {"x": rows.reshape(-1, *SHAPE)})
+        (outputs,) = model.run(None, {"x": rows.reshape(-1, *SHAPE)})
     except Exception:
         return None
-    return answers if answers.ndim == 2 and len(answers) == len(rows) else None
+    return outputs if outputs.ndim == 2 and len(outputs) == len(rows) else None
 
 
 @pytest.fixture
@@ -298,30 +298,30 @@ def softmax(scores):
     return shares / shares.sum(axis=1, keepdims=True)
 
 
-def check(jobs, path, expected, words):
-    """Answers as onnxruntime, or refuses by name. Says whether it answered."""
+def check(jobs, path, expected, texts):
+    """Asserts the outputs of onnxruntime, or a refusal with one of the texts. Returns whether it was accepted."""
     out = jobs.folder / "run"
     settings = [f"data.source={jobs.folder / 'rows.csv'}", "data.scale=none", "data.header=true", f"model.onnx={path}"]
     settings += ["train.max_steps=1", "train.optimizer.lr=1e-12", "train.global_batch=16", "engine.workers=1"]
     arguments = [word for setting in settings for word in ("--set", setting)]
     ended = jobs.run("train", "--quiet", "--overwrite", "--out", out, *arguments)
     if ended.code != 0:
-        assert ended.code == 2 and any(word in ended.stderr for word in words), str(ended)
+        assert ended.code == 2 and any(text in ended.stderr for text in texts), str(ended)
         return False
-    assert expected is not None, f"{words}: not refused, though onnxruntime cannot run it"
-    said = jobs.run("predict", out, jobs.folder / "new.csv", "--probabilities")
-    harness.succeed(said)
-    rows = list(csv.reader(io.StringIO(said.stdout)))[1:]
+    assert expected is not None, f"{texts}: not refused, though onnxruntime cannot run it"
+    predicted = jobs.run("predict", out, jobs.folder / "new.csv", "--probabilities")
+    harness.succeed(predicted)
+    rows = list(csv.reader(io.StringIO(predicted.stdout)))[1:]
     ours = numpy.asarray([row[2:] for row in rows], dtype=numpy.float32)
-    numpy.testing.assert_allclose(softmax(expected), ours, atol=CLOSE, rtol=0, err_msg=str(words))
+    numpy.testing.assert_allclose(softmax(expected), ours, atol=TOLERANCE, rtol=0, err_msg=str(texts))
     return True
 
 
 def model_of(jobs, operator, attribute, given, version, rows):
-    """The file, and onnxruntime's answers."""
-    path = jobs.folder / "tried.onnx"
+    """The file and the outputs of onnxruntime."""
+    path = jobs.folder / "tested.onnx"
     build = Builder()
-    end = tried(build, operator, attribute, given, version)
+    end = under_test(build, operator, attribute, given, version)
     closing = operator if operator == "LogSoftmax" else None
     saved(path, build, end, None, version, closing)
     found = reference(path, rows)
@@ -329,7 +329,7 @@ def model_of(jobs, operator, attribute, given, version, rows):
         return path, None if given.get("axis") == 0 else found
     width = found.shape[1] if found is not None else 32
     build = Builder()
-    end = tried(build, operator, attribute, given, version)
+    end = under_test(build, operator, attribute, given, version)
     saved(path, build, end, width, version)
     return path, reference(path, rows)
 
@@ -338,38 +338,38 @@ def model_of(jobs, operator, attribute, given, version, rows):
 def test_attributes_are_honoured_or_refused(jobs, table, operator):
     for (owner, attribute), version in attributes().items():
         for value in VALUES[operator].get(attribute, []) if owner == operator else []:
-            given = {**NEEDED.get(operator, {}), attribute: value}
+            given = {**REQUIRED.get(operator, {}), attribute: value}
             if operator == "Constant":
                 given = {attribute: value if value is not None else sparse()}
             path, expected = model_of(jobs, operator, attribute, given, version, table)
             if attribute == "training_mode":
-                # Trained here whatever it says; what it answers is what the file answers in use.
+                # The attribute does not affect training here; predictions are those of inference mode.
                 _, expected = model_of(jobs, operator, attribute, {**given, attribute: 0}, version, table)
                 model_of(jobs, operator, attribute, given, version, table)
-            words = [attribute]
+            texts = [attribute]
             if operator == "LogSoftmax":
-                # 32 numbers are no classes: what is told is the axis, or that they are too many.
-                words = ["axis" if value == 0 else "expected 3 numbers"]
-            # These end in something that another node refuses.
-            words += {"OneHot": ["only float", "`to`"], "Flatten": ["rows"], "Shape": ["depend"]}.get(operator, [])
-            words += {"ReduceMean": ["axes"], "Transpose": ["rows"], "Dropout": ["ratio"]}.get(operator, [])
-            check(jobs, path, expected, words)
+                # 32 outputs are not 3 classes: the error names the axis or the number.
+                texts = ["axis" if value == 0 else "expected 3 numbers"]
+            # The results of these are refused by another node.
+            texts += {"OneHot": ["only float", "`to`"], "Flatten": ["rows"], "Shape": ["depend"]}.get(operator, [])
+            texts += {"ReduceMean": ["axes"], "Transpose": ["rows"], "Dropout": ["ratio"]}.get(operator, [])
+            check(jobs, path, expected, texts)
 
 
 def sparse():
     values = numpy_helper.from_array(numpy.asarray([0.5], dtype=numpy.float32), "sparse")
-    places = numpy_helper.from_array(numpy.asarray([0], dtype=numpy.int64))
-    return helper.make_sparse_tensor(values, places, [1])
+    indices = numpy_helper.from_array(numpy.asarray([0], dtype=numpy.int64))
+    return helper.make_sparse_tensor(values, indices, [1])
 
 
-def test_every_attribute_of_the_operator_sets_is_tried():
+def test_every_attribute_of_the_operator_sets_has_values():
     missing = [f"{operator}.{name}" for operator, name in attributes() if name not in VALUES.get(operator, {})]
-    assert not missing, f"attributes that no test tries: {missing}"
+    assert not missing, f"attributes without test values: {missing}"
     assert onnx.defs.onnx_opset_version() <= NEWEST or len(operators()) > 60
 
 
-def test_momentum_moves_running_statistics(jobs, table):
-    """The batch of the one step is the same: what it brings in follows from either momentum."""
+def test_momentum_updates_running_statistics(jobs, table):
+    """The batch statistics of the single step can be computed from the result with either momentum."""
     load_file = pytest.importorskip("safetensors.numpy").load_file
     batches = []
     for momentum in (0.3, 0.8):
@@ -388,20 +388,20 @@ COORDINATES = ["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "alig
 NEAREST = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 
 
-def test_all_ways_to_resize(jobs, table):
-    answered = set()
+def test_all_modes_of_resize(jobs, table):
+    accepted = set()
     for coordinates in COORDINATES:
         for nearest in NEAREST:
             given = {"coordinate_transformation_mode": coordinates, "nearest_mode": nearest}
             path, expected = model_of(jobs, "Resize", "nearest_mode", given, 19, table)
             if check(jobs, path, expected, ["nearest_mode"]):
-                answered.add((coordinates, nearest))
-    assert {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")} <= answered
-    assert ("asymmetric", "ceil") not in answered
+                accepted.add((coordinates, nearest))
+    assert {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")} <= accepted
+    assert ("asymmetric", "ceil") not in accepted
 
 
-def test_an_exported_model_comes_in_again_without_being_scaled_twice(jobs, table):
-    """Standardised columns, the scaling of the job left as it is."""
+def test_an_exported_model_is_imported_without_scaling_twice(jobs, table):
+    """Standardised columns, with the default scaling of the job."""
     rows = numpy.random.default_rng(4).normal([900, -3], [200, 0.01], (200, 2))
     labels = (rows[:, 0] - 900) / 200 + (rows[:, 1] + 3) / 0.01 > 0
     text = "".join(f"{row[0]},{row[1]},{'yes' if label else 'no'}\n" for row, label in zip(rows, labels))

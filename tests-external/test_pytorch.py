@@ -1,7 +1,7 @@
-"""PyTorch modules of the same layers take the tensors of model.safetensors as they are, and answer alike.
+"""PyTorch modules with the same layers load the tensors of model.safetensors unchanged and give the same outputs.
 
-PyTorch is too large to be installed for every run: `pip install torch` into the environment of the external tests runs
-these. The order of the tensors is held against ONNX operators, which have PyTorch's, by test_onnx.py.
+PyTorch is too large to be installed for every run: `pip install torch` in the environment of the external tests enables
+these. test_onnx.py checks the tensor order against ONNX operators, which share PyTorch's order.
 """
 
 import json
@@ -15,20 +15,20 @@ import test_onnx as onnx_tests  # noqa: E402
 import torch_networks  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 
-CLOSE = 1e-4
+TOLERANCE = 1e-4
 
 
 def file_of(run):
-    """Tensors, layers and step of a model."""
+    """The tensors and metadata of a model."""
     with safe_open(run / "model.safetensors", "np") as file:
-        about = json.loads(file.metadata()["thalweg"])
-        return {name: file.get_tensor(name) for name in file.keys()}, about
+        metadata = json.loads(file.metadata()["thalweg"])
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata
 
 
-def layers_of(about):
-    """The layers with the last size filled in."""
-    schema = json.loads(about["schema"])
-    layers = json.loads(about["layers"])
+def layers_of(metadata):
+    """The layers with the size of the last one filled in."""
+    schema = json.loads(metadata["schema"])
+    layers = json.loads(metadata["layers"])
     classes = schema["classes"]
     return [layer.replace("auto", str(len(classes))) for layer in layers]
 
@@ -37,20 +37,20 @@ def check_images(jobs, *settings, sizes=(28, 28)):
     folder = jobs.folder / "images"
     pixels = onnx_tests.images(folder, sizes)
     run = onnx_tests.trained(jobs, folder, "train.global_batch=16", *settings)
-    tensors, about = file_of(run)
+    tensors, metadata = file_of(run)
     shaped = pixels.reshape(len(pixels), sizes[0], sizes[1], -1).transpose(0, 3, 1, 2) / 255
-    model = torch_networks.network(layers_of(about), shaped.shape[1:], tensors)
+    model = torch_networks.network(layers_of(metadata), shaped.shape[1:], tensors)
     rows = torch.from_numpy(numpy.ascontiguousarray(shaped, dtype=numpy.float32))
     with torch.no_grad():
-        answers = model(rows)
-    rebuilt = "reconstruct" in json.loads(about["schema"])
+        outputs = model(rows)
+    rebuilt = "reconstruct" in json.loads(metadata["schema"])
     if rebuilt:
         ours = onnx_tests.numbers(onnx_tests.predict(jobs, run, folder), 0) / 255
-        answers = answers.reshape(rows.shape).permute(0, 2, 3, 1).reshape(ours.shape)
+        outputs = outputs.reshape(rows.shape).permute(0, 2, 3, 1).reshape(ours.shape)
     else:
         ours = onnx_tests.numbers(onnx_tests.predict(jobs, run, folder, "--probabilities"), 2)
-        answers = answers.flatten(1).softmax(1)
-    numpy.testing.assert_allclose(answers.numpy(), ours, atol=CLOSE, rtol=0)
+        outputs = outputs.flatten(1).softmax(1)
+    numpy.testing.assert_allclose(outputs.numpy(), ours, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("zoo", ["mlp", "lenet", "resnet-small", "autoencoder-conv"])
@@ -75,9 +75,9 @@ def check_text(jobs, *settings):
     path = jobs.folder / "song.txt"
     path.write_text(onnx_tests.SONG)
     run = onnx_tests.trained(jobs, path, "train.global_batch=16", *settings)
-    tensors, about = file_of(run)
-    alphabet = json.loads(about["schema"])["shape"]["alphabet"]
-    layers = [layer.replace("auto", str(len(alphabet))) for layer in json.loads(about["layers"])]
+    tensors, metadata = file_of(run)
+    alphabet = json.loads(metadata["schema"])["shape"]["alphabet"]
+    layers = [layer.replace("auto", str(len(alphabet))) for layer in json.loads(metadata["layers"])]
     model = torch_networks.network(layers, (onnx_tests.WINDOW, len(alphabet)), tensors)
     windows = [onnx_tests.SONG[start : start + onnx_tests.WINDOW] for start in range(0, 60, 3)]
     rows = jobs.folder / "rows.jsonl"
@@ -85,11 +85,11 @@ def check_text(jobs, *settings):
     predicted = onnx_tests.predict(jobs, run, rows, "--format", "jsonl", "--probabilities")
     symbols = torch.tensor([[alphabet.index(character) for character in window] for window in windows])
     with torch.no_grad():
-        answers = model(symbols)
-    answers = answers[:, -1] if answers.dim() == 3 else answers
+        outputs = model(symbols)
+    outputs = outputs[:, -1] if outputs.dim() == 3 else outputs
     ours = [json.loads(line)["probabilities"] for line in predicted.splitlines()]
     ours = numpy.asarray([[row[character] for character in alphabet] for row in ours])
-    numpy.testing.assert_allclose(answers.softmax(1).numpy(), ours, atol=CLOSE, rtol=0)
+    numpy.testing.assert_allclose(outputs.softmax(1).numpy(), ours, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("zoo", ["char-lstm", "gpt-mini"])

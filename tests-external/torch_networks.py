@@ -1,9 +1,9 @@
-"""Layers of a job as PyTorch modules whose state has the names of model.safetensors."""
+"""Layers of a job as PyTorch modules, whose state has the tensor names of model.safetensors."""
 
 import torch
 from torch import nn
 
-# Where PyTorch calls a tensor of a layer otherwise. It adds two biases of an LSTM or RNN, of which we keep the sum.
+# Tensors that have another name in PyTorch. It has two biases per LSTM or RNN; model files have their sum.
 RENAMED = {
     "lstm": {"input.weight": "weight_ih_l0", "input.bias": "bias_ih_l0", "hidden.weight": "weight_hh_l0"},
     "gru": {
@@ -32,7 +32,7 @@ ACTIVATIONS = {
 
 
 class Layer(nn.Module):
-    """One layer of a job; its tensors are those of `module`, under the layer's own name."""
+    """A layer of a job; its tensors are those of `module`, named after the layer."""
 
     def __init__(self, kind, module, run, activation=None):
         super().__init__()
@@ -83,7 +83,7 @@ def attend(module, value, causal):
 
 
 def flattened(shape):
-    """The size of a line; images are (channels, height, width), sequences (positions, width)."""
+    """The flattened size; images are (channels, height, width), sequences (positions, width)."""
     return shape[0] * shape[1] * shape[2] if len(shape) == 3 else shape[-1]
 
 
@@ -92,7 +92,7 @@ def setting(words, name, usual):
 
 
 def build(text, shape):
-    """A layer as a job writes it, for values of a shape; with the shape of what it gives."""
+    """The module of a layer in job notation for an input shape, and the output shape."""
     kind, _, rest = text.strip().partition(" ")
     words = rest.split()
     activation = next((word for word in words if word in ACTIVATIONS), None)
@@ -149,13 +149,13 @@ def build(text, shape):
     raise AssertionError(f"no PyTorch module for {text}")
 
 
-def places(modules, prefix):
-    """Each tensor of the modules by the name it has in the file."""
+def named_tensors(modules, prefix):
+    """The tensors of the modules by their names in the file."""
     found = {}
     for index, module in enumerate(modules):
         name = f"{prefix}.{index}"
         if isinstance(module, Residual):
-            found |= places(module.layers, name)
+            found |= named_tensors(module.layers, name)
             if module.shortcut is not None:
                 found[f"{name}.shortcut"] = module.shortcut
         elif module.module is not None:
@@ -168,12 +168,12 @@ def places(modules, prefix):
 
 
 def network(layers, shape, tensors):
-    """The layers as one module with the tensors of a file, all of which must fit as they are."""
+    """The layers as one module with the tensors of a file, which are loaded unchanged."""
     modules = nn.ModuleList()
     for text in layers:
         module, shape = build(text, shape)
         modules.append(module)
-    wanted = places(modules, "layers")
+    wanted = named_tensors(modules, "layers")
     spare = {name for name in wanted if name.endswith("bias_hh_l0")}
     assert wanted.keys() - spare == set(tensors), f"{sorted(wanted)} and {sorted(tensors)}"
     with torch.no_grad():

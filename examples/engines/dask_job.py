@@ -1,7 +1,7 @@
 """Trains a job as tasks of Dask, one worker process each: python dask_job.py JOB OUT RANKS
 
-Rank 0 takes any port and writes its address to a file that all ranks see. If it is lost, all start again with --resume; the
-loss of others it survives."""
+Rank 0 takes any free port and writes its address to a file that all ranks can read. If rank 0 is lost, all ranks start
+again with --resume; the job survives the loss of others."""
 
 import os
 import subprocess

@@ -1,7 +1,7 @@
 """Trains a job as the tasks of a Spark barrier stage: spark-submit spark_job.py JOB OUT RANKS
 
-The rows behind the stage go through a shuffle, so whatever Spark repeats, it repeats with --resume. Rank 0 decides: if it
-ends well, the loss of others was survived; if not, Spark runs the stage again.
+The rows after the stage go through a shuffle, so that whatever Spark repeats runs with --resume. Rank 0 decides: if it
+exits with 0, the job survived the loss of others; if not, Spark runs the stage again.
 """
 
 import os

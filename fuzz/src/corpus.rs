@@ -1,7 +1,7 @@
-//! Small whole files of every kind that Thalweg reads.
+//! Small valid files of every kind that Thalweg reads.
 
 use flate2::{Compression, write::GzEncoder};
-use parquet::basic::{Compression as Packing, Encoding, ZstdLevel};
+use parquet::basic::{Compression as Codec, Encoding, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_cluster::checkpoint::Checkpoint;
-use thalweg_core::schema::{Column, Encoding as Encoded, Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::schema::{Column, Encoding as Encoded, RowShape, Scaling, Schema, TargetScaling};
 use thalweg_core::{JobSpec, Layout, Model, Task};
 use thalweg_graph::{Network, Options};
 use thalweg_train::SavedModel;
@@ -21,7 +21,7 @@ use thalweg_train::modelfile::unflatten;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Whole files by kind, and what models and checkpoints are made of.
+/// Valid files by kind, with the schema and layout of the checkpoint.
 pub struct Corpus {
     pub job: Vec<Vec<u8>>,
     pub table: Vec<Vec<u8>>,
@@ -35,15 +35,14 @@ pub struct Corpus {
     pub checkpoint: Vec<Vec<u8>>,
     pub report: Vec<Vec<u8>>,
     pub join: Vec<Vec<u8>>,
-    /// The schema of a table of three numbers and a name, with two classes.
+    /// A table of three numbers and a category, with two classes.
     pub schema: Schema,
-    /// The layout of the checkpoint.
     pub layout: Layout,
 }
 
 impl Corpus {
-    /// Makes all of them; `folder` is for files that can only be written there.
-    pub fn make(folder: &Path) -> Outcome<Corpus> {
+    /// Generates all files; `folder` is for writers that need a path.
+    pub fn generate(folder: &Path) -> Outcome<Corpus> {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let schema = table_schema();
         let (checkpoint, layout) = checkpoint(folder, &schema)?;
@@ -108,7 +107,6 @@ fn images() -> [Vec<u8>; 2] {
     [pixels, labels]
 }
 
-/// Bytes packed as gzip.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let _ = encoder.write_all(bytes);
@@ -118,22 +116,22 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
 fn parquets(repository: &Path) -> Outcome<Vec<Vec<u8>>> {
     let mut all = files(&repository.join("crates/data/tests/files"), "parquet")?;
     let kinds = [
-        (Packing::UNCOMPRESSED, None, 40),
-        (Packing::SNAPPY, None, 3000),
-        (Packing::ZSTD(ZstdLevel::default()), Some(Encoding::DELTA_BYTE_ARRAY), 200),
-        (Packing::UNCOMPRESSED, Some(Encoding::DELTA_LENGTH_BYTE_ARRAY), 200),
-        (Packing::GZIP(Default::default()), Some(Encoding::PLAIN), 100),
+        (Codec::UNCOMPRESSED, None, 40),
+        (Codec::SNAPPY, None, 3000),
+        (Codec::ZSTD(ZstdLevel::default()), Some(Encoding::DELTA_BYTE_ARRAY), 200),
+        (Codec::UNCOMPRESSED, Some(Encoding::DELTA_LENGTH_BYTE_ARRAY), 200),
+        (Codec::GZIP(Default::default()), Some(Encoding::PLAIN), 100),
     ];
-    for (packing, encoding, rows) in kinds {
-        all.push(parquet(packing, encoding, rows)?);
+    for (codec, encoding, rows) in kinds {
+        all.push(parquet(codec, encoding, rows)?);
     }
     Ok(all)
 }
 
-fn parquet(packing: Packing, encoding: Option<Encoding>, rows: usize) -> Outcome<Vec<u8>> {
+fn parquet(codec: Codec, encoding: Option<Encoding>, rows: usize) -> Outcome<Vec<u8>> {
     const SCHEMA: &str =
         "message rows { REQUIRED DOUBLE a; OPTIONAL BYTE_ARRAY city (UTF8); REQUIRED INT64 label; }";
-    let mut properties = WriterProperties::builder().set_compression(packing);
+    let mut properties = WriterProperties::builder().set_compression(codec);
     if let Some(encoding) = encoding {
         properties = properties.set_dictionary_enabled(false).set_column_encoding("city".into(), encoding);
     }
@@ -142,8 +140,8 @@ fn parquet(packing: Packing, encoding: Option<Encoding>, rows: usize) -> Outcome
     let mut group = writer.next_row_group()?;
     let numbers: Vec<f64> = (0..rows).map(|row| (row % 50) as f64 * 0.5).collect();
     let levels: Vec<i16> = (0..rows).map(|row| i16::from(row % 7 != 2)).collect();
-    let there = levels.iter().enumerate().filter(|(_, level)| **level > 0);
-    let cities: Vec<ByteArray> = there.map(|(row, _)| ["oslo", "rome"][row % 2].into()).collect();
+    let present = levels.iter().enumerate().filter(|(_, level)| **level > 0);
+    let cities: Vec<ByteArray> = present.map(|(row, _)| ["oslo", "rome"][row % 2].into()).collect();
     let labels: Vec<i64> = (0..rows as i64).map(|row| row % 3).collect();
     if let Some(mut column) = group.next_column()? {
         column.typed::<DoubleType>().write_batch(&numbers, None, None)?;
@@ -166,7 +164,7 @@ fn table_schema() -> Schema {
     let categories = vec!["blue".to_string(), "red".to_string()];
     let colour = Column { name: "colour".into(), encoding: Encoded::OneHot { categories } };
     Schema {
-        shape: Shape::Table { columns: vec![number("a"), number("b"), number("c"), colour] },
+        shape: RowShape::Table { columns: vec![number("a"), number("b"), number("c"), colour] },
         task: Task::Classification,
         label: Some("label".into()),
         classes: vec!["x".into(), "y".into()],
@@ -187,14 +185,14 @@ fn network(schema: &Schema, layers: &[&str]) -> Outcome<(Network, Vec<String>, V
 
 fn models(folder: &Path) -> Outcome<Vec<Vec<u8>>> {
     let table = table_schema();
-    let image = Schema { shape: Shape::Image { sizes: vec![4, 3] }, ..table.clone() };
+    let image = Schema { shape: RowShape::Image { sizes: vec![4, 3] }, ..table.clone() };
     let text = Schema {
-        shape: Shape::Text { window: 4, alphabet: vec!['a', 'b', ' '] },
+        shape: RowShape::Text { window: 4, alphabet: vec!['a', 'b', ' '] },
         classes: ["a", "b", " "].map(String::from).to_vec(),
         ..table.clone()
     };
     let sparse = Schema {
-        shape: Shape::Sparse { columns: 9, first: 1 },
+        shape: RowShape::Sparse { columns: 9, first: 1 },
         scaling: Scaling::default(),
         ..table.clone()
     };
@@ -246,10 +244,10 @@ fn checkpoint(folder: &Path, schema: &Schema) -> Outcome<(Vec<Vec<u8>>, Layout)>
     Ok((vec![fs::read(path)?], layout))
 }
 
-/// The files of a folder with that ending, in the order of their names.
-fn files(folder: &Path, ending: &str) -> Outcome<Vec<Vec<u8>>> {
+/// The files of a folder with that extension, ordered by name.
+fn files(folder: &Path, extension: &str) -> Outcome<Vec<Vec<u8>>> {
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|other| other == ending));
+    paths.retain(|path| path.extension().is_some_and(|other| other == extension));
     paths.sort();
     Ok(paths.iter().map(fs::read).collect::<Result<_, _>>()?)
 }

@@ -1,9 +1,8 @@
-//! Runs hostile files through everything that reads them, many in one process: `cargo xtask fuzz` starts it, watches it
-//! and starts it again where a file has ended it.
+//! Runs mutated files through every file reader, many in one process: `cargo xtask fuzz` starts it, supervises it and
+//! restarts it after a file that killed it.
 //!
 //! A case is a number: seed and number decide its kind and its bytes. Before each case its number is written into the
-//! status file, so that the one that watches knows which it was. Findings are lines on standard output:
-//! `finding CASE KIND WHAT`.
+//! status file, for the supervisor. Findings are lines on standard output: `finding CASE KIND WHAT`.
 
 mod corpus;
 mod mutate;
@@ -24,39 +23,39 @@ use std::sync::Mutex;
 use target::FileKind;
 use thalweg_core::{Error, Kind};
 
-/// Hostile files, run in one process.
+/// Run mutated files in one process
 #[derive(Parser)]
 struct Arguments {
-    /// What all choices are drawn from
+    /// Seed of all random choices
     #[arg(long)]
     seed: u64,
     /// The first case
     #[arg(long)]
     first: u64,
-    /// How many cases
+    /// Number of cases
     #[arg(long)]
     count: u64,
     /// Only files of this kind
     #[arg(long)]
     kind: Option<FileKind>,
-    /// Where the number of the present case is written
+    /// The status file, which holds the number of the current case
     #[arg(long)]
     status: PathBuf,
-    /// Write the files of the cases here, in a folder each, instead of running them
+    /// Write the files of the cases into this folder instead of running them
     #[arg(long)]
     keep: Option<PathBuf>,
 }
 
-/// Address space of the process: an allocation by claim ends it.
+/// Limit of the address space: an allocation of a size claimed by a file aborts the process.
 const ADDRESS_SPACE: u64 = 2 << 30;
 
-/// The words of the last panic.
+/// The message of the last panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();
     let home = tempfile::tempdir()?;
-    let corpus = Corpus::make(home.path())?;
+    let corpus = Corpus::generate(home.path())?;
     let status = File::create(&arguments.status)?;
     if let Some(folder) = &arguments.keep {
         for case in arguments.first..arguments.first.saturating_add(arguments.count) {
@@ -67,13 +66,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         return Ok(());
     }
-    // What commands print is of no interest; findings go where standard output went.
-    let mut findings = File::from(quiet()?);
+    // Output of the commands is discarded; findings go to the original standard output.
+    let mut findings = File::from(silence()?);
     std::panic::set_hook(Box::new(|panic| {
-        let place =
-            panic.location().map_or(String::new(), |place| format!(" at {}:{}", place.file(), place.line()));
-        let words = panic.payload_as_str().unwrap_or("no reason given");
-        *PANIC.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = format!("{words}{place}");
+        let location =
+            panic.location().map_or(String::new(), |at| format!(" at {}:{}", at.file(), at.line()));
+        let message = panic.payload_as_str().unwrap_or("no reason given");
+        *PANIC.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = format!("{message}{location}");
     }));
     nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, ADDRESS_SPACE, ADDRESS_SPACE)?;
     let folder = home.path().join("case");
@@ -86,13 +85,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let ran = catch_unwind(AssertUnwindSafe(|| target::run(&corpus, &written, &folder)));
         let finding = match ran {
             Ok(Ok(())) => None,
-            Ok(Err((error, word))) => {
+            Ok(Err((error, required))) => {
                 refused += 1;
-                complaint(&error, word, &written.path)
+                check_error(&error, required, &written.path)
             }
             Err(_) => {
-                let words = PANIC.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                Some(format!("panic: {words}"))
+                let message = PANIC.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                Some(format!("panic: {message}"))
             }
         };
         if let Some(finding) = finding {
@@ -113,26 +112,26 @@ fn name(kind: FileKind) -> String {
     kind.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
 }
 
-/// What is wrong with an error: it is no fault of the file, or does not say which file it is about. `word` is what it must
-/// contain; `@` stands for the name of the file or of its folder.
-fn complaint(error: &Error, word: &str, path: &Path) -> Option<String> {
+/// A finding if the error is not of kind job or data, or does not contain `required`; `@` stands for the name of the file
+/// or of its folder.
+fn check_error(error: &Error, required: &str, path: &Path) -> Option<String> {
     if !matches!(error.kind, Kind::Job | Kind::Data) {
         return Some(format!("error of kind {:?}: {error}", error.kind));
     }
     let names =
         |part: Option<&Path>| part.is_some_and(|part| error.message.contains(&*part.display().to_string()));
-    let named = match word {
+    let named = match required {
         "@" => names(Some(path)) || names(path.parent()),
-        word => error.message.contains(word),
+        text => error.message.contains(text),
     };
     (!named).then(|| format!("the file is not named: {error}"))
 }
 
-/// Sends standard output and error nowhere; the answer is what standard output was.
-fn quiet() -> Result<OwnedFd, Box<dyn std::error::Error>> {
-    let before = std::io::stdout().as_fd().try_clone_to_owned()?;
-    let nowhere = File::options().write(true).open("/dev/null")?;
-    nix::unistd::dup2_stdout(&nowhere)?;
-    nix::unistd::dup2_stderr(&nowhere)?;
-    Ok(before)
+/// Redirects standard output and error to /dev/null and returns the original standard output.
+fn silence() -> Result<OwnedFd, Box<dyn std::error::Error>> {
+    let original = std::io::stdout().as_fd().try_clone_to_owned()?;
+    let null = File::options().write(true).open("/dev/null")?;
+    nix::unistd::dup2_stdout(&null)?;
+    nix::unistd::dup2_stderr(&null)?;
+    Ok(original)
 }

@@ -1,8 +1,8 @@
-//! Changes to bytes and texts.
+//! Mutations of bytes and texts.
 
 use crate::random::Random;
 
-/// Numbers at which programs go wrong.
+/// Boundary values.
 const NUMBERS: [u64; 18] = [
     0,
     1,
@@ -24,8 +24,8 @@ const NUMBERS: [u64; 18] = [
     u64::MAX,
 ];
 
-/// Words at which programs go wrong.
-const WORDS: [&str; 40] = [
+/// Tokens that parsers often handle wrongly.
+const TOKENS: [&str; 40] = [
     "0",
     "-1",
     "1",
@@ -68,19 +68,19 @@ const WORDS: [&str; 40] = [
     " ",
 ];
 
-/// One to four changes.
+/// Makes one to four mutations.
 pub fn bytes(random: &mut Random, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
     for _ in 0..count(random) {
-        change(random, bytes, others);
+        mutate_once(random, bytes, others);
     }
 }
 
-/// How many changes: one alone leads furthest.
+/// The number of mutations. Mostly one: files with more are refused earlier.
 fn count(random: &mut Random) -> usize {
     if random.percent(60) { 1 } else { 2 + random.below(3) }
 }
 
-fn change(random: &mut Random, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
+fn mutate_once(random: &mut Random, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
     if bytes.is_empty() {
         bytes.extend(random.next().to_le_bytes());
         return;
@@ -117,13 +117,13 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
             bytes.extend_from_slice(&other[cut.min(other.len())..]);
         }
         _ => {
-            let word = random.pick(&WORDS).as_bytes();
+            let word = random.pick(&TOKENS).as_bytes();
             bytes.splice(at..end, word.iter().copied());
         }
     }
 }
 
-/// A number of seven bits a byte.
+/// LEB128, as in Protocol Buffers.
 pub fn varint(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number >= 0x80 {
@@ -134,12 +134,12 @@ pub fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A number at which programs go wrong, or any.
+/// Mostly a boundary value, else any number.
 pub fn number(random: &mut Random) -> u64 {
     if random.percent(80) { *random.pick(&NUMBERS) } else { random.next() >> random.below(64) }
 }
 
-/// One to four changes of words and lines; now and then of bytes.
+/// Makes one to four mutations of words and lines, or sometimes of bytes.
 pub fn text(random: &mut Random, text: &mut Vec<u8>, others: &[Vec<u8>]) {
     if random.percent(25) {
         return bytes(random, text, others);
@@ -148,7 +148,7 @@ pub fn text(random: &mut Random, text: &mut Vec<u8>, others: &[Vec<u8>]) {
         match random.below(6) {
             0..3 => {
                 let (begin, end) = word_at(text, random.below(text.len()));
-                let word = random.pick(&WORDS).as_bytes().to_vec();
+                let word = random.pick(&TOKENS).as_bytes().to_vec();
                 text.splice(begin..end, word);
             }
             3 => {
@@ -175,19 +175,20 @@ pub fn text(random: &mut Random, text: &mut Vec<u8>, others: &[Vec<u8>]) {
     }
 }
 
-/// Letters and digits around a place.
+/// The word at an offset.
 fn word_at(text: &[u8], at: usize) -> (usize, usize) {
     let inside = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | 0x80..);
     let at = at.min(text.len());
-    let begin = text[..at].iter().rposition(|byte| !inside(byte)).map_or(0, |place| place + 1);
-    let end = text[at..].iter().position(|byte| !inside(byte)).map_or(text.len(), |place| at + place);
+    let begin = text[..at].iter().rposition(|byte| !inside(byte)).map_or(0, |before| before + 1);
+    let end = text[at..].iter().position(|byte| !inside(byte)).map_or(text.len(), |after| at + after);
     (begin, end)
 }
 
 fn line_at(text: &[u8], at: usize) -> (usize, usize) {
     let at = at.min(text.len());
-    let begin = text[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |place| place + 1);
-    let end = text[at..].iter().position(|byte| *byte == b'\n').map_or(text.len(), |place| at + place + 1);
+    let begin = text[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |before| before + 1);
+    let end =
+        text[at..].iter().position(|byte| *byte == b'\n').map_or(text.len(), |newline| at + newline + 1);
     (begin, end)
 }
 
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_case_changes_the_same_bytes() {
+    fn mutations_are_deterministic() {
         let others = [b"1,2\n3,4\n".to_vec(), Vec::new()];
         let changed = |case| {
             let mut random = Random::of(7, case);

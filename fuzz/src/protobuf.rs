@@ -1,12 +1,11 @@
-//! Messages of Protocol Buffers as trees, so that a change keeps the lengths around it right.
+//! Protocol Buffers messages as trees, so that mutations keep enclosing lengths valid.
 
 use crate::mutate::{self, varint};
 use crate::random::Random;
 
-/// Messages within messages that are taken apart at most.
-const DEEPEST: usize = 6;
+/// Nesting depth up to which messages are parsed.
+const MAX_DEPTH: usize = 6;
 
-/// A field of a message.
 #[derive(Clone, Debug, PartialEq)]
 struct Field {
     number: u64,
@@ -21,16 +20,16 @@ enum Value {
     Message(Vec<Field>),
 }
 
-/// Changes some fields of a message, at any depth.
-pub fn change(random: &mut Random, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
+/// Mutates some fields of a message, at any depth.
+pub fn mutate(random: &mut Random, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
     let Some(mut message) = read(bytes, 0) else { return mutate::bytes(random, bytes, others) };
     for _ in 0..1 + random.below(4) {
-        change_message(random, &mut message, others);
+        mutate_message(random, &mut message, others);
     }
     *bytes = write(&message);
 }
 
-fn change_message(random: &mut Random, message: &mut Vec<Field>, others: &[Vec<u8>]) {
+fn mutate_message(random: &mut Random, message: &mut Vec<Field>, others: &[Vec<u8>]) {
     if message.is_empty() {
         return;
     }
@@ -47,12 +46,12 @@ fn change_message(random: &mut Random, message: &mut Vec<Field>, others: &[Vec<u
         }
         3 => message[at].number = 1 + random.below(20) as u64,
         4 => {
-            // One value in the place of another: names become those of other nodes.
+            // Replaces a value by another: names become those of other nodes.
             let other = message[random.below(message.len())].value.clone();
             message[at].value = other;
         }
         _ => match &mut message[at].value {
-            Value::Message(inner) => change_message(random, inner, others),
+            Value::Message(inner) => mutate_message(random, inner, others),
             Value::Varint(value) => *value = mutate::number(random),
             Value::Fixed(value) => {
                 let number = mutate::number(random).to_le_bytes();
@@ -82,9 +81,9 @@ fn read(bytes: &[u8], depth: usize) -> Option<Vec<Field>> {
             2 => {
                 let length = take_varint(&mut rest)?;
                 let inner = take(&mut rest, usize::try_from(length).ok()?)?;
-                // Printable bytes are a name, whatever else they could be.
+                // Printable bytes are treated as a name.
                 let is_text = inner.iter().all(|byte| (0x20..0x7f).contains(byte));
-                match (!is_text && depth < DEEPEST).then(|| read(inner, depth + 1)).flatten() {
+                match (!is_text && depth < MAX_DEPTH).then(|| read(inner, depth + 1)).flatten() {
                     Some(message) if !message.is_empty() => Value::Message(message),
                     _ => Value::Bytes(inner.to_vec()),
                 }
@@ -140,14 +139,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_written_as_it_was_read() {
+    fn messages_are_written_as_read() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/graph/tests/onnx/mlp-ts.onnx");
         let bytes = std::fs::read(path).unwrap();
         let message = read(&bytes, 0).unwrap();
         assert_eq!(write(&message), bytes);
         let mut random = Random::of(1, 2);
         let mut changed = bytes.clone();
-        change(&mut random, &mut changed, std::slice::from_ref(&bytes));
+        mutate(&mut random, &mut changed, std::slice::from_ref(&bytes));
         assert_ne!(changed, bytes);
     }
 }

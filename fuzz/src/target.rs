@@ -1,4 +1,4 @@
-//! What is done with a hostile file of each kind: what the commands do with it before anything starts.
+//! Writes a mutated file of each kind, and processes it as the commands do before training starts.
 
 use crate::corpus::{Corpus, gzip};
 use crate::random::Random;
@@ -9,20 +9,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg::cli::Cli;
 use thalweg::view::report::ReportView;
-use thalweg::{JobRecipe, Recipe};
+use thalweg::{JobComponents, SpecComponents};
 use thalweg_cluster::checkpoint;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::data::{DataSpec, Missing};
 use thalweg_core::spec::setting::Bytes;
-use thalweg_core::spec::{Job, Layers};
+use thalweg_core::spec::{Job, JobLayers};
 use thalweg_core::{Batch, Error, Features, Kind, Model, Result, Schema};
 use thalweg_data::{Data, Records, Rows, sniff};
-use thalweg_graph::onnx::Source;
+use thalweg_graph::onnx::OnnxModel;
 use thalweg_graph::{Network, Options, Team};
 use thalweg_train::SavedModel;
 use thalweg_train::footprint::Footprint;
 
-/// The kinds of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FileKind {
     Job,
@@ -41,10 +40,10 @@ pub enum FileKind {
     Join,
 }
 
-/// Memory up to which a network is run as well.
-const SMALL: u64 = 64 << 20;
+/// Networks up to this size are also run.
+const MAX_RUN_BYTES: u64 = 64 << 20;
 
-/// One hostile file: its kind, and where it lies.
+/// A mutated file.
 pub struct Case {
     pub kind: FileKind,
     pub path: PathBuf,
@@ -53,40 +52,40 @@ pub struct Case {
 
 /// Writes the file of a case into an empty folder.
 pub fn write(corpus: &Corpus, kind: FileKind, mut random: Random, folder: &Path) -> std::io::Result<Case> {
-    let chosen = &mut random;
+    let draws = &mut random;
     let (name, bytes) = match kind {
-        FileKind::Job => ("job.toml", changed_text(chosen, &corpus.job)),
-        FileKind::Csv => ("rows.csv", changed_text(chosen, &corpus.table)),
-        FileKind::Tsv => ("rows.tsv", changed_text(chosen, &corpus.table)),
-        FileKind::Jsonl => ("rows.jsonl", changed_text(chosen, &corpus.lines)),
-        FileKind::Libsvm => ("rows.libsvm", changed_text(chosen, &corpus.sparse)),
-        FileKind::Text => ("book.txt", changed_text(chosen, &corpus.text)),
-        FileKind::Report => ("report.json", changed_text(chosen, &corpus.report)),
-        FileKind::Join => ("join.json", changed_text(chosen, &corpus.join)),
+        FileKind::Job => ("job.toml", mutated_text(draws, &corpus.job)),
+        FileKind::Csv => ("rows.csv", mutated_text(draws, &corpus.table)),
+        FileKind::Tsv => ("rows.tsv", mutated_text(draws, &corpus.table)),
+        FileKind::Jsonl => ("rows.jsonl", mutated_text(draws, &corpus.lines)),
+        FileKind::Libsvm => ("rows.libsvm", mutated_text(draws, &corpus.sparse)),
+        FileKind::Text => ("book.txt", mutated_text(draws, &corpus.text)),
+        FileKind::Report => ("report.json", mutated_text(draws, &corpus.report)),
+        FileKind::Join => ("join.json", mutated_text(draws, &corpus.join)),
         FileKind::Idx => {
-            let which = chosen.below(2);
+            let which = draws.below(2);
             for (part, name) in IDX.iter().enumerate() {
                 fs::write(folder.join(name), &corpus.images[part])?;
             }
-            (IDX[which], changed_bytes(chosen, &corpus.images[which..=which]))
+            (IDX[which], mutated_bytes(draws, &corpus.images[which..=which]))
         }
-        FileKind::Parquet => ("rows.parquet", parquet(chosen, &corpus.parquet)),
-        FileKind::Gz => ("rows.csv.gz", packed(chosen, &corpus.table)),
+        FileKind::Parquet => ("rows.parquet", parquet(draws, &corpus.parquet)),
+        FileKind::Gz => ("rows.csv.gz", gzipped(draws, &corpus.table)),
         FileKind::Onnx => {
-            let mut bytes = chosen.pick(&corpus.onnx).clone();
-            match chosen.percent(85) {
-                true => protobuf::change(chosen, &mut bytes, &corpus.onnx),
-                false => mutate::bytes(chosen, &mut bytes, &corpus.onnx),
+            let mut bytes = draws.pick(&corpus.onnx).clone();
+            match draws.percent(85) {
+                true => protobuf::mutate(draws, &mut bytes, &corpus.onnx),
+                false => mutate::bytes(draws, &mut bytes, &corpus.onnx),
             }
             ("net.onnx", bytes)
         }
         FileKind::Model => {
-            ("model.safetensors", signed(chosen, &corpus.model, &folder.join("model.safetensors"))?)
+            ("model.safetensors", checksummed(draws, &corpus.model, &folder.join("model.safetensors"))?)
         }
         FileKind::Checkpoint => {
             fs::create_dir_all(folder.join("checkpoints"))?;
             let name = "checkpoints/step-000000005.safetensors";
-            (name, signed(chosen, &corpus.checkpoint, &folder.join(name))?)
+            (name, checksummed(draws, &corpus.checkpoint, &folder.join(name))?)
         }
     };
     let path = folder.join(name);
@@ -96,19 +95,19 @@ pub fn write(corpus: &Corpus, kind: FileKind, mut random: Random, folder: &Path)
 
 const IDX: [&str; 2] = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"];
 
-fn changed_text(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
+fn mutated_text(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
     let mut text = random.pick(samples).clone();
     mutate::text(random, &mut text, samples);
     text
 }
 
-fn changed_bytes(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
+fn mutated_bytes(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = random.pick(samples).clone();
     mutate::bytes(random, &mut bytes, samples);
     bytes
 }
 
-/// Half of the time the last bytes, where the columns are described, with a length that fits.
+/// Mutates the data, the footer (with a matching length), or any bytes.
 fn parquet(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
     let bytes = random.pick(samples).clone();
     let length = bytes.len();
@@ -128,21 +127,21 @@ fn parquet(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
     [&data[..], &footer, &length, b"PAR1"].concat()
 }
 
-/// Changed before or after it was packed; seldom much more than it seems.
-fn packed(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
+/// Mutates before or after compression; rarely a file that expands to 4 MiB.
+fn gzipped(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
     if random.percent(1) {
         return gzip(&vec![b'1'; 4 << 20]);
     }
     if random.percent(30) {
-        return gzip(&changed_text(random, samples));
+        return gzip(&mutated_text(random, samples));
     }
     let mut bytes = gzip(random.pick::<Vec<u8>>(samples));
     mutate::bytes(random, &mut bytes, samples);
     bytes
 }
 
-/// A file of tensors with changed texts or values and a checksum that fits, or with changed bytes.
-fn signed(random: &mut Random, samples: &[Vec<u8>], path: &Path) -> std::io::Result<Vec<u8>> {
+/// Mutates metadata or tensors of a tensor file and writes a valid checksum, or mutates its bytes.
+fn checksummed(random: &mut Random, samples: &[Vec<u8>], path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = random.pick(samples).clone();
     fs::write(path, &bytes)?;
     let Some(mut file) = TensorFile::read(path).ok().filter(|_| random.percent(85)) else {
@@ -172,12 +171,12 @@ fn signed(random: &mut Random, samples: &[Vec<u8>], path: &Path) -> std::io::Res
             }
         }
     }
-    // What does not go into such a file is not written; the sample stays.
+    // If it cannot be written, the unmodified sample is used.
     let _ = file.write(path);
     fs::read(path)
 }
 
-/// What is done with it. `Ok(None)` if nothing is wrong with it; else the error, and the word that must be in it.
+/// Processes the file. The error comes with a text that it must contain.
 pub fn run(corpus: &Corpus, case: &Case, folder: &Path) -> std::result::Result<(), (Error, &'static str)> {
     let random = &mut case.random.clone();
     let path = case.path.as_path();
@@ -216,12 +215,12 @@ fn job(random: &mut Random, path: &Path) -> Result<()> {
         return command(&["config", &shown]);
     }
     let text = fs::read(path).map_err(|error| Error::io(&shown, &error))?;
-    let mut layers = Layers::default();
+    let mut layers = JobLayers::default();
     layers.add_file(&shown, &String::from_utf8_lossy(&text)).map_err(Error::job)?;
     let spec = Job::resolve(layers)?.spec;
     let schema = Schema { ..digits_schema()? };
-    let recipe = JobRecipe::new(&spec);
-    let model = recipe.model(&schema, &Arc::new(Team::default()))?;
+    let components = SpecComponents::new(&spec);
+    let model = components.model(&schema, &Arc::new(Team::default()))?;
     Footprint::of_training(&spec, model.as_ref(), spec.ranks()).check(
         model.as_ref(),
         &schema,
@@ -229,13 +228,12 @@ fn job(random: &mut Random, path: &Path) -> Result<()> {
     )
 }
 
-/// That of the built-in digits.
 fn digits_schema() -> Result<Schema> {
     static SCHEMA: std::sync::OnceLock<Result<Schema>> = std::sync::OnceLock::new();
     SCHEMA.get_or_init(|| Data::open(&DataSpec::default(), 1).map(|data| data.schema)).clone()
 }
 
-/// What training does with a source before its first step.
+/// As training does before its first step.
 fn source(random: &mut Random, path: &Path, folder: &Path) -> Result<()> {
     let text = |path: &Path| path.display().to_string();
     let spec = DataSpec {
@@ -281,12 +279,12 @@ fn lines(random: &mut Random, path: &Path, corpus: &Corpus) -> Result<()> {
 
 fn onnx(path: &Path) -> Result<()> {
     let bytes = fs::read(path).map_err(|error| Error::io(path.display(), &error))?;
-    let source = Source::read(&bytes)?;
-    source.embedded()?;
-    let mut network = source.by_itself(Options::default())?;
+    let source = OnnxModel::read(&bytes)?;
+    source.embedded_scaling()?;
+    let mut network = source.standalone_network(Options::default())?;
     network.describe(64);
     let mut parameters = Vec::new();
-    if Footprint::of_prediction(&network, 2).total() < SMALL {
+    if Footprint::of_prediction(&network, 2).total() < MAX_RUN_BYTES {
         parameters.resize(network.layout().len(), 0.0);
         network.initialize(1, &mut parameters);
         let width = network.inputs();
@@ -297,23 +295,23 @@ fn onnx(path: &Path) -> Result<()> {
             features: Features::Dense(vec![0.5; 2 * width]),
             targets: thalweg_core::Targets::Classes(vec![0, 1]),
         };
-        // Rows of another form than its own are refused.
+        // Rows of another form are refused.
         let _ = network.predict(&parameters, &batch, &mut Vec::new());
     }
     Ok(())
 }
 
-/// What `predict` does with a model.
+/// As `predict` does.
 fn model(path: &Path) -> Result<()> {
     let saved = SavedModel::read(path)?;
     let (network, parameters) = saved.network()?;
-    if Footprint::of_prediction(&network, 8).total() < SMALL {
-        let _ = predicted(network, &parameters, &saved.schema);
+    if Footprint::of_prediction(&network, 8).total() < MAX_RUN_BYTES {
+        let _ = predict_rows(network, &parameters, &saved.schema);
     }
     Ok(())
 }
 
-fn predicted(mut network: Network, parameters: &[f32], schema: &Schema) -> Result<()> {
+fn predict_rows(mut network: Network, parameters: &[f32], schema: &Schema) -> Result<()> {
     let rows = b"a,b,c,colour\n1,2,3,red\n0,0,0,blue\n";
     let mut records = Records::csv(&rows[..], schema, &DataSpec::default())?;
     let mut batch = records.empty_batch();
@@ -323,7 +321,7 @@ fn predicted(mut network: Network, parameters: &[f32], schema: &Schema) -> Resul
     Ok(())
 }
 
-/// An invitation that still names an address would be followed: it is not.
+/// A join file that still has an address is not used, as it would be connected to.
 fn join(path: &Path, folder: &Path) -> Result<()> {
     let text = fs::read(path).map_err(|error| Error::io(path.display(), &error))?;
     let value: Option<serde_json::Value> = serde_json::from_slice(&text).ok();
@@ -331,7 +329,7 @@ fn join(path: &Path, folder: &Path) -> Result<()> {
         return Ok(());
     }
     match command(&["join", &folder.display().to_string()]) {
-        // No job can be joined there: its own exit code.
+        // A job that cannot be joined has its own exit code.
         Err(error) if error.kind == Kind::Rendezvous => Err(Error::job(error.message)),
         ended => ended,
     }

@@ -1,3 +1,3 @@
-//! What tests share: conformance suites that every implementation of a boundary must pass.
+//! Conformance suites that every implementation of a trait must pass.
 
 pub mod transport;

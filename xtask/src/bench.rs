@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measurements of what the project promises.
+//! `cargo xtask bench`: benchmarks with targets.
 
 mod against;
 mod allreduce;
@@ -8,14 +8,13 @@ mod ddp;
 mod hosts;
 mod measurement;
 mod mnist;
+mod observed_job;
 mod peer;
-mod session;
 mod trust;
 
 use crate::command::Outcome;
 use clap::{Args, Subcommand};
 
-/// What to measure.
 #[derive(Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -24,24 +23,23 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Subject {
-    /// Training speed and memory beside PyTorch's
+    /// Training speed and memory compared with PyTorch
     Compute(compute::Arguments),
-    /// How long failures take to end a job: a killed, a stopped, a missing worker, Ctrl-C
+    /// Time from a failure to the end of the job: a killed, a stopped, a missing worker, Ctrl-C
     Trust(trust::Arguments),
-    /// Training on several workers beside PyTorch's DistributedDataParallel
+    /// Training on several workers compared with PyTorch's DistributedDataParallel
     Ddp(ddp::Arguments),
-    /// Jobs killed in the middle of a checkpoint: what they go on from, and how long training stands still for one
+    /// Jobs killed during a checkpoint: where they resume, and how long a checkpoint blocks training
     Checkpoint(checkpoint::Arguments),
-    /// How long an all-reduce takes, in shared memory or over tcp, beside Open MPI and Gloo
+    /// Time of an all-reduce, in shared memory or over tcp, compared with Open MPI and Gloo
     Allreduce(allreduce::Arguments),
-    /// Several hosts on slow links: an all-reduce beside a plain TCP stream, hidden exchange, a pulled cable
+    /// Several hosts on slow links: all-reduce compared with a plain TCP stream, overlap, a disconnected host
     Hosts(hosts::Arguments),
-    /// One end of a plain TCP stream between hosts
+    /// One end of a plain TCP stream
     #[command(hide = true)]
     Stream(hosts::stream::Arguments),
 }
 
-/// Measures it.
 pub fn run(arguments: &Arguments) -> Outcome {
     match &arguments.subject {
         Subject::Compute(arguments) => compute::run(arguments),

@@ -1,11 +1,11 @@
-//! Running other programs from the workspace's root.
+//! Running other programs from the workspace root.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a chore ends with: nothing, or a sentence for the user.
+/// The result of a task; the error is a sentence for the user.
 pub type Outcome<T = ()> = Result<T, String>;
 
 /// The folder of the root Cargo.toml.
@@ -14,7 +14,7 @@ pub fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// The cargo that started us, or the one on the path, at the workspace's root.
+/// The cargo that started this process, or the one on the path, in the workspace root.
 pub fn cargo(arguments: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -22,8 +22,8 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// The command as a user would type it.
-pub fn spelled(command: &Command) -> String {
+/// The command as typed in a shell.
+pub fn shell_line(command: &Command) -> String {
     let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
     let variables = variables.map(|(name, value)| format!("{}={}", name.display(), quoted(value)));
     let program = Path::new(command.get_program());
@@ -38,31 +38,31 @@ fn quoted(word: &OsStr) -> String {
     if word.contains([' ', '*', '$', '"']) { format!("'{word}'") } else { word.into_owned() }
 }
 
-/// Runs it with our own standard streams; an error says what to type to see it again.
+/// Runs a command with inherited standard streams; the error has the command to repeat.
 pub fn run(command: &mut Command) -> Outcome {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`{}` ended with {status}", spelled(command))),
-        Err(error) => Err(format!("cannot start `{}`: {error}", spelled(command))),
+        Ok(status) => Err(format!("`{}` ended with {status}", shell_line(command))),
+        Err(error) => Err(format!("cannot start `{}`: {error}", shell_line(command))),
     }
 }
 
-/// Runs it and returns what it printed on standard output; its errors go to ours.
+/// Runs a command and returns its standard output; standard error is inherited.
 pub fn output(command: &mut Command) -> Outcome<Vec<u8>> {
     match command.stderr(Stdio::inherit()).output() {
         Ok(output) if output.status.success() => Ok(output.stdout),
-        Ok(output) => Err(format!("`{}` ended with {}", spelled(command), output.status)),
-        Err(error) => Err(format!("cannot start `{}`: {error}", spelled(command))),
+        Ok(output) => Err(format!("`{}` ended with {}", shell_line(command), output.status)),
+        Err(error) => Err(format!("cannot start `{}`: {error}", shell_line(command))),
     }
 }
 
-/// Whether it can be run and succeeds, in silence.
+/// Whether a command can be run and succeeds; its output is discarded.
 pub fn succeeds(command: &mut Command) -> bool {
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 
-/// The same for one that may wait for ever: it is ended after that time.
+/// The same with a timeout, after which the command is killed.
 pub fn succeeds_within(command: &mut Command, limit: Duration) -> bool {
     let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let Ok(mut child) = started else { return false };
@@ -79,17 +79,17 @@ pub fn succeeds_within(command: &mut Command, limit: Duration) -> bool {
     false
 }
 
-/// Builds the `thalweg` binary and says where it is.
+/// Builds the `thalweg` binary and returns its path.
 pub fn build_thalweg(profile: &[&str]) -> Outcome<PathBuf> {
     build_thalweg_by(&mut cargo(&[]), profile)
 }
 
-/// The same by a cargo that was told more.
+/// The same with a prepared cargo command.
 pub fn build_thalweg_by(cargo: &mut Command, arguments: &[&str]) -> Outcome<PathBuf> {
     build_package(cargo, "thalweg", arguments)
 }
 
-/// Builds the binary of a package and says where it is.
+/// Builds the binary of a package and returns its path.
 pub fn build_package(cargo: &mut Command, package: &str, arguments: &[&str]) -> Outcome<PathBuf> {
     let build = cargo.args(["build", "-p", package, "--message-format=json-render-diagnostics"]);
     let messages = output(build.args(arguments))?;
@@ -97,10 +97,10 @@ pub fn build_package(cargo: &mut Command, package: &str, arguments: &[&str]) -> 
     executable(&messages).ok_or_else(|| format!("cargo built no binary of {package}"))
 }
 
-/// The last executable that cargo's messages name.
+/// The last executable in cargo's messages.
 fn executable(messages: &str) -> Option<PathBuf> {
-    let (_, behind) = messages.rsplit_once("\"executable\":\"")?;
-    behind.split_once('"').map(|(path, _)| PathBuf::from(path))
+    let (_, rest) = messages.rsplit_once("\"executable\":\"")?;
+    rest.split_once('"').map(|(path, _)| PathBuf::from(path))
 }
 
 #[cfg(test)]
@@ -108,14 +108,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_spelled_as_it_would_be_typed() {
+    fn a_command_is_quoted_for_a_shell() {
         let mut command = Command::new("tool");
         command.args(["-x", "two words"]).env("FLAGS", "-D warnings");
-        assert_eq!(spelled(&command), "FLAGS='-D warnings' tool -x 'two words'");
+        assert_eq!(shell_line(&command), "FLAGS='-D warnings' tool -x 'two words'");
     }
 
     #[test]
-    fn what_waits_for_ever_is_ended() {
+    fn a_hanging_command_is_killed() {
         assert!(succeeds_within(&mut Command::new("true"), Duration::from_secs(60)));
         assert!(!succeeds_within(Command::new("sleep").arg("600"), Duration::from_millis(100)));
     }

@@ -1,10 +1,10 @@
-//! `cargo xtask test --external`: the tests under tests-external, with all they need in a folder of their own; and
-//! `--engines`: those under tests-engines.
+//! `cargo xtask test --external`: the tests in tests-external, with their dependencies in a separate folder; and
+//! `--engines`: the tests in tests-engines.
 //!
-//! Python packages and an MPI go into a virtual environment under `.external` (or `THALWEG_EXTERNAL`, so that it can
-//! be kept between clones). Nothing is installed anywhere else: what the system lacks is named in a line that begins
-//! with `skipped:`, and the tests that need it are left out. The last line counts: `external: 12 passed, 0 failed,
-//! 3 skipped`. `.ci/run` reads both.
+//! Python packages and an MPI are installed into a virtual environment in `.external` (or `THALWEG_EXTERNAL`, which can be
+//! shared between clones), and nowhere else. A missing program is reported in a line that begins with `skipped:`, and the
+//! tests that need it are left out. The last line has the counts: `external: 12 passed, 0 failed, 3 skipped`. `.ci/run`
+//! reads both.
 
 mod mpi;
 
@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Prepares what is missing, builds the binary and runs pytest with the given further arguments.
+/// Prepares the environment, builds the binary and runs pytest with further arguments.
 pub fn run(arguments: &[String]) -> Outcome {
     let folder = std::env::var_os("THALWEG_EXTERNAL").map_or_else(|| root().join(".external"), PathBuf::from);
     fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
@@ -36,12 +36,12 @@ pub fn run(arguments: &[String]) -> Outcome {
     tests.env("THALWEG_BINARY", binary).env("PYTHONDONTWRITEBYTECODE", "1");
     tests.env("THALWEG_MPIRUN", launcher.unwrap_or_default().join(" "));
     if let (Some(mpi), Some(binary)) = (&mpi, &with_mpi) {
-        mpi.announce(binary, &mut tests);
+        mpi.set_variables(binary, &mut tests);
     }
     run_command(&mut tests).and(suite)
 }
 
-/// What the tests under tests-engines start that no Python package holds, and whose it is.
+/// Programs that tests-engines needs besides Python packages: command, Debian package, user.
 const PROGRAMS: [(&str, &str, &str); 5] = [
     ("slurmctld", "slurmctld, slurmd, slurm-client, munge", "the tests with Slurm"),
     ("mpirun.openmpi", "openmpi-bin", "the tests with the mpirun of Open MPI"),
@@ -50,7 +50,7 @@ const PROGRAMS: [(&str, &str, &str); 5] = [
     ("ip", "iproute2", "the tests with several hosts"),
 ];
 
-/// The tests under tests-engines, with a virtual environment of their own.
+/// The tests in tests-engines, with a separate virtual environment.
 pub fn run_engines(arguments: &[String]) -> Outcome {
     let folder = std::env::var_os("THALWEG_EXTERNAL").map_or_else(|| root().join(".external"), PathBuf::from);
     let folder = folder.join("engines");
@@ -73,12 +73,12 @@ pub fn run_engines(arguments: &[String]) -> Outcome {
     run_command(&mut tests)
 }
 
-/// The virtual environment with the packages of that list, made or brought up to date.
+/// Creates or updates the virtual environment with the packages of that list.
 fn environment(folder: &Path, list: &str) -> Option<PathBuf> {
     let environment = folder.join("venv");
     let python = environment.join("bin/python");
     if !succeeds(Command::new(&python).args(["-m", "pip", "--version"])) {
-        println!("making a Python environment in {}", environment.display());
+        println!("creating a Python environment in {}", environment.display());
         if !succeeds(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment)) {
             skipped("python3 with venv and pip (Debian: python3-venv)", "all external tests");
             return None;
@@ -93,7 +93,7 @@ fn environment(folder: &Path, list: &str) -> Option<PathBuf> {
     Some(environment)
 }
 
-/// Installs what is wanted unless the stamp says that it is there; a package that cannot be had is left out.
+/// Installs the packages unless the stamp has the same list; a package that cannot be installed is left out.
 fn install_packages(python: &Path, wanted: &Path, stamp: &Path) {
     let Ok(list) = fs::read_to_string(wanted) else {
         return skipped(&wanted.display().to_string(), "the Python packages");
@@ -117,11 +117,11 @@ fn install_packages(python: &Path, wanted: &Path, stamp: &Path) {
         skipped(&format!("the Python package {package}"), "the tests that import it");
     }
     if missing.is_empty() && fs::write(stamp, &list).is_err() {
-        println!("notice: cannot write {}; the packages are looked at again next time", stamp.display());
+        println!("notice: cannot write {}; the packages are checked again next time", stamp.display());
     }
 }
 
-/// A command that starts ranks, with its flags: Open MPI or MPICH from the environment, else the system's.
+/// An MPI launcher with its flags: Open MPI or MPICH of the environment, else of the system.
 fn mpi_launcher(environment: &Path) -> Option<Vec<String>> {
     let inside = |name: &str| environment.join("bin").join(name).display().to_string();
     let candidates = [inside("mpirun"), inside("mpiexec"), "mpirun".to_string(), "mpiexec".to_string()];
@@ -132,7 +132,7 @@ fn mpi_launcher(environment: &Path) -> Option<Vec<String>> {
     found
 }
 
-/// Open MPI wants to be told that root and two ranks on one core are meant; MPICH does not know these flags.
+/// Open MPI needs flags to run as root and with more ranks than cores; MPICH does not have them.
 fn working_launcher(program: &str) -> Option<Vec<String>> {
     let open_mpi: &[&str] = &["--oversubscribe", "--allow-run-as-root"];
     [open_mpi, &[]].into_iter().find_map(|flags| {

@@ -1,9 +1,9 @@
-//! `cargo xtask fuzz`: hostile files of every kind that Thalweg reads, by seed.
+//! `cargo xtask fuzz`: mutated files for every file reader of Thalweg, by seed.
 //!
-//! The cases run inside a process of the package `fuzz`, through the functions that the commands call. A panic, an abort, a
-//! case of more than two seconds, memory beyond a limit, an error of another kind than "the job or the data is wrong",
-//! and an error that does not name the file are findings; each is printed with the command that repeats it. A sample goes
-//! through the `thalweg` binary as well.
+//! The cases run in a process of the package `fuzz`, through the functions that the commands call. Findings are a panic, an
+//! abort, a case of over two seconds, memory beyond a limit, an error of a kind other than job or data, and an error that
+//! does not name the file; each is printed with the command that repeats it. A sample also runs through the `thalweg`
+//! binary.
 
 mod binary;
 mod supervise;
@@ -12,15 +12,14 @@ use crate::command::{Outcome, build_package, cargo, root};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::Command;
-use supervise::{Batch, Tally};
+use supervise::{CaseRunner, FuzzResults};
 
-/// What to run.
 #[derive(Args)]
 pub struct Arguments {
-    /// How many cases
+    /// Number of cases
     #[arg(long, value_name = "N", default_value_t = 5000)]
     cases: u64,
-    /// What all choices are drawn from
+    /// Seed of all random choices
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
     /// The first case
@@ -29,7 +28,7 @@ pub struct Arguments {
     /// Only files of this kind: job, csv, tsv, jsonl, libsvm, idx, parquet, gz, text, onnx, model, checkpoint, report, join
     #[arg(long, value_name = "KIND")]
     kind: Option<String>,
-    /// How many of them go through the binary too
+    /// Number of cases that also run through the binary
     #[arg(long, value_name = "N", default_value_t = 0)]
     binary: u64,
     /// Write the files of the cases under this folder instead of running them
@@ -37,35 +36,34 @@ pub struct Arguments {
     keep: Option<PathBuf>,
 }
 
-/// Runs them and counts.
 pub fn run(arguments: &Arguments) -> Outcome {
     let program = build_package(&mut cargo(&[]), "thalweg-fuzz", &[])?;
     let Arguments { cases, seed, first, kind, .. } = arguments;
-    let batch = Batch { program, seed: *seed, kind: kind.clone() };
+    let runner = CaseRunner { program, seed: *seed, kind: kind.clone() };
     if let Some(folder) = &arguments.keep {
-        return batch.keep(*first, *cases, &root().join(folder));
+        return runner.keep(*first, *cases, &root().join(folder));
     }
     println!("fuzz: {cases} cases from case {first} of seed {seed}");
-    let mut tally = Tally::default();
-    batch.run(*first, *cases, &mut tally)?;
+    let mut results = FuzzResults::default();
+    runner.run(*first, *cases, &mut results)?;
     if arguments.binary > 0 {
         let thalweg = crate::command::build_thalweg(&[])?;
-        binary::run(&thalweg, &batch, *first, arguments.binary, &mut tally)?;
+        binary::run(&thalweg, &runner, *first, arguments.binary, &mut results)?;
     }
     println!(
         "fuzz: {} cases, {} refused with a reason, {} findings",
-        tally.cases,
-        tally.refused,
-        tally.findings.len()
+        results.cases,
+        results.refused,
+        results.findings.len()
     );
-    match tally.findings.len() {
+    match results.findings.len() {
         0 => Ok(()),
-        count => Err(format!("{count} files were not read or refused as they should be")),
+        count => Err(format!("{count} files were neither read nor refused correctly")),
     }
 }
 
-/// What repeats a case.
-fn repeated(batch: &Batch, case: u64) -> String {
+/// The command that repeats a case.
+fn repeat_command(runner: &CaseRunner, case: u64) -> String {
     let mut command = Command::new("cargo");
     command.args([
         "xtask",
@@ -73,10 +71,10 @@ fn repeated(batch: &Batch, case: u64) -> String {
         "--cases",
         "1",
         "--seed",
-        &batch.seed.to_string(),
+        &runner.seed.to_string(),
         "--first",
         &case.to_string(),
     ]);
-    command.args(batch.kind.iter().flat_map(|kind| ["--kind", kind]));
-    crate::command::spelled(&command)
+    command.args(runner.kind.iter().flat_map(|kind| ["--kind", kind]));
+    crate::command::shell_line(&command)
 }

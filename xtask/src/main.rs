@@ -1,7 +1,7 @@
-//! Chores of the workspace, one file each: `cargo xtask verify | fix | tidy | test | fuzz | bench`.
+//! Development tasks, one file each: `cargo xtask verify | fix | tidy | test | fuzz | bench`.
 //!
-//! `verify` only looks; `fix` changes what a machine can change. Everything here calls the tools a developer would
-//! call by hand and says which command repeats a failure.
+//! `verify` changes nothing; `fix` applies automatic fixes. Tasks run the usual tools and print the command that repeats a
+//! failure.
 
 mod bench;
 mod command;
@@ -16,36 +16,36 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Chores of the Thalweg workspace")]
+#[command(name = "cargo xtask", about = "Development tasks of the Thalweg workspace")]
 struct Arguments {
     #[command(subcommand)]
-    chore: Chore,
+    task: Task,
 }
 
 #[derive(Subcommand)]
-enum Chore {
-    /// Format, clippy, documentation, tidy rules and licences; changes nothing
+enum Task {
+    /// Check format, clippy, documentation, tidy rules and licences; changes nothing
     Verify,
-    /// Format, apply clippy's suggestions and mend what tidy can mend
+    /// Format, apply clippy's suggestions and the automatic fixes of tidy
     Fix,
-    /// Only the tidy rules of the repository
+    /// Check the tidy rules of the repository
     Tidy(tidy::Arguments),
-    /// The tests; with --external those that need Python packages, MPI or network namespaces
+    /// Run the tests; with --external those that need Python packages, MPI or network namespaces
     Test(test::Arguments),
-    /// Hostile files of every kind that is read, by seed
+    /// Fuzz every file reader, by seed
     Fuzz(fuzz::Arguments),
-    /// Measurements of what the project promises
+    /// Run benchmarks
     Bench(bench::Arguments),
 }
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().chore {
-        Chore::Verify => verify::run(),
-        Chore::Fix => fix::run_all(),
-        Chore::Tidy(arguments) => tidy::run(&arguments),
-        Chore::Test(arguments) => test::run(&arguments),
-        Chore::Fuzz(arguments) => fuzz::run(&arguments),
-        Chore::Bench(arguments) => bench::run(&arguments),
+    let outcome = match Arguments::parse().task {
+        Task::Verify => verify::run(),
+        Task::Fix => fix::run_all(),
+        Task::Tidy(arguments) => tidy::run(&arguments),
+        Task::Test(arguments) => test::run(&arguments),
+        Task::Fuzz(arguments) => fuzz::run(&arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

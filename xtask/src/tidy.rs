@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: the rules of this repository that no other tool knows.
+//! `cargo xtask tidy`: the rules of this repository that no other tool checks.
 //!
-//! The tree is read once, as git sees it (tracked, or untracked and not ignored); each rule is a small function from
-//! the tree to its findings, with its reason beside it in [`RULES`]. A finding says file, line, rule and what to do.
+//! The tree is read once, as git sees it (tracked, or untracked and not ignored); each rule is a function from the tree to
+//! its findings, listed with its reason in [`RULES`]. A finding has file, line, rule and advice.
 
 mod document;
 mod manifest;
@@ -15,59 +15,58 @@ use clap::Args;
 use std::fmt;
 use tree::Tree;
 
-/// Files in which `unsafe` may stand, each with a `SAFETY:` comment.
+/// Files that may use `unsafe`; the reason is the `SAFETY:` comment at each use.
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/cluster/tests/decoding.rs",
-    "crates/comm/src/arena/commons.rs",
+    "crates/comm/src/arena/shared_arena.rs",
     "crates/comm/src/arena/sum.rs",
     "crates/comm/src/linux/descriptor.rs",
     "crates/comm/src/linux/process.rs",
     "crates/comm/src/linux/segment.rs",
     "crates/comm/src/protocol.rs",
-    "crates/comm/src/transport/mpi/flight.rs",
     "crates/comm/src/transport/mpi/library.rs",
-    "crates/comm/src/transport/ring.rs",
+    "crates/comm/src/transport/mpi/request.rs",
+    "crates/comm/src/transport/shm_ring.rs",
     "crates/graph/src/kernel/dispatch.rs",
-    "crates/graph/src/kernel/panel/mod.rs",
-    "crates/graph/src/kernel/panel/turn.rs",
-    "crates/graph/src/kernel/panel/vector.rs",
+    "crates/graph/src/kernel/gemm/mod.rs",
+    "crates/graph/src/kernel/gemm/simd.rs",
+    "crates/graph/src/kernel/gemm/transpose.rs",
     "crates/graph/src/kernel/prefetch.rs",
-    "crates/graph/src/kernel/scattered.rs",
+    "crates/graph/src/kernel/sparse_axpy.rs",
     "crates/graph/src/team.rs",
     "crates/graph/tests/allocation.rs",
 ];
 
-/// The module that may ask for what only Linux has.
+/// The module of Linux-only code.
 const LINUX: &str = "crates/comm/src/linux/";
 
-/// Files of the binary's command folder that are no sub-command of their own.
+/// Files of the command folder that are not sub-commands.
 const NOT_SUBCOMMANDS: &[&str] = &["mod"];
 
-/// How to tidy.
 #[derive(Args, Default)]
 pub struct Arguments {
-    /// Mend what a machine can mend: trailing white space, final newline
+    /// Fix what can be fixed automatically: trailing white space, final newline
     #[arg(long)]
     pub fix: bool,
 }
 
-/// A place that breaks a rule.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     path: String,
     line: usize,
-    what_to_do: String,
+    advice: String,
 }
 
 impl Finding {
-    fn new(path: &str, line: usize, what_to_do: impl Into<String>) -> Finding {
-        Finding { path: path.into(), line, what_to_do: what_to_do.into() }
+    fn new(path: &str, line: usize, advice: impl Into<String>) -> Finding {
+        Finding { path: path.into(), line, advice: advice.into() }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path, self.line, self.what_to_do)
+        write!(f, "{}:{}: {}", self.path, self.line, self.advice)
     }
 }
 
@@ -78,9 +77,9 @@ struct Rule {
 }
 
 const RULES: &[Rule] = &[
-    Rule { name: "file-names", reason: "a file is named for its one concept", check: source::file_names },
+    Rule { name: "file-names", reason: "a file is named for its one subject", check: source::file_names },
     Rule { name: "file-length", reason: "a long file has more than one subject", check: source::file_length },
-    Rule { name: "left-open", reason: "what is merged is finished", check: source::left_open },
+    Rule { name: "left-open", reason: "merged code is finished", check: source::left_open },
     Rule {
         name: "unsafe",
         reason: "unsafe is rare and explained",
@@ -88,36 +87,36 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "linux",
-        reason: "what only Linux has sits behind one module",
+        reason: "Linux-only code is in one module",
         check: |tree| source::linux_only(tree, LINUX),
     },
     Rule { name: "layers", reason: "dependencies between crates point one way", check: manifest::layers },
-    Rule { name: "manifest", reason: "every crate says what it is", check: manifest::described },
     Rule {
-        name: "crate-docs",
-        reason: "every crate starts with its picture in words",
-        check: manifest::documented,
+        name: "manifest",
+        reason: "every crate has a description and a licence",
+        check: manifest::described,
     },
+    Rule { name: "crate-docs", reason: "every crate starts with an overview", check: manifest::documented },
     Rule { name: "machine-paths", reason: "the tree works on any machine", check: text::machine_paths },
     Rule { name: "white-space", reason: "differences show only what changed", check: text::white_space },
     Rule { name: "file-size", reason: "a clone stays small", check: text::file_size },
-    Rule { name: "links", reason: "a link leads somewhere", check: document::links },
-    Rule { name: "named-paths", reason: "the map names what is there", check: document::named_paths },
-    Rule { name: "changelog", reason: "users learn what changed", check: document::changelog },
+    Rule { name: "links", reason: "links have a target", check: document::links },
+    Rule { name: "named-paths", reason: "documents name existing files", check: document::named_paths },
+    Rule { name: "changelog", reason: "users can read what changed", check: document::changelog },
     Rule { name: "readme-length", reason: "README is read in one go", check: document::readme_length },
     Rule {
         name: "subcommands",
-        reason: "every sub-command can be found",
+        reason: "every sub-command is documented",
         check: |tree| document::subcommands(tree, NOT_SUBCOMMANDS),
     },
 ];
 
-/// Checks every rule, after mending what can be mended if asked to.
+/// Checks every rule, with `--fix` after the automatic fixes.
 pub fn run(arguments: &Arguments) -> Outcome {
     let mut tree = Tree::read(&root())?;
     if arguments.fix {
-        for path in text::mend(&root(), &tree)? {
-            println!("mended {path}");
+        for path in text::fix(&root(), &tree)? {
+            println!("fixed {path}");
         }
         tree = Tree::read(&root())?;
     }
@@ -132,7 +131,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
     }
     if found > 0 {
-        return Err(format!("tidy found {found} places to look at"));
+        return Err(format!("tidy found {found} violations"));
     }
     println!("tidy: {} rules hold for {} files", RULES.len(), tree.files.len());
     Ok(())

@@ -1,8 +1,8 @@
-//! `cargo xtask verify`: everything that can be said about the tree without running it; changes nothing.
+//! `cargo xtask verify`: all static checks; changes nothing.
 //!
-//! All checks run, so that one look shows all there is to do; the end says which failed and how to repeat each.
+//! All checks run even if one fails; the summary lists the failed ones with the commands that repeat them.
 
-use crate::command::{self, Outcome, cargo, spelled, succeeds, succeeds_within};
+use crate::command::{self, Outcome, cargo, shell_line, succeeds, succeeds_within};
 use crate::tidy;
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,7 +23,7 @@ fn run_checks() -> Vec<(String, Outcome)> {
             checks.push(check("advisories", cargo(&["deny", "check", "--disable-fetch", "advisories"])));
         } else {
             announce("advisories");
-            println!("skipped: advisories: no database can be had (cargo deny fetch db)");
+            println!("skipped: advisories: no database is available (cargo deny fetch db)");
         }
     } else {
         announce("licences");
@@ -32,17 +32,16 @@ fn run_checks() -> Vec<(String, Outcome)> {
     checks
 }
 
-/// Whether the database of known weaknesses is here, the newest one if it can be reached.
+/// Whether a database of advisories is available, after an attempt to update it.
 fn has_advisories() -> bool {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    let kept = home.map(|home| home.join("advisory-dbs")).and_then(|folder| folder.read_dir().ok());
-    succeeds_within(&mut cargo(&["deny", "fetch", "db"]), FETCH)
-        || kept.is_some_and(|mut kept| kept.next().is_some())
+    let cached = home.map(|home| home.join("advisory-dbs")).and_then(|folder| folder.read_dir().ok());
+    succeeds_within(&mut cargo(&["deny", "fetch", "db"]), FETCH_TIMEOUT)
+        || cached.is_some_and(|mut cached| cached.next().is_some())
 }
 
-/// Time that a download may take.
-const FETCH: Duration = Duration::from_secs(60);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs every check and sums up.
 pub fn run() -> Outcome {
@@ -51,10 +50,10 @@ pub fn run() -> Outcome {
         failed.extend(outcome.err().map(|message| format!("  {message}\n      repeat: {repeat}")));
     }
     if failed.is_empty() {
-        println!("\nverify: all is well");
+        println!("\nverify: all checks passed");
         return Ok(());
     }
-    Err(format!("verify found something to do:\n{}", failed.join("\n")))
+    Err(format!("checks failed:\n{}", failed.join("\n")))
 }
 
 fn documentation() -> Command {
@@ -66,7 +65,7 @@ fn documentation() -> Command {
 fn check(name: &str, mut command: Command) -> (String, Outcome) {
     announce(name);
     let outcome = command::run(&mut command).map_err(|_| format!("{name} failed"));
-    (spelled(&command), outcome)
+    (shell_line(&command), outcome)
 }
 
 fn announce(name: &str) {

@@ -1,4 +1,4 @@
-//! What a rank spends its time on, and how much passed through it.
+//! A rank's account: time spent computing, exchanging and waiting, rows and bytes.
 
 use crate::rank::Rank;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use thalweg_comm::transport::Transport;
 use thalweg_core::report::RankReport;
 
 impl Rank {
-    /// Whose account this is, with the traffic so far.
+    /// The account so far.
     pub fn account(&self) -> RankReport {
         let traffic = self.parts.transport.traffic();
         RankReport {
@@ -17,27 +17,27 @@ impl Rank {
         }
     }
 
-    /// Books a step: its rows on this rank, and how long they took to compute.
+    /// Adds a step: its rows on this rank, and their computation time.
     pub fn book_step(&mut self, rows: usize, took: Duration) {
         self.account.rows += rows as u64;
         self.times.add(took.as_secs_f32() * 1e3);
     }
 
-    /// Books a share of the last operation as waiting for a slower rank.
+    /// Moves a part of the last operation from exchange to waiting for a slower rank.
     pub fn book_wait(&mut self, seconds: f64) {
         let seconds = seconds.clamp(0.0, self.account.exchange_s);
         self.account.exchange_s -= seconds;
         self.account.wait_s += seconds;
     }
 
-    /// Books exchange that went on behind computation.
+    /// Adds exchange that overlapped with computation.
     pub fn book_hidden(&mut self, seconds: f64) {
         if self.training {
             self.account.hidden_s += seconds.max(0.0);
         }
     }
 
-    /// Books a part of the last operation as computing.
+    /// Moves a part of the last operation from exchange to computation.
     pub(crate) fn book_work(&mut self, worked: Duration) {
         if self.training {
             self.account.exchange_s -= worked.as_secs_f64();

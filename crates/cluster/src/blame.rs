@@ -1,66 +1,67 @@
-//! What a rank makes of a fault: whom it blames, in which step and operation, and what to do about it.
+//! The error of a failed operation: which rank is blamed, in which step and operation, and what to do about it.
 
 use crate::rank::Rank;
 use std::time::Duration;
-use thalweg_comm::transport::{Cause, Fault};
+use thalweg_comm::transport::{Cause, TransportError};
 use thalweg_core::{Culprit, Error, Kind};
 
-/// How long a rank that lost a neighbour waits to hear why.
-const REASON: Duration = Duration::from_millis(800);
+/// How long a rank that lost a peer waits for the reason.
+const REASON_TIMEOUT: Duration = Duration::from_millis(800);
 
 impl Rank {
-    /// The reason, if somebody knows it; else what this rank saw.
-    pub(crate) fn explain(&self, fault: &Fault, kind: &str, name: &str) -> Error {
-        let told_to_stop = fault.cause == Cause::Aborted;
-        let seen = match fault.suspects.first() {
-            Some(&place) if told_to_stop && self.is_elastic() => {
-                // An order to stop comes with its reason, to all; without one, the rank that passed it on made it up.
+    /// The coordinator's reason if it sends one, else this rank's own view.
+    pub(crate) fn explain(&self, error: &TransportError, kind: &str, name: &str) -> Error {
+        let aborted = error.cause == Cause::Aborted;
+        let seen = match error.suspects.first() {
+            Some(&peer) if aborted && self.is_elastic() => {
+                // An abort comes with its reason, to all ranks; without one, the rank that passed it on reported it falsely.
                 if let Some(reason) = self.await_reason(self.parts.step_deadline / 2) {
                     return reason;
                 }
-                let cause = Cause::Protocol("it says that it was told to stop, and it was not".into());
-                self.describe(&Fault::of(place, cause), format!("{kind} of {name}"))
+                let cause = Cause::Protocol("it reported an abort that did not happen".into());
+                self.describe(&TransportError::new(peer, cause), format!("{kind} of {name}"))
             }
-            _ => self.describe(fault, format!("{kind} of {name}")),
+            _ => self.describe(error, format!("{kind} of {name}")),
         };
-        if !told_to_stop || seen.culprit.is_some() {
-            let source = match fault.cause {
-                Cause::Reported { by } => Some(self.number_at(by)),
+        if !aborted || seen.culprit.is_some() {
+            let source = match error.cause {
+                Cause::Reported { by } => Some(self.member_id_at(by)),
                 _ => None,
             };
-            self.parts.beacon.testify_for(&seen, source);
+            self.parts.rank_status.report_witness_from(&seen, source);
         }
-        // Where the others go on, the coordinator has the last word, however long it takes to be sure.
-        let patience = if self.is_elastic() { self.parts.step_deadline + REASON } else { REASON };
-        self.parts.beacon.await_ending(self.parts.generation, patience).unwrap_or(seen)
+        // In an elastic job the coordinator decides, however long that takes.
+        let timeout =
+            if self.is_elastic() { self.parts.step_deadline + REASON_TIMEOUT } else { REASON_TIMEOUT };
+        self.parts.rank_status.await_end_reason(self.parts.generation, timeout).unwrap_or(seen)
     }
 
-    /// Waits a little for what the coordinator says, by this rank's own clock: in virtual time it comes while this one waits.
-    fn await_reason(&self, patience: Duration) -> Option<Error> {
+    /// Waits for the coordinator's reason by this rank's clock: in virtual time it arrives while the rank sleeps.
+    fn await_reason(&self, timeout: Duration) -> Option<Error> {
         if !self.parts.clock.is_virtual() {
-            return self.parts.beacon.await_ending(self.parts.generation, patience);
+            return self.parts.rank_status.await_end_reason(self.parts.generation, timeout);
         }
-        let end = self.now() + patience;
+        let end = self.now() + timeout;
         loop {
-            let ending = self.parts.beacon.ending(self.parts.generation);
-            if ending.is_some() || self.now() >= end {
-                return ending;
+            let reason = self.parts.rank_status.end_reason(self.parts.generation);
+            if reason.is_some() || self.now() >= end {
+                return reason;
             }
             self.sleep(Duration::from_millis(1));
         }
     }
 
-    fn describe(&self, fault: &Fault, operation: String) -> Error {
-        let Some(place) = fault.peer else {
-            return Error::new(Kind::RankFailed, format!("{operation} ended at step {}: {fault}", self.step));
+    fn describe(&self, error: &TransportError, operation: String) -> Error {
+        let Some(peer) = error.peer else {
+            return Error::new(Kind::RankFailed, format!("{operation} ended at step {}: {error}", self.step));
         };
-        // The fault's own words speak of places, not of ranks.
-        let cause = match &fault.cause {
-            Cause::Reported { by } => Cause::Reported { by: self.number_at(*by) },
+        // Transport errors name ranks; messages to the user name member ids.
+        let cause = match &error.cause {
+            Cause::Reported { by } => Cause::Reported { by: self.member_id_at(*by) },
             cause => cause.clone(),
         };
-        let host = self.parts.hosts.name(place).cloned();
-        let rank = self.number_at(place);
+        let host = self.parts.hosts.name(peer).cloned();
+        let rank = self.member_id_at(peer);
         let on = host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
         let message = format!("rank {rank}{on} was lost at step {} in {operation}: it {cause}", self.step);
         let error = Error::new(Kind::RankFailed, message).blame(Culprit {
@@ -79,7 +80,7 @@ impl Rank {
     }
 }
 
-/// What to do about it, where the cause alone says so; the key sets how long was waited.
+/// The hint for causes that have one; `key` is the setting of the deadline.
 fn advice(cause: &Cause, key: &str) -> Option<String> {
     match cause {
         Cause::Silent { .. } => Some(format!(
@@ -88,8 +89,8 @@ fn advice(cause: &Cause, key: &str) -> Option<String> {
         Cause::Slow { .. } => Some(format!(
             "raise {key} if it is to take so long, or see what holds that rank up: its link, or other work on its machine"
         )),
-        Cause::Elsewhere(_) => Some(
-            "all ranks must run the same operations in the same order: look for one that only some of them come to".into(),
+        Cause::OtherOperation(_) => Some(
+            "all ranks must run the same operations in the same order: look for one that only some of them enter".into(),
         ),
         _ => None,
     }
@@ -98,19 +99,18 @@ fn advice(cause: &Cause, key: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::threads;
+    use crate::engine::simulated::fixed_group;
     use thalweg_comm::transport::sim::Network;
 
     const DEADLINE: Duration = Duration::from_secs(4);
 
-    /// What rank 0 says of an all-reduce between two over a link that carries so many bytes a second, if the other comes to
-    /// it or not.
-    fn told(bandwidth: f64, comes: bool) -> Error {
+    /// The error of rank 0 in an all-reduce of two ranks over a link with this bandwidth, if the other enters it or not.
+    fn error_of_rank_0(bandwidth: f64, enters: bool) -> Error {
         let network = Network { bandwidth, ..Network::ordinary(2, 1) };
-        let (mut ended, _) = threads::simulate(network, &[], DEADLINE, |rank| {
+        let (mut ended, _) = fixed_group::simulate(network, &[], DEADLINE, |rank| {
             rank.begin_step(3);
             rank.barrier("the start")?;
-            if rank.index() == 1 && !comes {
+            if rank.index() == 1 && !enters {
                 rank.sleep(10 * DEADLINE);
             }
             rank.all_reduce("gradients", &mut vec![1.0f32; 4 << 20])
@@ -119,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_link_is_told_from_a_rank_that_never_came() {
-        let slow = told(256e3, true);
-        let words = "rank 1 on memory was lost at step 3 in all-reduce of gradients: it is slow: not done after 6.0 s";
-        assert!(slow.message.starts_with(words), "{slow}");
+    fn a_slow_link_is_distinguished_from_a_rank_that_never_entered() {
+        let slow = error_of_rank_0(256e3, true);
+        let message = "rank 1 on memory was lost at step 3 in all-reduce of gradients: it is slow: not done after 6.0 s";
+        assert!(slow.message.starts_with(message), "{slow}");
         assert!(slow.hint.is_some_and(|hint| hint.contains("raise fault.step_deadline")));
-        let silent = told(1e9, false);
-        assert!(silent.message.contains("it never came to it"), "{silent}");
+        let silent = error_of_rank_0(1e9, false);
+        assert!(silent.message.contains("it never entered the operation"), "{silent}");
         assert!(silent.hint.is_some_and(|hint| hint.contains("see what that rank does")));
     }
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: all that training needs to go on, by tensor name, so that any world can.
+//! Checkpoints: the state that training resumes from, by tensor name, so that a world of any size can load it.
 
 use crate::tensorfile::TensorFile;
 use std::collections::BTreeMap;
@@ -6,33 +6,33 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use thalweg_core::{Error, Kind, Layout, Result};
 
-/// Where training stands.
+/// The training state after a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checkpoint {
-    /// Steps done since the beginning of the job.
+    /// Steps completed since the beginning of the job.
     pub step: u64,
-    /// The job as TOML: what it was trained with.
+    /// The job as TOML.
     pub job: String,
-    /// A digest of the data: what it was trained on.
+    /// Digest of the training data.
     pub data: String,
-    /// What the model is, by key: enough to answer with it. Older files have nothing here.
+    /// Model description by key, enough for inference. Empty in older files.
     pub model: BTreeMap<String, String>,
-    /// The rows of the epoch consumed so far, as the audit keeps them.
+    /// The rows of the epoch consumed so far, as encoded by the audit.
     pub audit: Vec<u8>,
-    /// Sum of losses and rows of the epoch so far, for the epoch's mean.
+    /// Sum of losses and number of rows of the epoch so far.
     pub loss: (f64, u64),
-    /// Parameters in the order of the layout.
+    /// In layout order.
     pub parameters: Vec<f32>,
-    /// Optimizer state by slot name, each in the order of the layout.
+    /// Optimizer state by slot name, each in layout order.
     pub slots: Vec<(String, Vec<f32>)>,
 }
 
 impl Checkpoint {
-    /// Writes it as `step-N.safetensors` and keeps only the newest few.
+    /// Writes `step-N.safetensors` and removes all but the newest `keep`.
     pub fn write(&self, folder: &Path, layout: &Layout, keep: usize) -> Result<PathBuf> {
         fs::create_dir_all(folder)
             .map_err(|error| Error::io(format!("cannot make {}", folder.display()), &error))?;
-        tidy(folder);
+        remove_temporary_files(folder);
         let mut file = TensorFile::of_this_version();
         file.metadata.insert("step".into(), self.step.to_string());
         file.metadata.insert("job".into(), self.job.clone());
@@ -41,8 +41,8 @@ impl Checkpoint {
             file.metadata.insert(format!("{MODEL}{key}"), text.clone());
         }
         file.metadata.insert("audit".into(), self.audit.len().to_string());
-        let words = pack(&self.audit);
-        file.push(AUDIT, vec![words.len()], words);
+        let audit = pack(&self.audit);
+        file.push(AUDIT, vec![audit.len()], audit);
         file.metadata.insert("loss".into(), format!("{} {}", self.loss.0, self.loss.1));
         let slots: Vec<&str> = self.slots.iter().map(|(name, _)| name.as_str()).collect();
         file.metadata.insert("slots".into(), slots.join(" "));
@@ -58,14 +58,14 @@ impl Checkpoint {
         Ok(path)
     }
 
-    /// Reads one. The layout says which tensors there must be.
+    /// Reads a checkpoint that must have the tensors of `layout`.
     pub fn read(path: &Path, layout: &Layout) -> Result<Checkpoint> {
         Checkpoint::from_file(&TensorFile::read(path)?, path, layout)
     }
 
     fn from_file(file: &TensorFile<'_>, path: &Path, layout: &Layout) -> Result<Checkpoint> {
         let shown = path.display();
-        let broken = |what: &str| Error::data(format!("{shown} cannot be used: its `{what}` makes no sense"));
+        let broken = |what: &str| Error::data(format!("{shown} cannot be used: its `{what}` is invalid"));
         file.check_version(path)?;
         let gather = |prefix: &str| -> Result<Vec<f32>> {
             let mut flat = Vec::with_capacity(layout.len());
@@ -92,7 +92,7 @@ impl Checkpoint {
         let slots = file.text("slots", path)?.split_whitespace();
         let slots =
             slots.map(|slot| Ok((slot.to_string(), gather(&format!("{slot}."))?))).collect::<Result<_>>()?;
-        let sensible = |step: &u64| *step <= LATEST_STEP;
+        let sensible = |step: &u64| *step <= MAX_STEP;
         let (loss, rows) = file.text("loss", path)?.split_once(' ').ok_or_else(|| broken("loss"))?;
         Ok(Checkpoint {
             step: file.text("step", path)?.parse().ok().filter(sensible).ok_or_else(|| broken("step"))?,
@@ -107,27 +107,27 @@ impl Checkpoint {
     }
 }
 
-/// The latest step that a file can be of: what is added to it still fits, and reports hold it exactly.
-const LATEST_STEP: u64 = 1 << 53;
+/// Largest step accepted: it can be added to without overflow, and JSON reports hold it exactly.
+const MAX_STEP: u64 = 1 << 53;
 
-/// What the keys of the model begin with.
+/// Prefix of the metadata keys of the model.
 const MODEL: &str = "model.";
 
-/// What a file says of its model; nothing unless it is a checkpoint.
+/// The model description of a checkpoint; empty for other files.
 pub fn model_of(file: &TensorFile<'_>) -> BTreeMap<String, String> {
     let own = file.metadata.iter().filter_map(|(key, text)| Some((key.strip_prefix(MODEL)?, text)));
     own.map(|(key, text)| (key.to_string(), text.clone())).collect()
 }
 
-/// Whether a file of tensors is a checkpoint.
+/// Whether a tensor file is a checkpoint, not just a model.
 pub fn is_checkpoint(file: &TensorFile<'_>) -> bool {
     file.metadata.contains_key("slots") && file.metadata.contains_key("audit")
 }
 
-/// The tensor under which the audit's bytes stand.
+/// The tensor that holds the audit's bytes.
 const AUDIT: &str = "thalweg.audit";
 
-/// Bytes as numbers with the same bits: the file holds nothing but `f32`.
+/// Bytes reinterpreted as `f32`, the only element type of the file.
 fn pack(bytes: &[u8]) -> Vec<f32> {
     let word = |chunk: &[u8]| {
         let mut word = [0; 4];
@@ -138,10 +138,10 @@ fn pack(bytes: &[u8]) -> Vec<f32> {
 }
 
 fn unpack(file: &TensorFile<'_>, path: &Path) -> Result<Vec<u8>> {
-    let broken = || Error::data(format!("{} cannot be used: its audit makes no sense", path.display()));
+    let broken = || Error::data(format!("{} cannot be used: its audit is invalid", path.display()));
     let length: usize = file.text("audit", path)?.parse().map_err(|_| broken())?;
-    let words = &file.tensors.get(AUDIT).ok_or_else(broken)?.values;
-    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let packed = &file.tensors.get(AUDIT).ok_or_else(broken)?.values;
+    let mut bytes: Vec<u8> = packed.iter().flat_map(|value| value.to_le_bytes()).collect();
     if length > bytes.len() {
         return Err(broken());
     }
@@ -153,38 +153,37 @@ fn unpack(file: &TensorFile<'_>, path: &Path) -> Result<Vec<u8>> {
 pub fn list(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let numbered = |path: PathBuf| {
-        let is_one = path.extension().is_some_and(|ending| ending == "safetensors");
+        let is_one = path.extension().is_some_and(|extension| extension == "safetensors");
         step_of(&path).filter(|_| is_one).map(|step| (step, path))
     };
     let mut paths: Vec<(u64, PathBuf)> = entries.filter_map(|entry| numbered(entry.ok()?.path())).collect();
-    // By number: names of steps past a billion are longer.
+    // By step: names of steps past a billion are longer.
     paths.sort_by(|one, other| other.cmp(one));
     paths.into_iter().map(|(_, path)| path).collect()
 }
 
-/// What there is to go on from.
+/// The checkpoint to resume from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// The newest checkpoint that is whole.
+    /// The newest intact checkpoint.
     pub checkpoint: Checkpoint,
-    /// Where it stands.
     pub path: PathBuf,
-    /// Newer ones that are not, and what is wrong with them.
+    /// Newer files that are damaged, with the reason.
     pub damaged: Vec<(PathBuf, Error)>,
 }
 
-/// The newest checkpoint of a folder that is whole; nothing if there is none at all. One that is whole but belongs to
-/// another model is refused: an older one would be no better.
+/// The newest intact checkpoint of a folder; None if the folder has no checkpoints. An intact one of another model is
+/// an error, since older ones belong to the same model.
 pub fn newest(folder: &Path, layout: &Layout) -> Result<Option<Found>> {
     let Some((file, path, damaged)) = newest_file(folder)? else { return Ok(None) };
     let checkpoint = Checkpoint::from_file(&file, &path, layout)?;
     Ok(Some(Found { checkpoint, path, damaged }))
 }
 
-/// A whole file, where it stands, and newer ones that are damaged.
+/// An intact file, its path, and newer ones that are damaged.
 type NewestFile = (TensorFile<'static>, PathBuf, Vec<(PathBuf, Error)>);
 
-/// The newest checkpoint of a folder that is whole, of whatever model.
+/// The newest intact checkpoint of a folder, of any model.
 pub fn newest_file(folder: &Path) -> Result<Option<NewestFile>> {
     let mut damaged = Vec::new();
     for path in list(folder) {
@@ -201,10 +200,10 @@ pub fn newest_file(folder: &Path) -> Result<Option<NewestFile>> {
     }
 }
 
-/// The ending of what is kept for whoever wants to look into it, but no longer counts as a checkpoint.
+/// Extension of damaged checkpoints, which are kept for inspection only.
 const DAMAGED: &str = "damaged";
 
-/// Takes a damaged checkpoint out of the way, so that it neither is tried again nor pushes out whole ones.
+/// Renames a damaged checkpoint, so that it is not tried again and does not count when old ones are removed.
 pub fn set_aside(path: &Path) -> Result<PathBuf> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".{DAMAGED}"));
@@ -214,34 +213,34 @@ pub fn set_aside(path: &Path) -> Result<PathBuf> {
     Ok(aside)
 }
 
-/// All that a run left in its folder of checkpoints goes.
+/// Removes all checkpoints, damaged and temporary files of a folder.
 pub fn clear(folder: &Path) -> std::io::Result<()> {
-    tidy(folder);
-    with_ending(folder, DAMAGED).chain(list(folder)).try_for_each(fs::remove_file)
+    remove_temporary_files(folder);
+    with_extension(folder, DAMAGED).chain(list(folder)).try_for_each(fs::remove_file)
 }
 
-/// The step a checkpoint's name says.
+/// The step in a checkpoint's file name.
 pub fn step_of(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.strip_prefix("step-")?.parse().ok()
 }
 
-/// Takes away what a killed writer left half-written. The folder belongs to one run, and this is its only writer.
-pub fn tidy(folder: &Path) {
-    for path in with_ending(folder, "tmp") {
+/// Removes temporary files of a killed writer. The folder has one writer, this run.
+pub fn remove_temporary_files(folder: &Path) {
+    for path in with_extension(folder, "tmp") {
         let _ = fs::remove_file(path);
     }
 }
 
-fn with_ending(folder: &Path, ending: &'static str) -> impl Iterator<Item = PathBuf> {
+fn with_extension(folder: &Path, extension: &'static str) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
-    paths.filter(move |path| path.extension().is_some_and(|other| other == ending))
+    paths.filter(move |path| path.extension().is_some_and(|other| other == extension))
 }
 
-/// What was just written stays, whatever the names of the others say.
+/// Keeps the file just written, even if damaged ones have higher steps.
 fn prune(folder: &Path, keep: usize, written: &Path) {
     for old in list(folder).into_iter().filter(|path| path != written).skip(keep.saturating_sub(1)) {
-        // One that cannot be removed costs space, not correctness.
+        // Best effort: a file that cannot be removed only costs space.
         let _ = fs::remove_file(old);
     }
 }
@@ -249,12 +248,12 @@ fn prune(folder: &Path, keep: usize, written: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_core::model::{Density, Role};
+    use thalweg_core::model::{Density, TensorRole};
 
     fn layout(width: usize) -> Layout {
         let mut layout = Layout::default();
-        layout.push("b", &[2], Role::Trainable, Density::Dense);
-        layout.push("w", &[2, width], Role::Trainable, Density::Dense);
+        layout.push("b", &[2], TensorRole::Trainable, Density::Dense);
+        layout.push("w", &[2, width], TensorRole::Trainable, Density::Dense);
         layout
     }
 
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_bit_by_bit_and_old_ones_go() {
+    fn a_checkpoint_is_restored_bitwise_and_old_ones_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         for step in [9, 10, 11] {
             sample(step).write(folder.path(), &layout(3), 2).unwrap();
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_sorted_by_number_not_by_name() {
+    fn checkpoints_are_sorted_by_step_not_by_name() {
         let folder = tempfile::tempdir().unwrap();
         for step in [999_999_999, 1_000_000_000, 5] {
             sample(step).write(folder.path(), &layout(3), 9).unwrap();
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_whole_one_counts_and_damaged_ones_are_named_and_pushed_out_by_none() {
+    fn the_newest_intact_checkpoint_is_found_and_damaged_ones_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(newest(folder.path(), &layout(3)).unwrap(), None);
         for step in [1, 2, 3] {
@@ -311,7 +310,7 @@ mod tests {
         assert_eq!((found.checkpoint, step_of(&found.path)), (sample(1), Some(1)));
         let steps: Vec<_> = found.damaged.iter().filter_map(|(path, _)| step_of(path)).collect();
         assert_eq!(steps, [3, 2]);
-        // Names of damaged ones are higher, but what was just written stays.
+        // Damaged ones have higher steps, but the file just written stays.
         let written = sample(2).write(folder.path(), &layout(3), 1).unwrap();
         assert!(written.exists());
         set_aside(&found.damaged[0].0).unwrap_err();
@@ -325,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn another_model_is_refused_by_tensor() {
+    fn a_checkpoint_of_another_model_is_refused_by_tensor() {
         let folder = tempfile::tempdir().unwrap();
         let path = sample(1).write(folder.path(), &layout(3), 2).unwrap();
         let error = Checkpoint::read(&path, &layout(4)).unwrap_err();

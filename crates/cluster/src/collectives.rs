@@ -1,102 +1,99 @@
-//! What all ranks do together with one buffer each: one interface to every collective, element type and operator.
+//! Collectives of the whole group, for every element type and operator.
 //!
-//! Which schedule carries out a collective is read from a fixed table by its size; the job, or a measurement, can name the
-//! algorithm of the all-reduces that matter to it.
+//! A fixed table chooses the schedule by buffer size; [`Rank::set_allreduce_algorithm`] overrides it for large
+//! all-reduces.
 
-use crate::rank::{Parts, Rank};
+use crate::rank::{Rank, RankParts};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
 use thalweg_comm::collective::{
-    Bracketed, Brackets, Circle, Element, Executor, Goal, Method, Operator, Schedule, Slots, Sum,
-    chunk_range, native,
+    AllReduceMethod, Collective, Element, Executor, Group, Operator, PartialSums, ReductionTree,
+    ReproducibleAllReduce, Schedule, Sum, chunk_range, native,
 };
-use thalweg_comm::transport::{Cause, Fault, Transport};
+use thalweg_comm::transport::{Cause, Transport, TransportError};
 use thalweg_core::Result;
 use thalweg_core::event::Phase;
 
-/// How a rank carries out collectives.
-pub(crate) struct Means {
-    /// Who takes part.
-    pub(crate) circle: Circle,
+/// What a rank needs to run the collectives of one group.
+pub(crate) struct CollectiveContext {
+    pub(crate) group: Group,
     pub(crate) executor: Executor,
-    bracketed: Bracketed,
-    /// The method that was named for all-reduces of at least so many bytes.
-    named: Option<(Method, usize)>,
-    /// The schedules so far, by what they are for and by how many bytes, and no more than [`KEPT`]: on hosts of several
-    /// ranks a choice goes through the schedules of all.
-    schedules: HashMap<(Goal, usize), Arc<Schedule>>,
+    reproducible: ReproducibleAllReduce,
+    /// The method set for all-reduces of at least this many bytes.
+    named: Option<(AllReduceMethod, usize)>,
+    /// Cached by collective and size in bytes, at most [`MAX_SCHEDULES`]: with several ranks per host choosing one
+    /// builds the schedules of all algorithms.
+    schedules: HashMap<(Collective, usize), Arc<Schedule>>,
 }
 
-/// More lengths than that do not come again and again.
-const KEPT: usize = 64;
+/// A program that repeats its buffer sizes uses fewer.
+const MAX_SCHEDULES: usize = 64;
 
-impl Means {
-    /// Those of a rank of this group; all-reduces are carried out as the table says.
-    pub(crate) fn of(parts: &Parts) -> Means {
-        let everybody = Circle::everybody(parts.transport.rank(), parts.transport.world());
-        Means::among(everybody.on(parts.hosts.numbers()))
+impl CollectiveContext {
+    /// For the group of all ranks.
+    pub(crate) fn of_world(parts: &RankParts) -> CollectiveContext {
+        let world = Group::world(parts.transport.rank(), parts.transport.world());
+        CollectiveContext::of_group(world.with_hosts(parts.hosts.numbers()))
     }
 
-    /// Those among some ranks.
-    pub(crate) fn among(circle: Circle) -> Means {
-        Means {
-            circle,
+    pub(crate) fn of_group(group: Group) -> CollectiveContext {
+        CollectiveContext {
+            group,
             executor: Executor::new(),
-            bracketed: Bracketed::default(),
+            reproducible: ReproducibleAllReduce::default(),
             named: None,
             schedules: HashMap::new(),
         }
     }
 
-    /// What was named for an all-reduce of so many bytes, if anything was.
-    fn method(&self, bytes: usize) -> Option<Method> {
-        self.named.filter(|(_, least)| bytes >= *least).map(|(method, _)| method)
+    /// The method set for an all-reduce of this size, if any.
+    fn method(&self, bytes: usize) -> Option<AllReduceMethod> {
+        self.named.filter(|(_, min_bytes)| bytes >= *min_bytes).map(|(method, _)| method)
     }
 
-    /// What carries out a collective of so many bytes by messages.
-    pub(crate) fn schedule(&mut self, goal: Goal, bytes: usize) -> Arc<Schedule> {
-        if let Some(schedule) = self.schedules.get(&(goal, bytes)) {
+    /// The schedule of a collective of this size.
+    pub(crate) fn schedule(&mut self, collective: Collective, bytes: usize) -> Arc<Schedule> {
+        if let Some(schedule) = self.schedules.get(&(collective, bytes)) {
             return Arc::clone(schedule);
         }
-        let circle = &self.circle;
+        let group = &self.group;
         let schedule = Arc::new(match self.method(bytes) {
-            Some(Method::Schedule(algorithm)) if goal == Goal::AllReduce => {
-                circle.carry(algorithm.all_reduce(circle.place(), circle.hosts()))
+            Some(AllReduceMethod::Schedule(algorithm)) if collective == Collective::AllReduce => {
+                group.translate_ranks(algorithm.all_reduce(group.group_rank(), group.hosts()))
             }
-            _ => circle.schedule(goal, bytes),
+            _ => group.schedule(collective, bytes),
         });
-        if self.schedules.len() >= KEPT {
+        if self.schedules.len() >= MAX_SCHEDULES {
             self.schedules.clear();
         }
-        self.schedules.insert((goal, bytes), Arc::clone(&schedule));
+        self.schedules.insert((collective, bytes), Arc::clone(&schedule));
         schedule
     }
 }
 
 impl Rank {
-    /// On which host each rank is, by number: what a choice of algorithms asks for.
+    /// The host of each rank, as the first rank on that host: input to the choice of algorithm.
     pub fn host_numbers(&self) -> &[usize] {
-        self.means.circle.hosts()
+        self.collectives.group.hosts()
     }
 
-    /// From now on all-reduces of at least so many bytes are carried out this way, shorter ones by the table. All ranks
-    /// must say the same.
-    pub fn exchange_by(&mut self, method: Method, least_bytes: usize) {
-        self.means.named = Some((method, least_bytes));
-        self.means.schedules.clear();
+    /// Sets the method of all-reduces of at least `min_bytes`; smaller ones use the table. All ranks must set the same.
+    pub fn set_allreduce_algorithm(&mut self, method: AllReduceMethod, min_bytes: usize) {
+        self.collectives.named = Some((method, min_bytes));
+        self.collectives.schedules.clear();
     }
 
-    /// What an all-reduce of so many bytes is carried out by where nobody chooses: the transport's own, or the table's.
-    pub fn choose_method(&self, bytes: usize) -> Method {
-        Method::choose(self.parts.transport.adds_up(), bytes, self.host_numbers())
+    /// The all-reduce method used for this size by default: the transport's own, or the table's.
+    pub fn default_all_reduce_method(&self, bytes: usize) -> AllReduceMethod {
+        AllReduceMethod::choose(self.parts.transport.has_native_all_reduce(), bytes, self.host_numbers())
     }
 
-    /// Carries out a collective over everybody's `buffer`, in place. All ranks must give the same goal, name and length.
+    /// Runs a collective over all ranks' `buffer`s, in place. All ranks must pass the same collective, name and length.
     pub fn collective<T: Element>(
         &mut self,
-        goal: Goal,
+        collective: Collective,
         name: &str,
         buffer: &mut [T],
         operator: &dyn Operator<T>,
@@ -104,48 +101,50 @@ impl Rank {
         if self.world() == 1 {
             return Ok(Duration::ZERO);
         }
-        let schedule = self.means.schedule(goal, size_of_val(buffer));
-        self.operate(goal.name(), name, |rank, tag, deadline| {
+        let schedule = self.collectives.schedule(collective, size_of_val(buffer));
+        self.operate(collective.name(), name, |rank, tag, deadline| {
             let transport = rank.parts.transport.as_mut();
-            rank.means.executor.run(&schedule, transport, tag, buffer, operator, deadline)
+            rank.collectives.executor.run(&schedule, transport, tag, buffer, operator, deadline)
         })
     }
 
-    /// The elements of a buffer that are this rank's in a reduce-scatter and an all-gather.
-    pub fn share(&self, length: usize) -> std::ops::Range<usize> {
+    /// The range of a buffer that this rank owns in a reduce-scatter and an all-gather.
+    pub fn own_chunk(&self, length: usize) -> std::ops::Range<usize> {
         chunk_range(length, self.world(), self.index())
     }
 
-    /// Adds up a buffer over all ranks, in place; every rank gets the same bits.
+    /// Sums a buffer over all ranks, in place; the result is bitwise equal on all ranks.
     pub fn all_reduce<T: Number>(&mut self, name: &str, buffer: &mut [T]) -> Result<Duration> {
-        let native = self.means.method(size_of_val(buffer)) == Some(Method::Native) && self.world() > 1;
-        match T::singles(buffer).filter(|_| native) {
-            Some(buffer) => self.operate(Goal::AllReduce.name(), name, |rank, tag, deadline| {
+        let native =
+            self.collectives.method(size_of_val(buffer)) == Some(AllReduceMethod::Native) && self.world() > 1;
+        match T::as_f32_mut(buffer).filter(|_| native) {
+            Some(buffer) => self.operate(Collective::AllReduce.name(), name, |rank, tag, deadline| {
                 native::all_reduce(rank.parts.transport.as_mut(), tag, buffer, deadline)
             }),
-            None => self.collective(Goal::AllReduce, name, buffer, &Sum),
+            None => self.collective(Collective::AllReduce, name, buffer, &Sum),
         }
     }
 
-    /// Adds up the terms in all ranks' slots as the brackets say; the sum is in everybody's first slot.
-    pub fn all_reduce_brackets(
+    /// Sums the terms in all ranks' partial sums in the order of the tree; the result is in each rank's first slot. The
+    /// result does not depend on the number of ranks.
+    pub fn all_reduce_tree(
         &mut self,
         name: &str,
-        brackets: &Brackets,
-        slots: Slots,
+        tree: &ReductionTree,
+        slots: PartialSums,
         memory: &mut [f32],
     ) -> Result<Duration> {
         if self.world() == 1 {
             return Ok(Duration::ZERO);
         }
         self.operate("all-reduce", name, |rank, tag, deadline| {
-            let (means, transport) = (&mut rank.means, rank.parts.transport.as_mut());
-            means.bracketed.all_reduce(transport, tag, brackets, slots, memory, deadline)
+            let (context, transport) = (&mut rank.collectives, rank.parts.transport.as_mut());
+            context.reproducible.all_reduce(transport, tag, tree, slots, memory, deadline)
         })
     }
 
-    /// Adds up a buffer in the middle of a piece of work, and goes on with it.
-    pub fn all_reduce_within(&mut self, work: &str, name: &str, buffer: &mut [f32]) -> Result<Duration> {
+    /// An all-reduce in the middle of the computation `work`, which continues afterwards.
+    pub fn all_reduce_during(&mut self, work: &str, name: &str, buffer: &mut [f32]) -> Result<Duration> {
         let took = self.all_reduce(name, buffer)?;
         if self.training {
             self.enter(Phase::Computing, work);
@@ -153,64 +152,68 @@ impl Rank {
         Ok(took)
     }
 
-    /// Returns when every rank has come here.
+    /// Returns when every rank has called it.
     pub fn barrier(&mut self, name: &str) -> Result<Duration> {
-        self.collective(Goal::Barrier, name, &mut [0u8], &Sum)
+        self.collective(Collective::Barrier, name, &mut [0u8], &Sum)
     }
 
-    /// Everybody's numbers become rank 0's.
+    /// Overwrites `values` on all ranks with rank 0's.
     pub fn broadcast_into<T: Number>(&mut self, name: &str, values: &mut [T]) -> Result<()> {
-        self.collective(Goal::Broadcast { root: 0 }, name, values, &Sum).map(|_| ())
+        self.collective(Collective::Broadcast { root: 0 }, name, values, &Sum).map(|_| ())
     }
 
-    /// Collects a few bytes of every rank on every rank, in the order of ranks.
+    /// Gathers a few bytes of every rank on every rank, by rank; lengths may differ.
     pub fn all_gather(&mut self, name: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.world() == 1 {
             return Ok(vec![mine.to_vec()]);
         }
         let mut all = Vec::new();
         self.operate("all-gather", name, |rank, tag, deadline| {
-            all = rank.means.circle.all_gather(rank.parts.transport.as_mut(), tag, mine, deadline)?;
+            all = rank.collectives.group.all_gather(rank.parts.transport.as_mut(), tag, mine, deadline)?;
             Ok(())
         })?;
         Ok(all)
     }
 
-    /// Every rank gives each of them some elements, itself included, and gets what each has for it, by rank.
+    /// Sends `pieces[i]` to rank i, this one included, and returns the pieces received, by rank; lengths may differ.
     pub fn all_to_all<T: Element>(&mut self, name: &str, pieces: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
         let mut arrived = Vec::new();
-        self.operate(Goal::AllToAll.name(), name, |rank, tag, deadline| {
+        self.operate(Collective::AllToAll.name(), name, |rank, tag, deadline| {
             let pieces: Vec<&[u8]> = pieces.iter().map(|piece| bytemuck::cast_slice(piece)).collect();
             let bytes =
-                rank.means.circle.all_to_all(rank.parts.transport.as_mut(), tag, &pieces, deadline)?;
-            arrived = elements(&bytes, rank.means.circle.ranks())?;
+                rank.collectives.group.all_to_all(rank.parts.transport.as_mut(), tag, &pieces, deadline)?;
+            arrived = elements(&bytes, rank.collectives.group.ranks())?;
             Ok(())
         })?;
         Ok(arrived)
     }
 
-    /// Everybody gets rank 0's bytes; the others' own are ignored.
+    /// Returns rank 0's bytes on all ranks; `mine` is ignored on the others.
     pub fn broadcast(&mut self, name: &str, mine: Vec<u8>) -> Result<Vec<u8>> {
         if self.world() == 1 {
             return Ok(mine);
         }
         let mut theirs = Vec::new();
         self.operate("broadcast", name, |rank, tag, deadline| {
-            theirs = rank.means.circle.broadcast(rank.parts.transport.as_mut(), tag, 0, mine, deadline)?;
+            theirs =
+                rank.collectives.group.broadcast(rank.parts.transport.as_mut(), tag, 0, mine, deadline)?;
             Ok(())
         })?;
         Ok(theirs)
     }
 }
 
-/// What came from these ranks, as elements.
-pub(crate) fn elements<T: Element>(arrived: &[Vec<u8>], ranks: &[usize]) -> Result<Vec<Vec<T>>, Fault> {
+/// Reinterprets the bytes received from `ranks` as elements.
+pub(crate) fn elements<T: Element>(
+    arrived: &[Vec<u8>],
+    ranks: &[usize],
+) -> Result<Vec<Vec<T>>, TransportError> {
     let width = size_of::<T>().max(1);
     let read = |(bytes, rank): (&Vec<u8>, &usize)| match bytes.len() % width {
         0 => Ok(bytes.chunks_exact(width).map(bytemuck::pod_read_unaligned).collect()),
         _ => {
             let what = format!("{} bytes are no whole number of elements of {width}", bytes.len());
-            Err(Fault::of(*rank, Cause::Protocol(what)))
+            Err(TransportError::new(*rank, Cause::Protocol(what)))
         }
     };
     arrived.iter().zip(ranks).map(read).collect()
@@ -219,34 +222,35 @@ pub(crate) fn elements<T: Element>(arrived: &[Vec<u8>], ranks: &[usize]) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::simulated::fixed_group;
     use crate::engine::threads;
     use thalweg_comm::collective::{Algorithm, Max, Min};
     use thalweg_comm::transport::sim::Network;
 
-    /// Every collective, with several element types and operators, as programs call them.
+    /// Every collective, with several element types and operators.
     fn program(rank: &mut Rank) -> Result<()> {
         let (index, world) = (rank.index(), rank.world());
         let mut counts = vec![index as u64 + 1; 7];
         rank.all_reduce("counts", &mut counts)?;
         assert_eq!(counts, vec![(world * (world + 1) / 2) as u64; 7]);
         let mut extremes = [index as f64, -(index as f64)];
-        rank.collective(Goal::AllReduce, "extremes", &mut extremes, &Max)?;
+        rank.collective(Collective::AllReduce, "extremes", &mut extremes, &Max)?;
         assert_eq!(extremes, [world as f64 - 1.0, 0.0]);
         let mut least = [index as i32 - 3];
-        rank.collective(Goal::Reduce { root: world - 1 }, "least", &mut least, &Min)?;
+        rank.collective(Collective::Reduce { root: world - 1 }, "least", &mut least, &Min)?;
         assert!(index + 1 < world || least == [-3]);
         let either = |mine: &mut [u8], theirs: &[u8]| mine.iter_mut().zip(theirs).for_each(|(a, b)| *a |= b);
         let mut bits = vec![1u8 << index; 5];
-        rank.collective(Goal::ReduceScatter, "bits", &mut bits, &either)?;
-        let share = rank.share(5);
-        assert!(bits[share.clone()].iter().all(|bits| *bits == ((1u16 << world) - 1) as u8));
+        rank.collective(Collective::ReduceScatter, "bits", &mut bits, &either)?;
+        let chunk = rank.own_chunk(5);
+        assert!(bits[chunk.clone()].iter().all(|bits| *bits == ((1u16 << world) - 1) as u8));
         let mut owners = vec![0u32; 5];
-        owners[share].fill(index as u32);
-        rank.collective(Goal::AllGather, "owners", &mut owners, &Sum)?;
+        owners[chunk].fill(index as u32);
+        rank.collective(Collective::AllGather, "owners", &mut owners, &Sum)?;
         assert!(owners.is_sorted() && owners[0] == 0);
-        let mut letters = vec![index as f32; 3 * world];
-        rank.collective(Goal::AllToAll, "letters", &mut letters, &Sum)?;
-        assert!(letters.iter().enumerate().all(|(place, from)| place / 3 == *from as usize));
+        let mut chunks = vec![index as f32; 3 * world];
+        rank.collective(Collective::AllToAll, "chunks", &mut chunks, &Sum)?;
+        assert!(chunks.iter().enumerate().all(|(at, from)| at / 3 == *from as usize));
         let pieces: Vec<Vec<u32>> = (0..world).map(|to| vec![index as u32; to + 2 * index]).collect();
         let arrived = rank.all_to_all("pieces", &pieces)?;
         assert!((0..world).all(|from| arrived[from] == vec![from as u32; index + 2 * from]));
@@ -259,40 +263,41 @@ mod tests {
     }
 
     #[test]
-    fn programs_reach_every_collective_with_any_elements_and_operators() {
+    fn every_collective_takes_any_element_type_and_operator() {
         for world in [1, 2, 3, 5, 8] {
             for ended in threads::run(world, 0, program) {
                 assert_eq!(ended.result, Ok(()));
             }
             let network = Network::ordinary(world, 1);
-            for ended in threads::simulate(network, &[], Duration::from_secs(30), program).0 {
+            for ended in fixed_group::simulate(network, &[], Duration::from_secs(30), program).0 {
                 assert_eq!(ended.result, Ok(()));
             }
         }
     }
 
     #[test]
-    fn ranks_that_add_up_different_tensors_are_told() {
+    fn all_reduces_of_different_tensors_fail() {
         for ended in threads::run(2, 0, |rank| {
             rank.barrier("the start")?;
             let name = ["means", "gradients"][rank.index()];
             rank.all_reduce(name, &mut [1.0f32; 10]).map(|_| ())
         }) {
             let error = ended.result.unwrap_err();
-            let told = error.message.contains("is in another operation") && error.hint.is_some();
-            assert!(told || error.message.contains("says rank"), "{error}");
+            let mismatch = error.message.contains("is in another operation") && error.hint.is_some();
+            assert!(mismatch || error.message.contains("reported lost by rank"), "{error}");
         }
     }
 
     #[test]
-    fn short_sums_do_not_run_the_algorithm_of_long_ones() {
-        let mut means = Means::among(Circle::everybody(0, 8));
-        means.named = Some((Method::Schedule(Algorithm::Ring), 1 << 20));
-        let (short, long) = (means.schedule(Goal::AllReduce, 64), means.schedule(Goal::AllReduce, 100 << 20));
-        assert_eq!(*short, Algorithm::BinomialTree.all_reduce(0, means.circle.hosts()));
-        assert_eq!(*long, Algorithm::Ring.all_reduce(0, means.circle.hosts()));
-        assert!(Arc::ptr_eq(&short, &means.schedule(Goal::AllReduce, 64)));
-        (0..1000).for_each(|bytes| drop(means.schedule(Goal::AllGather, bytes)));
-        assert!(means.schedules.len() <= KEPT);
+    fn small_all_reduces_ignore_the_method_set_for_large_ones() {
+        let mut context = CollectiveContext::of_group(Group::world(0, 8));
+        context.named = Some((AllReduceMethod::Schedule(Algorithm::Ring), 1 << 20));
+        let (short, long) =
+            (context.schedule(Collective::AllReduce, 64), context.schedule(Collective::AllReduce, 100 << 20));
+        assert_eq!(*short, Algorithm::BinomialTree.all_reduce(0, context.group.hosts()));
+        assert_eq!(*long, Algorithm::Ring.all_reduce(0, context.group.hosts()));
+        assert!(Arc::ptr_eq(&short, &context.schedule(Collective::AllReduce, 64)));
+        (0..1000).for_each(|bytes| drop(context.schedule(Collective::AllGather, bytes)));
+        assert!(context.schedules.len() <= MAX_SCHEDULES);
     }
 }

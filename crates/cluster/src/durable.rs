@@ -1,30 +1,30 @@
-//! Files that are there whole or not at all, even if the power fails.
+//! Atomic file writes: readers see the old file or the new one, even after a power failure.
 
-use crate::regular;
+use crate::regular_file;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use thalweg_core::{Error, Result};
 
-/// Writes a file beside its place and moves it there once it is safely on disk.
+/// Writes a temporary file in the same folder, syncs it, and renames it to `path`.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     write_whole(path, |file| file.write_all(bytes).map_err(|error| unwritable(path, &error)))
 }
 
-/// The same for a secret: only its owner can read it, from the first byte on.
+/// The same with mode 0600 from the first byte on, for secrets.
 pub fn write_privately(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = |file: &mut BufWriter<File>| file.write_all(bytes).map_err(|error| unwritable(path, &error));
-    write_beside(path, &regular::create_private, write)
+    write_temporary(path, &regular_file::create_private, write)
 }
 
-/// The same for what is too large for memory, or not yet known: nothing is left if `write` fails.
+/// The same for content that `write` streams; nothing is left if it fails.
 pub fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> Result<()>) -> Result<()> {
-    write_beside(path, &|beside| File::create_new(beside), write)
+    write_temporary(path, &|temporary| File::create_new(temporary), write)
 }
 
-/// The file beside its place must be new: what stands there under its name may be a link of somebody else's.
-fn write_beside(
+/// The temporary file must be new: an existing one of that name may be another user's link.
+fn write_temporary(
     path: &Path,
     create: &dyn Fn(&Path) -> std::io::Result<File>,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<()>,
@@ -33,11 +33,11 @@ fn write_beside(
     let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}-{number}.tmp", std::process::id()));
-    let beside = path.with_file_name(name);
+    let temporary = path.with_file_name(name);
     let failed = |error: std::io::Error| unwritable(path, &error);
-    let created = create(&beside).or_else(|error| match error.kind() {
-        // Left by a process of the same number that did not end well, or put there: it goes, its target does not.
-        std::io::ErrorKind::AlreadyExists => fs::remove_file(&beside).and_then(|()| create(&beside)),
+    let created = create(&temporary).or_else(|error| match error.kind() {
+        // Left by a killed process of the same pid, or a link: only the name is removed, not a link's target.
+        std::io::ErrorKind::AlreadyExists => fs::remove_file(&temporary).and_then(|()| create(&temporary)),
         _ => Err(error),
     });
     let written = created.map_err(failed).and_then(|file| {
@@ -45,14 +45,14 @@ fn write_beside(
         write(&mut file)?;
         file.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all()).map_err(failed)
     });
-    let moved = written.and_then(|()| fs::rename(&beside, path).map_err(failed)).and_then(|()| {
-        // The new name must be on disk too, before anything older is taken away.
+    let moved = written.and_then(|()| fs::rename(&temporary, path).map_err(failed)).and_then(|()| {
+        // The rename must be on disk before the caller removes anything older.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
     });
     moved.inspect_err(|_| {
-        // Best effort: the half-written file is worth nothing to anybody.
-        let _ = fs::remove_file(&beside);
+        // Best effort.
+        let _ = fs::remove_file(&temporary);
     })
 }
 
@@ -65,13 +65,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_cannot_be_written_says_which() {
+    fn the_error_names_the_folder_that_cannot_be_written() {
         let error = write_atomically(Path::new("/nowhere/at/all"), b"x").unwrap_err();
         assert!(error.message.contains("/nowhere/at/all"), "{error}");
     }
 
     #[test]
-    fn a_secret_is_for_its_owner_alone_and_replaces_a_link() {
+    fn a_secret_has_mode_0600_and_replaces_a_link() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let folder = tempfile::tempdir().unwrap();
         let (path, target) = (folder.path().join("join.json"), folder.path().join("public"));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_writer_gives_up_stays_as_it_was() {
+    fn a_failed_write_leaves_the_old_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("answers.csv");
         write_atomically(&path, b"old").unwrap();

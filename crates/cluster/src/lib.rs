@@ -1,53 +1,55 @@
-//! Ranks: how they are started, find each other, stay in touch, and how their end is explained.
+//! Ranks: launch, rendezvous, collectives, membership, and diagnosis of failures.
 //!
-//! A launcher (`engine`) starts processes, or another launcher did and left its variables in the environment. Each
-//! process finds the others through `rendezvous`, gets a [`Rank`] and runs its program on it. While it runs, pulses
-//! say what every rank is doing; when one is lost, the evidence meets in an [`inquest`] that names the culprit.
+//! A launcher starts worker processes (`engine`), or another launcher did and left its variables in the environment.
+//! Each process finds the others through `rendezvous`, gets a [`Rank`] and runs its program on it. Meanwhile heartbeats
+//! report the state of every rank; when one is lost, `diagnosis` weighs the evidence and names the culprit.
 
 mod account;
-pub mod beacon;
+pub mod background_task;
 mod blame;
+mod buckets_in_flight;
 pub mod checkpoint;
-mod circle;
 mod collectives;
-mod commons;
-pub mod coordinator;
-mod correspondence;
-mod departures;
-pub mod dispute;
+mod conflict;
+mod control_connection;
+mod coordinator;
+mod coordinator_role;
+mod diagnosis;
 pub mod durable;
 pub mod engine;
-pub mod errand;
-mod exhaustion;
-pub mod hosts;
-pub mod inquest;
+mod fault_injection;
+mod forced_exit;
+mod generation_change;
+mod group;
+mod heartbeat_monitor;
+mod hosts;
 pub mod interruption;
-pub mod judgement;
-mod leaving;
-pub mod line;
+pub mod launcher_connection;
 pub mod membership;
-mod mishap;
+mod membership_client;
+pub mod membership_policy;
 mod panics;
+mod point_to_point;
 pub mod rank;
+mod rank_config;
+mod rank_status;
 pub mod regroup;
-pub mod regular;
+pub mod regular_file;
 pub mod rendezvous;
-mod role;
+mod resource_limits;
 pub mod session;
-pub mod stall;
-mod succession;
+mod shared_arena;
+mod stall;
 pub mod tensorfile;
-pub mod uplink;
-pub mod watch;
 
-pub use beacon::Beacon;
-pub use circle::{Circle, Pending, Within};
-pub use departures::{Bucket, Departures};
-pub use errand::Errand;
+pub use background_task::BackgroundTask;
+pub use buckets_in_flight::{Bucket, BucketsInFlight};
+pub use group::{GroupHandle, PendingOperation, ProcessGroup};
 pub use rank::Rank;
+pub use rank_status::RankStatus;
 pub use thalweg_comm::Algorithm;
-pub use thalweg_comm::arena::{Commons, share};
-pub use thalweg_comm::collective::{self, Brackets, Goal, Method, Slots, Term};
+pub use thalweg_comm::arena::SharedArena;
+pub use thalweg_comm::collective::{self, AllReduceMethod, Collective, PartialSums, ReductionTree, Term};
 pub use thalweg_comm::linux;
 pub use thalweg_comm::transport::sim;
-pub use thalweg_comm::wait::declare_threads;
+pub use thalweg_comm::wait::set_threads_per_rank;

@@ -1,92 +1,89 @@
-//! Who belongs to the group, generation by generation: a pure state machine.
+//! The members of the group, generation by generation: a pure state machine.
 //!
-//! It hears what happened (a member reported, was lost, left; somebody came) and answers with orders; whoever holds the
-//! coordinator's role carries them out, on real connections or on simulated ones. A log of what it heard, replayed, gives
-//! the same group: that is where a replicated coordinator finds its place.
+//! Its inputs are reports, losses, departures and joins of members; its outputs are [`MembershipCommand`]s, which
+//! [`MembershipPolicy`](crate::membership_policy::MembershipPolicy) completes and a coordinator executes, on real or on
+//! simulated connections. It reads no clock and does no IO, so the same inputs always give the same group: a replicated
+//! coordinator could keep them as its log.
 //!
 //! ```text
 //!              all members have reported, and they are enough
 //!    forming  ------------------------------------------------>  working
 //!       ^                                                           |
-//!       |   one was lost: `Interrupt` ends what the others do       |
-//!       |   a member reports by itself, at a boundary of steps      |
+//!       |   a member was lost: `Interrupt` ends its operations      |
+//!       |   a member reports by itself, at a step boundary          |
 //!       +-----------------------------------------------------------+
 //! ```
 //!
-//! Members are known by numbers that stay theirs; their places in a generation are the order of these numbers.
+//! A member keeps its id for the whole job; the ranks of a generation are its members in the order of their ids.
 
+use crate::rendezvous::join_validation;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use thalweg_core::{Culprit, Error};
 
-/// How far a member's work has come. The larger one stands further.
+/// Progress of a member's work, ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Position {
-    /// Steps that are done.
+    /// Completed steps.
     pub step: u64,
-    /// What was done at that boundary: epochs that are closed, for instance.
+    /// What is completed at that step boundary: closed epochs, for instance.
     pub stage: u64,
 }
 
-/// What a member says of itself when it reports.
+/// A member's state in its report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
-    /// Where its work stands; nothing before it has any.
+pub struct MemberPosition {
+    /// `None` as long as it has no training state.
     pub position: Option<Position>,
     /// Whether it had begun the next step.
     pub begun: bool,
 }
 
-/// What the job asks of the group.
+/// Size of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Fewer members do not go on.
-    pub least: usize,
-    /// More are not let in.
-    pub most: usize,
-    /// How long to wait for enough members.
-    pub patience: Duration,
+    pub min: usize,
+    /// More members are not admitted.
+    pub max: usize,
+    /// How long to wait for `min` members.
+    pub timeout: Duration,
 }
 
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Tell the members that this generation is over: they leave their operations and report.
-    Interrupt(u32),
-    /// Somebody waits to be let in: ask the members to report at the next boundary of steps.
+/// What the coordinator has to do. [`Membership`] knows neither reasons nor culprits of failures: the policy adds them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MembershipCommand {
+    /// Close the control connection to this member.
+    Disconnect(usize),
+    /// Tell the members that this generation is over, and why: they leave their operations and report.
+    Interrupt(u32, Box<Error>),
+    /// A new member waits: ask the members to report at the next step boundary.
     Pause,
-    /// This member says what cannot be true: the others go on without it.
-    Expel {
-        /// Its number.
-        number: usize,
-        /// What it said, and what is true.
-        why: String,
-    },
-    /// Tell these members that they are the group.
-    Form(Formed),
-    /// The job cannot go on: there are so many members, and nobody came.
-    GiveUp {
-        /// Members that are there.
-        present: usize,
-    },
+    /// The group goes on without this member. From [`Membership`]: its report is impossible. From the policy: it is
+    /// connected but makes no progress, so its process has to be ended before the policy's `remove`.
+    Remove(usize, Box<Culprit>),
+    /// Send the members their group, and how members were lost since the last one.
+    Form(MembershipView, Vec<Culprit>),
+    /// End the job for all members.
+    Abort(Box<Error>),
 }
 
-/// How far beyond what it knows a coordinator that has just taken the role believes a member's generation: the one before it
-/// may have formed groups that it never heard of.
-const UNHEARD: u32 = 1 << 20;
+/// How far beyond its own knowledge a coordinator that took over the role accepts a member's generation: the coordinator
+/// before it may have formed groups it was not part of.
+const UNKNOWN_GENERATIONS: u32 = 1 << 20;
 
-/// A group, agreed on.
+/// An agreed group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Formed {
-    /// Its generation.
+pub struct MembershipView {
     pub generation: u32,
-    /// Its members and what they said of themselves, by their numbers.
-    pub members: BTreeMap<usize, Standing>,
-    /// Who was lost since the last one.
+    /// By id.
+    pub members: BTreeMap<usize, MemberPosition>,
+    /// Members lost since the last generation.
     pub lost: Vec<usize>,
-    /// Who came since the last one.
+    /// Members added since the last generation.
     pub joined: Vec<usize>,
-    /// Who left in good order since the last one.
+    /// Members that left in good order since the last generation.
     pub left: Vec<usize>,
 }
 
@@ -94,28 +91,28 @@ pub struct Formed {
 #[derive(Clone, Debug)]
 pub struct Membership {
     limits: Limits,
-    /// Of the group that works, or worked last; 0 before the first.
+    /// Of the current or last group; 0 before the first.
     generation: u32,
-    /// Since when a group is being formed; nothing while one works.
+    /// Since when a group is being formed; `None` while one works.
     forming: Option<Duration>,
-    /// The members of the group that works or worked last, and what each reported for the next.
-    members: BTreeMap<usize, Option<Standing>>,
-    /// Ready and waiting to be let in.
-    newcomers: BTreeMap<usize, Standing>,
-    /// Whether those who wait were announced.
+    /// Members of the current or last group, and their reports for the next one.
+    members: BTreeMap<usize, Option<MemberPosition>>,
+    /// Ready, and waiting for the next generation.
+    newcomers: BTreeMap<usize, MemberPosition>,
+    /// Whether the members were asked to pause for them.
     paused: bool,
     lost: Vec<usize>,
     left: Vec<usize>,
-    /// Somebody has done all the work: whoever is left need not wait for others.
+    /// A member has completed the job: the others need not wait for more members.
     done: bool,
-    /// Whether another coordinator formed the groups so far, and members may know of more than this one does.
+    /// Whether another coordinator formed the groups so far, so that members may know of later generations.
     inherited: bool,
-    /// The step after which the group that works, or worked last, went on.
+    /// The step from which the current or last group went on.
     resumed: u64,
 }
 
 impl Membership {
-    /// A group of these members is to be formed, after this generation (0: there was none yet).
+    /// The group of the `expected` members is to be formed, after this generation (0: there was none).
     pub fn new(
         expected: impl IntoIterator<Item = usize>,
         after: u32,
@@ -126,7 +123,7 @@ impl Membership {
             limits,
             generation: after,
             forming: Some(now),
-            members: expected.into_iter().map(|number| (number, None)).collect(),
+            members: expected.into_iter().map(|id| (id, None)).collect(),
             newcomers: BTreeMap::new(),
             paused: false,
             lost: Vec::new(),
@@ -137,44 +134,40 @@ impl Membership {
         }
     }
 
-    /// The generation that works, or worked last.
+    /// The current or last generation.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Whether a group works.
     pub fn is_working(&self) -> bool {
         self.forming.is_none()
     }
 
-    /// Since when one is being formed.
+    /// `None` while a group works.
     pub fn forming_since(&self) -> Option<Duration> {
         self.forming
     }
 
-    /// Whether this is a member of the group that works or is being formed.
-    pub fn has(&self, number: usize) -> bool {
-        self.members.contains_key(&number)
+    pub fn has(&self, id: usize) -> bool {
+        self.members.contains_key(&id)
     }
 
-    /// The members of the group that works or is being formed, in the order of their numbers.
+    /// Ids of the group that works or is being formed, in order.
     pub fn members(&self) -> impl DoubleEndedIterator<Item = usize> {
         self.members.keys().copied()
     }
 
-    /// How many belong to the group that works or is being formed.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether nobody is left.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// The members that have not reported yet.
+    /// Members without a report for the next group.
     pub fn missing(&self) -> Vec<usize> {
-        self.members.iter().filter(|(_, said)| said.is_none()).map(|(number, _)| *number).collect()
+        self.members.iter().filter(|(_, report)| report.is_none()).map(|(id, _)| *id).collect()
     }
 
     /// Whether any member has reported for the next group.
@@ -182,152 +175,167 @@ impl Membership {
         self.members.values().any(Option::is_some)
     }
 
-    /// How many more it takes.
+    /// How many members are missing to the minimum.
     pub fn wanted(&self) -> usize {
-        self.limits.least.saturating_sub(self.members.len() + self.newcomers.len())
+        self.limits.min.saturating_sub(self.members.len() + self.newcomers.len())
     }
 
-    /// The lowest number from there on that nobody has.
-    pub fn free_number(&self, from: usize) -> usize {
+    /// The lowest unused id that is not below `from`.
+    pub fn free_id(&self, from: usize) -> usize {
         let taken: BTreeSet<usize> = self.members.keys().chain(self.newcomers.keys()).copied().collect();
-        (from..).find(|number| !taken.contains(number)).unwrap_or(0)
+        (from..).find(|id| !taken.contains(id)).unwrap_or(0)
     }
 
-    /// Whether one more may come, beside so many that are on their way in.
+    /// Whether one more member fits, beside `coming` that are being admitted.
     pub fn has_room(&self, coming: usize) -> bool {
-        self.members.len() + self.newcomers.len() + coming < self.limits.most
+        self.members.len() + self.newcomers.len() + coming < self.limits.max
     }
 
-    /// Why a report cannot be true, if it cannot.
-    pub fn objection(&self, after: u32, standing: Standing) -> Option<String> {
-        let known = self.generation.saturating_add(if self.inherited { UNHEARD } else { 0 });
+    /// Why a report is impossible; `None` if it is not.
+    pub fn objection(&self, after: u32, reported: MemberPosition) -> Option<String> {
+        let known = self.generation.saturating_add(if self.inherited { UNKNOWN_GENERATIONS } else { 0 });
         if after > known {
             return Some(format!("it reports generation {after}, and the last one was {}", self.generation));
         }
-        // One that had not got the state of the step the group went on from may be one behind.
-        let step = standing.position?.step;
+        // A member that had not received the state of the step the group resumed from may be one step behind.
+        let step = reported.position?.step;
         (step.saturating_add(1) < self.resumed)
             .then(|| format!("it reports step {step}, and its group went on from step {}", self.resumed))
     }
 
-    /// A member has left its operations and says where it stands; `after` is the last generation it heard of. If a group
-    /// works, it is at a boundary where all its members do the same. What cannot be true expels the member, and
-    /// processes that are not members have no say.
-    pub fn report(&mut self, number: usize, after: u32, standing: Standing, now: Duration) -> Vec<Order> {
-        let objection = self.objection(after, standing);
-        let Some(said) = self.members.get_mut(&number) else { return Vec::new() };
+    /// A member has left its operations; `after` is the last generation it knows. If a group works, the report comes from
+    /// a step boundary at which all members do the same. An impossible report removes the member; reports of processes
+    /// that are not members have no effect.
+    pub fn report(
+        &mut self,
+        id: usize,
+        after: u32,
+        reported: MemberPosition,
+        now: Duration,
+    ) -> Vec<MembershipCommand> {
+        let objection = self.objection(after, reported);
+        let Some(report) = self.members.get_mut(&id) else { return Vec::new() };
         if after < self.generation && self.forming.is_none() {
-            // What it says is about a group that is over.
+            // The report is about a generation that is over.
             return Vec::new();
         }
-        if let Some(why) = objection {
-            return vec![Order::Expel { number, why }];
+        if let Some(objection) = objection {
+            return vec![removal(id, objection)];
         }
-        // A coordinator before this one may have formed groups that it does not know of.
+        // An earlier coordinator may have formed groups that are unknown here.
         self.generation = self.generation.max(after);
-        *said = Some(standing);
+        *report = Some(reported);
         self.forming.get_or_insert(now);
-        self.settle(now)
+        self.try_form(now)
     }
 
-    /// A member that had reported may have to come again: its connection closed before the group was formed.
-    pub fn expect(&mut self, number: usize) {
-        self.newcomers.remove(&number);
-        if let Some(said) = self.members.get_mut(&number) {
-            *said = None;
+    /// Withdraws a member's report: its connection closed before the group was formed, and it may connect again.
+    pub fn expect(&mut self, id: usize) {
+        self.newcomers.remove(&id);
+        if let Some(report) = self.members.get_mut(&id) {
+            *report = None;
         }
     }
 
-    /// Somebody new is ready to work.
-    pub fn come(&mut self, number: usize, now: Duration) -> Vec<Order> {
-        self.newcomers.insert(number, Standing::default());
-        let mut orders = self.settle(now);
+    /// Adds a new member, which takes part from the next generation on.
+    pub fn add(&mut self, id: usize, now: Duration) -> Vec<MembershipCommand> {
+        self.newcomers.insert(id, MemberPosition::default());
+        let mut commands = self.try_form(now);
         if self.is_working() && !self.paused && !self.newcomers.is_empty() {
             self.paused = true;
-            orders.push(Order::Pause);
+            commands.push(MembershipCommand::Pause);
         }
-        orders
+        commands
     }
 
-    /// A member died, or was given up. If a group worked, it is over.
-    pub fn lose(&mut self, number: usize, now: Duration) -> Vec<Order> {
-        if self.newcomers.remove(&number).is_some() || self.members.remove(&number).is_none() {
+    /// A member died or was given up: the generation is over.
+    pub fn remove(&mut self, id: usize, now: Duration) -> Vec<MembershipCommand> {
+        if self.newcomers.remove(&id).is_some() || self.members.remove(&id).is_none() {
             return Vec::new();
         }
-        self.lost.push(number);
-        self.break_up(now)
+        self.lost.push(id);
+        self.interrupt(now)
     }
 
-    /// The members stay, but what connects them does not: the group is formed anew.
-    pub fn break_up(&mut self, now: Duration) -> Vec<Order> {
+    /// Ends the generation with the same members, because their connections failed or they are stalled.
+    pub fn interrupt(&mut self, now: Duration) -> Vec<MembershipCommand> {
         if self.forming.is_none() {
             self.forming = Some(now);
         }
-        let mut orders = vec![Order::Interrupt(self.generation)];
-        orders.extend(self.settle(now));
-        orders
+        let reason = Box::new(join_validation::interruption(None, None));
+        let mut commands = vec![MembershipCommand::Interrupt(self.generation, reason)];
+        commands.extend(self.try_form(now));
+        commands
     }
 
-    /// A member leaves in good order: because all is `done`, or because it was asked to.
-    pub fn leave(&mut self, number: usize, done: bool, now: Duration) -> Vec<Order> {
-        self.newcomers.remove(&number);
+    /// A member leaves in good order: because the job is `done`, or because it was asked to.
+    pub fn leave(&mut self, id: usize, done: bool, now: Duration) -> Vec<MembershipCommand> {
+        self.newcomers.remove(&id);
         self.done |= done;
-        if self.members.remove(&number).is_none() {
+        if self.members.remove(&id).is_none() {
             return Vec::new();
         }
         if !done {
-            self.left.push(number);
+            self.left.push(id);
             self.forming.get_or_insert(now);
         }
-        self.settle(now)
+        self.try_form(now)
     }
 
-    /// Forms the group once all its members have reported; gives up if they are too few for too long.
-    pub fn settle(&mut self, now: Duration) -> Vec<Order> {
+    /// Forms the group once all its members have reported; gives up if they are too few for longer than the timeout.
+    pub fn try_form(&mut self, now: Duration) -> Vec<MembershipCommand> {
         let Some(since) = self.forming else { return Vec::new() };
-        // Those who come have nothing to go on from: without a member there is no group.
+        // Newcomers have no state to go on from: a group needs at least one earlier member.
         if self.members.is_empty() || !self.missing().is_empty() {
             return Vec::new();
         }
         let count = self.members.len() + self.newcomers.len();
-        if count < self.limits.least && !self.done {
-            let late = now.saturating_sub(since) >= self.limits.patience;
-            return if late { vec![Order::GiveUp { present: count }] } else { Vec::new() };
+        if count < self.limits.min && !self.done {
+            let late = now.saturating_sub(since) >= self.limits.timeout;
+            let too_few = || MembershipCommand::Abort(Box::new(join_validation::too_few(count, self.limits)));
+            return late.then(too_few).into_iter().collect();
         }
-        if let Some(order) = self.implausible() {
-            return vec![order];
+        if let Some(command) = self.remove_implausible() {
+            return vec![command];
         }
         let joined: Vec<usize> = self.newcomers.keys().copied().collect();
         let stayed = std::mem::take(&mut self.members);
-        let mut members: BTreeMap<usize, Standing> =
-            stayed.into_iter().map(|(number, said)| (number, said.unwrap_or_default())).collect();
+        let mut members: BTreeMap<usize, MemberPosition> =
+            stayed.into_iter().map(|(id, report)| (id, report.unwrap_or_default())).collect();
         members.append(&mut self.newcomers);
         self.generation += 1;
         self.inherited = false;
-        let positions = members.values().filter_map(|standing| standing.position);
+        let positions = members.values().filter_map(|member| member.position);
         self.resumed = positions.map(|position| position.step).max().unwrap_or(0);
-        self.members = members.keys().map(|number| (*number, None)).collect();
+        self.members = members.keys().map(|id| (*id, None)).collect();
         (self.forming, self.paused) = (None, false);
-        vec![Order::Form(Formed {
+        let view = MembershipView {
             generation: self.generation,
             members,
             lost: std::mem::take(&mut self.lost),
             joined: if self.generation == 1 { Vec::new() } else { joined },
             left: std::mem::take(&mut self.left),
-        })]
+        };
+        vec![MembershipCommand::Form(view, Vec::new())]
     }
 
-    /// Members stand at one step or the next: one that claims to be further than that would be asked for a state that does
-    /// not exist.
-    fn implausible(&self) -> Option<Order> {
-        let position = |said: &Option<Standing>| said.and_then(|standing| standing.position);
+    /// Members are at one step or the next: a member that reports a later one would be asked for a state that does not
+    /// exist.
+    fn remove_implausible(&self) -> Option<MembershipCommand> {
+        let position = |report: &Option<MemberPosition>| report.and_then(|member| member.position);
         let mut steps: Vec<u64> = self.members.values().filter_map(position).map(|at| at.step).collect();
         steps.sort_unstable();
         let median = *steps.get(steps.len().checked_sub(1)? / 2)?;
-        let claims = |(number, said): (&usize, &Option<Standing>)| Some((*number, position(said)?.step));
-        let (number, step) =
+        let claims = |(id, report): (&usize, &Option<MemberPosition>)| Some((*id, position(report)?.step));
+        let (id, step) =
             self.members.iter().filter_map(claims).find(|(_, step)| *step > median.saturating_add(1))?;
-        let why = format!("it reports step {step}, and the others are at step {median}");
-        Some(Order::Expel { number, why })
+        Some(removal(id, format!("it reports step {step}, and the others are at step {median}")))
     }
+}
+
+/// Removes a member that broke the protocol.
+fn removal(id: usize, objection: String) -> MembershipCommand {
+    let cause = format!("broke the protocol: {objection}");
+    let culprit = Culprit { rank: id, cause, detect_s: Some(0.0), ..Culprit::default() };
+    MembershipCommand::Remove(id, Box::new(culprit))
 }

@@ -1,12 +1,12 @@
-//! A panic of the program becomes an error like any other: with its words and its place, told to all ranks.
+//! Turns a panic of the program into an error with message and location, so that all ranks get it.
 
-use crate::exhaustion;
+use crate::resource_limits;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use thalweg_core::{Error, Result};
 
-/// Where the last panic happened and what it said.
+/// Message and location of the last guarded panic.
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
 thread_local! {
@@ -14,21 +14,22 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps the words and place of a guarded panic for the error that is made of it. All others are printed as ever.
+/// Installs a panic hook that keeps message and location of guarded panics. Other panics are printed as usual.
 pub(crate) fn keep_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !GUARDED.get() {
             return usual(panic);
         }
-        let place =
-            panic.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
-        let words = panic.payload_as_str().unwrap_or("no reason given");
-        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{words}{place}"));
+        let location = panic
+            .location()
+            .map_or(String::new(), |location| format!(" ({}:{})", location.file(), location.line()));
+        let message = panic.payload_as_str().unwrap_or("no reason given");
+        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{message}{location}"));
     }));
 }
 
-/// Does something that may panic; then the panic is the error.
+/// Runs a closure; a panic becomes its error.
 pub(crate) fn guarded<T>(run: impl FnOnce() -> Result<T>) -> Result<T> {
     GUARDED.set(true);
     let result = catch_unwind(AssertUnwindSafe(run));
@@ -37,12 +38,12 @@ pub(crate) fn guarded<T>(run: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 fn panicked() -> Error {
-    let words = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
-    // The standard library's words: no bug, but a machine or a limit that has nothing left.
-    if words.starts_with("failed to spawn thread") {
-        return exhaustion::explain_thread("cannot go on");
+    let message = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+    // The standard library's message: not a bug, but an exhausted machine or limit.
+    if message.starts_with("failed to spawn thread") {
+        return resource_limits::explain_thread("cannot go on");
     }
-    Error::internal(format!("the program panicked: {words}"))
+    Error::internal(format!("the program panicked: {message}"))
 }
 
 #[cfg(test)]

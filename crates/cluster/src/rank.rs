@@ -1,20 +1,23 @@
-//! A rank: who am I, who are the others, how do I reach them.
+//! [`Rank`]: one member of the group, as its program sees it.
 //!
-//! Programs wait, sleep, compute and draw randomness only through this. So they run unchanged on threads, on real
-//! processes and on a simulated network, and everything that waits has a deadline, a name and an owner.
+//! Programs wait, sleep, compute and draw random numbers only through this type. So they run unchanged on threads, on
+//! processes and on a simulated network, and every wait has a deadline and a name.
+//!
+//! [`in_memory`] builds ranks without starting threads: `bench allreduce` runs its own threads on them, and tests that
+//! need a single `Rank` use it too.
 
-use crate::beacon::Beacon;
-use crate::collectives::Means;
+use crate::collectives::CollectiveContext;
+use crate::control_connection::HEARTBEAT_INTERVAL;
 use crate::hosts::Hosts;
-use crate::line::PULSE;
-use crate::regroup::{Change, Regroup};
+use crate::rank_status::RankStatus;
+use crate::regroup::{MembershipChange, MembershipClient};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
-use thalweg_comm::collective::Underway;
-use thalweg_comm::host::Neighbours;
-use thalweg_comm::post::Post;
-use thalweg_comm::transport::{Fault, Tag, Transport, mesh};
+use thalweg_comm::collective::NonblockingTransport;
+use thalweg_comm::host::LocalPeers;
+use thalweg_comm::mailbox::Mailbox;
+use thalweg_comm::transport::{Tag, Transport, TransportError, mesh};
 use thalweg_comm::wire::tensor;
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
@@ -22,87 +25,82 @@ use thalweg_core::report::RankReport;
 use thalweg_core::times::Times;
 use thalweg_core::{Culprit, Error, Kind, Result, Rng};
 
-/// Where a rank's events go.
+/// Sink of a rank's events.
 pub type Emit = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// How long ranks that are threads of one process wait for one that reads data or files.
+/// Preparation deadline of ranks that are threads of one process.
 pub(crate) const PREPARATION: Duration = Duration::from_secs(3600);
 
-/// What a rank is made of.
-pub struct Parts {
-    /// Its connections, and the operations that are under way on them.
-    pub transport: Underway,
-    /// Its time.
+/// Everything a [`Rank`] is built from.
+pub struct RankParts {
+    /// The connections to all peers, with the nonblocking operations in flight on them.
+    pub transport: NonblockingTransport,
     pub clock: Arc<dyn Clock>,
-    /// Where its events go.
     pub emit: Emit,
-    /// Where its state can be seen.
-    pub beacon: Arc<Beacon>,
-    /// Machine of each rank.
+    /// State shared with the heartbeat and control threads.
+    pub rank_status: Arc<RankStatus>,
     pub hosts: Hosts,
-    /// The ranks it shares memory with, by rank; empty if it shares none.
-    pub neighbours: Neighbours,
-    /// What carries its bytes: `shm`, `tcp`, both, `mpi`, or something for ranks that are threads.
+    /// The peers this rank shares memory with, by rank; empty if there are none.
+    pub local_peers: LocalPeers,
+    /// Transport named in the report: `shm`, `tcp`, `shm+tcp`, `mpi`; `mem` or `sim` for threads.
     pub carrier: &'static str,
-    /// Generation of the group.
     pub generation: u32,
-    /// The members' numbers, by place. A member keeps its number, whatever its place.
-    pub numbers: Vec<usize>,
-    /// What happened before this generation.
-    pub change: Change,
-    /// Leads into the next one; without, the loss of a member is the end.
-    pub delegate: Option<Box<dyn Regroup>>,
-    /// The longest a rank may hold up a step.
+    /// Member ids by rank. A member keeps its id across generations; its rank may change.
+    pub member_ids: Vec<usize>,
+    /// Membership changes before this generation.
+    pub change: MembershipChange,
+    /// Forms the next generation; without it the loss of a member ends the job.
+    pub membership_client: Option<Box<dyn MembershipClient>>,
+    /// Longest time a rank may make no progress in a training step.
     pub step_deadline: Duration,
-    /// The longest the others wait for a rank that reads data or files.
+    /// The same outside of steps, while data or files are read.
     pub prepare_deadline: Duration,
-    /// Seed of the job.
+    /// The job's random seed.
     pub seed: u64,
 }
 
 /// A member of the group, as its program sees it.
 pub struct Rank {
-    pub(crate) parts: Parts,
-    /// Its letters, if its program writes any.
-    pub(crate) post: Option<Post>,
-    /// How collectives are carried out.
-    pub(crate) means: Means,
-    /// Number and name of the circles it has formed in this generation.
-    pub(crate) circles: Vec<(u32, String)>,
-    /// Whether all ranks share memory, once they have agreed on it in this generation.
+    pub(crate) parts: RankParts,
+    /// Point-to-point messages; None until [`Rank::open_mailbox`].
+    pub(crate) mailbox: Option<Mailbox>,
+    pub(crate) collectives: CollectiveContext,
+    /// Id and name of the groups formed in this generation.
+    pub(crate) groups: Vec<(u32, String)>,
+    /// Generation and result of the last agreement on shared memory.
     pub(crate) sharing: Option<(u32, bool)>,
     pub(crate) operation: u64,
     pub(crate) step: u64,
     pub(crate) training: bool,
-    /// Whether a step was ever begun.
+    /// Whether any step has begun.
     has_begun: bool,
-    /// Whether its next exchange is never to end: an injected fault.
+    /// Injected fault: the next exchange never ends.
     pub(crate) livelocks: bool,
     pub(crate) account: RankReport,
     pub(crate) times: Times,
-    /// Operations of the piece of work at hand that were charged already.
+    /// Floating-point operations of the current computation already charged to a simulated clock.
     charged: u64,
-    /// What passed through shared memory without messages, and in earlier generations.
+    /// Traffic through shared arenas, and that of earlier generations.
     pub(crate) shared: Traffic,
 }
 
 impl Rank {
-    /// Puts a rank together.
-    pub fn new(parts: Parts) -> Rank {
-        parts.beacon.count_this_thread();
-        parts.beacon.attach(parts.transport.as_ref(), parts.generation);
-        let place = parts.transport.rank();
-        let rank = parts.numbers.get(place).copied().unwrap_or(place);
-        let host = parts.hosts.name(place).cloned().unwrap_or_default();
-        let means = Means::of(&parts);
-        let account = RankReport { rank, host, transport: parts.carrier.into(), ..RankReport::default() };
+    pub fn new(parts: RankParts) -> Rank {
+        parts.rank_status.count_this_thread();
+        parts.rank_status.attach(parts.transport.as_ref(), parts.generation);
+        let index = parts.transport.rank();
+        let member_id = parts.member_ids.get(index).copied().unwrap_or(index);
+        let host = parts.hosts.name(index).cloned().unwrap_or_default();
+        let collectives = CollectiveContext::of_world(&parts);
+        let account =
+            RankReport { rank: member_id, host, transport: parts.carrier.into(), ..RankReport::default() };
         let generation = parts.generation;
         let rank = Rank {
             parts,
             sharing: None,
-            post: None,
-            means,
-            circles: Vec::new(),
+            mailbox: None,
+            collectives,
+            groups: Vec::new(),
             operation: first_operation(generation),
             step: 0,
             training: false,
@@ -117,140 +115,133 @@ impl Rank {
         rank
     }
 
-    /// Its place in the group.
+    /// This rank's index in the group of the current generation: 0 to [`Rank::world`] - 1.
     pub fn index(&self) -> usize {
         self.parts.transport.rank()
     }
 
-    /// Its number in the job, by which users know it.
-    pub fn number(&self) -> usize {
-        self.number_at(self.index())
+    /// The member id, which stays the same across generations. Events and errors name ranks by it.
+    pub fn member_id(&self) -> usize {
+        self.member_id_at(self.index())
     }
 
-    /// The number of the rank in that place.
-    pub fn number_at(&self, place: usize) -> usize {
-        self.parts.numbers.get(place).copied().unwrap_or(place)
+    /// The member id of the rank with this index.
+    pub fn member_id_at(&self, index: usize) -> usize {
+        self.parts.member_ids.get(index).copied().unwrap_or(index)
     }
 
-    /// The numbers of all ranks, by place.
-    pub fn numbers(&self) -> Vec<usize> {
-        (0..self.world()).map(|place| self.number_at(place)).collect()
+    /// Member ids of all ranks, by index.
+    pub fn member_ids(&self) -> Vec<usize> {
+        (0..self.world()).map(|index| self.member_id_at(index)).collect()
     }
 
-    /// How many there are.
+    /// Number of ranks in the group.
     pub fn world(&self) -> usize {
         self.parts.transport.world()
     }
 
-    /// Machine of each rank.
-    pub fn hosts(&self) -> &[String] {
-        self.parts.hosts.names()
-    }
-
-    /// How many ranks share this one's machine, itself included.
+    /// Number of ranks on this host, this one included.
     pub fn local_world(&self) -> usize {
         self.parts.hosts.population(self.index())
     }
 
-    /// Time since some fixed moment.
+    /// Time since a fixed but arbitrary origin.
     pub fn now(&self) -> Duration {
         self.parts.clock.now()
     }
 
-    /// Lets time pass.
     pub fn sleep(&self, duration: Duration) {
         self.parts.clock.sleep(duration);
     }
 
-    /// Draws out a piece of work, as a slower machine would: time passes, and every bit of it is progress.
-    pub fn draw_out(&self, mut rest: Duration) {
+    /// Sleeps as a slower machine would compute, counting each heartbeat interval as progress.
+    pub fn slow_down(&self, mut rest: Duration) {
         while !rest.is_zero() {
-            let slice = rest.min(PULSE);
+            let slice = rest.min(HEARTBEAT_INTERVAL);
             self.sleep(slice);
-            self.parts.beacon.advance();
+            self.parts.rank_status.advance();
             rest -= slice;
         }
     }
 
-    /// A stream of random numbers for a purpose: the same on every rank unless the numbers say otherwise.
+    /// A random stream for a purpose, the same on every rank unless `numbers` differ.
     pub fn random(&self, purpose: &str, numbers: &[u64]) -> Rng {
         Rng::keyed(self.parts.seed, purpose, numbers)
     }
 
-    /// Tells the world.
     pub fn emit(&self, event: Event) {
         (self.parts.emit)(event);
     }
 
-    /// Whether the job was asked to stop after this step.
+    /// Whether the job is to stop after this step.
     pub fn stop_requested(&self) -> bool {
-        self.parts.beacon.stop_requested()
+        self.parts.rank_status.stop_requested()
     }
 
-    /// Whether SIGTERM asked for the stop, here or on another rank.
+    /// Whether the stop was requested by SIGTERM, on this or another rank.
     pub fn is_terminated(&self) -> bool {
-        self.parts.beacon.is_terminated()
+        self.parts.rank_status.is_terminated()
     }
 
-    /// Another rank was asked for the stop by SIGTERM.
+    /// Records that another rank received SIGTERM.
     pub fn note_termination(&self) {
-        self.parts.beacon.note_termination();
+        self.parts.rank_status.note_termination();
     }
 
-    /// Whether a checkpoint was asked for after this step.
+    /// Whether a checkpoint was requested after this step.
     pub fn checkpoint_requested(&self) -> bool {
-        self.parts.beacon.checkpoint_requested()
+        self.parts.rank_status.checkpoint_requested()
     }
 
-    /// A checkpoint of this step is taken, because one was `asked` for or because it was due.
+    /// Records that a checkpoint of this step is taken; `asked`: on request, not on schedule.
     pub fn checkpoint_taken(&self, asked: bool) {
-        self.parts.beacon.checkpoint_taken(asked);
+        self.parts.rank_status.checkpoint_taken(asked);
     }
 
-    /// Says who asked for the stop that begins now. One rank of each host does, so that every launcher hears it once.
-    pub fn announce_stop(&self, places: &[usize]) {
-        let ranks = places;
+    /// Emits which ranks requested the stop. Only the first rank of each host emits, so that each launcher receives one
+    /// event.
+    pub fn announce_stop(&self, ranks: &[usize]) {
         let all = &self.parts.hosts;
         if !all.is_first(self.index()) {
             return;
         }
         let mut hosts: Vec<String> = ranks.iter().filter_map(|rank| all.name(*rank).cloned()).collect();
         hosts.dedup();
-        let ranks = ranks.iter().map(|place| self.number_at(*place)).collect();
+        let ranks = ranks.iter().map(|index| self.member_id_at(*index)).collect();
         self.emit(Event::Stopping { ranks, hosts });
     }
 
-    /// A step of training begins: from now on its deadline holds.
+    /// Begins a training step: from here on the step deadline applies.
     pub fn begin_step(&mut self, step: u64) {
         self.step = step;
         self.training = true;
-        // From here on there is something to save; the next regular pulse may be many steps away.
+        // Tells the launcher that there is state to save; the next regular heartbeat may be many steps away.
         if !std::mem::replace(&mut self.has_begun, true) {
             self.enter(Phase::Computing, "step");
-            self.emit(Event::Pulse(self.parts.beacon.pulse()));
+            self.emit(Event::Heartbeat(self.parts.rank_status.heartbeat()));
         }
     }
 
-    /// Something that may take long begins outside of any step: reading data, writing files.
+    /// Begins work outside of any step, such as reading data or writing files: the preparation deadline applies.
     pub fn begin_preparation(&mut self, name: &str) {
         self.training = false;
         self.enter(Phase::Preparing, name);
     }
 
-    /// Does a piece of the rank's own work. `operations` is what it costs in floating-point operations: a simulated
-    /// rank is charged for it, a real one is measured.
+    /// Runs local work and books its time as computing. `operations` is its cost in floating-point operations, which a
+    /// simulated clock is charged with.
     pub fn compute<T>(&mut self, name: &str, operations: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.compute_together(name, operations, |_| work())
+        self.compute_with_collectives(name, operations, |_| work())
     }
 
-    /// The same for work that meets the others on its way: what that takes is booked as exchange, not as computing.
-    pub fn compute_together<T>(
+    /// The same for work that runs collectives: their time is booked as exchange, not as computing.
+    pub fn compute_with_collectives<T>(
         &mut self,
         name: &str,
         operations: u64,
         work: impl FnOnce(&mut Rank) -> Result<T>,
     ) -> Result<T> {
-        // With others about, a verdict is met in the next operation with them: there it is seen what that was.
+        // With peers, the next collective reports an abort, and knows which operation it ended.
         if self.world() == 1 {
             self.check()?;
         }
@@ -262,13 +253,13 @@ impl Rank {
         let result = work(self);
         self.parts.clock.charge(operations.saturating_sub(self.charged));
         if self.training {
-            let met = self.account.exchange_s - exchanged;
-            self.account.compute_s += (self.now() - start).as_secs_f64() - met;
+            let exchange = self.account.exchange_s - exchanged;
+            self.account.compute_s += (self.now() - start).as_secs_f64() - exchange;
         }
         result
     }
 
-    /// So much of the piece of work at hand is done: a simulated rank is charged for it now and not at its end.
+    /// Charges a simulated clock for the first `operations` of the current computation now instead of at its end.
     pub fn charge(&mut self, operations: u64) {
         let fresh = operations.saturating_sub(self.charged);
         self.charged += fresh;
@@ -277,13 +268,13 @@ impl Rank {
         }
     }
 
-    /// Makes sure that all ranks mean the same; names the first that does not.
-    pub fn agree(&mut self, what: &str, digest: &[u8]) -> Result<()> {
+    /// All-gathers `digest` and fails if a rank's differs from rank 0's, naming the first such rank.
+    pub fn all_gather_and_compare(&mut self, what: &str, digest: &[u8]) -> Result<()> {
         let all = self.all_gather(what, digest)?;
         match all.iter().position(|other| *other != all[0]) {
             None => Ok(()),
-            Some(place) => {
-                let (rank, first) = (self.number_at(place), self.number_at(0));
+            Some(index) => {
+                let (rank, first) = (self.member_id_at(index), self.member_id_at(0));
                 let cause = format!("has another {what} than rank {first}");
                 Err(Error::new(Kind::Rendezvous, format!("rank {rank} {cause}"))
                     .hint("every host must have the same job, the same data and the same version of thalweg")
@@ -292,7 +283,7 @@ impl Rank {
         }
     }
 
-    /// Says goodbye to the others: nobody waits for this rank any more.
+    /// Sends a close frame to all peers, so that they do not wait for this rank.
     pub fn leave(&mut self) {
         self.enter(Phase::Leaving, "leaving");
         self.parts.transport.close();
@@ -302,25 +293,25 @@ impl Rank {
         &mut self,
         kind: &str,
         name: &str,
-        run: impl FnOnce(&mut Rank, Tag, Duration) -> Result<(), Fault>,
+        run: impl FnOnce(&mut Rank, Tag, Duration) -> Result<(), TransportError>,
     ) -> Result<Duration> {
         let tag = self.next_tag(kind, name);
         self.await_operation(kind, name, |rank, deadline| run(rank, tag, deadline))
     }
 
-    /// What the frames of the next operation of all ranks belong to.
+    /// The tag of the next operation of the whole group.
     pub(crate) fn next_tag(&mut self, kind: &str, name: &str) -> Tag {
         self.operation += 1;
         let tensor = tensor(&format!("{kind} of {name}"));
         Tag { generation: self.parts.generation, operation: self.operation, group: 0, tensor }
     }
 
-    /// Waits for an operation, whoever takes part in it.
+    /// Runs an operation of the whole group or of a smaller one, and books its time as exchange.
     pub(crate) fn await_operation(
         &mut self,
         kind: &str,
         name: &str,
-        run: impl FnOnce(&mut Rank, Duration) -> Result<(), Fault>,
+        run: impl FnOnce(&mut Rank, Duration) -> Result<(), TransportError>,
     ) -> Result<Duration> {
         self.enter(Phase::Exchanging, &format!("{kind} of {name}"));
         self.check()?;
@@ -335,37 +326,37 @@ impl Rank {
         Ok(took)
     }
 
-    /// The watch decides at the step's deadline whom to blame; this is the net below it.
+    /// Fallback for the heartbeat monitor, which decides at the step deadline which rank failed.
     pub(crate) fn deadline(&self) -> Duration {
-        let patience = if self.training { self.parts.step_deadline } else { self.parts.prepare_deadline };
-        patience + patience / 4 + Duration::from_secs(1)
+        let deadline = if self.training { self.parts.step_deadline } else { self.parts.prepare_deadline };
+        deadline + deadline / 4 + Duration::from_secs(1)
     }
 
-    /// A verdict that came meanwhile ends the program here; so does the end of this generation.
+    /// Fails if the job was aborted or this generation has ended.
     pub(crate) fn check(&self) -> Result<()> {
-        self.parts.beacon.ending(self.parts.generation).map_or(Ok(()), Err)
+        self.parts.rank_status.end_reason(self.parts.generation).map_or(Ok(()), Err)
     }
 
     pub(crate) fn enter(&self, phase: Phase, name: &str) {
-        self.parts.beacon.enter(self.step, phase, self.operation, name);
+        self.parts.rank_status.enter(self.step, phase, self.operation, name);
     }
 }
 
-/// The ranks of a world of threads, connected by memory: real in all but the processes.
+/// Ranks for threads of this process, connected in memory, on the system clock.
 pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
     let rank = |transport| {
-        Rank::new(Parts {
-            transport: Underway::from(Box::new(transport) as Box<dyn Transport>),
+        Rank::new(RankParts {
+            transport: NonblockingTransport::from(Box::new(transport) as Box<dyn Transport>),
             clock: Arc::new(SystemClock::default()),
             emit: Arc::new(|_| {}),
-            beacon: Beacon::new(),
+            rank_status: RankStatus::new(),
             hosts: Hosts::one("memory", world),
-            neighbours: Vec::new(),
+            local_peers: Vec::new(),
             carrier: "mem",
             generation: 1,
-            numbers: Vec::new(),
-            change: Change::default(),
-            delegate: None,
+            member_ids: Vec::new(),
+            change: MembershipChange::default(),
+            membership_client: None,
             step_deadline,
             prepare_deadline: PREPARATION,
             seed: 0,
@@ -374,7 +365,7 @@ pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
     mesh(world).into_iter().map(rank).collect()
 }
 
-/// Operations are numbered on from generation to generation, the same on all ranks.
+/// Operation ids continue from generation to generation, the same on all ranks.
 pub(crate) fn first_operation(generation: u32) -> u64 {
     u64::from(generation.saturating_sub(1)) << 32
 }

@@ -1,90 +1,47 @@
-//! The life of a rank: from its place in the environment to its goodbye.
+//! The life of a rank: from its environment to its goodbye.
 
-use crate::beacon::Beacon;
-use crate::engine::environment::{Meeting, Place};
+use crate::control_connection::HEARTBEAT_INTERVAL;
+use crate::coordinator_role::CoordinatorRole;
+use crate::diagnosis::blame_self;
+use crate::engine::environment::{RankEnvironment, RendezvousEndpoint};
+pub use crate::forced_exit::{ExitReason, OnForcedExit};
+use crate::forced_exit::{SessionState, SignalForwarder, force_exit};
 use crate::hosts::Hosts;
-use crate::inquest::sign;
 use crate::interruption::{Received, Signal};
-use crate::leaving::{Heeding, State, leave};
-pub use crate::leaving::{Leaving, OnLeave};
-use crate::line::PULSE;
+use crate::launcher_connection::LauncherConnection;
 use crate::linux;
-use crate::membership::Limits;
+use crate::membership_client::{ControlSlot, TcpMembershipClient};
 use crate::panics::{guarded, keep_panics};
-use crate::rank::{Emit, Parts, Rank};
-use crate::regroup::{Delegate, Generation, LineSlot};
-use crate::rendezvous::message::{Arrival, Control, Member};
-use crate::rendezvous::neighbourhood::Connected;
-use crate::rendezvous::{Invitation, endpoint};
-use crate::role::Role;
-use crate::uplink::Uplink;
+use crate::rank::{Emit, Rank, RankParts};
+use crate::rank_config::Token;
+pub use crate::rank_config::{OnRecord, RankConfig, RankHooks};
+use crate::rank_status::RankStatus;
+use crate::regroup::Generation;
+use crate::rendezvous::message::{Control, JoinKind, Member};
+use crate::rendezvous::shm_setup::ConnectedTransport;
+use crate::rendezvous::{JoinConfig, endpoint};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thalweg_core::clock::SystemClock;
 use thalweg_core::event::{Event, Level, Record};
-use thalweg_core::spec::strategy::Carrier;
 use thalweg_core::{Error, Result};
 
-/// What a rank needs to know of its job.
-#[derive(Clone, Debug)]
-pub struct Terms {
-    /// Digest of the job.
-    pub job: [u8; 32],
-    /// The job itself, for those who want to join.
-    pub text: String,
-    /// Digest of what is trained: its layout, and the file it comes from if there is one. Empty if it is not known yet.
-    pub model: Vec<u8>,
-    /// Digest of the rows it is trained with. Empty if it is not known yet.
-    pub data: String,
-    /// Seed of the job.
-    pub seed: u64,
-    /// Whether the others go on when one is lost.
-    pub elastic: bool,
-    /// How many there must and may be, and how long to wait for them.
-    pub limits: Limits,
-    /// The shared secret, as the user or the launcher says; empty: ranks of one host get one from rank 0.
-    pub token: Vec<u8>,
-    /// The longest a rank may hold up a step.
-    pub step_deadline: Duration,
-    /// The longest to wait until all are there.
-    pub join_deadline: Duration,
-    /// The longest the others wait for a rank that reads data or files.
-    pub prepare_deadline: Duration,
-    /// What is to carry the data between ranks.
-    pub carrier: Carrier,
-    /// The port rank 0 listens on if a launcher passes it on; 0: any.
-    pub port: u16,
-}
+/// How long a rank that is done keeps the coordinator's role: as long as the others need.
+const ROLE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The shared secret of a job, which a rank without one learns from rank 0.
-pub(crate) type Token = Arc<OnceLock<Vec<u8>>>;
+/// The same for a rank that failed.
+const FAILED_ROLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where records go if there is no launcher to take them.
-pub type OnRecord = Arc<dyn Fn(&Record) -> Result<()> + Send + Sync>;
-
-/// What surrounds a rank's program in its process.
-pub struct Surroundings {
-    /// The signals that reach it, if they are its business.
-    pub signals: Option<Receiver<Received>>,
-    /// Where records go if there is no launcher to take them.
-    pub on_record: OnRecord,
-    /// What is done when it ends at once.
-    pub on_leave: OnLeave,
-}
-
-/// How long a rank that is done keeps the coordinator's role for the others: as long as they need.
-const ROLE: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// What launches a worker that came by itself.
+/// `RankEnvironment::launcher` of a worker that joined by itself.
 pub const JOIN: &str = "join";
 
-/// How long a rank 0 that cannot begin stays to say so.
-const REFUSING: Duration = Duration::from_secs(6);
+/// How long a rank 0 that cannot begin stays to refuse the others.
+const REFUSE_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// How long a program may take to notice that the job is over.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long a program may take to notice that the job was aborted.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Seconds since 1970.
 pub fn unix_time() -> f64 {
@@ -93,283 +50,295 @@ pub fn unix_time() -> f64 {
 
 /// Runs a program as the rank that this process is.
 pub fn run<T>(
-    place: &Place,
-    terms: &Terms,
-    surroundings: Surroundings,
+    environment: &RankEnvironment,
+    config: &RankConfig,
+    hooks: RankHooks,
     program: impl FnOnce(&mut Rank) -> Result<T>,
 ) -> Result<T> {
     keep_panics();
-    let beacon = Beacon::new();
-    beacon.count_this_thread();
-    let uplink = Uplink::open(Arc::clone(&beacon))?;
-    let Surroundings { signals, on_record, on_leave } = surroundings;
-    let (line, state, members) = (LineSlot::default(), Arc::new(State::default()), Arc::default());
-    let token = known_token(terms);
-    let session =
-        Session { rank: place.rank, token, beacon, uplink, line, state, members, on_record, on_leave };
+    let rank_status = RankStatus::new();
+    rank_status.count_this_thread();
+    let launcher = LauncherConnection::open(Arc::clone(&rank_status))?;
+    let RankHooks { signals, on_record, on_forced_exit } = hooks;
+    let session = Session {
+        rank: environment.rank,
+        token: config.shared_token(),
+        rank_status,
+        launcher,
+        control: ControlSlot::default(),
+        state: Arc::default(),
+        members: Arc::default(),
+        on_record,
+        on_forced_exit,
+    };
     if let Some(signals) = signals {
-        // Without a launcher, rank 0 writes the results: if it is asked to end, so is the job.
-        let drains = terms.elastic && (session.uplink.is_some() || place.rank != 0);
-        session.heed(signals, drains, place.launcher == JOIN);
+        // Without a launcher, rank 0 writes the results: if it is asked to end, the job ends.
+        let drains = config.elastic && (session.launcher.is_some() || environment.rank != 0);
+        session.forward_signals(signals, drains, environment.launcher == JOIN);
     }
-    session.keep_pulse();
-    let role = session.role(place, terms);
-    if let Some(wishes) = session.uplink.as_ref().and_then(|uplink| uplink.wishes()) {
-        role.heed(wishes);
+    session.start_heartbeats();
+    let role = session.coordinator_role(environment, config);
+    if let Some(commands) = session.launcher.as_ref().and_then(|launcher| launcher.commands()) {
+        role.follow(commands);
     }
-    let entered = guarded(|| session.enter(place, terms, &role));
+    let joined = guarded(|| session.join(environment, config, &role));
     session.state.joined.store(true, Ordering::Relaxed);
-    let result = entered.map(|mut rank| {
-        let result = guarded(|| program(&mut rank)).map_err(|error| session.sign(error, place.world));
+    let result = joined.map(|mut rank| {
+        let result =
+            guarded(|| program(&mut rank)).map_err(|error| session.blame_self(error, environment.world));
         session.state.done.store(result.is_ok(), Ordering::Relaxed);
-        // The last word goes out before the data connections close: the others must learn the reason first.
-        session.last_word(&result);
+        // The result is sent before the data connections close: the others must learn the reason first.
+        session.send_result(&result);
         if result.is_ok() {
             rank.leave();
         }
         result
     });
     let result = result.unwrap_or_else(|error| {
-        let failed = Err(session.sign(error, place.world));
-        session.last_word(&failed);
+        let failed = Err(session.blame_self(error, environment.world));
+        session.send_result(&failed);
         failed
     });
-    // Those who are left may have to form a group once more, and do the end of the job again; or this rank left them long
-    // before the end. Whoever has the coordinator's role stays for them, with signs of life.
-    role.see_out(if result.is_ok() { ROLE } else { Duration::from_secs(5) });
+    // The others may have to form one more group and repeat the end of the job, or this rank left them long before the end.
+    // A process with the coordinator's role stays for them, and keeps sending heartbeats.
+    role.serve_until_empty(if result.is_ok() { ROLE_TIMEOUT } else { FAILED_ROLE_TIMEOUT });
     session.state.ended.store(true, Ordering::Relaxed);
-    if let Some(uplink) = &session.uplink {
-        uplink.drain();
+    if let Some(launcher) = &session.launcher {
+        launcher.drain();
     }
     result
 }
 
-/// Tells the other ranks why rank 0 cannot begin, as far as they come soon. Nothing is done about a failure of that: they
-/// wait until their own deadline.
-pub fn refuse(place: &Place, terms: &Terms, error: &Error) {
-    if place.rank != 0 || place.world == 1 || place.joins {
+/// Tells ranks that join soon why rank 0 cannot begin. A failure of that is ignored: they wait until their own deadline.
+pub fn refuse_joins(environment: &RankEnvironment, config: &RankConfig, error: &Error) {
+    if environment.rank != 0 || environment.world == 1 || environment.joins {
         return;
     }
-    let role = Role {
-        place: place.clone(),
-        terms: Terms { join_deadline: Duration::ZERO, ..terms.clone() },
-        token: known_token(terms),
-        beacon: Beacon::new(),
+    let role = CoordinatorRole {
+        environment: environment.clone(),
+        config: RankConfig { join_deadline: Duration::ZERO, ..config.clone() },
+        token: config.shared_token(),
+        rank_status: RankStatus::new(),
         emit: Arc::new(|_| {}),
-        uplink: None,
+        launcher: None,
         members: Arc::default(),
-        held: Mutex::default(),
+        state: Mutex::default(),
     };
-    let told = Error { message: format!("rank 0 cannot begin: {}", error.message), ..error.clone() };
-    if role.take_after(Some(told)).is_ok() {
-        role.see_out(REFUSING);
+    let failed = Error { message: format!("rank 0 cannot begin: {}", error.message), ..error.clone() };
+    if role.start_failed(Some(failed)).is_ok() {
+        role.serve_until_empty(REFUSE_TIMEOUT);
     }
-}
-
-/// The secret of a job, if it is known already.
-fn known_token(terms: &Terms) -> Token {
-    let token = Token::default();
-    if !terms.token.is_empty() {
-        let _ = token.set(terms.token.clone());
-    }
-    token
 }
 
 struct Session {
     rank: usize,
     token: Token,
-    beacon: Arc<Beacon>,
-    uplink: Option<Arc<Uplink>>,
-    line: LineSlot,
-    state: Arc<State>,
+    rank_status: Arc<RankStatus>,
+    launcher: Option<Arc<LauncherConnection>>,
+    control: ControlSlot,
+    state: Arc<SessionState>,
     /// The members of the last generation.
     members: Arc<Mutex<Vec<Member>>>,
     on_record: OnRecord,
-    on_leave: OnLeave,
+    on_forced_exit: OnForcedExit,
 }
 
 impl Session {
-    /// Passes signals on to the program.
-    fn heed(&self, signals: Receiver<Received>, drains: bool, is_guest: bool) {
-        let heeding = Heeding {
+    fn forward_signals(&self, signals: Receiver<Received>, drains: bool, is_guest: bool) {
+        let forwarder = SignalForwarder {
             rank: self.rank,
-            beacon: Arc::clone(&self.beacon),
+            rank_status: Arc::clone(&self.rank_status),
             state: Arc::clone(&self.state),
             emit: self.emit(),
-            on_leave: Arc::clone(&self.on_leave),
+            on_forced_exit: Arc::clone(&self.on_forced_exit),
             drains,
             is_guest,
         };
-        std::thread::spawn(move || heeding.run(&signals));
+        std::thread::spawn(move || forwarder.run(&signals));
     }
 
     fn emit(&self) -> Emit {
-        let (rank, uplink, on_record, beacon) =
-            (self.rank, self.uplink.clone(), Arc::clone(&self.on_record), Arc::clone(&self.beacon));
+        let (rank, launcher, on_record, rank_status) =
+            (self.rank, self.launcher.clone(), Arc::clone(&self.on_record), Arc::clone(&self.rank_status));
         Arc::new(move |event| {
             let record = Record { time: unix_time(), rank: Some(rank), event };
-            match &uplink {
-                Some(uplink) => uplink.send(&record),
+            match &launcher {
+                Some(launcher) => launcher.send(&record),
                 None => {
                     if let Err(error) = on_record(&record) {
-                        beacon.condemn(error);
+                        rank_status.abort(error);
                     }
                 }
             }
         })
     }
 
-    /// Gives signs of life from now on, and sees to it that a verdict ends the process.
-    fn keep_pulse(&self) {
-        let (beacon, line, uplink, rank) =
-            (Arc::clone(&self.beacon), Arc::clone(&self.line), self.uplink.clone(), self.rank);
-        let (state, on_leave) = (Arc::clone(&self.state), Arc::clone(&self.on_leave));
-        let mut over = Duration::ZERO;
+    /// Starts the thread that sends heartbeats, and ends the process if the program does not end after an abort.
+    fn start_heartbeats(&self) {
+        let (rank_status, control, launcher, rank) =
+            (Arc::clone(&self.rank_status), Arc::clone(&self.control), self.launcher.clone(), self.rank);
+        let (state, on_forced_exit) = (Arc::clone(&self.state), Arc::clone(&self.on_forced_exit));
+        let mut aborted_for = Duration::ZERO;
         std::thread::spawn(move || {
             while !state.ended.load(Ordering::Relaxed) {
-                let pulse = beacon.pulse();
-                let open = line.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                if let Some(line) = open {
-                    line.say(&Control::Pulse(pulse.clone()));
+                let heartbeat = rank_status.heartbeat();
+                let connection = control.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                if let Some(connection) = connection {
+                    connection.send(&Control::Heartbeat(heartbeat.clone()));
                 }
-                if let Some(uplink) = &uplink {
-                    if uplink.is_gone() && !state.joined.load(Ordering::Relaxed) {
-                        // Nothing to save yet, and nobody left to wait for the others.
-                        leave(&on_leave, Leaving::Signal(Signal::Terminate), || {});
+                if let Some(launcher) = &launcher {
+                    if launcher.is_closed() && !state.joined.load(Ordering::Relaxed) {
+                        // There is no state to save yet, and no launcher to wait for the other ranks.
+                        force_exit(&on_forced_exit, ExitReason::Signal(Signal::Terminate), || {});
                     }
-                    uplink.send(&Record { time: unix_time(), rank: Some(rank), event: Event::Pulse(pulse) });
+                    let event = Event::Heartbeat(heartbeat);
+                    launcher.send(&Record { time: unix_time(), rank: Some(rank), event });
                 }
-                if let Some(error) = beacon.verdict() {
-                    over += PULSE;
-                    if over > LAST_WORDS {
-                        leave(&on_leave, Leaving::Verdict(error), || {});
+                if let Some(error) = rank_status.abort_reason() {
+                    aborted_for += HEARTBEAT_INTERVAL;
+                    if aborted_for > ABORT_TIMEOUT {
+                        force_exit(&on_forced_exit, ExitReason::Aborted(error), || {});
                     }
                 }
-                std::thread::sleep(PULSE);
+                std::thread::sleep(HEARTBEAT_INTERVAL);
             }
         });
     }
 
-    fn role(&self, place: &Place, terms: &Terms) -> Arc<Role> {
-        Arc::new(Role {
-            place: place.clone(),
-            terms: terms.clone(),
+    fn coordinator_role(&self, environment: &RankEnvironment, config: &RankConfig) -> Arc<CoordinatorRole> {
+        Arc::new(CoordinatorRole {
+            environment: environment.clone(),
+            config: config.clone(),
             token: Arc::clone(&self.token),
-            beacon: Arc::clone(&self.beacon),
+            rank_status: Arc::clone(&self.rank_status),
             emit: self.emit(),
-            uplink: self.uplink.clone(),
+            launcher: self.launcher.clone(),
             members: Arc::clone(&self.members),
-            held: Mutex::default(),
+            state: Mutex::default(),
         })
     }
 
-    /// Finds the others.
-    fn enter(&self, place: &Place, terms: &Terms, role: &Role) -> Result<Rank> {
+    /// Joins the group, or forms it with the others.
+    fn join(
+        &self,
+        environment: &RankEnvironment,
+        config: &RankConfig,
+        role: &CoordinatorRole,
+    ) -> Result<Rank> {
         let emit = self.emit();
-        if place.world == 1 && !place.joins && !terms.elastic {
-            let Connected { transport, neighbours, carrier } = Connected::alone();
+        if environment.world == 1 && !environment.joins && !config.elastic {
+            let ConnectedTransport { transport, local_peers, carrier } = ConnectedTransport::alone();
             let alone = Generation {
                 number: 1,
                 transport,
-                neighbours,
+                local_peers,
                 carrier,
-                numbers: vec![place.rank],
+                member_ids: vec![environment.rank],
                 hosts: Hosts::one(&linux::host_name(), 1),
                 change: Default::default(),
             };
-            return Ok(self.rank(terms, alone, emit, None));
+            return Ok(self.rank(config, alone, emit, None));
         }
-        let convenes = place.rank == 0 && !place.joins;
-        let (fixed, (told, meeting)) = match (&place.meeting, &self.uplink) {
-            (Meeting::At { .. }, _) if convenes => (true, (0, role.take()?)),
-            (meeting @ (Meeting::At { .. } | Meeting::InFile(_)), _) => {
-                (true, (0, endpoint::of(meeting).unwrap_or_default()))
+        let coordinates = environment.rank == 0 && !environment.joins;
+        let (is_fixed, (addresses, endpoint)) = match (&environment.endpoint, &self.launcher) {
+            (RendezvousEndpoint::At { .. }, _) if coordinates => (true, (0, role.start()?)),
+            (fixed @ (RendezvousEndpoint::At { .. } | RendezvousEndpoint::InFile(_)), _) => {
+                (true, (0, endpoint::to_text(fixed).unwrap_or_default()))
             }
-            // The launcher repeats what this process told it: the next to be told of is another one.
-            (Meeting::ByLauncher, _) if convenes => (false, (1, role.take()?)),
-            (Meeting::ByLauncher, Some(uplink)) => (false, uplink.coordinator(0, terms.join_deadline)?),
-            (Meeting::ByLauncher, None) => {
+            // The launcher sends back the address of this process: the first one after it is of another coordinator.
+            (RendezvousEndpoint::ByLauncher, _) if coordinates => (false, (1, role.start()?)),
+            (RendezvousEndpoint::ByLauncher, Some(launcher)) => {
+                (false, launcher.await_coordinator(0, config.join_deadline)?)
+            }
+            (RendezvousEndpoint::ByLauncher, None) => {
                 return Err(Error::internal("no launcher to ask for rank 0's address"));
             }
         };
-        let (speaker, teller) = (Arc::clone(&emit), Arc::clone(&emit));
-        let mut delegate = Delegate {
-            invitation: Invitation {
-                rank: place.rank,
-                world: place.world,
-                job: terms.job,
-                text: terms.text.clone(),
-                run: place.run.clone(),
-                model: terms.model.clone(),
-                data: terms.data.clone(),
+        let (warnings, losses) = (Arc::clone(&emit), Arc::clone(&emit));
+        let mut membership_client = TcpMembershipClient {
+            join_config: JoinConfig {
+                rank: environment.rank,
+                world: environment.world,
+                job: config.job,
+                text: config.text.clone(),
+                run: environment.run.clone(),
+                model: config.model.clone(),
+                data: config.data.clone(),
                 token: self.token.get().cloned().unwrap_or_default(),
                 host: linux::host_name(),
-                anywhere: !place.local,
-                deadline: terms.join_deadline,
-                carrier: terms.carrier,
+                anywhere: !environment.local,
+                deadline: config.join_deadline,
+                carrier: config.carrier,
             },
             token: Arc::clone(&self.token),
-            arrival: if place.joins { Arrival::New } else { Arrival::First },
-            step_deadline: terms.step_deadline,
-            patience: terms.prepare_deadline.max(terms.join_deadline) + terms.step_deadline,
-            beacon: Arc::clone(&self.beacon),
-            line: Arc::clone(&self.line),
-            uplink: self.uplink.clone(),
-            meeting,
-            told,
-            fixed,
-            returns: place.joins && self.uplink.is_none(),
-            say: Arc::new(move |message| speaker(Event::Notice { level: Level::Warning, message })),
-            tell: Arc::new(move |error, pulse| {
-                teller(Event::Lost { error: error.clone(), pulse: pulse.clone() });
+            join_kind: if environment.joins { JoinKind::New } else { JoinKind::Initial },
+            step_deadline: config.step_deadline,
+            timeout: config.prepare_deadline.max(config.join_deadline) + config.step_deadline,
+            rank_status: Arc::clone(&self.rank_status),
+            control: Arc::clone(&self.control),
+            launcher: self.launcher.clone(),
+            endpoint,
+            addresses,
+            is_fixed,
+            may_return: environment.joins && self.launcher.is_none(),
+            warn: Arc::new(move |message| warnings(Event::Notice { level: Level::Warning, message })),
+            on_loss: Arc::new(move |error, heartbeat| {
+                losses(Event::Lost { error: error.clone(), heartbeat: heartbeat.clone() });
             }),
-            elastic: terms.elastic,
+            elastic: config.elastic,
             data: None,
             early: Default::default(),
             members: Arc::clone(&self.members),
-            mail: channel(),
+            events: channel(),
         };
-        let first = delegate.first()?;
-        if first.numbers.first() == Some(&place.rank) && !place.joins {
+        let first = membership_client.first()?;
+        if first.member_ids.first() == Some(&environment.rank) && !environment.joins {
             emit(Event::Joined { hosts: first.hosts.names().to_vec(), generation: first.number });
         }
-        Ok(self.rank(terms, first, emit, terms.elastic.then_some(delegate)))
+        Ok(self.rank(config, first, emit, config.elastic.then_some(membership_client)))
     }
 
-    fn rank(&self, terms: &Terms, generation: Generation, emit: Emit, delegate: Option<Delegate>) -> Rank {
-        let Generation { number, transport, neighbours, carrier, numbers, hosts, change } = generation;
-        Rank::new(Parts {
+    fn rank(
+        &self,
+        config: &RankConfig,
+        generation: Generation,
+        emit: Emit,
+        membership_client: Option<TcpMembershipClient>,
+    ) -> Rank {
+        let Generation { number, transport, local_peers, carrier, member_ids, hosts, change } = generation;
+        Rank::new(RankParts {
             transport: transport.into(),
             hosts,
-            numbers,
-            neighbours,
+            member_ids,
+            local_peers,
             carrier,
             generation: number,
             change,
-            delegate: delegate.map(|delegate| Box::new(delegate) as _),
+            membership_client: membership_client.map(|client| Box::new(client) as _),
             clock: Arc::new(SystemClock::default()),
             emit,
-            beacon: Arc::clone(&self.beacon),
-            step_deadline: terms.step_deadline,
-            prepare_deadline: terms.prepare_deadline,
-            seed: terms.seed,
+            rank_status: Arc::clone(&self.rank_status),
+            step_deadline: config.step_deadline,
+            prepare_deadline: config.prepare_deadline,
+            seed: config.seed,
         })
     }
 
-    fn sign(&self, error: Error, world: usize) -> Error {
-        sign(error, self.rank, world, &linux::host_name(), &self.beacon.pulse())
+    fn blame_self(&self, error: Error, world: usize) -> Error {
+        blame_self(error, self.rank, world, &linux::host_name(), &self.rank_status.heartbeat())
     }
 
-    fn last_word<T>(&self, result: &Result<T>) {
-        let pulse = self.beacon.pulse();
+    /// The last message to the launcher and to the coordinator.
+    fn send_result<T>(&self, result: &Result<T>) {
+        let heartbeat = self.rank_status.heartbeat();
         if let Err(error) = result {
-            (self.emit())(Event::Failed { error: error.clone(), pulse: pulse.clone() });
+            (self.emit())(Event::Failed { error: error.clone(), heartbeat: heartbeat.clone() });
         }
-        let open = self.line.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(line) = open {
-            line.leave(&match result {
+        let connection = self.control.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(connection) = connection {
+            connection.close(&match result {
                 Ok(_) => Control::Goodbye,
-                Err(error) => Control::Failed(Box::new(error.clone()), pulse),
+                Err(error) => Control::Failed(Box::new(error.clone()), heartbeat),
             });
         }
     }
@@ -378,41 +347,43 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::membership::Limits;
+    use thalweg_core::spec::strategy::TransportChoice;
 
     #[test]
-    fn a_panic_while_the_ranks_meet_is_an_error_with_words_and_place() {
-        let place = Place {
+    fn a_panic_during_the_rendezvous_is_an_error_with_message_and_location() {
+        let environment = RankEnvironment {
             rank: 0,
             world: 2,
-            meeting: Meeting::at("127.0.0.1", 0),
+            endpoint: RendezvousEndpoint::at("127.0.0.1", 0),
             local: true,
             launcher: "test",
             joins: false,
             run: String::new(),
         };
-        let terms = Terms {
+        let config = RankConfig {
             job: [0; 32],
             text: String::new(),
             model: Vec::new(),
             data: String::new(),
             seed: 0,
             elastic: false,
-            limits: Limits { least: 1, most: 2, patience: Duration::from_secs(60) },
+            limits: Limits { min: 1, max: 2, timeout: Duration::from_secs(60) },
             token: Vec::new(),
             step_deadline: Duration::from_secs(60),
             join_deadline: Duration::from_secs(60),
             prepare_deadline: Duration::from_secs(60),
-            carrier: Carrier::Tcp,
+            carrier: TransportChoice::Tcp,
             port: 0,
         };
         let on_record = |record: &Record| match record.event {
             Event::Listening { .. } => panic!("no room for this record"),
             _ => Ok(()),
         };
-        let surroundings =
-            Surroundings { signals: None, on_record: Arc::new(on_record), on_leave: Arc::new(|_| {}) };
-        let error = run(&place, &terms, surroundings, |_| Ok(())).unwrap_err();
-        let words = "the program panicked: no room for this record (crates/cluster/src/session.rs:";
-        assert!(error.message.starts_with(&format!("rank 0: {words}")), "{}", error.message);
+        let hooks =
+            RankHooks { signals: None, on_record: Arc::new(on_record), on_forced_exit: Arc::new(|_| {}) };
+        let error = run(&environment, &config, hooks, |_| Ok(())).unwrap_err();
+        let message = "the program panicked: no room for this record (crates/cluster/src/session.rs:";
+        assert!(error.message.starts_with(&format!("rank 0: {message}")), "{}", error.message);
     }
 }

@@ -1,65 +1,62 @@
-//! Tensors by name in a safetensors file, with a checksum, written so that a reader sees all of it or none.
+//! Tensors by name in a safetensors file, with a checksum, written atomically.
 
 use crate::durable::{unwritable, write_whole};
-use crate::regular;
-use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
+use crate::regular_file;
+use safetensors::tensor::{self, Dtype, Metadata, SafeTensors};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
 use std::path::Path;
-use thalweg_core::model::Tensor;
+use thalweg_core::model::TensorInfo;
 use thalweg_core::{Error, Result};
 
-/// The version of models and checkpoints: tensors are ordered as PyTorch has them.
+/// Format version of models and checkpoints: tensors have PyTorch's element order.
 const FORMAT: &str = "2";
-/// The version before it: tensors are in the order of memory.
+/// The version before: tensors have the memory order of this program.
 const IN_MEMORY_ORDER: &str = "1";
-/// The metadata key that holds it.
+/// The metadata key of the format version.
 const VERSION: &str = "format";
 
-/// The one metadata key of a file: everything about it as a JSON object. (With several keys the format's own writer
-/// would put them in random order, and equal models would be different files.)
+/// The only safetensors metadata key: all metadata as one JSON object. (The safetensors writer orders several keys
+/// randomly, so equal models would give different files.)
 const ABOUT: &str = "thalweg";
-/// Within it, the checksum over all the rest.
+/// Its key of the checksum over everything else.
 const CHECKSUM: &str = "sha256";
 
-/// One tensor of a file: its own, or a look at somebody's memory.
+/// A tensor of a file, owned or borrowed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stored<'a> {
-    /// Sizes, outermost first.
+pub struct StoredTensor<'a> {
+    /// Outermost dimension first.
     pub shape: Cow<'a, [usize]>,
-    /// Values, row-major.
+    /// Row-major.
     pub values: Cow<'a, [f32]>,
 }
 
-/// Named tensors and what is written about them. Writing copies none of them: whoever writes large ones lends them.
+/// Named tensors and metadata. Writing copies no borrowed tensor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TensorFile<'a> {
-    /// By name.
-    pub tensors: BTreeMap<String, Stored<'a>>,
-    /// Texts by key.
+    pub tensors: BTreeMap<String, StoredTensor<'a>>,
     pub metadata: BTreeMap<String, String>,
 }
 
 impl<'a> TensorFile<'a> {
-    /// Adds a tensor.
     pub fn push(
         &mut self,
         name: impl Into<String>,
         shape: impl Into<Cow<'a, [usize]>>,
         values: impl Into<Cow<'a, [f32]>>,
     ) {
-        self.tensors.insert(name.into(), Stored { shape: shape.into(), values: values.into() });
+        self.tensors.insert(name.into(), StoredTensor { shape: shape.into(), values: values.into() });
     }
 
-    /// An empty file of this version of models and checkpoints.
+    /// An empty file of the current format version.
     pub fn of_this_version() -> TensorFile<'a> {
         let metadata = BTreeMap::from([(VERSION.into(), FORMAT.into())]);
         TensorFile { tensors: BTreeMap::new(), metadata }
     }
 
-    /// Refuses a version that is not known.
+    /// Fails for an unknown format version.
     pub fn check_version(&self, path: &Path) -> Result<()> {
         match self.text(VERSION, path)? {
             FORMAT | IN_MEMORY_ORDER => Ok(()),
@@ -68,14 +65,18 @@ impl<'a> TensorFile<'a> {
         }
     }
 
-    /// Adds a tensor of a layout, given in the order of memory.
-    pub fn push_ordered(&mut self, name: impl Into<String>, tensor: &Tensor, values: &'a [f32]) {
+    /// Adds a tensor of a layout from values in memory order.
+    pub fn push_ordered(&mut self, name: impl Into<String>, tensor: &TensorInfo, values: &'a [f32]) {
         self.push(name, tensor.file_shape(), tensor.to_file(values));
     }
 
-    /// The values of a tensor of a layout in the order of memory; an error gives the sizes it has in the file instead,
-    /// if it is there at all.
-    pub fn in_memory_order(&self, name: &str, tensor: &Tensor) -> Result<Cow<'_, [f32]>, Option<&[usize]>> {
+    /// The values of a tensor of a layout in memory order. The error is its shape in the file, or None if the file does
+    /// not have it.
+    pub fn in_memory_order(
+        &self,
+        name: &str,
+        tensor: &TensorInfo,
+    ) -> Result<Cow<'_, [f32]>, Option<&[usize]>> {
         let stored = self.tensors.get(name).ok_or(None)?;
         let is_old = self.metadata.get(VERSION).is_some_and(|version| version == IN_MEMORY_ORDER);
         let shape = if is_old { tensor.shape.clone() } else { tensor.file_shape() };
@@ -86,7 +87,7 @@ impl<'a> TensorFile<'a> {
         }
     }
 
-    /// Covers names, shapes, values and metadata.
+    /// SHA-256 over names, shapes, values and metadata.
     fn checksum(&self) -> String {
         let mut digest = Sha256::new();
         for (key, text) in self.metadata.iter().filter(|(key, _)| *key != CHECKSUM) {
@@ -96,10 +97,10 @@ impl<'a> TensorFile<'a> {
             digest.update(format!("{name} {:?}\n", tensor.shape));
             digest.update(bytemuck::cast_slice::<f32, u8>(&tensor.values));
         }
-        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        thalweg_core::hex::encode(&digest.finalize())
     }
 
-    /// Writes it: first beside its place, then moved there in one go.
+    /// Writes the file atomically.
     pub fn write(&self, path: &Path) -> Result<()> {
         let header =
             self.header().map_err(|error| Error::internal(format!("{}: {error}", path.display())))?;
@@ -111,37 +112,38 @@ impl<'a> TensorFile<'a> {
         })
     }
 
-    /// What the format puts before the values, which follow in the order of names.
+    /// The safetensors header; the values follow it in the order of names.
     fn header(&self) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
         let mut about = self.metadata.clone();
         about.insert(CHECKSUM.into(), self.checksum());
         let about = HashMap::from([(ABOUT.to_string(), serde_json::to_string(&about)?)]);
         let mut end = 0;
-        let place = |(name, tensor): (&String, &Stored<'_>)| {
+        let entry = |(name, tensor): (&String, &StoredTensor<'_>)| {
             let start = end;
             end += size_of_val(&*tensor.values);
             let (dtype, shape) = (Dtype::F32, tensor.shape.to_vec());
-            (name.clone(), TensorInfo { dtype, shape, data_offsets: (start, end) })
+            (name.clone(), tensor::TensorInfo { dtype, shape, data_offsets: (start, end) })
         };
-        let places = self.tensors.iter().map(place).collect();
-        let mut header = serde_json::to_vec(&Metadata::new(Some(about), places)?)?;
-        // So that the values are aligned for whoever maps the file.
+        let entries = self.tensors.iter().map(entry).collect();
+        let mut header = serde_json::to_vec(&Metadata::new(Some(about), entries)?)?;
+        // Aligns the values for readers that map the file.
         header.resize(header.len().next_multiple_of(8), b' ');
         Ok(header)
     }
 
-    /// Whether a file begins as such a file does: the length of its header, then the header.
-    pub fn is_one(path: &Path) -> Result<bool> {
+    /// Whether a file begins like a safetensors file: an 8-byte header length, then `{`.
+    pub fn is_tensor_file(path: &Path) -> Result<bool> {
         let mut start = Vec::new();
-        let read = regular::open(path).and_then(|file| file.take(9).read_to_end(&mut start));
+        let read = regular_file::open(path).and_then(|file| file.take(9).read_to_end(&mut start));
         read.map_err(|error| Error::io(format!("cannot read {}", path.display()), &error))?;
         Ok(start.get(8) == Some(&b'{'))
     }
 
-    /// Reads it and checks it against its checksum.
+    /// Reads a file and verifies its checksum.
     pub fn read(path: &Path) -> Result<TensorFile<'static>> {
         let shown = path.display();
-        let bytes = regular::read(path).map_err(|error| Error::io(format!("cannot read {shown}"), &error))?;
+        let bytes =
+            regular_file::read(path).map_err(|error| Error::io(format!("cannot read {shown}"), &error))?;
         let broken = |why: String| {
             Error::data(format!("{shown} is damaged: {why}")).hint(
                 "it was cut short or changed after it was written; use another checkpoint or train again",
@@ -150,7 +152,7 @@ impl<'a> TensorFile<'a> {
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| broken(error.to_string()))?;
         let tensors = SafeTensors::deserialize(&bytes).map_err(|error| broken(error.to_string()))?;
         let about = header.metadata().as_ref().and_then(|metadata| metadata.get(ABOUT)).ok_or_else(|| {
-            Error::data(format!("{shown} was not written by thalweg: it does not say what it is"))
+            Error::data(format!("{shown} was not written by thalweg: it has no `{ABOUT}` metadata"))
         })?;
         let metadata = serde_json::from_str(about).map_err(|error| broken(error.to_string()))?;
         let mut file = TensorFile { tensors: BTreeMap::new(), metadata };
@@ -169,10 +171,13 @@ impl<'a> TensorFile<'a> {
         }
     }
 
-    /// A text of the metadata.
+    /// A metadata value; an error if it is missing.
     pub fn text(&self, key: &str, path: &Path) -> Result<&str> {
         self.metadata.get(key).map(String::as_str).ok_or_else(|| {
-            Error::data(format!("{} does not say its `{key}`: it is not such a file", path.display()))
+            Error::data(format!(
+                "{} has no `{key}` in its metadata: it is not a model or checkpoint of thalweg",
+                path.display()
+            ))
         })
     }
 }
@@ -191,17 +196,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_file_is_read_as_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
         sample().write(&path).unwrap();
         assert_eq!(TensorFile::read(&path).unwrap(), sample());
-        assert!(TensorFile::is_one(&path).unwrap());
+        assert!(TensorFile::is_tensor_file(&path).unwrap());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 
     #[test]
-    fn every_cut_and_every_flipped_byte_is_noticed() {
+    fn every_truncation_and_every_flipped_byte_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
         sample().write(&path).unwrap();
@@ -210,12 +215,12 @@ mod tests {
             fs::write(&path, &whole[..length]).unwrap();
             assert!(TensorFile::read(&path).is_err(), "cut to {length}");
         }
-        for place in 0..whole.len() {
+        for at in 0..whole.len() {
             let mut changed = whole.clone();
-            changed[place] ^= 0x10;
+            changed[at] ^= 0x10;
             fs::write(&path, &changed).unwrap();
             if let Ok(read) = TensorFile::read(&path) {
-                assert_eq!(read, sample(), "byte {place} changed what is read");
+                assert_eq!(read, sample(), "byte {at} changed what is read");
             }
         }
     }

@@ -1,5 +1,5 @@
-//! What a stranger, a newer version or a bad cable can send before and beside the data: it is taken for what it is or refused,
-//! without a panic and without memory that it only promises to fill.
+//! Decoding of control messages from unauthenticated peers, other versions and damaged links: a message is decoded or
+//! refused, without a panic and without allocating what it only claims to contain.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,14 +8,14 @@ use std::cell::Cell;
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
-use thalweg_cluster::rendezvous::handshake::{PROTOCOL, Purpose, Side, shake};
+use thalweg_cluster::rendezvous::handshake::{PROTOCOL, Purpose, Side, handshake};
 use thalweg_cluster::rendezvous::message::{
-    Answer, Call, Control, Member, Roster, receive, receive_within, send,
+    Control, ControlRequest, ControlResponse, Member, Roster, receive, receive_within, send,
 };
 use thalweg_cluster::rendezvous::timed::Timed;
 use thalweg_core::{Error, Kind};
 
-/// Counts what this thread holds.
+/// Counts the bytes allocated by this thread.
 struct Counting;
 
 thread_local! {
@@ -23,22 +23,22 @@ thread_local! {
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: all of it is the system's allocator; what is counted beside it is a number of this thread.
+// SAFETY: every call is forwarded to the system allocator; the counters are thread-local.
 unsafe impl GlobalAlloc for Counting {
-    // SAFETY: the system's, as above.
+    // SAFETY: forwarded to the system allocator.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.with(|held| {
             held.set(held.get().saturating_add(layout.size()));
             PEAK.with(|peak| peak.set(peak.get().max(held.get())));
         });
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
-    // SAFETY: the system's, as above.
+    // SAFETY: forwarded to the system allocator.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD.with(|held| held.set(held.get().saturating_sub(layout.size())));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -46,7 +46,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most memory that decoding took beyond what was held before.
+/// Peak allocation during `decode`, beyond what was allocated before.
 fn peak<T>(decode: impl FnOnce() -> T) -> usize {
     let before = HELD.get();
     PEAK.set(before);
@@ -54,19 +54,18 @@ fn peak<T>(decode: impl FnOnce() -> T) -> usize {
     PEAK.get() - before
 }
 
-/// What short messages may take: a list is given room for a megabyte at most before its elements have come, and a group has
-/// several.
+/// Limit for short messages: a list preallocates at most a megabyte before its elements arrive, and a roster has several.
 const ROOM: usize = 8 << 20;
 
-/// Decodes bytes as everything that ranks say to each other.
+/// Decodes bytes as every kind of control message.
 fn decode_all(wire: &[u8]) {
-    let _ = receive::<Call>(&mut &wire[..]);
-    let _ = receive::<Answer>(&mut &wire[..]);
+    let _ = receive::<ControlRequest>(&mut &wire[..]);
+    let _ = receive::<ControlResponse>(&mut &wire[..]);
     let _ = receive::<Control>(&mut &wire[..]);
     let _ = receive_within::<[u8; 32]>(&mut &wire[..], 256);
 }
 
-/// Behind the right length, so that what is in it is looked at.
+/// With the right length in front, so that the body is decoded.
 fn framed(body: &[u8]) -> Vec<u8> {
     [&(body.len() as u32).to_le_bytes()[..], body].concat()
 }
@@ -90,21 +89,21 @@ fn a_roster(members: usize, host: &str) -> Roster {
 
 proptest! {
     #[test]
-    fn any_bytes_are_survived(bytes in vec(any::<u8>(), 0..300)) {
+    fn any_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..300)) {
         prop_assert!(peak(|| decode_all(&bytes)) < ROOM);
         prop_assert!(peak(|| decode_all(&framed(&bytes))) < ROOM);
     }
 
-    /// Numbers that begin with many set bits are long lists and texts to a decoder.
+    /// Varints that begin with many set bits claim long lists and strings.
     #[test]
-    fn promises_of_long_lists_are_not_believed(kind in 0u8..12, bytes in vec(prop_oneof![Just(0xffu8), Just(0x0f), Just(0x7f), any::<u8>()], 0..200)) {
+    fn claimed_lengths_are_not_preallocated(kind in 0u8..12, bytes in vec(prop_oneof![Just(0xffu8), Just(0x0f), Just(0x7f), any::<u8>()], 0..200)) {
         let body = [&[kind][..], &bytes].concat();
         let peak = peak(|| decode_all(&framed(&body)));
         prop_assert!(peak < ROOM, "{peak} bytes");
     }
 
     #[test]
-    fn messages_arrive_as_they_were_sent_and_damage_is_survived(
+    fn messages_round_trip_and_damaged_ones_do_not_panic(
         members in 0usize..20, host in ".{0,30}", damage in vec((any::<usize>(), any::<u8>()), 0..4), cut in any::<usize>(),
     ) {
         let error = Error::new(Kind::RankFailed, host.clone());
@@ -120,7 +119,7 @@ proptest! {
     }
 }
 
-/// The longest message there may be, full of the shortest elements, takes some times its bytes and no more.
+/// The longest allowed message, full of the shortest elements, takes a small multiple of its size.
 #[test]
 fn the_longest_message_is_bounded() {
     for byte in [0x00u8, 0x01, 0x7f, 0xff] {
@@ -134,8 +133,8 @@ fn the_longest_message_is_bounded() {
     }
 }
 
-/// A listener that is told these bytes after the right beginning, or none.
-fn listener_hears(side: Side, bytes: &[u8]) -> (io::Result<()>, usize) {
+/// Runs a handshake against a peer that sends `bytes`; returns its result and the peak allocation.
+fn handshake_with(side: Side, bytes: &[u8]) -> (io::Result<()>, usize) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (stream, _) = listener.accept().unwrap();
@@ -143,13 +142,13 @@ fn listener_hears(side: Side, bytes: &[u8]) -> (io::Result<()>, usize) {
     caller.shutdown(Shutdown::Write).unwrap();
     let mut ended = Ok(());
     let peak = peak(|| {
-        let patience = Duration::from_secs(60);
-        ended = shake(&mut Timed::new(&stream, patience), side, Purpose::Control, b"secret");
+        let timeout = Duration::from_secs(60);
+        ended = handshake(&mut Timed::new(&stream, timeout), side, Purpose::Control, b"secret");
     });
     (ended, peak)
 }
 
-/// A hello as this version says it, with some fields of another's choice.
+/// A hello message with the given fields.
 fn hello(magic: [u8; 4], protocol: (u16, u16), purpose: u8, nonce: [u8; 32]) -> Vec<u8> {
     let mut wire = Vec::new();
     send(&mut wire, &(magic, protocol, 0u64, purpose, nonce)).unwrap();
@@ -160,34 +159,34 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn nobody_gets_through_a_handshake_by_chance(bytes in vec(any::<u8>(), 0..400), known in any::<bool>(), frame in any::<bool>(), nonce in any::<[u8; 32]>()) {
+    fn random_bytes_never_pass_a_handshake(bytes in vec(any::<u8>(), 0..400), known in any::<bool>(), frame in any::<bool>(), nonce in any::<[u8; 32]>()) {
         let beginning = if known { hello(*b"THLW", PROTOCOL, 0, nonce) } else { Vec::new() };
         let bytes = if frame { framed(&bytes) } else { bytes };
         for side in [Side::Caller, Side::Listener] {
-            let (ended, peak) = listener_hears(side, &[&beginning[..], &bytes].concat());
-            let words = ended.unwrap_err().to_string();
-            let refused_at_once = words.contains("speak") || words.contains("wants something else");
-            prop_assert!(!(known && refused_at_once), "nothing behind the hello was looked at: {}", words);
-            prop_assert!(peak < 64 << 10, "{peak} bytes for one who has proven nothing");
+            let (ended, peak) = handshake_with(side, &[&beginning[..], &bytes].concat());
+            let message = ended.unwrap_err().to_string();
+            let refused_at_once = message.contains("speak") || message.contains("wants something else");
+            prop_assert!(!(known && refused_at_once), "nothing after the hello was decoded: {}", message);
+            prop_assert!(peak < 64 << 10, "{peak} bytes for an unauthenticated peer");
         }
     }
 
-    /// As far as one gets who does not know the token: a proof is looked at, and it is the wrong one.
+    /// A peer without the token gets as far as its proof, which is wrong.
     #[test]
-    fn nobody_guesses_a_proof(proof in any::<[u8; 32]>(), nonce in any::<[u8; 32]>()) {
+    fn random_proofs_are_refused(proof in any::<[u8; 32]>(), nonce in any::<[u8; 32]>()) {
         for (side, reply) in [(Side::Listener, &[][..]), (Side::Caller, &[1])] {
             let wire = [&hello(*b"THLW", PROTOCOL, 0, nonce)[..], &framed(&[reply, &proof].concat())].concat();
-            let words = listener_hears(side, &wire).0.unwrap_err().to_string();
-            prop_assert!(words.contains("does not know the token"), "{}", words);
+            let message = handshake_with(side, &wire).0.unwrap_err().to_string();
+            prop_assert!(message.contains("does not know the token"), "{}", message);
         }
     }
 
     #[test]
-    fn strangers_and_other_versions_are_told_apart(magic in any::<[u8; 4]>(), protocol in any::<(u16, u16)>(), purpose in 0u8..4, nonce in any::<[u8; 32]>()) {
-        let (ended, _) = listener_hears(Side::Listener, &hello(magic, protocol, purpose, nonce));
+    fn foreign_protocols_and_other_versions_are_distinguished(magic in any::<[u8; 4]>(), protocol in any::<(u16, u16)>(), purpose in 0u8..4, nonce in any::<[u8; 32]>()) {
+        let (ended, _) = handshake_with(Side::Listener, &hello(magic, protocol, purpose, nonce));
         prop_assert!(ended.is_err());
-        let (ended, _) = listener_hears(Side::Listener, &hello(*b"THLW", (900, 901), 0, nonce));
-        let words = ended.unwrap_err().to_string();
-        prop_assert!(words.contains("protocol 900-901") && words.contains("same version"), "{}", words);
+        let (ended, _) = handshake_with(Side::Listener, &hello(*b"THLW", (900, 901), 0, nonce));
+        let message = ended.unwrap_err().to_string();
+        prop_assert!(message.contains("protocol 900-901") && message.contains("same version"), "{}", message);
     }
 }

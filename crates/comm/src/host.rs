@@ -1,10 +1,13 @@
-//! Ranks of one host: how they tell that they are, how they meet, and what passes between them.
+//! Connections between ranks of one host.
 //!
-//! Two ranks with the same [`host_identity`] can share memory. One opens a [`Doorway`], the other [`call`]s; what they
-//! hold then is a [`Neighbour`]: a connection over which open files pass, and whose end is the other rank's end.
+//! Two ranks with the same [`host_identity`] can share memory. One opens a [`LocalListener`], the other calls
+//! [`connect_local`]; the result is a [`LocalPeer`] on both sides: a Unix socket over which file descriptors pass,
+//! and whose end is the end of the other rank.
 
 use crate::linux;
-pub use crate::linux::{Bell, Doorway, Segment, Token, Writers, call, check_room, host_identity};
+pub use crate::linux::{
+    EventFd, LocalListener, LocalToken, Segment, Writers, check_room, connect_local, host_identity,
+};
 use nix::poll::PollFd;
 use std::io;
 use std::net::Shutdown;
@@ -15,59 +18,59 @@ use std::time::Duration;
 
 /// A connection to another rank of this host.
 #[derive(Clone, Debug)]
-pub struct Neighbour(Arc<UnixStream>, Arc<Option<linux::Grip>>);
+pub struct LocalPeer(Arc<UnixStream>, Arc<Option<linux::PidFd>>);
 
-/// Neighbours by rank; nothing for this rank and for those on other hosts.
-pub type Neighbours = Vec<Option<Neighbour>>;
+/// Local peers by rank; `None` for this rank and for ranks on other hosts.
+pub type LocalPeers = Vec<Option<LocalPeer>>;
 
-impl Neighbour {
-    /// A connection on which both sides have proven themselves.
-    pub fn new(socket: UnixStream) -> Neighbour {
-        // Without a grip (a kernel before 5.3) it cannot be ended, which is told when it must be.
-        let grip = linux::Grip::on_peer(&socket).unwrap_or_default();
-        Neighbour(Arc::new(socket), Arc::new(grip))
+impl LocalPeer {
+    /// From a connection on which both sides are authenticated.
+    pub fn new(socket: UnixStream) -> LocalPeer {
+        // Without a pidfd (a kernel before 5.3) `kill` fails.
+        let process = linux::PidFd::of_peer(&socket).unwrap_or_default();
+        LocalPeer(Arc::new(socket), Arc::new(process))
     }
 
-    /// Ends the other's process and waits until the kernel confirms it, so that it writes to nothing any more; false if
-    /// that is not to be had in time. One that is a thread of this process has nothing to be ended.
-    pub fn end(&self, patience: Duration) -> bool {
-        self.1.as_ref().as_ref().is_some_and(|grip| grip.end(patience))
+    /// Kills the peer's process and waits until the kernel confirms it, so that it cannot write to shared memory any
+    /// more; false if there is no confirmation in time. Also false for a thread of this process, which cannot be
+    /// killed.
+    pub fn kill(&self, timeout: Duration) -> bool {
+        self.1.as_ref().as_ref().is_some_and(|process| process.kill(timeout))
     }
 
     /// Both ends of a connection, for ranks that are threads.
-    pub fn pair() -> io::Result<(Neighbour, Neighbour)> {
+    pub fn pair() -> io::Result<(LocalPeer, LocalPeer)> {
         let (one, other) = UnixStream::pair()?;
-        Ok((Neighbour::new(one), Neighbour::new(other)))
+        Ok((LocalPeer::new(one), LocalPeer::new(other)))
     }
 
-    /// Hands over open files, together.
-    pub fn hand(&self, files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        linux::hand(&self.0, files)
+    /// Sends file descriptors in one message.
+    pub fn send_fds(&self, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        linux::send_fds(&self.0, files)
     }
 
-    /// Takes so many open files that were handed over together.
-    pub fn take(&self, count: usize, patience: Duration) -> io::Result<Vec<OwnedFd>> {
-        self.0.set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
-        linux::take(&self.0, count)
+    /// Receives exactly `count` file descriptors that were sent in one message.
+    pub fn receive_fds(&self, count: usize, timeout: Duration) -> io::Result<Vec<OwnedFd>> {
+        self.0.set_read_timeout(Some(timeout.max(Duration::from_millis(1))))?;
+        linux::receive_fds(&self.0, count)
     }
 
-    /// What to poll to learn of the other's end.
-    pub(crate) fn polled(&self) -> PollFd<'_> {
+    /// Descriptor and events to poll for the end of the peer.
+    pub(crate) fn poll_fd(&self) -> PollFd<'_> {
         PollFd::new(self.0.as_fd(), linux::hangup::WATCH)
     }
 
-    /// Tells the other that this rank is gone.
-    pub(crate) fn part(&self, how: Shutdown) {
-        // Fails only if the other is gone already.
+    pub(crate) fn shutdown(&self, how: Shutdown) {
+        // Fails only if the peer has closed the connection already.
         let _ = self.0.shutdown(how);
     }
 }
 
-/// A connection to every other of so many threads: `[rank][peer]`.
-pub fn threads(world: usize) -> io::Result<Vec<Neighbours>> {
-    let mut all: Vec<Neighbours> = (0..world).map(|_| vec![None; world]).collect();
+/// Connections between all pairs of `world` threads: `[rank][peer]`.
+pub fn connect_threads(world: usize) -> io::Result<Vec<LocalPeers>> {
+    let mut all: Vec<LocalPeers> = (0..world).map(|_| vec![None; world]).collect();
     for (one, other) in (0..world).flat_map(|one| (0..one).map(move |other| (one, other))) {
-        let (here, there) = Neighbour::pair()?;
+        let (here, there) = LocalPeer::pair()?;
         all[one][other] = Some(here);
         all[other][one] = Some(there);
     }

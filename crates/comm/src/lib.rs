@@ -1,28 +1,29 @@
-//! Bytes between the ranks of a job.
+//! Communication between the ranks of a job.
 //!
-//! Three layers, each knowing only the one below. [`wire`] is the frame: a fixed header and its checksum.
-//! [`transport`] moves frames between the ranks of one group, all sends and receives of a step at once, and turns
-//! whatever goes wrong into a [`Fault`] that names a rank. [`collective`] is the arithmetic above it: schedules as
-//! data, the executor that runs them on any transport, and the checker that proves them.
+//! Three layers, each of which uses only the one below. [`wire`] defines the frame: a fixed header and a checksum.
+//! [`transport`] moves frames between the ranks of one group and turns every failure into a [`TransportError`] that names a
+//! rank. [`collective`] is above it: schedules as data, the executor that runs them on any transport, and the checker that
+//! proves them.
 //!
-//! [`post`] carries letters: messages that nobody waits for.
+//! [`mailbox`] carries asynchronous messages, outside of collectives.
 //!
-//! [`host`] is what ranks of one host share besides: doorways, neighbours. [`arena`] is memory in which they add up without
-//! messages; how they take turns in what several of them reach is written down, and model-checked, in [`protocol`].
+//! [`host`] has the connections between ranks of one host. [`arena`] is shared memory in which they reduce tensors without
+//! messages; its memory ordering is defined and model-checked in `protocol`.
 //!
-//! [`wait`] is what a rank does before it sleeps: spin, yield, or neither. [`linux`] holds what depends on the system.
+//! [`wait`] is the policy of a waiting rank before it sleeps: spin, yield, or neither. [`linux`] has what depends on the
+//! operating system.
 //!
-//! Nothing here knows what a model is, who started the ranks, or how they found each other.
+//! This crate does not know models, launchers or rendezvous.
 
 pub mod arena;
 pub mod collective;
 pub mod host;
 pub mod linux;
-pub mod post;
-pub mod protocol;
+pub mod mailbox;
+mod protocol;
 pub mod transport;
 pub mod wait;
 pub mod wire;
 
 pub use collective::{Algorithm, Executor, Schedule};
-pub use transport::{Abort, Cause, Fault, Incoming, Mem, Outgoing, Tag, Tcp, Traffic, Transport};
+pub use transport::{Abort, Cause, Incoming, Mem, Outgoing, Tag, Tcp, Traffic, Transport, TransportError};

@@ -1,62 +1,58 @@
-//! What a rank does while it waits for another, before it sleeps.
+//! What a rank does while it waits for another, before it sleeps: spin, yield, or neither.
 //!
-//! Being woken costs some 50 microseconds, looking again less than one. So a rank looks again and again for about a
-//! millisecond, as long as it takes no core away from the rank it waits for: after a few looks it offers its core between
-//! any two of them, for others may need it of whom it knows nothing; with more ranks than cores it does so at once and
-//! soon sleeps.
+//! A wake-up costs about 50 microseconds, a poll less than one. So a rank polls for about a millisecond, as long as
+//! that takes no core from the rank it waits for: after a few polls it yields its core between any two, because other
+//! processes may need it; with more ranks than cores it yields from the first poll on and soon sleeps.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
-/// Threads that each rank computes with.
-static THREADS: AtomicUsize = AtomicUsize::new(1);
+static THREADS_PER_RANK: AtomicUsize = AtomicUsize::new(1);
 
-/// Says how many threads each rank of this host computes with: those of a rank that is waited for need their cores, too.
-/// To be said before the ranks of this process are connected.
-pub fn declare_threads(threads: usize) {
-    THREADS.store(threads.max(1), Ordering::Relaxed);
+/// Sets the number of threads that each rank of this host computes with: they need cores, too. To be called before
+/// the ranks of this process are connected.
+pub fn set_threads_per_rank(threads: usize) {
+    THREADS_PER_RANK.store(threads.max(1), Ordering::Relaxed);
 }
 
-/// How long to look before sleeping.
-///
-/// Which ranks share a host is told by who counts them; see [`Patience::among`].
+/// How often to poll before sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// Looks without a pause.
-    looks: u32,
-    /// Then looks with the core offered to others in between.
-    offers: u32,
+pub struct SpinPolicy {
+    /// Polls without a pause.
+    spins: u32,
+    /// Then polls with a yield in between.
+    yields: u32,
 }
 
-impl Patience {
+impl SpinPolicy {
     /// Sleep at once.
-    pub const NONE: Patience = Patience { looks: 0, offers: 0 };
+    pub const NONE: SpinPolicy = SpinPolicy { spins: 0, yields: 0 };
 
-    /// For a rank that shares this host with so many, itself included.
-    pub fn among(ranks: usize) -> Patience {
-        if is_crowded(ranks) {
-            Patience { looks: 0, offers: 8 }
+    /// For a rank on a host with this many ranks, itself included, where a poll is a system call.
+    pub fn for_ranks(ranks: usize) -> SpinPolicy {
+        if is_oversubscribed(ranks) {
+            SpinPolicy { spins: 0, yields: 8 }
         } else {
-            Patience { looks: 20, offers: 1000 }
+            SpinPolicy { spins: 20, yields: 1000 }
         }
     }
 
-    /// The same for one that waits for others' writes to memory: a look costs no system call, and what is awaited is
-    /// often only a switch of threads away, so that it is worth looking for longer. Soon the core is offered in any case:
-    /// strangers may be busy on the others, and then the rank that is waited for stands behind this very one.
-    pub fn in_memory(ranks: usize) -> Patience {
-        if is_crowded(ranks) {
-            Patience { looks: 0, offers: 250 }
+    /// For a rank that waits for writes to shared memory. A poll is no system call, and the awaited write is often
+    /// only a context switch away, so that longer polling pays. It yields early in any case: other processes may be
+    /// busy on the remaining cores, and then the awaited rank waits for the core of this one.
+    pub fn for_shared_memory(ranks: usize) -> SpinPolicy {
+        if is_oversubscribed(ranks) {
+            SpinPolicy { spins: 0, yields: 250 }
         } else {
-            Patience { looks: 5, offers: 2000 }
+            SpinPolicy { spins: 5, yields: 2000 }
         }
     }
 
-    /// Passes the time after the `idle`th look in vain; false when it is time to sleep.
-    pub fn pass(self, idle: u32) -> bool {
-        if idle <= self.looks {
+    /// Spins or yields after the `idle`th poll without progress; false when it is time to sleep.
+    pub fn pause(self, idle: u32) -> bool {
+        if idle <= self.spins {
             std::hint::spin_loop();
-        } else if idle - self.looks <= self.offers {
+        } else if idle - self.spins <= self.yields {
             std::thread::yield_now();
         } else {
             return false;
@@ -65,11 +61,11 @@ impl Patience {
     }
 }
 
-/// Whether so many ranks, with all their threads, are more than this process has cores; its affinity and the quota of its
-/// group count.
-pub(crate) fn is_crowded(ranks: usize) -> bool {
+/// Whether this many ranks, with all their threads, are more than the cores of this process; CPU affinity and the
+/// quota of its control group count.
+pub(crate) fn is_oversubscribed(ranks: usize) -> bool {
     let cores = available_parallelism().map_or(1, usize::from);
-    exceed(ranks, THREADS.load(Ordering::Relaxed), cores)
+    exceed(ranks, THREADS_PER_RANK.load(Ordering::Relaxed), cores)
 }
 
 fn exceed(ranks: usize, threads: usize, cores: usize) -> bool {
@@ -81,11 +77,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends() {
-        let patience = Patience::among(1);
-        assert!(patience.pass(1) && !patience.pass(patience.looks + patience.offers + 1));
-        assert!(!Patience::NONE.pass(1));
-        assert_eq!(Patience::among(usize::MAX).looks, 0);
+    fn polling_ends() {
+        let policy = SpinPolicy::for_ranks(1);
+        assert!(policy.pause(1) && !policy.pause(policy.spins + policy.yields + 1));
+        assert!(!SpinPolicy::NONE.pause(1));
+        assert_eq!(SpinPolicy::for_ranks(usize::MAX).spins, 0);
     }
 
     #[test]

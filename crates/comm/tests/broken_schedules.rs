@@ -1,15 +1,15 @@
-//! Schedules with one thing changed: the checker finds what is wrong with them, or nothing is.
+//! Mutation test of the checker: it detects every mutated schedule that gives a wrong result.
 
 use thalweg_comm::collective::checker::check;
-use thalweg_comm::collective::{Action, Executor, Goal, Schedule, Sum, Way};
+use thalweg_comm::collective::{Action, AlgorithmEntry, Collective, Executor, Schedule, Sum};
 use thalweg_comm::transport::{Transport, mesh};
 use thalweg_testkit::transport::exchange::{check_numbers, number};
-use thalweg_testkit::transport::{PLENTY, each, tag};
+use thalweg_testkit::transport::{LONG_TIMEOUT, run_ranks, tag};
 
-/// How many small changes there are.
+/// Number of mutations.
 const KINDS: usize = 10;
 
-/// One small change to a rank's schedule: a step lost, doubled or moved, another chunk, partner or action.
+/// Mutates a rank's schedule: a step removed, duplicated or moved, another chunk, peer or action.
 fn mutate(schedule: &mut Schedule, world: usize, at: usize, kind: usize) {
     let (count, chunks) = (schedule.steps.len(), schedule.chunks);
     match kind {
@@ -39,56 +39,58 @@ fn mutate(schedule: &mut Schedule, world: usize, at: usize, kind: usize) {
     }
 }
 
-/// Every way to every goal.
-fn collectives() -> Vec<(Goal, &'static Way)> {
-    let goals = [
-        Goal::AllReduce,
-        Goal::Reduce { root: 1 },
-        Goal::Broadcast { root: 1 },
-        Goal::ReduceScatter,
-        Goal::AllGather,
-        Goal::AllToAll,
-        Goal::Barrier,
+/// Every algorithm of every collective.
+fn collectives() -> Vec<(Collective, &'static AlgorithmEntry)> {
+    let kinds = [
+        Collective::AllReduce,
+        Collective::Reduce { root: 1 },
+        Collective::Broadcast { root: 1 },
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::AllToAll,
+        Collective::Barrier,
     ];
-    goals.into_iter().flat_map(|goal| goal.ways().iter().map(move |way| (goal, way))).collect()
+    let algorithms = |kind: Collective| kind.algorithms().iter().map(move |algorithm| (kind, algorithm));
+    kinds.into_iter().flat_map(algorithms).collect()
 }
 
 /// Runs the schedules on numbers, with threads as ranks, and compares the results.
-fn run_on_numbers(goal: Goal, schedules: &[Schedule]) {
+fn run_on_numbers(collective: Collective, schedules: &[Schedule]) {
     let world = schedules.len();
-    each(mesh(world), |mut transport| {
+    run_ranks(mesh(world), |mut transport| {
         let (rank, chunks) = (transport.rank(), schedules[0].chunks);
         let mut buffer: Vec<i32> = (0..chunks).map(|chunk| number(rank, chunk)).collect();
         Executor::new()
-            .run(&schedules[rank], &mut transport, tag(1), &mut buffer, &Sum, PLENTY)
-            .expect("what the checker passes runs");
-        check_numbers(goal, rank, world, &buffer, "changed schedules");
+            .run(&schedules[rank], &mut transport, tag(1), &mut buffer, &Sum, LONG_TIMEOUT)
+            .expect("a schedule that the checker accepts runs");
+        check_numbers(collective, rank, world, &buffer, "mutated schedules");
         transport.close();
     });
 }
 
-/// Every rank's part in every way to every goal, on several hosts.
-fn originals(world: usize) -> impl Iterator<Item = (Goal, &'static Way, Vec<Schedule>)> {
-    let placed =
-        (1..4).flat_map(|hosts| collectives().into_iter().map(move |(goal, way)| (goal, way, hosts)));
-    let all = placed.map(move |(goal, way, hosts)| {
+/// The schedules of all ranks for every algorithm, on one to three hosts, without duplicates.
+fn originals(world: usize) -> impl Iterator<Item = (Collective, &'static AlgorithmEntry, Vec<Schedule>)> {
+    let placed = (1..4)
+        .flat_map(|hosts| collectives().into_iter().map(move |(kind, algorithm)| (kind, algorithm, hosts)));
+    let all = placed.map(move |(kind, algorithm, hosts)| {
         let hosts: Vec<usize> = (0..world).map(|rank| rank % hosts).collect();
-        (goal, way, (0..world).map(|rank| (way.schedule)(goal.seat(rank, &hosts))).collect::<Vec<_>>())
+        let schedule = |rank| (algorithm.schedule)(kind.rank_view(rank, &hosts));
+        (kind, algorithm, (0..world).map(schedule).collect::<Vec<_>>())
     });
-    let mut seen: Vec<(Goal, Vec<Schedule>)> = Vec::new();
-    all.filter(move |(goal, _, schedules)| {
-        let known = seen.iter().any(|(other, before)| other == goal && before == schedules);
-        seen.push((*goal, schedules.clone()));
+    let mut seen: Vec<(Collective, Vec<Schedule>)> = Vec::new();
+    all.filter(move |(kind, _, schedules)| {
+        let known = seen.iter().any(|(other, before)| other == kind && before == schedules);
+        seen.push((*kind, schedules.clone()));
         !known
     })
 }
 
-/// Whatever is changed is found, or the changed schedules have no effect on the result, which a run on numbers confirms:
-/// two independent steps may change places.
+/// Every mutation is detected or does not change the result, which a run on numbers confirms: two independent steps may be
+/// swapped.
 #[test]
-fn broken_schedules_are_found() {
+fn broken_schedules_are_detected() {
     let (mut broken, mut harmless) = (0, 0);
-    for (goal, way, original) in (2..9).flat_map(originals) {
+    for (collective, algorithm, original) in (2..9).flat_map(originals) {
         for (rank, at) in
             original.iter().enumerate().flat_map(|(rank, of)| (0..of.steps.len()).map(move |at| (rank, at)))
         {
@@ -99,10 +101,10 @@ fn broken_schedules_are_found() {
                     continue;
                 }
                 broken += 1;
-                if check(goal, &changed).is_ok() {
+                if check(collective, &changed).is_ok() {
                     harmless += 1;
-                    assert!(kind == 2, "unnoticed: {goal:?} by {}, {changed:?}", way.name);
-                    run_on_numbers(goal, &changed);
+                    assert!(kind == 2, "undetected: {collective:?} by {}, {changed:?}", algorithm.name);
+                    run_on_numbers(collective, &changed);
                 }
             }
         }

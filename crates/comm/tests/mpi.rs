@@ -1,8 +1,8 @@
-//! The conformance suite on MPI, and its own all-reduce: between processes that its launcher starts.
+//! The conformance suite on MPI, and MPI's own all-reduce: between processes that MPI's launcher starts.
 //!
-//! They are this very test binary, started again (`a_rank`) and told what to do over a socket. `THALWEG_MPIRUN` is the
-//! launcher with its flags; `cargo xtask test --external` sets it. The suite's ranks are more than most machines have
-//! cores, so Open MPI must be allowed to start them: `--oversubscribe`.
+//! They are this test binary, started again (`a_rank`) and driven over a socket. `THALWEG_MPIRUN` is the launcher
+//! with its flags; `cargo xtask test --external` sets it. The suite has more ranks than most machines have cores, so
+//! Open MPI must be allowed to start them: `--oversubscribe`.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -14,59 +14,63 @@ use std::time::{Duration, Instant};
 use thalweg_comm::collective::native;
 use thalweg_comm::transport::mpi::{Library, Mpi};
 use thalweg_comm::transport::{Cause, Tag, Transport};
-use thalweg_testkit::transport::remote::{Remote, Servant, Stage, serve};
-use thalweg_testkit::transport::{Inject, Mesh, PLENTY, each};
+use thalweg_testkit::transport::remote::{ProcessPool, RemoteTransport, TransportFactory, serve};
+use thalweg_testkit::transport::{Inject, LONG_TIMEOUT, Mesh, run_ranks};
 use thalweg_testkit::transport_conformance;
 
 /// The largest group of the suite.
-const MOST: usize = 9;
+const MAX_WORLD: usize = 9;
 
-/// Where a process that was started finds the one that tells it what to do.
-const STAGE_DOOR: &str = "THALWEG_TEST_STAGE";
+/// Path of the socket by which a started process is driven.
+const SOCKET_VARIABLE: &str = "THALWEG_TEST_STAGE";
 
 transport_conformance!(mpi, Processes);
 
 /// Groups of processes.
 struct Processes;
 
-static STAGE: LazyLock<Stage> = LazyLock::new(|| {
+static POOL: LazyLock<ProcessPool> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder");
-    let door = folder.path().join("door");
-    let listener = UnixListener::bind(&door).expect("a door");
-    listener.set_nonblocking(true).expect("a door");
-    let launcher = start(MOST, "a_rank", &door.display().to_string());
-    let mut lines: Vec<Option<UnixStream>> = (0..MOST).map(|_| None).collect();
-    let deadline = Instant::now() + PLENTY;
-    while lines.iter().any(Option::is_none) {
-        assert!(!launcher.is_finished(), "the launcher ended before its ranks came: {:?}", launcher.join());
-        let missing: Vec<usize> = (0..MOST).filter(|&rank| lines[rank].is_none()).collect();
-        assert!(Instant::now() < deadline, "ranks {missing:?} did not come");
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    listener.set_nonblocking(true).expect("a socket");
+    let launcher = start(MAX_WORLD, "a_rank", &path.display().to_string());
+    let mut sockets: Vec<Option<UnixStream>> = (0..MAX_WORLD).map(|_| None).collect();
+    let deadline = Instant::now() + LONG_TIMEOUT;
+    while sockets.iter().any(Option::is_none) {
+        assert!(
+            !launcher.is_finished(),
+            "the launcher ended before its ranks connected: {:?}",
+            launcher.join()
+        );
+        let missing: Vec<usize> = (0..MAX_WORLD).filter(|&rank| sockets[rank].is_none()).collect();
+        assert!(Instant::now() < deadline, "ranks {missing:?} did not connect");
         match listener.accept() {
-            Ok((mut line, _)) => {
-                line.set_nonblocking(false).expect("a line");
+            Ok((mut socket, _)) => {
+                socket.set_nonblocking(false).expect("a connection");
                 let mut rank = [0];
-                line.read_exact(&mut rank).expect("its rank");
-                lines[usize::from(rank[0])] = Some(line);
+                socket.read_exact(&mut rank).expect("its rank");
+                sockets[usize::from(rank[0])] = Some(socket);
             }
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     }
-    Stage::new(lines.into_iter().flatten().collect())
+    ProcessPool::new(sockets.into_iter().flatten().collect())
 });
 
 impl Mesh for Processes {
-    type Transport = Remote;
+    type Transport = RemoteTransport;
 
-    fn connect(world: usize) -> Vec<Remote> {
-        STAGE.connect(world)
+    fn connect(world: usize) -> Vec<RemoteTransport> {
+        POOL.connect(world)
     }
 
-    fn forge(world: usize) -> (Vec<Remote>, Inject) {
-        (STAGE.connect(world), Box::new(|from, to, bytes| STAGE.forge(from, to, bytes)))
+    fn connect_with_injector(world: usize) -> (Vec<RemoteTransport>, Inject) {
+        (POOL.connect(world), Box::new(|from, to, bytes| POOL.inject(from, to, bytes)))
     }
 }
 
-/// Starts this binary's test `test` in so many processes, and a thread that waits for their end.
+/// Starts this binary's test `test` in `count` processes, and a thread that waits for their exit.
 fn start(count: usize, test: &str, argument: &str) -> JoinHandle<io::Result<ExitStatus>> {
     let words = std::env::var("THALWEG_MPIRUN").unwrap_or_else(|_| "mpirun --oversubscribe".into());
     let mut words = words.split_whitespace();
@@ -75,7 +79,7 @@ fn start(count: usize, test: &str, argument: &str) -> JoinHandle<io::Result<Exit
         .args(["-n", &count.to_string()])
         .arg(std::env::current_exe().expect("this test"))
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(STAGE_DOOR, argument)
+        .env(SOCKET_VARIABLE, argument)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
@@ -83,33 +87,33 @@ fn start(count: usize, test: &str, argument: &str) -> JoinHandle<io::Result<Exit
     std::thread::spawn(move || launcher.wait())
 }
 
-struct Process(Library);
+struct MpiFactory(Library);
 
-impl Servant for Process {
+impl TransportFactory for MpiFactory {
     type Transport = Mpi;
 
-    fn join(&mut self, world: usize, peers: Option<Vec<Option<TcpStream>>>) -> Option<Mpi> {
-        let group = self.0.group(world).expect("a group");
+    fn connect(&mut self, world: usize, peers: Option<Vec<Option<TcpStream>>>) -> Option<Mpi> {
+        let group = self.0.split_group(world).expect("a group");
         let (group, peers) = (group?, peers?);
         Some(Mpi::new(group, peers, world - 1, None).expect("a transport"))
     }
 
-    fn forge(transport: &mut Mpi, to: usize, bytes: &[u8]) {
-        transport.forge(to, bytes).expect("room for a few bytes");
+    fn inject(transport: &mut Mpi, to: usize, bytes: &[u8]) {
+        transport.inject_bytes(to, bytes).expect("room for a few bytes");
     }
 }
 
-/// The part of a process that the suite has started; without its environment there is nothing to do.
+/// Runs in the processes that the suite starts; does nothing without their environment.
 #[test]
 fn a_rank() {
-    let Ok(door) = std::env::var(STAGE_DOOR) else { return };
-    let library = Library::enter().expect("MPI");
-    let (rank, _) = library.place();
-    let mut line = UnixStream::connect(door).expect("a line");
-    line.write_all(&[rank as u8]).expect("a line");
-    let mut process = Process(library);
-    serve(rank, &line, &mut process).expect("orders");
-    process.0.finalize();
+    let Ok(path) = std::env::var(SOCKET_VARIABLE) else { return };
+    let library = Library::init().expect("MPI");
+    let (rank, _) = library.rank_and_size();
+    let mut socket = UnixStream::connect(path).expect("a connection");
+    socket.write_all(&[rank as u8]).expect("a connection");
+    let mut factory = MpiFactory(library);
+    serve(rank, &socket, &mut factory).expect("requests");
+    factory.0.finalize();
 }
 
 fn tag(operation: u64) -> Tag {
@@ -117,15 +121,15 @@ fn tag(operation: u64) -> Tag {
 }
 
 #[test]
-fn sums_of_all_lengths() {
+fn all_reduce_of_all_lengths() {
     let lengths = [0, 1, 1000, (1 << 20) + 1, 3 << 20];
     for world in [1, 2, 3, 5] {
-        each(STAGE.connect(world), |mut transport| {
+        run_ranks(POOL.connect(world), |mut transport| {
             let rank = transport.rank();
-            assert!(transport.adds_up());
+            assert!(transport.has_native_all_reduce());
             for (operation, length) in lengths.into_iter().enumerate() {
                 let mut buffer: Vec<f32> = (0..length).map(|index| ((index + rank) % 1000) as f32).collect();
-                native::all_reduce(&mut transport, tag(operation as u64), &mut buffer, PLENTY)
+                native::all_reduce(&mut transport, tag(operation as u64), &mut buffer, LONG_TIMEOUT)
                     .expect("a sum");
                 let sum = |index: usize| (0..world).map(|rank| ((index + rank) % 1000) as f32).sum::<f32>();
                 assert!((0..length).all(|index| buffer[index] == sum(index)), "{length} elements");
@@ -138,21 +142,21 @@ fn sums_of_all_lengths() {
 }
 
 #[test]
-fn who_does_not_come_to_a_sum_is_among_the_suspects_and_who_dies_is_named() {
-    let mut ranks = STAGE.connect(3);
+fn a_late_rank_is_a_suspect_and_a_dead_rank_is_named() {
+    let mut ranks = POOL.connect(3);
     let late = ranks.pop();
-    for fault in each(ranks, |mut rank| {
+    for error in run_ranks(ranks, |mut rank| {
         let short = Duration::from_millis(200);
         native::all_reduce(&mut rank, tag(1), &mut [1.0; 10], short).expect_err("one is late")
     }) {
-        assert!(matches!(fault.cause, Cause::Silent { .. }) && fault.suspects.contains(&2), "{fault:?}");
+        assert!(matches!(error.cause, Cause::Silent { .. }) && error.suspects.contains(&2), "{error:?}");
     }
     drop(late);
-    each(STAGE.connect(3), |mut transport| {
+    run_ranks(POOL.connect(3), |mut transport| {
         if transport.rank() != 1 {
-            let fault =
-                native::all_reduce(&mut transport, tag(1), &mut [1.0; 10], PLENTY).expect_err("a death");
-            assert_eq!(fault.peer, Some(1), "{fault}");
+            let error = native::all_reduce(&mut transport, tag(1), &mut [1.0; 10], LONG_TIMEOUT)
+                .expect_err("a death");
+            assert_eq!(error.peer, Some(1), "{error}");
         }
     });
 }

@@ -1,8 +1,8 @@
-//! The rows of one local step, as they travel from the data to the model.
+//! The rows of one local step, as the data source hands them to the model.
 
 use serde::{Deserialize, Serialize};
 
-/// What a model reads: one entry per row, all rows of the same width.
+/// Model inputs: one entry per row, all rows of the same width.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Features {
     /// Row-major values, `width` per row.
@@ -11,24 +11,20 @@ pub enum Features {
     Sparse {
         /// One more entry than rows; the first is 0.
         starts: Vec<usize>,
-        /// Column of each stored value.
         columns: Vec<u32>,
-        /// The stored values.
         values: Vec<f32>,
     },
-    /// Symbols of a sequence, `window` per row; a model that wants numbers sees each as a one-hot of `vocabulary`.
+    /// Symbols of a sequence, `window` per row; a model with numeric inputs reads each as a one-hot of `vocabulary`.
     Tokens {
-        /// Row-major symbols.
         symbols: Vec<u32>,
-        /// Symbols per row.
         window: usize,
-        /// How many different symbols there are.
+        /// Number of distinct symbols.
         vocabulary: usize,
     },
 }
 
 impl Features {
-    /// Takes out all rows, keeping the memory.
+    /// Removes all rows and keeps the allocations.
     pub fn clear(&mut self) {
         match self {
             Features::Dense(values) => values.clear(),
@@ -43,7 +39,7 @@ impl Features {
     }
 }
 
-/// What a model should have answered.
+/// The labels of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Targets {
     /// A class per row.
@@ -53,7 +49,7 @@ pub enum Targets {
 }
 
 impl Targets {
-    /// Takes out all rows, keeping the memory.
+    /// Removes all rows and keeps the allocations.
     pub fn clear(&mut self) {
         match self {
             Targets::Classes(classes) => classes.clear(),
@@ -61,7 +57,6 @@ impl Targets {
         }
     }
 
-    /// How many rows there are.
     pub fn len(&self) -> usize {
         match self {
             Targets::Classes(classes) => classes.len(),
@@ -69,7 +64,6 @@ impl Targets {
         }
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -78,50 +72,43 @@ impl Targets {
 /// The rows of one local step. It may hold no row at all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// Which epoch the rows are read for (dropout and augmentation draw from it).
+    /// Epoch of the rows; dropout and augmentation derive their random streams from it.
     pub epoch: u64,
-    /// Identity of each row in its source: the same whoever computes it.
+    /// Id of each row in its source, the same on every rank.
     pub rows: Vec<u64>,
-    /// Numbers per row once spelled out (for tokens, `window * vocabulary`).
+    /// Numbers per row in dense form (for tokens, `window * vocabulary`).
     pub width: usize,
-    /// What the model reads.
     pub features: Features,
-    /// What it should answer.
     pub targets: Targets,
 }
 
 impl Batch {
-    /// A batch without rows.
     pub fn empty(width: usize, features: Features, targets: Targets) -> Batch {
         let mut batch = Batch { epoch: 0, rows: Vec::new(), width, features, targets };
         batch.clear();
         batch
     }
 
-    /// Takes out all rows, keeping the memory.
+    /// Removes all rows and keeps the allocations.
     pub fn clear(&mut self) {
         self.rows.clear();
         self.features.clear();
         self.targets.clear();
     }
 
-    /// How many rows there are.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 }
 
-/// What is to be learned from the targets.
+/// The learning task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// One of several classes.
     Classification,
-    /// A number.
     Regression,
 }

@@ -1,22 +1,20 @@
-//! Time as something that is passed in.
+//! Time as a parameter, so that code under simulation never reads the system clock.
 
 use std::time::{Duration, Instant};
 
-/// Where a program gets its time from. A simulated clock jumps instead of sleeping.
+/// A source of time. A simulated clock advances instead of sleeping.
 pub trait Clock: Send + Sync {
-    /// Time since some fixed moment; never goes back.
+    /// Time since an arbitrary fixed point; monotonic.
     fn now(&self) -> Duration;
-    /// Lets time pass.
     fn sleep(&self, duration: Duration);
-    /// So many floating-point operations were done: a simulated clock moves on by what they take, a real one has.
+    /// Accounts for floating-point operations: a simulated clock advances by their cost, a real one has advanced.
     fn charge(&self, _operations: u64) {}
-    /// Whether time is simulated: then nothing may depend on how long anything really takes.
+    /// Whether time is simulated; results must then not depend on measured durations.
     fn is_virtual(&self) -> bool {
         false
     }
 }
 
-/// The machine's own clock.
 pub struct SystemClock {
     start: Instant,
 }

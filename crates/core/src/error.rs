@@ -1,91 +1,83 @@
-//! What went wrong, where, whose fault it is and what to do about it.
+//! The error type of the workspace: message, hint, exit code and the rank at fault.
 //!
-//! One type crosses every boundary of the system, processes included: a worker's error travels to the launcher as
-//! data and is printed there. The kind decides the exit code; the culprit, where there is one, names a rank.
+//! It is serialized across process boundaries: a worker sends its error to the launcher, which prints it. The kind
+//! decides the exit code; the culprit, if present, is the rank that caused the failure.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Shorthand used by the whole workspace.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of failure this is; it decides the exit code and nothing else.
+/// The class of a failure. It decides the exit code and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The job file, an argument or an environment variable is wrong.
     Job,
-    /// The data cannot be used: a bad row, an empty set, a label that makes no sense.
+    /// The data cannot be used: an invalid row, an empty set, an invalid label.
     Data,
     /// Reading or writing a file failed.
     Io,
     /// A bug in Thalweg.
     Internal,
-    /// A rank died, went silent or broke the protocol.
+    /// A rank died, stopped sending heartbeats or violated the protocol.
     RankFailed,
-    /// A loss or a gradient is not a number, or infinite.
+    /// A loss or a gradient is NaN or infinite.
     NotFinite,
-    /// The ranks did not find each other.
+    /// Rendezvous failed: the ranks could not connect to each other.
     Rendezvous,
     /// The user asked the job to stop.
     Interrupted,
-    /// The group changes: the program is to begin again where the job stands. It never leaves a worker.
+    /// Group membership changes: the worker restarts its step loop in the next generation. Never leaves the process.
     Regroup,
 }
 
-/// The rank a failure is blamed on, and what it was doing.
+/// The rank that caused a failure, and its operation at that time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Culprit {
-    /// Its number.
     pub rank: usize,
-    /// The machine it ran on, if known.
+    /// Its host name, if known.
     pub host: Option<String>,
     /// The step of the job at which it failed.
     pub step: Option<u64>,
-    /// The operation in which it failed or in which the others waited for it.
+    /// The operation in which it failed or in which other ranks waited for it.
     pub operation: Option<String>,
-    /// Its own cause in few words: `killed by SIGKILL`, `silent for 2.0 s`.
+    /// A short cause: `killed by SIGKILL`, `silent for 2.0 s`.
     pub cause: String,
-    /// Seconds from the first sign of it, or from the last sign of life, until it was clear.
+    /// Seconds from the first symptom, or from the last heartbeat, until the failure was established.
     #[serde(default)]
     pub detect_s: Option<f64>,
-    /// When that was, in seconds since 1970, if somebody looked at the clock.
+    /// Time of detection in seconds since 1970, where it was recorded.
     #[serde(default)]
     pub noticed: Option<f64>,
 }
 
-/// An error that says what, where and what to do.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Error {
-    /// What kind of failure this is.
     pub kind: Kind,
-    /// What happened, with file, row, key or rank, as one sentence without a final stop.
+    /// What happened, with file, row, key or rank: one sentence without a full stop.
     pub message: String,
-    /// What the user can do about it.
+    /// Advice for the user.
     pub hint: Option<String>,
-    /// Whose fault it is.
     pub culprit: Option<Box<Culprit>>,
 }
 
 impl Error {
-    /// An error of a given kind.
     pub fn new(kind: Kind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into(), hint: None, culprit: None }
     }
 
-    /// The job or an argument is wrong.
     pub fn job(message: impl Into<String>) -> Error {
         Error::new(Kind::Job, message)
     }
 
-    /// The data cannot be used.
     pub fn data(message: impl Into<String>) -> Error {
         Error::new(Kind::Data, message)
     }
 
-    /// A file could not be read or written; `what` says which and for what purpose.
+    /// A failed file operation; `what` names the file and the purpose.
     pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Error {
-        let plain = Error::new(Kind::Io, format!("{what}: {}", plain_words(error)));
+        let plain = Error::new(Kind::Io, format!("{what}: {}", os_message(error)));
         match error.kind() {
             std::io::ErrorKind::StorageFull => {
                 plain.hint("free some space or choose another folder with --out")
@@ -95,19 +87,16 @@ impl Error {
         }
     }
 
-    /// A bug.
     pub fn internal(message: impl Into<String>) -> Error {
         Error::new(Kind::Internal, message)
             .hint("this is a bug in thalweg; please report it with events.jsonl")
     }
 
-    /// Adds what the user can do.
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Names the culprit.
     pub fn blame(mut self, culprit: Culprit) -> Error {
         self.culprit = Some(Box::new(culprit));
         self
@@ -135,7 +124,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// A `main` that returns an error prints it this way: in words, as everywhere else.
+/// Same as `Display`: a `main` that returns an error prints it with `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
@@ -144,8 +133,8 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// The operating system's own words, without the number behind them.
-pub fn plain_words(error: &std::io::Error) -> String {
+/// The message of an IO error in lower case, without the trailing ` (os error N)`.
+pub fn os_message(error: &std::io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error") {
         Some(end) => text[..end].to_lowercase(),
@@ -158,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes_are_the_contract() {
+    fn exit_codes_are_stable() {
         let code = |kind| Error::new(kind, "x").exit_code();
         assert_eq!(code(Kind::Job), 2);
         assert_eq!(code(Kind::Io), 1);
@@ -167,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_says_what_to_do() {
+    fn a_full_disk_has_a_hint() {
         let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
         assert!(Error::io("cannot write a", &error).to_string().contains("free some space"));
     }

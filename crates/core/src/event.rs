@@ -1,293 +1,260 @@
-//! The one stream of events: progress, logs, metrics and the final report are views of it.
+//! The event stream of a job. Progress display, logs, metrics and the final report are views of it.
+//!
+//! Serde names are part of the format of `events.jsonl`: a renamed variant or field keeps its old name there.
 
 use crate::error::{Culprit, Error};
 use crate::model::Tally;
-use crate::report::{Audit, Bucket, RankReport};
+use crate::report::{Audit, BucketReport, RankReport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Something that happened, when and where.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Seconds since 1970.
     pub time: f64,
-    /// The rank that says so; nothing for the launcher.
+    /// The rank that emitted the event; None for the launcher.
     pub rank: Option<usize>,
-    /// What happened.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// How much attention a notice deserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// Good to know.
     Info,
-    /// Something is not as it should be; the job goes on.
+    /// Something is wrong, but the job continues.
     Warning,
 }
 
-/// What a rank is doing right now.
+/// The current activity of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Looking for the others.
+    /// In rendezvous.
     #[default]
     Starting,
-    /// Reading data, writing files.
+    /// Reading or writing files.
     Preparing,
-    /// On its own work.
     Computing,
-    /// In an operation with others.
+    /// In a collective or point-to-point operation.
     Exchanging,
-    /// Done with everything.
+    /// Finished, leaving the group.
     Leaving,
 }
 
-/// A rank's sign of life: what it does and since when.
+/// The periodic status of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Pulse {
-    /// The step it works on, counted from 0 over the whole job.
+pub struct Heartbeat {
+    /// The current step, counted from 0 over the whole job.
     pub step: u64,
-    /// What it is doing.
     pub phase: Phase,
-    /// Number of the operation it is in, or was in last.
+    /// Number of the current or the last operation.
     pub operation: u64,
-    /// Its name: `all-reduce of gradients`.
+    /// Name of the current activity: `all-reduce of gradients`.
     pub name: String,
-    /// Seconds since it began.
+    /// Seconds since that activity began.
     pub since: f64,
-    /// Work done so far, in units that only grow: bytes moved, operators computed, rows read. It stands still while the
-    /// rank waits, whatever its heartbeat says.
+    /// Monotonic count of work done: bytes moved, operators computed, rows read. Constant while the rank waits, though
+    /// heartbeats go on.
     #[serde(default)]
     pub progress: u64,
-    /// How often it has looked, in a wait for others, whether it can go on. It stands still in a rank that is held.
-    #[serde(default)]
-    pub looks: u64,
+    /// Polls made while waiting for other ranks. Constant in a rank that is suspended, for example by a debugger.
+    #[serde(default, rename = "looks")]
+    pub polls: u64,
 }
 
 /// Metrics over a set of rows, by name (`loss`, `accuracy`, `rmse`, `mae`).
 pub type Metrics = BTreeMap<String, f64>;
 
-/// The things that happen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
     /// The launcher starts the ranks.
     Launched {
-        /// Its name: the run folder's.
+        /// Name of the run folder.
         name: String,
-        /// Ranks to come.
         workers: usize,
-        /// The preset.
+        /// Name of the preset.
         strategy: String,
     },
-    /// Rank 0 listens for the others here.
+    /// Rank 0 listens for other ranks.
     Listening {
-        /// Address and port.
         address: String,
     },
-    /// All ranks have found each other.
+    /// Rendezvous is complete.
     Joined {
-        /// Host of each rank.
+        /// Host name by rank.
         hosts: Vec<String>,
-        /// Generation of the group.
         generation: u32,
     },
-    /// The group goes on with other members, or with the same ones over new connections.
+    /// A new generation begins: with other members, or with the same members over new connections.
     Regrouped {
-        /// Generation of the group.
         generation: u32,
-        /// The step training goes on from.
+        /// The step from which training continues.
         step: u64,
-        /// The members, by their numbers.
+        /// Member ids.
         members: Vec<usize>,
-        /// Who was lost, and how.
+        /// Lost members and the causes.
         lost: Vec<Culprit>,
-        /// Who came.
         joined: Vec<usize>,
-        /// Who left in good order.
+        /// Members that left after announcing it.
         left: Vec<usize>,
         /// Seconds without training.
         recover_s: f64,
-        /// Steps that are done again.
+        /// Steps that are repeated.
         steps_redone: u64,
     },
-    /// Those who came have taken the job's state from the others while these trained.
+    /// Joined ranks have received the state of the job while the others trained.
     CaughtUp {
-        /// Who.
         ranks: Vec<usize>,
-        /// The first step in which they have rows.
+        /// The first step in which they compute rows.
         step: u64,
-        /// Steps in which they took part without.
+        /// Steps in which they took part without rows.
         steps: u64,
-        /// Bytes of the state.
+        /// Size of the state.
         bytes: u64,
-        /// Seconds from when they were let in.
+        /// Seconds since admission.
         took_s: f64,
     },
-    /// The rank that says so had the coordinator's role and leaves; its launcher gives the role to another.
+    /// The emitting rank was the coordinator and leaves; its launcher appoints another.
     Resigned {
-        /// Who leaves at this boundary.
+        /// Members that leave at this step boundary.
         left: Vec<usize>,
     },
-    /// A fault that the job, or somebody who tries it out, asked for: this is about to happen to the rank that says so.
-    Struck {
-        /// The step it has begun.
+    /// The emitting rank is about to inject a fault into itself, asked for by the job or by `thalweg chaos`.
+    #[serde(rename = "struck")]
+    FaultInjected {
         step: u64,
-        /// What happens, by its name in the job.
+        /// The name of the fault kind in the job.
         kind: String,
     },
-    /// Some ranks have waited for others for a while; told again every second.
+    /// Some ranks wait for others; repeated every second.
     Waiting {
-        /// The ranks that are waited for.
+        /// The late ranks.
         ranks: Vec<usize>,
-        /// The operation the others wait in: `all-reduce of gradients`.
+        /// The operation in which the others wait: `all-reduce of gradients`.
         operation: String,
-        /// The step of that operation.
         step: u64,
-        /// Seconds so far.
         waited_s: f64,
     },
-    /// The wait that was told last is over.
-    GoingOn {
-        /// The ranks that were waited for.
+    /// The wait reported last is over.
+    #[serde(rename = "going_on")]
+    WaitEnded {
         ranks: Vec<usize>,
-        /// Seconds it took, as told last.
+        /// Seconds of waiting, as reported last.
         waited_s: f64,
     },
-    /// Something worth saying.
     Notice {
-        /// How much attention it deserves.
         level: Level,
-        /// A sentence.
         message: String,
     },
     /// Training begins.
     Started {
-        /// Training rows.
         rows: u64,
-        /// Validation rows.
         validation_rows: u64,
         /// Numbers per row.
         width: usize,
-        /// Characters a row of a text shows; 0 for rows that are no text.
+        /// Characters per row of a text; 0 for other data.
         #[serde(default)]
         window: usize,
-        /// Names of the classes; empty for regression.
+        /// Class names; empty for regression.
         classes: Vec<String>,
-        /// Numbers to learn.
         parameters: usize,
-        /// The layers, one line.
+        /// The layers in one line.
         model: String,
-        /// Epochs asked for.
         epochs: u64,
-        /// Steps of an epoch.
         steps_per_epoch: u64,
-        /// The step training goes on from; 0 unless resumed.
+        /// The step from which training continues; 0 unless resumed.
         first_step: u64,
-        /// The schedule the exchange uses.
+        /// The all-reduce algorithm.
         algorithm: String,
-        /// The pieces in which the gradient travels as messages, in the order in which they leave.
+        /// The gradient buckets, in the order in which they are sent.
         #[serde(default)]
-        buckets: Vec<Bucket>,
+        buckets: Vec<BucketReport>,
     },
-    /// Some steps are done.
+    /// Progress over the steps since the last such event.
     Step {
-        /// Counted from 0.
         epoch: u64,
         /// The last finished step, counted from 0 over the whole job.
         step: u64,
-        /// Steps of an epoch.
         steps_per_epoch: u64,
-        /// Mean training loss of the rows since the last such event.
+        /// Mean training loss of these rows.
         loss: f64,
-        /// Rows per second since the last such event, over all ranks.
+        /// Rows per second over all ranks.
         samples_per_s: f64,
-        /// Whose computation took longest lately.
+        /// The rank with the longest recent computation time.
         slowest: usize,
-        /// Milliseconds of computation per step of that rank.
+        /// Its milliseconds of computation per step.
         slowest_ms: f64,
-        /// Of the rank in the middle.
+        /// The same for the median rank.
         median_ms: f64,
-        /// Of the fastest.
+        /// The same for the fastest rank.
         fastest_ms: f64,
     },
     /// An epoch is done and validated.
     Epoch {
-        /// Counted from 0.
         epoch: u64,
         /// Steps done since the beginning of the job.
         step: u64,
         /// Mean training loss.
         loss: f64,
-        /// On the validation rows.
         validation: Metrics,
-        /// How often each row was seen.
         audit: Audit,
     },
-    /// Somebody wants the job to stop: it does after this step, with a checkpoint.
+    /// A stop was requested: the job stops after this step, with a checkpoint.
     Stopping {
-        /// The ranks that were asked; none when a launcher says it, which asks its own.
+        /// The ranks that received the request; empty if a launcher emits this for its own workers.
         ranks: Vec<usize>,
-        /// Their hosts, each once.
+        /// Their hosts without repetition.
         hosts: Vec<String>,
     },
     /// A checkpoint is on disk.
     Checkpoint {
-        /// Steps done.
         step: u64,
-        /// The file.
         path: String,
-        /// Whether it was asked for with SIGUSR1.
+        /// Whether it was requested with SIGUSR1.
         #[serde(default)]
         asked: bool,
-        /// Seconds for which training stood still: until the turn came, and while the state was copied.
+        /// Seconds for which training was blocked: waiting for the checkpoint writer, and copying the state.
         #[serde(default)]
         pause_s: f64,
-        /// Seconds until it was on disk, from the copy on, while training went on.
+        /// Seconds from the end of the copy until it was on disk; training continues meanwhile.
         #[serde(default)]
         write_s: f64,
     },
-    /// A rank's own account, at its end.
+    /// The final statistics of a rank.
     Account {
-        /// Times and bytes.
         account: RankReport,
     },
     /// The model is on disk.
     Saved {
-        /// The file.
         path: String,
     },
-    /// The coordinator gives up a rank that is alive but makes no progress: whoever started it ends it.
+    /// The coordinator gives up a rank that is alive but makes no progress; its launcher kills it.
     GaveUp {
-        /// The rank that is given up.
         culprit: usize,
-        /// Why.
         cause: String,
     },
-    /// A rank's sign of life (not written to disk).
-    Pulse(Pulse),
-    /// An operation with others failed; whose fault it is remains to be seen.
+    /// Not written to disk.
+    #[serde(rename = "pulse")]
+    Heartbeat(Heartbeat),
+    /// A collective operation failed; the diagnosis of the cause follows.
     Lost {
-        /// What the rank saw.
+        /// The error as seen by this rank.
         error: Error,
-        /// What it was doing.
-        pulse: Pulse,
+        #[serde(rename = "pulse")]
+        heartbeat: Heartbeat,
     },
-    /// A rank gives up.
+    /// The rank ends with an error.
     Failed {
-        /// Why.
         error: Error,
-        /// What it was doing.
-        pulse: Pulse,
+        #[serde(rename = "pulse")]
+        heartbeat: Heartbeat,
     },
-    /// A rank is done with its work.
+    /// The rank has finished.
     Done {
-        /// How it ended.
         outcome: Outcome,
-        /// On the validation rows.
+        /// Metrics on the validation rows.
         #[serde(rename = "final")]
         last: Metrics,
         /// Steps done since the beginning of the job.
@@ -303,26 +270,23 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// All epochs are done.
     Completed,
-    /// The target was reached.
     TargetReached,
-    /// All epochs are done, the target was not reached.
+    /// All epochs are done without reaching the target.
     TargetMissed,
-    /// The user stopped it; a checkpoint is there.
+    /// Stopped on request, with a checkpoint.
     Interrupted,
-    /// It could not go on.
     Failed,
 }
 
 impl Tally {
-    /// The metrics of a task, in the data's own units.
+    /// The metrics of the task, in the units of the data.
     pub fn metrics(&self, schema: &crate::Schema) -> Metrics {
         let mut metrics = Metrics::new();
         metrics.insert("loss".into(), self.mean_loss());
         let rows = self.rows.max(1) as f64;
         match schema.task {
-            // Over all numbers of a row, in the units the model sees.
+            // Over all numbers of a row, in scaled units.
             _ if schema.reconstruct => {
                 metrics.insert("mae".into(), self.absolute / rows);
                 metrics.insert("rmse".into(), (self.squared / rows).sqrt());
@@ -345,16 +309,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shape_of_record_survives_a_line_of_json() {
+    fn records_are_read_back_from_a_line_of_json() {
         let account = RankReport { rank: 1, host: "a".into(), compute_s: 0.5, ..RankReport::default() };
-        let failed = Event::Failed { error: Error::data("bad row"), pulse: Pulse::default() };
+        let failed = Event::Failed { error: Error::data("bad row"), heartbeat: Heartbeat::default() };
         let notice = Event::Notice { level: Level::Warning, message: "low\nmemory".into() };
         let gave_up = Event::GaveUp { culprit: 2, cause: "has been without progress".into() };
-        for event in [Event::Account { account }, Event::Pulse(Pulse::default()), failed, notice, gave_up] {
+        for event in
+            [Event::Account { account }, Event::Heartbeat(Heartbeat::default()), failed, notice, gave_up]
+        {
             let record = Record { time: 1.5, rank: Some(1), event };
             let line = serde_json::to_string(&record).unwrap();
             assert!(!line.contains('\n'));
             assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record, "{line}");
         }
+    }
+
+    #[test]
+    fn renamed_variants_and_fields_keep_their_names_in_files() {
+        let heartbeat =
+            serde_json::to_value(Event::Heartbeat(Heartbeat { polls: 3, ..Heartbeat::default() })).unwrap();
+        assert_eq!((&heartbeat["event"], &heartbeat["looks"]), (&"pulse".into(), &3.into()));
+        let failed = Event::Failed { error: Error::data("bad row"), heartbeat: Heartbeat::default() };
+        assert!(serde_json::to_value(failed).unwrap()["pulse"].is_object());
+        let injected = Event::FaultInjected { step: 1, kind: "kill".into() };
+        assert_eq!(serde_json::to_value(injected).unwrap()["event"], "struck");
+        let ended = Event::WaitEnded { ranks: vec![1], waited_s: 2.0 };
+        assert_eq!(serde_json::to_value(ended).unwrap()["event"], "going_on");
     }
 }

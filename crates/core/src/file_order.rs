@@ -1,23 +1,24 @@
-//! How a tensor is ordered in a file, where memory has another order.
+//! The order of a tensor's values in a file, where it differs from memory.
 //!
-//! Images lie in memory with their channels last; files follow PyTorch and ONNX, which have them first. Values are
-//! brought from one order into the other only when a file is written or read.
+//! Images lie in memory with channels last; files follow PyTorch and ONNX, which have them first. Values are permuted
+//! only when a file is written or read.
 
 use serde::{Deserialize, Serialize};
 
-/// The order of a tensor's values in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileOrder {
     /// A convolution's weight: `[filters, height, width, channels]` in memory, `[filters, channels, height, width]` in
     /// a file.
     ChannelsFirst,
-    /// The same sizes, with the places along some axes in another order.
-    Places {
+    /// The same sizes, with the indices along some axes permuted.
+    #[serde(rename = "places")]
+    Permuted {
         /// The sizes of the tensor, or of another view of the same values.
         sizes: Vec<usize>,
-        /// For each axis, where in memory each place of the file is; empty where both have the same order.
-        places: Vec<Vec<u32>>,
+        /// Per axis, the index in memory of each index in the file; empty where both have the same order.
+        #[serde(rename = "places")]
+        permutations: Vec<Vec<u32>>,
     },
 }
 
@@ -32,23 +33,23 @@ impl FileOrder {
         }
     }
 
-    /// Values in the order of a file.
+    /// Permutes values from memory order into file order.
     pub fn to_file(&self, shape: &[usize], values: &[f32]) -> Vec<f32> {
         let mut stored = Vec::with_capacity(values.len());
-        self.each_place(shape, |memory| stored.push(values[memory]));
+        self.for_each_offset(shape, |offset| stored.push(values[offset]));
         stored
     }
 
-    /// Values of a file in the order of memory.
+    /// Permutes values from file order into memory order.
     pub fn to_memory(&self, shape: &[usize], stored: &[f32]) -> Vec<f32> {
         let mut values = vec![0.0; stored.len()];
         let mut next = stored.iter();
-        self.each_place(shape, |memory| values[memory] = next.next().copied().unwrap_or_default());
+        self.for_each_offset(shape, |offset| values[offset] = next.next().copied().unwrap_or_default());
         values
     }
 
-    /// Names the place in memory of each value of the file, one after the other.
-    fn each_place(&self, shape: &[usize], mut visit: impl FnMut(usize)) {
+    /// Calls `visit` with the memory offset of each value, in file order.
+    fn for_each_offset(&self, shape: &[usize], mut visit: impl FnMut(usize)) {
         match (self, shape) {
             (FileOrder::ChannelsFirst, &[filters, height, width, channels]) => {
                 let points = height * width;
@@ -59,31 +60,33 @@ impl FileOrder {
                 }
             }
             (FileOrder::ChannelsFirst, shape) => (0..shape.iter().product()).for_each(visit),
-            (FileOrder::Places { sizes, places }, _) => walk(sizes, places, 0, &mut visit),
+            (FileOrder::Permuted { sizes, permutations }, _) => {
+                visit_permuted(sizes, permutations, 0, &mut visit)
+            }
         }
     }
 }
 
-/// Visits the places below one place of the outer axes, in the order of the file.
-fn walk(sizes: &[usize], places: &[Vec<u32>], begin: usize, visit: &mut impl FnMut(usize)) {
+/// Visits, in file order, the memory offsets below one index of the outer axes.
+fn visit_permuted(sizes: &[usize], permutations: &[Vec<u32>], begin: usize, visit: &mut impl FnMut(usize)) {
     let Some((size, inner)) = sizes.split_first() else { return visit(begin) };
     let stride: usize = inner.iter().product();
-    let (own, rest) = places.split_first().map_or((&[][..], &[][..]), |(own, rest)| (own, rest));
+    let (own, rest) = permutations.split_first().map_or((&[][..], &[][..]), |(own, rest)| (own, rest));
     for index in 0..*size {
-        let place = own.get(index).map_or(index, |place| *place as usize);
-        walk(inner, rest, begin + place * stride, visit);
+        let permuted = own.get(index).map_or(index, |permuted| *permuted as usize);
+        visit_permuted(inner, rest, begin + permuted * stride, visit);
     }
 }
 
-/// Where in memory, channels last, each number of an image is that a file has with its channels first; empty where
-/// both orders are the same.
+/// The offset in a channels-last image of each number of the same image stored channels-first; empty where both orders
+/// are the same.
 pub fn channels_first([height, width, channels]: [usize; 3]) -> Vec<u32> {
     let points = height * width;
     if points <= 1 || channels <= 1 {
         return Vec::new();
     }
-    let place = |channel| move |point| (point * channels + channel) as u32;
-    (0..channels).flat_map(|channel| (0..points).map(place(channel))).collect()
+    let offset = |channel| move |point| (point * channels + channel) as u32;
+    (0..channels).flat_map(|channel| (0..points).map(offset(channel))).collect()
 }
 
 #[cfg(test)]
@@ -104,11 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn places_of_an_axis_are_found_and_given_back() {
+    fn permuted_axes_are_inverted() {
         let image = [1, 2, 2];
         assert_eq!(channels_first(image), [0, 2, 1, 3]);
-        let order =
-            FileOrder::Places { sizes: vec![2, 4, 1], places: vec![vec![1, 0], channels_first(image)] };
+        let order = FileOrder::Permuted {
+            sizes: vec![2, 4, 1],
+            permutations: vec![vec![1, 0], channels_first(image)],
+        };
         let stored = order.to_file(&[2, 4], &count(8));
         assert_eq!(stored, [4.0, 6.0, 5.0, 7.0, 0.0, 2.0, 1.0, 3.0]);
         assert_eq!(order.to_memory(&[2, 4], &stored), count(8));

@@ -1,12 +1,13 @@
-//! The vocabulary of Thalweg: what a job says, what happens in it, what a model is, what goes wrong.
+//! Types that every other crate shares: the job, events, the report, errors, batches and the model interface.
 //!
-//! Nothing here does any input or output: every other crate speaks in these words.
+//! This crate does no input or output.
 
 pub mod batch;
 pub mod clock;
 pub mod error;
 pub mod event;
 pub mod file_order;
+pub mod hex;
 pub mod model;
 pub mod progress;
 pub mod report;

@@ -1,9 +1,9 @@
-//! The model boundary: all that a strategy sees of a model.
+//! The interface between strategies and models.
 //!
-//! A model shows a layout and computes loss and gradient at any given parameters. Parameters and gradients are flat
-//! `f32` buffers owned by the caller, so that they can live in shared memory, on a server or in a checkpoint. Tensors
-//! stand in the layout in the order in which back-propagation finishes them: a prefix of the gradient buffer is
-//! complete while the rest is still being computed, and can already leave.
+//! A model has a layout and computes loss and gradient at given parameters. Parameters and gradients are flat `f32`
+//! buffers owned by the caller, so that they can be placed in shared memory, on a server or in a checkpoint. The layout
+//! has the tensors in the order in which back-propagation finishes them: a prefix of the gradient buffer is complete, and
+//! can be sent, while the rest is still being computed.
 
 use crate::batch::Batch;
 use crate::error::Result;
@@ -12,17 +12,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 
-/// What a tensor is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
+pub enum TensorRole {
     /// Learned by the optimizer.
     Trainable,
     /// A running statistic that the forward pass updates.
     Statistic,
 }
 
-/// How a tensor's gradient looks.
+/// The sparsity of a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Density {
@@ -32,45 +31,40 @@ pub enum Density {
     Rows,
 }
 
-/// One named tensor of a layout.
+/// A tensor of a layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tensor {
+pub struct TensorInfo {
     /// `layers.0.weight`.
     pub name: String,
     /// Sizes, outermost first.
     pub shape: Vec<usize>,
-    /// Learned or a statistic.
-    pub role: Role,
-    /// Dense or row-sparse gradient.
+    pub role: TensorRole,
     pub density: Density,
-    /// Where it begins in the flat buffers.
+    /// Its first element in the flat buffers.
     pub offset: usize,
-    /// How files order it, where that is not the order of the flat buffers.
+    /// The order in files, if it differs from the flat buffers.
     pub file_order: Option<FileOrder>,
 }
 
-impl Tensor {
-    /// Number of elements.
+impl TensorInfo {
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Whether it has no element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its place in the flat buffers.
+    /// Its elements in the flat buffers.
     pub fn range(&self) -> std::ops::Range<usize> {
         self.offset..self.offset + self.len()
     }
 
-    /// Its sizes in a file.
     pub fn file_shape(&self) -> Vec<usize> {
         self.file_order.as_ref().map_or_else(|| self.shape.clone(), |order| order.shape(&self.shape))
     }
 
-    /// Its values in the order of a file; copied only where that differs.
+    /// Values in file order; copied only if that differs.
     pub fn to_file<'a>(&self, values: &'a [f32]) -> Cow<'a, [f32]> {
         match &self.file_order {
             Some(order) => Cow::Owned(order.to_file(&self.shape, values)),
@@ -78,7 +72,7 @@ impl Tensor {
         }
     }
 
-    /// Values of a file in the order of the flat buffers; copied only where that differs.
+    /// Values of a file in memory order; copied only if that differs.
     pub fn to_memory<'a>(&self, stored: &'a [f32]) -> Cow<'a, [f32]> {
         match &self.file_order {
             Some(order) => Cow::Owned(order.to_memory(&self.shape, stored)),
@@ -90,43 +84,53 @@ impl Tensor {
 /// The tensors of a model in the order of the flat buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    tensors: Vec<Tensor>,
+    tensors: Vec<TensorInfo>,
 }
 
 impl Layout {
     /// Appends a tensor and returns its index.
-    pub fn push(&mut self, name: impl Into<String>, shape: &[usize], role: Role, density: Density) -> usize {
+    pub fn push(
+        &mut self,
+        name: impl Into<String>,
+        shape: &[usize],
+        role: TensorRole,
+        density: Density,
+    ) -> usize {
         let (name, offset) = (name.into(), self.len());
-        self.tensors.push(Tensor { name, shape: shape.to_vec(), role, density, offset, file_order: None });
+        self.tensors.push(TensorInfo {
+            name,
+            shape: shape.to_vec(),
+            role,
+            density,
+            offset,
+            file_order: None,
+        });
         self.tensors.len() - 1
     }
 
-    /// Says how files order a tensor.
     pub fn set_file_order(&mut self, tensor: usize, order: Option<FileOrder>) {
         self.tensors[tensor].file_order = order;
     }
 
-    /// The tensors in order.
-    pub fn tensors(&self) -> &[Tensor] {
+    pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// Elements of a flat buffer.
+    /// Number of elements of a flat buffer.
     pub fn len(&self) -> usize {
         self.tensors.last().map_or(0, |last| last.offset + last.len())
     }
 
-    /// Whether there is nothing to learn.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The tensor that holds an element of the flat buffer.
-    pub fn at(&self, element: usize) -> Option<&Tensor> {
+    /// The tensor of an element of the flat buffer.
+    pub fn at(&self, element: usize) -> Option<&TensorInfo> {
         self.tensors.iter().find(|tensor| tensor.range().contains(&element))
     }
 
-    /// A digest by which ranks recognise that they train the same thing.
+    /// A digest that ranks compare to check that they train the same model.
     pub fn hash(&self) -> [u8; 32] {
         let mut digest = Sha256::new();
         for tensor in &self.tensors {
@@ -139,51 +143,43 @@ impl Layout {
     }
 }
 
-/// A piece of the gradient that is complete.
+/// A completed part of the gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Gradient<'a> {
     /// A whole tensor, in place in the gradient buffer.
-    Dense {
-        /// Index in the layout.
-        tensor: usize,
-        /// Its values.
-        values: &'a [f32],
-    },
+    Dense { tensor: usize, values: &'a [f32] },
     /// The touched rows of a row-sparse tensor.
     Rows {
-        /// Index in the layout.
         tensor: usize,
-        /// Which rows, ascending.
+        /// Row indices, ascending.
         rows: &'a [u32],
-        /// Their values, row-major.
+        /// Row-major.
         values: &'a [f32],
     },
-    /// A matrix as the product `left^T * right` of two thin ones (sufficient factors). Over a sequence, every position is
-    /// a line of its own.
+    /// A matrix as the product `left^T * right` (sufficient factors). Over a sequence, every position has its own line.
     Factors {
-        /// Index in the layout.
         tensor: usize,
-        /// Output gradient, one line per sample.
+        /// Gradient of the output, one line per sample.
         left: &'a [f32],
         /// Input, one line per sample.
         right: &'a [f32],
     },
 }
 
-/// What a strategy hears from the model during the backward pass.
+/// Callbacks of a model into the strategy during the backward pass.
 pub trait Hooks {
-    /// A piece of the gradient is ready.
+    /// A part of the gradient is complete.
     fn gradient(&mut self, piece: Gradient<'_>) -> Result<()>;
-    /// Sums values across workers inside the pass (synchronized statistics). Every worker must announce and reduce in
-    /// the same order.
+    /// All-reduces values inside the pass (synchronized batch statistics). Every worker must make the same calls of
+    /// `gradient` and `reduce` in the same order.
     fn reduce(&mut self, values: &mut [f32]) -> Result<()>;
-    /// This share of the pass's work is done: a moment between two operators, in which what is under way can go on.
+    /// Called between two operators with the share of the pass that is done, so that operations in flight can progress.
     fn progress(&mut self, _done: f64) -> Result<()> {
         Ok(())
     }
 }
 
-/// Hooks of somebody who does not listen and works alone.
+/// Hooks that do nothing: a single worker without overlap.
 pub struct NoHooks;
 
 impl Hooks for NoHooks {
@@ -195,10 +191,9 @@ impl Hooks for NoHooks {
     }
 }
 
-/// Sums over the rows of a batch; adding the tallies of parts gives the tally of the whole.
+/// Sums over the rows of a batch. The tally of a batch is the sum of the tallies of its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Rows seen.
     pub rows: u64,
     /// Sum of the rows' losses.
     pub loss: f64,
@@ -211,7 +206,6 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds the tally of other rows.
     pub fn add(&mut self, other: &Tally) {
         self.rows += other.rows;
         self.loss += other.loss;
@@ -220,28 +214,26 @@ impl Tally {
         self.squared += other.squared;
     }
 
-    /// Mean loss.
     pub fn mean_loss(&self) -> f64 {
         self.loss / self.rows.max(1) as f64
     }
 
-    /// Share of correctly classified rows.
+    /// Fraction of correctly classified rows.
     pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.rows.max(1) as f64
     }
 }
 
-/// A model, as strategies see it.
 pub trait Model: Send {
-    /// Its tensors, in the order of the flat buffers.
     fn layout(&self) -> &Layout;
 
     /// Writes the initial parameters: a pure function of the seed.
     fn initialize(&self, seed: u64, parameters: &mut [f32]);
 
-    /// Writes the gradient of the rows' summed loss, times `scale`, over the whole gradient buffer, announcing each
-    /// piece through the hooks as it is complete, once; what is not announced leaves after the pass. A batch without rows gives a gradient of zeros. What is announced is
-    /// this batch's: who computes a step in parts has to add them up before it is the step's.
+    /// Writes the gradient of the rows' summed loss, times `scale`, over the whole gradient buffer, and passes each part to
+    /// the hooks once, when it is complete; parts without a call are sent after the pass. A batch without rows gives a
+    /// gradient of zeros. The parts are those of this batch: with gradient accumulation the caller sums the batches of a
+    /// step before sending.
     fn gradient(
         &mut self,
         parameters: &[f32],
@@ -251,33 +243,32 @@ pub trait Model: Send {
         hooks: &mut dyn Hooks,
     ) -> Result<Tally>;
 
-    /// Loss and metrics without a gradient.
     fn evaluate(&mut self, parameters: &[f32], batch: &Batch) -> Result<Tally>;
 
-    /// Appends what the model answers for each row: class probabilities, or one number.
+    /// Appends the output for each row: class probabilities, or one number.
     fn predict(&mut self, parameters: &[f32], batch: &Batch, outputs: &mut Vec<f32>) -> Result<()>;
 
-    /// Whether it sums values across workers inside the pass: then every worker must make as many passes per step.
+    /// Whether it calls [`Hooks::reduce`]; every worker must then make the same number of passes per step.
     fn synchronizes(&self) -> bool {
         false
     }
 
-    /// Whether a row's gradient depends on the other rows of its batch (statistics over a batch, whosever rows they are).
+    /// Whether a row's gradient depends on other rows of its batch (batch statistics, local or synchronized).
     fn mixes_rows(&self) -> bool {
         self.synchronizes()
     }
 
-    /// Bytes that the values of a pass over so many rows take at least, besides parameters and gradient.
+    /// Lower bound of the bytes of a pass over `rows` rows, besides parameters and gradient.
     fn pass_bytes(&self, _rows: usize) -> u64 {
         0
     }
 
-    /// The part of the model whose result is largest, and how large that is.
+    /// A description of the largest intermediate value and its size.
     fn largest_value(&self) -> Option<String> {
         None
     }
 
-    /// Floating-point operations of one forward and backward pass over one row (what a simulator charges).
+    /// Floating-point operations of a forward and backward pass over one row; the simulator charges them to its clock.
     fn flops_per_row(&self) -> u64;
 }
 
@@ -288,8 +279,8 @@ mod tests {
     #[test]
     fn offsets_follow_each_other() {
         let mut layout = Layout::default();
-        layout.push("a", &[2, 3], Role::Trainable, Density::Dense);
-        layout.push("b", &[4], Role::Trainable, Density::Dense);
+        layout.push("a", &[2, 3], TensorRole::Trainable, Density::Dense);
+        layout.push("b", &[4], TensorRole::Trainable, Density::Dense);
         assert_eq!(layout.len(), 10);
         assert_eq!(layout.tensors()[1].range(), 6..10);
         assert_eq!(layout.at(5).unwrap().name, "a");
@@ -298,10 +289,10 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_sees_names_and_shapes() {
+    fn the_hash_covers_names_and_shapes() {
         let one = |name: &str, shape: &[usize]| {
             let mut layout = Layout::default();
-            layout.push(name, shape, Role::Trainable, Density::Dense);
+            layout.push(name, shape, TensorRole::Trainable, Density::Dense);
             layout.hash()
         };
         assert_ne!(one("a", &[6]), one("b", &[6]));

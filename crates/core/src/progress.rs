@@ -1,8 +1,8 @@
-//! Progress of the rank that this thread runs: units of work done, for its heartbeat to prove.
+//! The progress counter of the rank that runs on this thread; heartbeats report it.
 //!
-//! Whoever works counts what it has finished: a row block that was read, an operator that was computed. The unit does not
-//! matter, only that the count grows while work is done and stands still otherwise. All work is finite, so the count of an
-//! operation is bounded by its size.
+//! Code counts each finished unit of work: a row block read, an operator computed. The unit is arbitrary: the counter has
+//! to grow while the rank works and stay constant otherwise. All work is finite, so the count of an operation is bounded
+//! by its size.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ thread_local! {
     static COUNTER: RefCell<Option<Arc<AtomicU64>>> = const { RefCell::new(None) };
 }
 
-/// From now on work of this thread is counted here.
+/// Sets the counter of this thread.
 pub fn count_into(counter: Arc<AtomicU64>) {
     COUNTER.with(|current| *current.borrow_mut() = Some(counter));
 }
 
-/// A unit of work is done. Nothing where nobody counts.
+/// Counts one finished unit of work; a no-op on threads without a counter.
 pub fn advance() {
     COUNTER.with(|current| {
         if let Some(counter) = &*current.borrow() {
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_thread_counts_its_own_work() {
+    fn each_thread_has_its_own_counter() {
         advance();
         let counter = Arc::new(AtomicU64::new(0));
         count_into(Arc::clone(&counter));

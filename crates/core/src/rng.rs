@@ -1,10 +1,10 @@
-//! Randomness as a function of names and numbers.
+//! Keyed random streams.
 //!
-//! Every random choice in Thalweg is drawn from a stream keyed by what it is for: seed, purpose, epoch, row. So a
-//! choice does not depend on who makes it or how many were made before. The sequences are part of the format: they
-//! never change, or a resumed job would see other rows.
+//! Every random choice is drawn from a stream keyed by seed, purpose and numbers such as epoch and row, so it depends
+//! neither on the rank that draws it nor on earlier draws. The sequences are part of the checkpoint format: if they
+//! changed, a resumed job would read other rows.
 
-/// A stream of random numbers (SplitMix64: a counter, mixed).
+/// SplitMix64 (Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
@@ -12,7 +12,7 @@ pub struct Rng {
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Mixes all bits of a number into each other.
+/// The SplitMix64 finalizer.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -20,7 +20,6 @@ fn mix(mut z: u64) -> u64 {
 }
 
 impl Rng {
-    /// The stream for a purpose and some numbers.
     pub fn keyed(seed: u64, purpose: &str, numbers: &[u64]) -> Rng {
         let mut state = mix(seed.wrapping_add(GOLDEN));
         for byte in purpose.bytes() {
@@ -32,15 +31,14 @@ impl Rng {
         Rng { state }
     }
 
-    /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
         mix(self.state)
     }
 
-    /// A number below `bound`, every one equally likely. `bound` must not be 0.
+    /// Uniform over `0..bound`; `bound` must not be 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        // Rejecting the few lowest products keeps it exactly uniform.
+        // Rejecting the lowest products keeps it exactly uniform (Lemire 2019).
         let threshold = bound.wrapping_neg() % bound;
         loop {
             let wide = u128::from(self.bits()) * u128::from(bound);
@@ -50,19 +48,19 @@ impl Rng {
         }
     }
 
-    /// A number in `[0, 1)`.
+    /// Uniform over `[0, 1)`.
     pub fn uniform(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u64 << 24) as f32
     }
 
-    /// A number from the standard normal distribution.
+    /// Standard normal (Box-Muller).
     pub fn normal(&mut self) -> f32 {
         let radius = (-2.0 * (1.0 - f64::from(self.uniform())).ln()).sqrt();
         let angle = std::f64::consts::TAU * f64::from(self.uniform());
         (radius * angle.cos()) as f32
     }
 
-    /// Puts a slice into random order.
+    /// Fisher-Yates shuffle.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);
@@ -75,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sequence_is_part_of_the_format() {
+    fn the_sequence_never_changes() {
         let mut rng = Rng::keyed(7, "sampler", &[1, 2]);
         assert_eq!([rng.bits(), rng.bits()], [8650007563925270019, 1383034121230413806]);
     }

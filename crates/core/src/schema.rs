@@ -1,26 +1,23 @@
-//! What the columns of a data set mean: stored with the model, applied again in prediction.
+//! The meaning of a data set's columns, stored with the model and applied again in prediction.
 
 use crate::batch::{Features, Targets, Task};
 use serde::{Deserialize, Serialize};
 
-/// How one input column becomes numbers.
+/// How an input column is encoded as numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
-    /// The value itself; `imputed` stands in for a missing one, if asked for.
+    /// The value itself.
     Number {
-        /// What a missing value becomes; without it, a missing value is an error.
+        /// Replaces missing values; if None, a missing value is an error.
         imputed: Option<f64>,
     },
     /// One 0/1 number per category, in this order.
-    OneHot {
-        /// The categories.
-        categories: Vec<String>,
-    },
+    OneHot { categories: Vec<String> },
 }
 
 impl Encoding {
-    /// Numbers this column becomes.
+    /// Numbers per value.
     pub fn width(&self) -> usize {
         match self {
             Encoding::Number { .. } => 1,
@@ -29,17 +26,16 @@ impl Encoding {
     }
 }
 
-/// One input column.
+/// An input column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Column {
     /// From the header, or `c0`, `c1`, ...
     pub name: String,
-    /// How it becomes numbers.
     pub encoding: Encoding,
 }
 
 impl Column {
-    /// The names of the numbers it becomes.
+    /// Names of the encoded numbers.
     pub fn names(&self) -> Vec<String> {
         match &self.encoding {
             Encoding::Number { .. } => vec![self.name.clone()],
@@ -50,32 +46,30 @@ impl Column {
     }
 }
 
-/// The shape in which rows come.
+/// The form of rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub enum Shape {
+pub enum RowShape {
     /// Columns of a table.
     Table {
-        /// The input columns, without the label.
+        /// Input columns, without the label.
         columns: Vec<Column>,
     },
-    /// Pixels, one byte each.
+    /// Pixels of one byte.
     Image {
         /// Height, width (and channels).
         sizes: Vec<usize>,
     },
-    /// Mostly zeros.
+    /// Sparse rows.
     Sparse {
-        /// How many columns there are.
         columns: usize,
-        /// The number of the first column in the file: 0 or 1.
+        /// Index of the first column in the file: 0 or 1.
         first: usize,
     },
-    /// Characters, each predicted from the `window` before it.
+    /// Characters, each predicted from the preceding `window`.
     Text {
-        /// Characters a row shows.
         window: usize,
-        /// The characters by number.
+        /// Characters by symbol.
         alphabet: Vec<char>,
     },
 }
@@ -83,58 +77,54 @@ pub enum Shape {
 /// `(value - shift) * factor` for each number of a row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scaling {
-    /// Subtracted first; empty means 0 for all. Of double precision: a time in seconds does not fit into less.
+    /// Empty means 0 for all. Double precision, because Unix times do not fit into single precision.
     pub shift: Vec<f64>,
-    /// Multiplied then; empty means 1 for all, one entry counts for all.
+    /// Empty means 1 for all; a single entry applies to all.
     pub factor: Vec<f32>,
 }
 
 impl Scaling {
-    /// What the number at a place is multiplied by.
-    pub fn factor(&self, place: usize) -> f32 {
+    pub fn factor(&self, index: usize) -> f32 {
         match self.factor.as_slice() {
             [] => 1.0,
             [factor] => *factor,
-            factors => factors.get(place).copied().unwrap_or(1.0),
+            factors => factors.get(index).copied().unwrap_or(1.0),
         }
     }
 
-    /// What is subtracted from the number at a place.
-    pub fn shift(&self, place: usize) -> f64 {
-        self.shift.get(place).copied().unwrap_or(0.0)
+    pub fn shift(&self, index: usize) -> f64 {
+        self.shift.get(index).copied().unwrap_or(0.0)
     }
 
-    /// From the data's units to the model's.
-    pub fn apply(&self, place: usize, value: f64) -> f32 {
-        ((value - self.shift(place)) * f64::from(self.factor(place))) as f32
+    /// From units of the data to units of the model.
+    pub fn apply(&self, index: usize, value: f64) -> f32 {
+        ((value - self.shift(index)) * f64::from(self.factor(index))) as f32
     }
 
-    /// From the model's units back to the data's.
-    pub fn invert(&self, place: usize, value: f32) -> f64 {
-        f64::from(value) / f64::from(self.factor(place)) + self.shift(place)
+    /// From units of the model to units of the data.
+    pub fn invert(&self, index: usize, value: f32) -> f64 {
+        f64::from(value) / f64::from(self.factor(index)) + self.shift(index)
     }
 }
 
-/// What a row is and what is learned from it.
+/// The form of rows, the task and the encoding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schema {
-    /// The shape in which rows come.
-    pub shape: Shape,
-    /// Classification or regression.
+    pub shape: RowShape,
     pub task: Task,
-    /// The label column's name, where the source has one.
+    /// Name of the label column, if the source has one.
     pub label: Option<String>,
-    /// Names of the classes by number; empty for regression.
+    /// Class names by index; empty for regression.
     pub classes: Vec<String>,
-    /// How numbers are scaled before the model sees them.
+    /// Scaling of the inputs.
     pub scaling: Scaling,
-    /// How the target of a regression is scaled: metrics and predictions are turned back.
+    /// Scaling of a regression target; metrics and predictions are scaled back.
     pub target: TargetScaling,
-    /// Whether a model is to answer with the row itself (an auto-encoder): then labels are not looked at.
+    /// Whether the target is the row itself (an auto-encoder); labels are then ignored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconstruct: bool,
-    /// Names of all columns of the source in their order, with the label and those left out: where a column stands in a
-    /// table without a header. Empty for sources without columns, and in model files that do not tell.
+    /// Names of all columns of the source in order, including the label and ignored ones: they give the position of a
+    /// column in a table without a header. Empty for sources without columns and in older model files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source_columns: Vec<String>,
 }
@@ -142,9 +132,7 @@ pub struct Schema {
 /// `(target - shift) * factor`, and back.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TargetScaling {
-    /// Subtracted first.
     pub shift: f64,
-    /// Multiplied then.
     pub factor: f32,
 }
 
@@ -155,29 +143,29 @@ impl Default for TargetScaling {
 }
 
 impl TargetScaling {
-    /// From the data's units to the model's.
+    /// From units of the data to units of the model.
     pub fn apply(&self, target: f64) -> f32 {
         ((target - self.shift) * f64::from(self.factor)) as f32
     }
 
-    /// From the model's units to the data's.
+    /// From units of the model to units of the data.
     pub fn invert(&self, answer: f32) -> f64 {
         f64::from(answer) / f64::from(self.factor) + self.shift
     }
 }
 
 impl Schema {
-    /// Numbers a row shows to a model.
+    /// Inputs of a model per row.
     pub fn width(&self) -> usize {
         match &self.shape {
-            Shape::Table { columns } => columns.iter().map(|column| column.encoding.width()).sum(),
-            Shape::Image { sizes } => sizes.iter().product(),
-            Shape::Sparse { columns, .. } => *columns,
-            Shape::Text { window, alphabet } => window * alphabet.len(),
+            RowShape::Table { columns } => columns.iter().map(|column| column.encoding.width()).sum(),
+            RowShape::Image { sizes } => sizes.iter().product(),
+            RowShape::Sparse { columns, .. } => *columns,
+            RowShape::Text { window, alphabet } => window * alphabet.len(),
         }
     }
 
-    /// Numbers a model has to answer with: one per class, or one, or the row.
+    /// Outputs of a model: one per class, or one, or the row.
     pub fn outputs(&self) -> usize {
         match self.task {
             _ if self.reconstruct => self.width(),
@@ -186,33 +174,31 @@ impl Schema {
         }
     }
 
-    /// Names of the numbers of a row: of the columns (`color=red` for a category), `p0`, `p1`, ... for pixels.
+    /// Names of the inputs: of the columns (`color=red` for a category), `p0`, `p1`, ... for pixels.
     pub fn names(&self) -> Vec<String> {
         match &self.shape {
-            Shape::Table { columns } => columns.iter().flat_map(Column::names).collect(),
-            Shape::Sparse { columns, first } => {
+            RowShape::Table { columns } => columns.iter().flat_map(Column::names).collect(),
+            RowShape::Sparse { columns, first } => {
                 (*first..first + columns).map(|column| column.to_string()).collect()
             }
-            Shape::Image { .. } | Shape::Text { .. } => {
-                (0..self.width()).map(|place| format!("p{place}")).collect()
+            RowShape::Image { .. } | RowShape::Text { .. } => {
+                (0..self.width()).map(|pixel| format!("p{pixel}")).collect()
             }
         }
     }
 
-    /// Features without rows, in the form this schema gives them.
     pub fn empty_features(&self) -> Features {
         match &self.shape {
-            Shape::Table { .. } | Shape::Image { .. } => Features::Dense(Vec::new()),
-            Shape::Sparse { .. } => {
+            RowShape::Table { .. } | RowShape::Image { .. } => Features::Dense(Vec::new()),
+            RowShape::Sparse { .. } => {
                 Features::Sparse { starts: vec![0], columns: Vec::new(), values: Vec::new() }
             }
-            Shape::Text { window, alphabet } => {
+            RowShape::Text { window, alphabet } => {
                 Features::Tokens { symbols: Vec::new(), window: *window, vocabulary: alphabet.len() }
             }
         }
     }
 
-    /// Targets without rows.
     pub fn empty_targets(&self) -> Targets {
         match self.task {
             Task::Classification => Targets::Classes(Vec::new()),
@@ -226,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scaling_is_undone() {
+    fn scaling_is_inverted() {
         let (shift, factor) = (vec![1.0, -2.0], vec![0.5, 4.0]);
         for scaling in [
             Scaling::default(),
@@ -234,21 +220,21 @@ mod tests {
             Scaling { shift: shift.clone(), factor: vec![] },
             Scaling { shift, factor },
         ] {
-            for (place, value) in [3.0, 5.0].into_iter().enumerate() {
-                assert_eq!(scaling.invert(place, scaling.apply(place, value)), value, "{scaling:?}");
+            for (index, value) in [3.0, 5.0].into_iter().enumerate() {
+                assert_eq!(scaling.invert(index, scaling.apply(index, value)), value, "{scaling:?}");
             }
         }
     }
 
     #[test]
-    fn numbers_have_names() {
+    fn inputs_have_names() {
         let column = |name: &str, encoding| Column { name: name.into(), encoding };
         let columns = vec![
             column("age", Encoding::Number { imputed: None }),
             column("color", Encoding::OneHot { categories: vec!["red".into(), "blue".into()] }),
         ];
         let schema = Schema {
-            shape: Shape::Table { columns },
+            shape: RowShape::Table { columns },
             task: Task::Regression,
             label: None,
             classes: Vec::new(),

@@ -1,14 +1,14 @@
-//! Whether the beginning of a file can be text in UTF-8 or a relative of it; if not, what it is.
+//! Detects binary files and foreign text encodings from the first bytes of a file.
 
 use thalweg_core::{Error, Result};
 
-/// What input is called that has no file name.
+/// Name of standard input in messages.
 pub const STANDARD_INPUT: &str = "standard input";
 
-/// Bytes looked at.
+/// Bytes inspected.
 pub(crate) const BEGINNING: usize = 1 << 12;
 
-/// The first bytes of formats that are mistaken for tables, what they are, and what to do.
+/// Signatures of formats that are mistaken for tables: first bytes, description, hint.
 const SIGNATURES: &[(&[u8], &str, &str)] = &[
     (
         b"PK\x03\x04",
@@ -31,10 +31,11 @@ const SIGNATURES: &[(&[u8], &str, &str)] = &[
     (b"\xff\xd8\xff", "a JPEG picture", "name a file with rows"),
 ];
 
-/// Refuses what cannot be text: `name` is the file's, `beginning` its first bytes, unpacked.
+/// Returns an error unless the file can be text in UTF-8 or an 8-bit encoding. `beginning` holds its first
+/// bytes, uncompressed.
 pub fn check_text(name: &str, beginning: &[u8]) -> Result<()> {
     let beginning = &beginning[..beginning.len().min(BEGINNING)];
-    match found(beginning) {
+    match detect_binary(beginning) {
         None => Ok(()),
         Some((what, advice)) => {
             let file = if name == STANDARD_INPUT { String::new() } else { format!(" {name}") };
@@ -44,14 +45,13 @@ pub fn check_text(name: &str, beginning: &[u8]) -> Result<()> {
     }
 }
 
-/// The error for a table without rows.
 pub(crate) fn no_rows(name: &str, header: bool) -> Error {
     let what = if header { "holds a header and no rows" } else { "is empty" };
     Error::data(format!("{name} {what}")).hint("add rows, or name another file")
 }
 
-/// What the bytes are and what to do about it; nothing for text.
-fn found(beginning: &[u8]) -> Option<(&'static str, &'static str)> {
+/// Description and hint for content that is not text; `None` for text.
+fn detect_binary(beginning: &[u8]) -> Option<(&'static str, &'static str)> {
     if beginning.starts_with(b"\xff\xfe\0\0") || beginning.starts_with(b"\0\0\xfe\xff") {
         return Some(("text in UTF-32", "convert it, for instance with iconv -f utf-32 -t utf-8 FILE"));
     }
@@ -68,7 +68,7 @@ fn found(beginning: &[u8]) -> Option<(&'static str, &'static str)> {
     let (even, odd, half) = (zeros(0), zeros(1), beginning.len() / 2);
     match even + odd {
         0 => None,
-        // Every other byte of Latin letters is 0.
+        // In UTF-16 every other byte of a Latin letter is 0.
         _ if odd * 10 >= half * 9 && even * 10 < half => {
             Some(("text in UTF-16", "convert it, for instance with iconv -f utf-16le -t utf-8 FILE"))
         }
@@ -79,7 +79,7 @@ fn found(beginning: &[u8]) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Signatures of letters alone could begin a text: then bytes that no text has must follow.
+/// A signature of printable characters could also start a text, so a control character must follow.
 fn is_signature(beginning: &[u8], signature: &[u8]) -> bool {
     let control = |byte: &u8| *byte < 0x20 && !byte.is_ascii_whitespace();
     let letters = signature.iter().all(u8::is_ascii_graphic);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn other_encodings_and_binary_files_are_named() {
+    fn other_encodings_and_binary_files_are_identified() {
         let utf16: Vec<u8> = "a,b\n1,2\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         let big: Vec<u8> = "a,b\n1,2\n".encode_utf16().flat_map(u16::to_be_bytes).collect();
         assert_eq!(refused(&utf16), "rows.csv is text in UTF-16, not text in UTF-8");

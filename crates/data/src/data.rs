@@ -1,36 +1,37 @@
 //! A source opened, split and scaled.
 
-use crate::format::{self, Opened, Source, memory};
-use crate::rows::{Preparation, Rows, Store};
-use crate::scaling::{Fitting, numbers};
+use crate::even_range::even_range;
+use crate::format::{self, OpenedSource, RowSource, memory};
+use crate::row_transform::RowTransform;
+use crate::rows::{BlockStore, Rows};
+use crate::scaling::{ScalingFit, numeric_positions};
 use crate::selection::Selection;
-use crate::share::share;
-use crate::split::Split;
+use crate::split::RowSplit;
 use crate::statistics::{BlockStatistics, Statistics};
 use std::sync::{Arc, OnceLock};
 use thalweg_core::schema::{Scaling, Schema, TargetScaling};
 use thalweg_core::spec::data::{DataSpec, Scale, VALIDATION_SHARE};
-use thalweg_core::spec::setting::Held;
+use thalweg_core::spec::setting::HeldOut;
 use thalweg_core::{Error, Result, Targets};
 
-/// A source opened, sniffed, indexed and split.
+/// A source opened, indexed and split into training and validation rows.
 #[derive(Debug)]
 pub struct Data {
-    /// What a row is; complete after [`Data::fit`].
+    /// Columns, classes and scaling; complete after [`Data::fit`].
     pub schema: Schema,
-    /// The rows to learn from.
+    /// Rows to train on.
     pub training: Rows,
-    /// The rows to judge by; there may be none.
+    /// Rows to validate on; may be empty.
     pub validation: Rows,
-    fitting: Fitting,
-    preparation: Arc<OnceLock<Preparation>>,
+    fitting: ScalingFit,
+    transform: Arc<OnceLock<RowTransform>>,
 }
 
-/// How a source is cut, and the memory for its decoded rows.
-struct Plan {
-    share: f64,
+/// Split and cache parameters.
+struct LoadConfig {
+    validation_share: f64,
     seed: u64,
-    memory: u64,
+    cache_bytes: u64,
 }
 
 impl Data {
@@ -39,14 +40,19 @@ impl Data {
         Data::open_split(spec, seed, None, None)
     }
 
-    /// The same with a scaling that is known, whatever the job says about it.
-    pub fn open_scaled(spec: &DataSpec, seed: u64, scaling: &Scaling, target: TargetScaling) -> Result<Data> {
+    /// Like [`Data::open`], with a given scaling instead of the job's `data.scale`.
+    pub fn open_with_scaling(
+        spec: &DataSpec,
+        seed: u64,
+        scaling: &Scaling,
+        target: TargetScaling,
+    ) -> Result<Data> {
         let spec = DataSpec { scale: Scale::None, ..spec.clone() };
         Data::open_split(&spec, seed, None, Some((scaling, target)))
     }
 
-    /// The same rows and the same split again, with the schema that was stored with a model: nothing has to be fitted.
-    pub fn open_again(spec: &DataSpec, seed: u64, schema: &Schema) -> Result<Data> {
+    /// Opens the same rows with the same split, using the schema stored with a model: no fit is needed.
+    pub fn open_with_schema(spec: &DataSpec, seed: u64, schema: &Schema) -> Result<Data> {
         Data::open_split(spec, seed, Some(schema), None)
     }
 
@@ -57,15 +63,15 @@ impl Data {
         scaling: Option<(&Scaling, TargetScaling)>,
     ) -> Result<Data> {
         let opened = format::open(spec, known)?;
-        let held = match &spec.validation {
-            Some(Held::Source(source)) => {
+        let validation_source = match &spec.validation {
+            Some(HeldOut::Source(source)) => {
                 let spec = DataSpec { source: source.clone(), validation: None, ..spec.clone() };
-                Some(format::open(&spec, Some(&opened.schema))?.unseen())
+                Some(format::open(&spec, Some(&opened.schema))?.evaluation_source())
             }
-            _ => opened.held.clone(),
+            _ => opened.validation.clone(),
         };
         let share = match spec.validation {
-            Some(Held::Share(share)) => share,
+            Some(HeldOut::Share(share)) => share,
             _ => VALIDATION_SHARE,
         };
         let mut schema = opened.schema;
@@ -73,16 +79,16 @@ impl Data {
             (schema.scaling, schema.target) = (scaling.clone(), target);
         }
         let fitting = match known {
-            Some(_) => Fitting::done(),
-            None => Fitting::choose(spec.scale, spec.missing, &mut schema),
+            Some(_) => ScalingFit::none(),
+            None => ScalingFit::choose(spec.scale, spec.missing, &mut schema),
         };
-        let plan = Plan { share, seed, memory: spec.memory.0 / 2 };
-        Data::assemble(opened.source, held, schema, fitting, plan)
-            .map_err(|error| format::naming(error, &spec.source))
+        let config = LoadConfig { validation_share: share, seed, cache_bytes: spec.memory.0 / 2 };
+        Data::assemble(opened.source, validation_source, schema, fitting, config)
+            .map_err(|error| format::with_source_name(error, &spec.source))
     }
 
-    /// A user's own rows: dense features, row-major, `width` numbers each, with their targets. They are taken as they
-    /// are, without scaling.
+    /// Rows given as arrays: dense, row-major features of `width` numbers each, with their targets. They are
+    /// not scaled.
     pub fn in_memory(
         width: usize,
         features: Vec<f32>,
@@ -90,49 +96,53 @@ impl Data {
         validation_share: f64,
         seed: u64,
     ) -> Result<Data> {
-        let Opened { source, schema, .. } = memory::open(width, &features, &targets)?;
+        let OpenedSource { source, schema, .. } = memory::open(width, &features, &targets)?;
         Data::assemble(
             source,
             None,
             schema,
-            Fitting::done(),
-            Plan { share: validation_share, seed, memory: 0 },
+            ScalingFit::none(),
+            LoadConfig { validation_share, seed, cache_bytes: 0 },
         )
     }
 
     fn assemble(
-        source: Arc<dyn Source>,
-        held: Option<Arc<dyn Source>>,
+        source: Arc<dyn RowSource>,
+        validation_source: Option<Arc<dyn RowSource>>,
         schema: Schema,
-        fitting: Fitting,
-        plan: Plan,
+        fitting: ScalingFit,
+        config: LoadConfig,
     ) -> Result<Data> {
-        let preparation = Arc::new(OnceLock::new());
+        let transform = Arc::new(OnceLock::new());
         if !fitting.needs_statistics() {
-            let _ = preparation.set(Preparation::new(&schema));
+            let _ = transform.set(RowTransform::new(&schema));
         }
         let blocks = source.blocks().clone();
-        let rows =
-            |store: &Arc<Store>, selection| Rows::new(store.clone(), selection, preparation.clone(), &schema);
-        let store = Store::new(source.clone(), plan.memory);
-        let (training, validation) = match held {
-            Some(held) => {
-                let selection = Selection::all(held.blocks().clone());
-                (rows(&store, Selection::all(blocks)), rows(&Store::new(held, plan.memory), selection))
+        let rows = |store: &Arc<BlockStore>, selection| {
+            Rows::new(store.clone(), selection, transform.clone(), &schema)
+        };
+        let store = BlockStore::new(source.clone(), config.cache_bytes);
+        let (training, validation) = match validation_source {
+            Some(validation_source) => {
+                let selection = Selection::all(validation_source.blocks().clone());
+                (
+                    rows(&store, Selection::all(blocks)),
+                    rows(&BlockStore::new(validation_source, config.cache_bytes), selection),
+                )
             }
             None => {
                 let split = match source.overlap() {
-                    0 => Split::drawn(blocks, plan.share, plan.seed)?,
-                    gap => Split::at_the_end(blocks, plan.share, gap)?,
+                    0 => RowSplit::random(blocks, config.validation_share, config.seed)?,
+                    gap => RowSplit::tail(blocks, config.validation_share, gap)?,
                 };
                 (rows(&store, split.training), rows(&store, split.validation))
             }
         };
-        Ok(Data { schema, training, validation, fitting, preparation })
+        Ok(Data { schema, training, validation, fitting, transform })
     }
 
-    /// A checksum of each file the rows come from, or of a user's own rows; those of validation rows from elsewhere
-    /// follow. Another value in a row gives another.
+    /// One checksum per file, or one for in-memory rows, then those of a separate validation source. Any
+    /// changed value changes a checksum.
     pub fn checksums(&self) -> Vec<u32> {
         let mut checksums = self.training.checksums().to_vec();
         if !self.training.shares_source(&self.validation) {
@@ -141,73 +151,74 @@ impl Data {
         checksums
     }
 
-    /// What the user had better know about how the sources are read.
+    /// Messages for the user about how the sources are read.
     pub fn notices(&self) -> Vec<String> {
         self.training.notices().to_vec()
     }
 
-    /// Whether [`Data::fit`] has to be called before rows can be loaded.
+    /// Whether [`Data::fit`] must be called before rows can be loaded.
     pub fn needs_statistics(&self) -> bool {
-        self.fitting.needs_statistics() && self.preparation.get().is_none()
+        self.fitting.needs_statistics() && self.transform.get().is_none()
     }
 
-    /// Statistics of the training rows in this part's share of the blocks. Here rows are decoded: one that cannot be
-    /// used is an error that names file and row. Validation rows of another source are decoded too, so that they do not
-    /// fail after the first epoch.
+    /// Statistics of the training rows in partition `part` of `parts` of the blocks. This decodes the rows:
+    /// an invalid value is an error that names file and row. Rows of a separate validation source are decoded
+    /// too, so that they cannot fail after the first epoch.
     pub fn statistics(&self, part: usize, parts: usize) -> Result<Statistics> {
         let selection = self.training.selection();
-        let wanted = if self.fitting.needs_columns() { numbers(&self.schema) } else { Vec::new() };
+        let wanted = if self.fitting.needs_columns() { numeric_positions(&self.schema) } else { Vec::new() };
         let width = self.schema.width();
         let mut statistics = Statistics::default();
         let mut ids = Vec::new();
-        for number in share(selection.blocks().len(), part, parts) {
+        for number in even_range(selection.blocks().len(), part, parts) {
             let block = self.training.store().block(number)?;
             let first = selection.blocks().range(number).start;
             ids.clear();
             selection.append_ids(number, &mut ids);
             let rows: Vec<usize> = ids.iter().map(|id| (id - first) as usize).collect();
-            statistics.blocks.push(BlockStatistics::gather(number, &block, &rows, width, &wanted));
+            statistics.blocks.push(BlockStatistics::collect(number, &block, &rows, width, &wanted));
         }
         if !self.training.shares_source(&self.validation) {
-            for number in share(self.validation.selection().blocks().len(), part, parts) {
+            for number in even_range(self.validation.selection().blocks().len(), part, parts) {
                 self.validation.store().block(number)?;
             }
         }
         Ok(statistics)
     }
 
-    /// Fits scaling and imputation to the statistics of all parts together; from then on every set of rows applies
-    /// them. The result is the same bits for any number of parts. The answer is what should be told: which columns hold
-    /// values that cannot be told apart.
+    /// Fits scaling and imputation to the statistics of all partitions; all row sets apply them from then on.
+    /// The result is bit-identical for any number of partitions. Returns warnings about columns whose values
+    /// collapse in single precision.
     pub fn fit(&mut self, parts: &[Statistics]) -> Result<Vec<String>> {
         if !self.needs_statistics() {
             return Ok(Vec::new());
         }
         let warnings = self.fitting.fit(parts, self.training.selection().blocks().len(), &mut self.schema)?;
-        self.preparation
-            .set(Preparation::new(&self.schema))
+        self.transform
+            .set(RowTransform::new(&self.schema))
             .map_err(|_| Error::internal("the scaling was fitted twice"))?;
         Ok(warnings)
     }
 
-    /// All rows of another source, read with a stored schema: the same columns by name, the same classes, categories
-    /// and scaling. What does not fit is an error that names the column. Of an IDX folder with a t10k part, that part.
-    pub fn open_with(spec: &DataSpec, schema: &Schema) -> Result<Rows> {
+    /// Opens all rows of another source with a stored schema: columns are matched by name, classes,
+    /// categories and scaling are reused. A mismatch is an error that names the column. Of an IDX folder with
+    /// a t10k part, only that part is read.
+    pub fn open_for_evaluation(spec: &DataSpec, schema: &Schema) -> Result<Rows> {
         let opened = format::open(&DataSpec { validation: None, ..spec.clone() }, Some(schema))?;
-        Ok(Data::prepared(opened, spec, schema))
+        Ok(Data::transformed(opened, spec, schema))
     }
 
-    /// The same for rows to be predicted: labels are not looked at, and may be absent.
-    pub fn open_unlabelled(spec: &DataSpec, schema: &Schema) -> Result<Rows> {
+    /// Like [`Data::open_for_evaluation`], for prediction: labels are ignored and may be absent.
+    pub fn open_for_prediction(spec: &DataSpec, schema: &Schema) -> Result<Rows> {
         let opened = format::open_unlabelled(&DataSpec { validation: None, ..spec.clone() }, schema)?;
-        Ok(Data::prepared(opened, spec, schema))
+        Ok(Data::transformed(opened, spec, schema))
     }
 
-    fn prepared(opened: Opened, spec: &DataSpec, schema: &Schema) -> Rows {
-        let source = opened.unseen();
-        let preparation = Arc::new(OnceLock::new());
-        let _ = preparation.set(Preparation::new(schema));
+    fn transformed(opened: OpenedSource, spec: &DataSpec, schema: &Schema) -> Rows {
+        let source = opened.evaluation_source();
+        let transform = Arc::new(OnceLock::new());
+        let _ = transform.set(RowTransform::new(schema));
         let selection = Selection::all(source.blocks().clone());
-        Rows::new(Store::new(source, spec.memory.0 / 2), selection, preparation, schema)
+        Rows::new(BlockStore::new(source, spec.memory.0 / 2), selection, transform, schema)
     }
 }

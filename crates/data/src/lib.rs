@@ -1,45 +1,44 @@
-//! From files to batches: sources, formats, the split, scaling and the order of rows.
+//! From files to batches: sources, formats, split, scaling and row order.
 //!
-//! A source (a table, an IDX folder, sparse rows, a text, a user's own arrays) is opened and indexed in one cheap
-//! pass: how many rows, where their blocks begin, which classes and categories there are. Values are decoded block
-//! by block when they are needed, into a cache bounded in memory. A seed cuts the rows into training and validation;
-//! statistics over the training rows fit the scaling. From then on `Rows` turns row ids into batches, and `Sampler`
-//! says which ids make up a step: a pure function of seed, epoch, step and global batch, the same for any number of
-//! workers.
+//! A source (a table, an IDX folder, sparse rows, text, in-memory arrays) is opened and indexed in one cheap
+//! pass: number of rows, block boundaries, classes and categories. Values are decoded block by block on
+//! demand, into a bounded cache. A seed splits the rows into training and validation; statistics over the
+//! training rows fit the scaling. `Rows` then turns row ids into batches, and `Sampler` determines the ids of
+//! each step: a pure function of seed, epoch, step and global batch, independent of the number of workers.
 //!
-//! A row keeps its id, its place in the source counted from 0, whoever reads it.
+//! The id of a row is its index in the source, from 0, on every rank.
 
 mod block;
-mod cache;
+mod block_cache;
 mod checksum;
 mod content;
 mod data;
-mod eviction;
+mod disk_cache;
+mod disk_file;
+mod even_range;
 mod extent;
-mod folder;
+mod file_bytes;
 mod format;
 mod locate;
-mod narrow;
-mod raw;
-pub mod records;
+mod offset_encoding;
+mod records;
+mod row_transform;
 mod rows;
 mod sampler;
 mod scaling;
 mod selection;
-mod share;
 pub mod sniff;
 mod split;
-mod spool;
 mod statistics;
 mod table;
 
 pub use content::{STANDARD_INPUT, check_text};
 pub use data::Data;
-pub use format::csv::dialect::is_guessed;
-pub use locate::{FileKind, exists, files, kind_by_name, missing, stem};
+pub use even_range::even_range;
+pub use format::csv::dialect::is_auto_detected;
+pub use locate::{FileKind, file_not_found, kind_by_name, source_exists, source_files, stem};
 pub use records::Records;
 pub use rows::Rows;
-pub use sampler::{Sampler, WINDOW_BYTES};
-pub use share::share;
+pub use sampler::Sampler;
 pub use statistics::Statistics;
 pub use table::unseen::UnseenCategory;

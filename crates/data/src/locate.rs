@@ -1,12 +1,12 @@
-//! From what the user wrote as a source to files on disk.
+//! Resolves a source name to files on disk.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use thalweg_core::spec::nearest::nearest;
 use thalweg_core::{Error, Kind, Result};
 
-/// The kinds of files that are understood, by extension; `.gz` may follow each.
-const KNOWN: &[(&str, FileKind)] = &[
+/// Supported file kinds by extension; each may be followed by `.gz`.
+const EXTENSIONS: &[(&str, FileKind)] = &[
     ("csv", FileKind::Table),
     ("tsv", FileKind::Table),
     ("tab", FileKind::Table),
@@ -19,35 +19,32 @@ const KNOWN: &[(&str, FileKind)] = &[
     ("txt", FileKind::Text),
 ];
 
-/// What is in a file.
+/// File formats, by extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// Rows of fields, separated.
+    /// Delimited text.
     Table,
-    /// Sparse rows with their labels.
+    /// Sparse rows with labels.
     Libsvm,
-    /// Columns with their types.
+    /// Typed columns.
     Parquet,
-    /// Characters.
+    /// Plain text, read by character.
     Text,
 }
 
-/// Where rows come from.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Located {
-    /// The digits that come with the program.
+pub(crate) enum SourceLocation {
     Digits,
     /// A folder of IDX files.
     Folder(PathBuf),
-    /// Files of one kind, in the order of their names.
+    /// Files of one kind, sorted by name.
     Files(FileKind, Vec<PathBuf>),
 }
 
-/// Finds what a source names.
-pub(crate) fn locate(source: &str) -> Result<Located> {
+pub(crate) fn locate(source: &str) -> Result<SourceLocation> {
     if let Some(name) = source.strip_prefix("builtin:") {
         return match name {
-            "digits" => Ok(Located::Digits),
+            "digits" => Ok(SourceLocation::Digits),
             _ => Err(Error::job(format!(
                 "unknown data set `{source}`; the only one built in is builtin:digits"
             ))),
@@ -55,13 +52,13 @@ pub(crate) fn locate(source: &str) -> Result<Located> {
     }
     let path = Path::new(source);
     if path.is_dir() {
-        return Ok(Located::Folder(path.to_owned()));
+        return Ok(SourceLocation::Folder(path.to_owned()));
     }
-    let files = named(source)?;
+    let files = resolve(source)?;
     let kind = kind_of(&files[0])?;
     for file in &files {
         if !file.exists() {
-            return Err(missing(file));
+            return Err(file_not_found(file));
         }
         check_regular(file)?;
         if kind_of(file)? != kind {
@@ -73,24 +70,25 @@ pub(crate) fn locate(source: &str) -> Result<Located> {
             .hint("use a narrower pattern"));
         }
     }
-    Ok(Located::Files(kind, files))
+    Ok(SourceLocation::Files(kind, files))
 }
 
-/// The file of that name, or those that match the pattern, in the order of their names.
-fn named(source: &str) -> Result<Vec<PathBuf>> {
+/// The file of that name, or the files that match the pattern, sorted by name.
+fn resolve(source: &str) -> Result<Vec<PathBuf>> {
     let path = Path::new(source);
     if path.exists() || !source.contains(['*', '?', '[']) {
         return Ok(vec![path.to_owned()]);
     }
-    matches(source)
+    glob_files(source)
 }
 
-/// The same for files that are read once from their beginning: they may be of any kind, and one may be a pipe.
-pub fn files(source: &str) -> Result<Vec<String>> {
-    Ok(named(source)?.iter().map(|path| path.display().to_string()).collect())
+/// The files a source names, without checks: for input that is read once, so that any kind and a pipe are
+/// allowed.
+pub fn source_files(source: &str) -> Result<Vec<String>> {
+    Ok(resolve(source)?.iter().map(|path| path.display().to_string()).collect())
 }
 
-fn matches(pattern: &str) -> Result<Vec<PathBuf>> {
+fn glob_files(pattern: &str) -> Result<Vec<PathBuf>> {
     let paths = glob::glob(pattern)
         .map_err(|error| Error::job(format!("the pattern `{pattern}` is wrong: {error}")))?;
     let mut files = Vec::new();
@@ -103,12 +101,13 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     if files.is_empty() {
-        return Err(Error::new(Kind::Io, format!("no file matches `{pattern}`")).hint(WHERE));
+        return Err(Error::new(Kind::Io, format!("no file matches `{pattern}`")).hint(CHECK_PATH));
     }
     Ok(files)
 }
 
-/// Rows are read more than once, by every rank: a pipe or a device gives them to one reader, once or without end.
+/// Returns an error unless the path is a regular file. Rows are read more than once and by every rank, which
+/// pipes and devices do not support.
 pub(crate) fn check_regular(path: &Path) -> Result<()> {
     let failed = |error| Error::io(format!("cannot read {}", path.display()), &error);
     let kind = std::fs::metadata(path).map_err(failed)?.file_type();
@@ -125,40 +124,41 @@ pub(crate) fn check_regular(path: &Path) -> Result<()> {
         .hint("rows are read more than once: write them to a file first and name that"))
 }
 
-/// Whether there is a file or folder at that path, or one that matches the pattern.
-pub fn exists(source: &str) -> bool {
-    Path::new(source).exists() || matches(source).is_ok()
+/// Whether the path exists, or the pattern matches a file.
+pub fn source_exists(source: &str) -> bool {
+    Path::new(source).exists() || glob_files(source).is_ok()
 }
 
-/// What is in a file, as far as its name tells: the endings a job's source may have.
+/// The kind of a file by its extension.
 pub fn kind_by_name(path: &Path) -> Option<FileKind> {
     let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     let extension = name.rsplit_once('.').map(|(_, extension)| extension).unwrap_or_default();
-    KNOWN.iter().find(|(known, _)| *known == extension).map(|(_, kind)| *kind)
+    EXTENSIONS.iter().find(|(known, _)| *known == extension).map(|(_, kind)| *kind)
 }
 
-/// A file's name without the endings that tell its kind.
+/// A file name without `.gz` and without an extension of a known kind.
 pub fn stem(name: &str) -> &str {
     let lower = name.to_lowercase();
     let unpacked = if lower.ends_with(".gz") { &name[..name.len() - ".gz".len()] } else { name };
     match unpacked.rsplit_once('.') {
-        Some((stem, extension)) if KNOWN.iter().any(|(known, _)| extension.eq_ignore_ascii_case(known)) => {
+        Some((stem, extension))
+            if EXTENSIONS.iter().any(|(known, _)| extension.eq_ignore_ascii_case(known)) =>
+        {
             stem
         }
         _ => unpacked,
     }
 }
 
-/// The kind of a file by the extension of its name.
 pub(crate) fn kind_of(path: &Path) -> Result<FileKind> {
     if let Some(kind) = kind_by_name(path) {
         return Ok(kind);
     }
     if !path.exists() {
-        return Err(missing(path));
+        return Err(file_not_found(path));
     }
-    let known: Vec<String> = KNOWN.iter().map(|(known, _)| format!(".{known}")).collect();
+    let known: Vec<String> = EXTENSIONS.iter().map(|(known, _)| format!(".{known}")).collect();
     Err(Error::data(format!("{}: the kind of this file is not known from its name", path.display())).hint(
         format!(
             "known are {} (each also with .gz), and folders of IDX files; rename it or link to it",
@@ -167,10 +167,10 @@ pub(crate) fn kind_of(path: &Path) -> Result<FileKind> {
     ))
 }
 
-const WHERE: &str = "check the path: in a job file it counts from the file's folder, on the command line from the working folder";
+const CHECK_PATH: &str = "check the path: in a job file it counts from the file's folder, on the command line from the working folder";
 
-/// A file is not there: say so, with a name in the same folder that is close.
-pub fn missing(path: &Path) -> Error {
+/// Error for a missing file, with the most similar name in the same folder as a hint.
+pub fn file_not_found(path: &Path) -> Error {
     let error = Error::new(Kind::Io, format!("cannot read {}: there is no such file", path.display()));
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let wanted = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -184,7 +184,7 @@ pub fn missing(path: &Path) -> Error {
     let close = names.iter().find(|name| **name == packed).map(String::as_str);
     match close.or_else(|| nearest(&wanted, names.iter().map(String::as_str))) {
         Some(name) => error.hint(format!("did you mean {}?", folder.join(name).display())),
-        None => error.hint(WHERE),
+        None => error.hint(CHECK_PATH),
     }
 }
 
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_file_suggests_its_neighbour() {
+    fn a_missing_file_suggests_a_similar_name() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("people.csv"), "a").unwrap();
         std::fs::write(folder.path().join("iris.csv.gz"), "a").unwrap();
@@ -233,7 +233,7 @@ mod tests {
             std::fs::write(folder.path().join(name), "a").unwrap();
         }
         let at = |pattern: &str| locate(folder.path().join(pattern).to_str().unwrap());
-        let Ok(Located::Files(FileKind::Table, files)) = at("*.csv*") else { panic!("not found") };
+        let Ok(SourceLocation::Files(FileKind::Table, files)) = at("*.csv*") else { panic!("not found") };
         let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["a.csv", "b.csv", "c.csv.gz"]);
         assert!(at("*.parquet").unwrap_err().message.contains("no file matches"));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn endings_that_tell_the_kind_are_no_part_of_a_stem() {
+    fn a_stem_has_no_known_extension() {
         assert_eq!(stem("higgs.train.tsv.gz"), "higgs.train");
         assert_eq!(stem("v1.2.CSV"), "v1.2");
         assert_eq!((stem("rows.gz"), stem("mnist"), stem(".csv")), ("rows", "mnist", ""));

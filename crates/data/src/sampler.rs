@@ -1,10 +1,10 @@
-//! Data order as a function: which rows make up a step.
+//! Row order: which rows make up a step.
 //!
-//! In each epoch every training row comes exactly once. A source whose decoded rows fit into a window is permuted as
-//! a whole. A larger one is permuted block by block, consecutive blocks of that order form a window, and the rows
-//! within a window are permuted: so a rank that streams needs to hold one window of rows, not the source. What
-//! counts is the size of the rows, never the memory or the number of workers, so that every world sees the same
-//! order.
+//! Each training row occurs exactly once per epoch. A source whose decoded rows fit into one window is
+//! permuted as a whole. In a larger one the blocks are permuted, consecutive blocks form a window, and the
+//! rows within a window are permuted, so that a streaming rank holds one window of rows instead of the
+//! source. The order depends on the size of the rows, not on memory or the number of workers: it is the same
+//! for every world size.
 
 use crate::rows::Rows;
 use crate::selection::Selection;
@@ -12,40 +12,40 @@ use std::ops::Range;
 use std::sync::Arc;
 use thalweg_core::Rng;
 
-/// Decoded rows that are permuted together. Part of the format: with another value a resumed job would see other rows.
-pub const WINDOW_BYTES: u64 = 256 << 20;
+/// Decoded bytes per window. Part of the format: with another value a resumed job would see other rows.
+pub(crate) const WINDOW_BYTES: u64 = 256 << 20;
 
-/// The rows of a step: a pure function of (seed, epoch, step, global batch). It keeps nothing but a cache.
+/// The rows of a step: a pure function of (seed, epoch, step, global batch). All state is cache.
 #[derive(Debug)]
 pub struct Sampler {
     selection: Arc<Selection>,
     seed: u64,
     batch: u64,
     window_rows: u64,
-    epoch: Option<Epoch>,
-    window: Option<Window>,
+    epoch: Option<EpochOrder>,
+    window: Option<WindowOrder>,
     step: Vec<u64>,
 }
 
-/// The order of blocks in an epoch.
+/// The block order of an epoch.
 #[derive(Debug)]
-struct Epoch {
+struct EpochOrder {
     number: u64,
     blocks: Vec<usize>,
-    /// Places in `blocks` and in the epoch's row order where each window begins; the last entry is the end.
+    /// Start of each window, as an index into `blocks` and as a row of the epoch; the last entry is the end.
     windows: Vec<(usize, u64)>,
 }
 
-/// The order of rows in a window.
+/// The row order of a window.
 #[derive(Debug)]
-struct Window {
+struct WindowOrder {
     epoch: u64,
     number: usize,
     rows: Vec<u64>,
 }
 
 impl Sampler {
-    /// A sampler over these rows.
+    /// A sampler over a set of rows.
     pub fn new(rows: &Rows, seed: u64, global_batch: usize) -> Sampler {
         Sampler::with_window(rows.selection(), seed, global_batch, WINDOW_BYTES / rows.row_bytes().max(1))
     }
@@ -55,12 +55,12 @@ impl Sampler {
         Sampler { selection, seed, batch, window_rows, epoch: None, window: None, step: Vec::new() }
     }
 
-    /// Steps until every row came once; the last may be short.
+    /// Steps per epoch; the last may have fewer rows.
     pub fn steps_per_epoch(&self) -> u64 {
         self.selection.len().div_ceil(self.batch)
     }
 
-    /// The ids of the rows of a step, none beyond the epoch's end. The current members share them among themselves.
+    /// The row ids of a step, before they are divided among ranks; empty beyond the end of the epoch.
     pub fn rows(&mut self, epoch: u64, step: u64) -> &[u64] {
         let total = self.selection.len();
         let start = step.saturating_mul(self.batch).min(total);
@@ -96,21 +96,21 @@ impl Sampler {
         let mut windows = vec![(0, 0)];
         if self.selection.len() > self.window_rows {
             Rng::keyed(self.seed, "sampler", &[number]).shuffle(&mut blocks);
-            let (mut begun, mut row) = (0, 0);
-            for (place, &block) in blocks.iter().enumerate() {
+            let (mut window_start, mut row) = (0, 0);
+            for (index, &block) in blocks.iter().enumerate() {
                 let count = self.selection.count(block);
-                if row > begun && row + count - begun > self.window_rows {
-                    windows.push((place, row));
-                    begun = row;
+                if row > window_start && row + count - window_start > self.window_rows {
+                    windows.push((index, row));
+                    window_start = row;
                 }
                 row += count;
             }
         }
         windows.push((blocks.len(), self.selection.len()));
-        self.epoch = Some(Epoch { number, blocks, windows });
+        self.epoch = Some(EpochOrder { number, blocks, windows });
     }
 
-    fn prepare_window(&mut self, order: &Epoch, number: usize) {
+    fn prepare_window(&mut self, order: &EpochOrder, number: usize) {
         if self.window.as_ref().is_some_and(|window| window.epoch == order.number && window.number == number)
         {
             return;
@@ -121,19 +121,19 @@ impl Sampler {
             self.selection.append_ids(block, &mut rows);
         }
         Rng::keyed(self.seed, "sampler", &[order.number, number as u64]).shuffle(&mut rows);
-        self.window = Some(Window { epoch: order.number, number, rows });
+        self.window = Some(WindowOrder { epoch: order.number, number, rows });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::Blocks;
-    use crate::split::Split;
+    use crate::block::BlockIndex;
+    use crate::split::RowSplit;
     use proptest::prelude::*;
 
     fn sampler(rows: u64, block: u64, share: f64, seed: u64, batch: usize, window: u64) -> Sampler {
-        let split = Split::drawn(Arc::new(Blocks::even(rows, block)), share, 3).unwrap();
+        let split = RowSplit::random(Arc::new(BlockIndex::even(rows, block)), share, 3).unwrap();
         Sampler::with_window(Arc::new(split.training), seed, batch, window)
     }
 
@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_training_row_comes_once_per_epoch_whatever_the_batch(
+        fn every_training_row_occurs_once_per_epoch_for_any_batch_size(
             rows in 1u64..700, block in 1u64..80, share in 0.0f64..0.4, batch in 1usize..90, window in 1u64..900,
         ) {
             let mut sampler = sampler(rows, block, share, 5, batch, window);
@@ -156,11 +156,11 @@ mod tests {
         }
 
         #[test]
-        fn steps_are_the_same_in_whatever_order_they_are_asked(
-            seed in any::<u64>(), batch in 1usize..60, window in 1u64..600, asked in prop::collection::vec((0u64..3, 0u64..50), 1..20),
+        fn steps_do_not_depend_on_the_order_of_requests(
+            seed in any::<u64>(), batch in 1usize..60, window in 1u64..600, requests in prop::collection::vec((0u64..3, 0u64..50), 1..20),
         ) {
             let mut jumping = sampler(500, 40, 0.2, seed, batch, window);
-            for (number, step) in asked {
+            for (number, step) in requests {
                 let mut fresh = sampler(500, 40, 0.2, seed, batch, window);
                 prop_assert_eq!(jumping.rows(number, step), fresh.rows(number, step));
             }

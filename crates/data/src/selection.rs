@@ -1,61 +1,57 @@
-//! Which rows of a source belong to a set: all of them, or one bit each.
+//! A subset of the rows of a source, as a bitmap.
 
-use crate::block::Blocks;
+use crate::block::BlockIndex;
 use std::sync::Arc;
 
-/// A set of rows of a source, in the order of the source.
+/// A subset of rows, in source order.
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
-    blocks: Arc<Blocks>,
-    /// A bit per row; without it, all rows belong.
-    bits: Option<Vec<u64>>,
-    /// Chosen rows before each block, and at the end their number.
-    before: Vec<u64>,
+    blocks: Arc<BlockIndex>,
+    /// `None` selects all rows.
+    bitmap: Option<Vec<u64>>,
+    /// Selected rows before each block, then their total.
+    preceding: Vec<u64>,
 }
 
 impl Selection {
-    /// Every row.
-    pub(crate) fn all(blocks: Arc<Blocks>) -> Selection {
-        let before =
+    pub(crate) fn all(blocks: Arc<BlockIndex>) -> Selection {
+        let preceding =
             (0..blocks.len()).map(|block| blocks.range(block).start).chain([blocks.rows()]).collect();
-        Selection { blocks, bits: None, before }
+        Selection { blocks, bitmap: None, preceding }
     }
 
-    /// The rows whose bits are set.
-    pub(crate) fn of_bits(blocks: Arc<Blocks>, bits: Vec<u64>) -> Selection {
-        let mut before = vec![0];
+    pub(crate) fn from_bitmap(blocks: Arc<BlockIndex>, bitmap: Vec<u64>) -> Selection {
+        let mut preceding = vec![0];
         let mut count = 0;
         for block in 0..blocks.len() {
-            count += blocks.range(block).filter(|&row| get(&bits, row)).count() as u64;
-            before.push(count);
+            count += blocks.range(block).filter(|&row| has_bit(&bitmap, row)).count() as u64;
+            preceding.push(count);
         }
-        Selection { blocks, bits: Some(bits), before }
+        Selection { blocks, bitmap: Some(bitmap), preceding }
     }
 
-    /// The source's blocks.
-    pub(crate) fn blocks(&self) -> &Blocks {
+    pub(crate) fn blocks(&self) -> &BlockIndex {
         &self.blocks
     }
 
-    /// How many rows belong.
     pub(crate) fn len(&self) -> u64 {
-        self.before[self.before.len() - 1]
+        self.preceding[self.preceding.len() - 1]
     }
 
-    /// How many rows of a block belong.
+    /// Selected rows in a block.
     pub(crate) fn count(&self, block: usize) -> u64 {
-        self.before[block + 1] - self.before[block]
+        self.preceding[block + 1] - self.preceding[block]
     }
 
-    /// The id of the `index`-th row that belongs; the row must exist.
+    /// Id of the `index`-th selected row, which must exist.
     pub(crate) fn id(&self, index: u64) -> u64 {
-        let Some(bits) = &self.bits else { return index };
-        let block = self.before.partition_point(|&before| before <= index) - 1;
+        let Some(bitmap) = &self.bitmap else { return index };
+        let block = self.preceding.partition_point(|&preceding| preceding <= index) - 1;
         let range = self.blocks.range(block);
-        let mut left = index - self.before[block];
+        let mut left = index - self.preceding[block];
         let mut row = range.start;
         while row < range.end {
-            let word = bits[(row / 64) as usize] >> (row % 64);
+            let word = bitmap[(row / 64) as usize] >> (row % 64);
             let count = u64::from(word.count_ones());
             if left < count {
                 return row + u64::from(nth_set_bit(word, left));
@@ -66,34 +62,31 @@ impl Selection {
         range.end
     }
 
-    /// The ids of all rows that belong, in order.
+    /// Ids of the selected rows, in order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.blocks.rows()).filter(|&row| self.bits.as_ref().is_none_or(|bits| get(bits, row)))
+        (0..self.blocks.rows()).filter(|&row| self.bitmap.as_ref().is_none_or(|bitmap| has_bit(bitmap, row)))
     }
 
-    /// Appends the ids of the rows of a block that belong.
+    /// Appends the ids of the selected rows of a block.
     pub(crate) fn append_ids(&self, block: usize, ids: &mut Vec<u64>) {
         let rows = self.blocks.range(block);
-        match &self.bits {
+        match &self.bitmap {
             None => ids.extend(rows),
-            Some(bits) => ids.extend(rows.filter(|&row| get(bits, row))),
+            Some(bitmap) => ids.extend(rows.filter(|&row| has_bit(bitmap, row))),
         }
     }
 }
 
-/// Bits for so many rows, none set.
-pub(crate) fn no_bits(rows: u64) -> Vec<u64> {
+pub(crate) fn empty_bitmap(rows: u64) -> Vec<u64> {
     vec![0; rows.div_ceil(64) as usize]
 }
 
-/// Sets the bit of a row.
-pub(crate) fn set(bits: &mut [u64], row: u64) {
-    bits[(row / 64) as usize] |= 1 << (row % 64);
+pub(crate) fn set_bit(bitmap: &mut [u64], row: u64) {
+    bitmap[(row / 64) as usize] |= 1 << (row % 64);
 }
 
-/// The bit of a row.
-pub(crate) fn get(bits: &[u64], row: u64) -> bool {
-    bits[(row / 64) as usize] >> (row % 64) & 1 == 1
+pub(crate) fn has_bit(bitmap: &[u64], row: u64) -> bool {
+    bitmap[(row / 64) as usize] >> (row % 64) & 1 == 1
 }
 
 fn nth_set_bit(mut word: u64, n: u64) -> u32 {
@@ -113,17 +106,17 @@ mod tests {
         fn ids_are_the_set_bits_in_order(
             sizes in prop::collection::vec(1u64..200, 0..8), seed in any::<u64>(),
         ) {
-            let blocks = Arc::new(Blocks::of_sizes(sizes));
+            let blocks = Arc::new(BlockIndex::from_sizes(sizes));
             let mut rng = thalweg_core::Rng::keyed(seed, "test", &[]);
-            let mut bits = no_bits(blocks.rows());
+            let mut bitmap = empty_bitmap(blocks.rows());
             let mut expected = Vec::new();
             for row in 0..blocks.rows() {
                 if rng.below(3) == 0 {
-                    set(&mut bits, row);
+                    set_bit(&mut bitmap, row);
                     expected.push(row);
                 }
             }
-            let selection = Selection::of_bits(blocks.clone(), bits);
+            let selection = Selection::from_bitmap(blocks.clone(), bitmap);
             prop_assert_eq!(selection.len(), expected.len() as u64);
             let by_index: Vec<u64> = (0..selection.len()).map(|index| selection.id(index)).collect();
             prop_assert_eq!(&by_index, &expected);

@@ -1,14 +1,14 @@
-//! Counts, means and extremes of the training rows, block by block.
+//! Counts, means and extremes of the training rows, per block.
 //!
-//! Every worker gathers its share of the blocks; the partial results are then combined in the order of the blocks.
-//! So the outcome is the same bits whoever gathered what.
+//! Each worker collects a partition of the blocks; partial results are merged in block order, so the result
+//! is bit-identical for any number of workers.
 
 use crate::block::{Block, BlockFeatures};
-use crate::narrow::Gaps;
+use crate::offset_encoding::GapHistogram;
 use serde::{Deserialize, Serialize};
 use thalweg_core::Targets;
 
-/// Statistics of a share of the blocks.
+/// Statistics of a partition of the blocks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
     pub(crate) blocks: Vec<BlockStatistics>,
@@ -19,17 +19,17 @@ pub struct Statistics {
 pub(crate) struct BlockStatistics {
     pub(crate) block: u64,
     pub(crate) rows: u64,
-    /// Numbers of a row that were looked at, with what was found; sparse rows list only columns that occur.
+    /// Moments per column; sparse rows list only columns that occur.
     pub(crate) columns: Vec<(u32, Moments)>,
     pub(crate) target: Moments,
-    /// Of numbers too large for single precision, how far apart they lie.
-    pub(crate) gaps: Vec<(u32, Gaps)>,
+    /// Gaps between values, for columns whose values exceed single precision.
+    pub(crate) gaps: Vec<(u32, GapHistogram)>,
 }
 
-/// What is known about the values of one column.
+/// Moments of one column.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Moments {
-    /// Values, without the missing ones.
+    /// Values that are not missing.
     pub(crate) count: u64,
     pub(crate) mean: f64,
     /// Sum of squared distances from the mean.
@@ -45,7 +45,7 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// Adds a value (Welford); NaN, a missing value, does not count.
+    /// Adds a value (Welford); NaN is missing and not counted.
     pub(crate) fn add(&mut self, value: f64) {
         if value.is_nan() {
             return;
@@ -58,7 +58,7 @@ impl Moments {
         self.largest = self.largest.max(value);
     }
 
-    /// Adds other values of the same column (Chan et al.).
+    /// Merges the moments of other values of the column (Chan et al.).
     pub(crate) fn merge(&mut self, other: &Moments) {
         if other.count == 0 {
             return;
@@ -73,20 +73,20 @@ impl Moments {
         self.largest = self.largest.max(other.largest);
     }
 
-    /// Adds zeros that were not stored.
+    /// Adds zeros that sparse rows do not store.
     pub(crate) fn add_zeros(&mut self, count: u64) {
         self.merge(&Moments { count, mean: 0.0, squares: 0.0, smallest: 0.0, largest: 0.0 });
     }
 
-    /// The deviation from the mean.
+    /// The population standard deviation.
     pub(crate) fn deviation(&self) -> f64 {
         (self.squares / self.count.max(1) as f64).sqrt()
     }
 }
 
 impl BlockStatistics {
-    /// Gathers over some rows of a block, for the given numbers of a row (sparse rows: all that occur).
-    pub(crate) fn gather(
+    /// Collects over some rows of a block, for the `wanted` columns (sparse rows: all that occur).
+    pub(crate) fn collect(
         number: usize,
         block: &Block,
         rows: &[usize],
@@ -129,8 +129,8 @@ fn dense(rows: &[usize], wanted: &[u32], value: impl Fn(usize, usize) -> f64) ->
 fn sparse(rows: &[usize], starts: &[usize], columns: &[u32], values: &[f32]) -> Vec<(u32, Moments)> {
     let mut found = std::collections::BTreeMap::<u32, Moments>::new();
     for &row in rows {
-        for place in starts[row]..starts[row + 1] {
-            found.entry(columns[place]).or_default().add(f64::from(values[place]));
+        for index in starts[row]..starts[row + 1] {
+            found.entry(columns[index]).or_default().add(f64::from(values[index]));
         }
     }
     found.into_iter().collect()

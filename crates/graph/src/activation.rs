@@ -1,15 +1,13 @@
-//! What a layer does to each of its numbers after the product.
+//! Activation functions.
 
-/// A function of one number. Most slopes can be told from the result, so that only results are kept for the backward
-/// pass.
+/// An activation function. Most derivatives are functions of the result, so that the backward pass keeps only results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activation {
-    /// The number itself.
+    /// The identity.
     #[default]
     None,
-    /// `max(x, 0)`; its slope at 0 is 0.
+    /// `max(x, 0)`; the derivative at 0 is 0.
     Relu,
-    /// The hyperbolic tangent.
     Tanh,
     /// `1 / (1 + exp(-x))`.
     Sigmoid,
@@ -17,18 +15,17 @@ pub enum Activation {
     LeakyRelu,
     /// `x` above 0, `exp(x) - 1` below.
     Elu,
-    /// `x` times the share of a normal distribution below `x`, by the usual formula with tanh.
+    /// `x * Phi(x)` with the normal distribution function `Phi`, by the tanh approximation.
     Gelu,
-    /// The same by the error function, as PyTorch has it by default.
+    /// `x * Phi(x)` by the error function: PyTorch's default.
     GeluErf,
 }
 
 impl Activation {
-    /// The names a layer list may use.
+    /// The names in a layer list.
     pub const NAMES: [&'static str; 7] = ["relu", "tanh", "sigmoid", "leaky-relu", "elu", "gelu", "gelu-erf"];
 
-    /// The activation of that name.
-    pub fn named(name: &str) -> Option<Activation> {
+    pub fn from_name(name: &str) -> Option<Activation> {
         match name {
             "relu" => Some(Activation::Relu),
             "tanh" => Some(Activation::Tanh),
@@ -41,8 +38,8 @@ impl Activation {
         }
     }
 
-    /// Whether a larger number never gives a smaller one. Both forms of GELU fall before they rise.
-    pub fn keeps_order(self) -> bool {
+    /// Whether it never decreases. Both forms of GELU fall before they rise.
+    pub fn is_monotonic(self) -> bool {
         match self {
             Activation::Gelu | Activation::GeluErf => false,
             Activation::None
@@ -54,12 +51,12 @@ impl Activation {
         }
     }
 
-    /// Whether the slope is told from what the function took, not from what it gave.
-    pub fn slope_needs_input(self) -> bool {
+    /// Whether the derivative is a function of the input, not of the result.
+    pub fn derivative_needs_input(self) -> bool {
         matches!(self, Activation::Gelu | Activation::GeluErf)
     }
 
-    /// The name used in a layer list; nothing for [`Activation::None`].
+    /// The name in a layer list; `None` for [`Activation::None`].
     pub fn name(self) -> Option<&'static str> {
         match self {
             Activation::None => None,
@@ -79,10 +76,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_gives_itself_back() {
+    fn names_round_trip() {
         for name in Activation::NAMES {
-            assert_eq!(Activation::named(name).and_then(Activation::name), Some(name));
+            assert_eq!(Activation::from_name(name).and_then(Activation::name), Some(name));
         }
-        assert_eq!(Activation::named("none"), None);
+        assert_eq!(Activation::from_name("none"), None);
     }
 }

@@ -1,82 +1,76 @@
-//! Differentiation: from a graph with a loss to a graph that also computes every parameter's gradient.
+//! Reverse-mode automatic differentiation: extends a graph with a loss by the gradient of every parameter.
 //!
-//! The graph is walked from the loss to its leaves. Each operator appends the nodes that carry the gradient of its
-//! result to what it read; what comes from several readers is added up. Only what leads to a parameter is
-//! differentiated.
+//! The graph is walked from the loss to its leaves. Each operator appends the nodes that compute the gradients of its
+//! inputs from the gradient of its result; gradients from several readers are accumulated. Nodes that do not depend
+//! on a parameter are skipped.
 
 use crate::graph::{Graph, NodeId, Shape};
-use crate::op::elementwise::{Elementwise, Step};
+use crate::op::elementwise::{Elementwise, ElementwiseStep};
 use crate::op::{Op, leaf};
 
-/// What operators write their gradient's nodes on.
+/// Collects the gradient nodes that operators append.
 pub struct Tape<'a> {
     graph: &'a mut Graph,
-    /// Per node of the original graph: whether a parameter stands behind it.
-    wanted: Vec<bool>,
-    /// Per node of the original graph: the gradient so far.
+    /// Per node of the original graph: whether it depends on a parameter.
+    needs_gradient: Vec<bool>,
+    /// Per node of the original graph: the gradient accumulated so far.
     deltas: Vec<Option<NodeId>>,
 }
 
 impl Tape<'_> {
-    /// What a node reads.
     pub fn input(&self, node: NodeId, index: usize) -> NodeId {
         self.graph.node(node).inputs[index]
     }
 
-    /// How many inputs a node reads.
-    pub fn inputs(&self, node: NodeId) -> usize {
+    pub fn input_count(&self, node: NodeId) -> usize {
         self.graph.node(node).inputs.len()
     }
 
-    /// The shape of a node's result.
     pub fn shape(&self, node: NodeId) -> &Shape {
         self.graph.shape(node)
     }
 
-    /// Whether most of a node's numbers are zero, whatever is computed.
-    pub fn is_scattered(&self, node: NodeId) -> bool {
-        matches!(&self.graph.node(node).op, Op::PoolGradient(pool) if pool.is_scattered())
+    /// Whether most elements of a node are zero by construction.
+    pub fn is_mostly_zero(&self, node: NodeId) -> bool {
+        matches!(&self.graph.node(node).op, Op::PoolGradient(pool) if pool.is_mostly_zero())
     }
 
-    /// Whether anybody needs the gradient of this node.
-    pub fn wants(&self, node: NodeId) -> bool {
-        self.wanted[node.0]
+    pub fn needs_gradient(&self, node: NodeId) -> bool {
+        self.needs_gradient[node.0]
     }
 
-    /// Appends a node.
     pub fn add(&mut self, op: Op, inputs: &[NodeId]) -> NodeId {
         self.graph.must_add(op, inputs)
     }
 
-    /// Adds to the gradient of a node.
-    pub fn give(&mut self, node: NodeId, delta: NodeId) {
+    /// Adds `delta` to the gradient of a node.
+    pub fn accumulate(&mut self, node: NodeId, delta: NodeId) {
         self.deltas[node.0] = Some(match self.deltas[node.0] {
             None => delta,
-            Some(before) => self.add(Op::step(Step::Add), &[before, delta]),
+            Some(before) => self.add(Op::elementwise(ElementwiseStep::Add), &[before, delta]),
         });
     }
 }
 
-/// Appends the gradient of the loss with respect to every parameter. A parameter that the loss does not depend on gets
-/// zeros.
+/// Appends the gradient of the loss with respect to every parameter: zeros where the loss does not depend on it.
 pub fn differentiate(graph: &Graph) -> Graph {
     let mut graph = graph.clone();
-    let wanted = wanted(&graph);
-    let deltas = vec![None; wanted.len()];
-    let forward = wanted.len();
-    let mut tape = Tape { graph: &mut graph, wanted, deltas };
+    let needs_gradient = depends_on_parameter(&graph);
+    let deltas = vec![None; needs_gradient.len()];
+    let forward = needs_gradient.len();
+    let mut tape = Tape { graph: &mut graph, needs_gradient, deltas };
     if let Some(loss) = tape.graph.loss {
         tape.deltas[loss.0] = Some(loss);
     }
     for index in (0..forward).rev() {
-        if let (true, Some(delta)) = (tape.wanted[index], tape.deltas[index]) {
+        if let (true, Some(delta)) = (tape.needs_gradient[index], tape.deltas[index]) {
             let node = tape.graph.node(NodeId(index));
             let (op, inputs) = (node.op.clone(), node.inputs.clone());
             match op {
-                // A part's gradient is a matter of the operator that wrote it.
-                Op::Part(part) => {
+                // The operator that writes a side output differentiates it.
+                Op::SideOutput(side) => {
                     let producer = tape.graph.node(inputs[0]).op.clone();
-                    producer.operator().part_gradient(&mut tape, inputs[0], part, delta);
+                    producer.operator().side_output_gradient(&mut tape, inputs[0], side, delta);
                 }
                 op => op.operator().gradient(&mut tape, NodeId(index), delta),
             }
@@ -90,15 +84,15 @@ pub fn differentiate(graph: &Graph) -> Graph {
         }
     }
     let found = found.into_iter().enumerate();
-    let gradients = found.map(|(parameter, delta)| own_node(&mut graph, parameter, delta)).collect();
+    let gradients = found.map(|(parameter, delta)| gradient_root(&mut graph, parameter, delta)).collect();
     graph.gradients = gradients;
     graph
 }
 
-/// A node that computes this gradient and nothing else, so that it can be written straight into its place.
-fn own_node(graph: &mut Graph, parameter: usize, delta: Option<NodeId>) -> NodeId {
+/// A node for this gradient alone, so that its result can be written directly into the gradient buffer.
+fn gradient_root(graph: &mut Graph, parameter: usize, delta: Option<NodeId>) -> NodeId {
     match delta {
-        // Sizes may be grouped differently; a copy takes the parameter's own.
+        // The copy has the sizes of the gradient, which may be grouped differently; usually it is eliminated.
         Some(delta) => graph.must_add(Op::Elementwise(Elementwise::default()), &[delta]),
         None => {
             let sizes = graph.parameters[parameter].shape.clone();
@@ -107,23 +101,23 @@ fn own_node(graph: &mut Graph, parameter: usize, delta: Option<NodeId>) -> NodeI
     }
 }
 
-/// Which nodes a parameter stands behind (a running statistic too: its move takes the gradient's way).
-fn wanted(graph: &Graph) -> Vec<bool> {
-    let mut wanted: Vec<bool> = Vec::new();
+/// Per node: whether it depends on a parameter. Running statistics count: their updates are computed like gradients.
+fn depends_on_parameter(graph: &Graph) -> Vec<bool> {
+    let mut depends: Vec<bool> = Vec::new();
     for (_, node) in graph.nodes() {
-        wanted.push(match node.op {
+        depends.push(match node.op {
             Op::Parameter(_) => true,
-            _ => node.inputs.iter().any(|input| wanted[input.0]),
+            _ => node.inputs.iter().any(|input| depends[input.0]),
         });
     }
-    wanted
+    depends
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::activation::Activation;
-    use crate::assembly::Assembly;
+    use crate::graph_builder::GraphBuilder;
     use crate::initialize::Initializer;
     use crate::input::Input;
     use crate::network::{Network, Options};
@@ -132,52 +126,54 @@ mod tests {
     use crate::team::Team;
     use thalweg_core::{Batch, Error, Features, Model, NoHooks, Rng, Targets, Task};
 
-    /// What stands between a product with the rows and the loss.
-    type Middle = fn(&mut Assembly, NodeId, usize) -> Result<NodeId, String>;
+    /// Appends the nodes between two dense layers.
+    type Middle = fn(&mut GraphBuilder, NodeId, usize) -> Result<NodeId, String>;
 
-    /// Operators that no layer of a job appends by itself but that files of ONNX do.
+    /// Operators that only ONNX imports append, no layer of a job.
     const MIDDLES: [(&str, Middle); 6] = [
-        ("square", |assembly, value, _| assembly.add(Op::step(Step::Multiply), &[value, value])),
-        ("cube", |assembly, value, _| {
-            let square = assembly.add(Op::step(Step::Multiply), &[value, value])?;
-            assembly.add(Op::step(Step::Multiply), &[square, value])
+        ("square", |builder, value, _| {
+            builder.add(Op::elementwise(ElementwiseStep::Multiply), &[value, value])
         }),
-        ("gate", |assembly, value, _| {
-            let gate = assembly.activate(value, Activation::Sigmoid)?;
-            assembly.add(Op::step(Step::Multiply), &[gate, value])
+        ("cube", |builder, value, _| {
+            let square = builder.add(Op::elementwise(ElementwiseStep::Multiply), &[value, value])?;
+            builder.add(Op::elementwise(ElementwiseStep::Multiply), &[square, value])
         }),
-        ("some columns", |assembly, value, width| {
-            assembly.add(Op::Columns(Columns { begin: width / 2, count: width - width / 2 }), &[value])
+        ("gate", |builder, value, _| {
+            let gate = builder.activate(value, Activation::Sigmoid)?;
+            builder.add(Op::elementwise(ElementwiseStep::Multiply), &[gate, value])
         }),
-        ("columns exchanged", |assembly, value, width| {
+        ("some columns", |builder, value, width| {
+            builder.add(Op::Columns(Columns { begin: width / 2, count: width - width / 2 }), &[value])
+        }),
+        ("columns exchanged", |builder, value, width| {
             let right = Columns { begin: width / 2, count: width - width / 2 };
-            let right = assembly.add(Op::Columns(right), &[value])?;
-            let left = assembly.add(Op::Columns(Columns { begin: 0, count: width.div_ceil(2) }), &[value])?;
-            let left = assembly.activate(left, Activation::Tanh)?;
-            assembly.add(Op::Concatenate(Concatenate), &[right, left])
+            let right = builder.add(Op::Columns(right), &[value])?;
+            let left = builder.add(Op::Columns(Columns { begin: 0, count: width.div_ceil(2) }), &[value])?;
+            let left = builder.activate(left, Activation::Tanh)?;
+            builder.add(Op::Concatenate(Concatenate), &[right, left])
         }),
-        ("another shape", |assembly, value, width| {
-            let value = assembly.add(Op::Reshape(Reshape { sizes: vec![width, 1] }), &[value])?;
-            let value = assembly.activate(value, Activation::GeluErf)?;
-            assembly.add(Op::Reshape(Reshape { sizes: vec![width] }), &[value])
+        ("another shape", |builder, value, width| {
+            let value = builder.add(Op::Reshape(Reshape { sizes: vec![width, 1] }), &[value])?;
+            let value = builder.activate(value, Activation::GeluErf)?;
+            builder.add(Op::Reshape(Reshape { sizes: vec![width] }), &[value])
         }),
     ];
 
     fn network(middle: Middle, width: usize, threads: usize) -> Network {
-        let (mut assembly, features) = Assembly::new(Input::Flat(3));
-        assembly.begin_layer(0);
-        let value = assembly.affine(features, width, "", Initializer::Uniform(1.0)).unwrap();
-        let value = middle(&mut assembly, value, width).unwrap();
-        assembly.begin_layer(1);
-        let value = assembly.affine(value, 2, "", Initializer::Uniform(1.0)).unwrap();
+        let (mut builder, features) = GraphBuilder::new(Input::Flat(3));
+        builder.begin_layer(0);
+        let value = builder.affine(features, width, "", Initializer::Uniform(1.0)).unwrap();
+        let value = middle(&mut builder, value, width).unwrap();
+        builder.begin_layer(1);
+        let value = builder.affine(value, 2, "", Initializer::Uniform(1.0)).unwrap();
         let wrong = |reason: String| Error::job(reason);
-        Network::finish(assembly, value, Vec::new(), Task::Classification, Options::default(), &wrong)
+        Network::finish(builder, value, Vec::new(), Task::Classification, Options::default(), &wrong)
             .unwrap()
             .with_team(Team::eager(threads))
     }
 
     #[test]
-    fn operators_of_files_have_the_slopes_of_the_loss() {
+    fn gradients_of_import_only_operators_match_finite_differences() {
         for ((name, middle), width) in MIDDLES.into_iter().flat_map(|it| [1, 2, 3, 5].map(|w| (it, w))) {
             for (threads, rows) in [(1, 0), (1, 1), (2, 5)] {
                 let mut network = network(middle, width, threads);
@@ -192,17 +188,17 @@ mod tests {
                 let parameters: Vec<f32> = (0..network.layout().len()).map(|_| 0.5 * rng.normal()).collect();
                 let mut gradient = vec![f32::NAN; parameters.len()];
                 network.gradient(&parameters, &batch, 1.0, &mut gradient, &mut NoHooks).unwrap();
-                for (place, slope) in gradient.iter().enumerate() {
+                for (index, got) in gradient.iter().enumerate() {
                     let mut loss_at = |step: f32| {
                         let mut moved = parameters.clone();
-                        moved[place] += step;
+                        moved[index] += step;
                         network.evaluate(&moved, &batch).unwrap().loss
                     };
                     let difference = (loss_at(0.01) - loss_at(-0.01)) / 0.02;
-                    let error = (difference - f64::from(*slope)).abs();
+                    let error = (difference - f64::from(*got)).abs();
                     assert!(
                         error < 2e-3 * (1.0 + difference.abs()),
-                        "{name} of width {width}, {rows} rows: parameter {place} has slope {slope}, not {difference}"
+                        "{name} of width {width}, {rows} rows: parameter {index} has gradient {got}, not {difference}"
                     );
                 }
             }

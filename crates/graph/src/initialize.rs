@@ -1,27 +1,26 @@
-//! Where training begins: weights drawn so that numbers keep their spread from layer to layer.
+//! Initial values of parameters. Weights are scaled so that activations keep their variance from layer to layer.
 
 use std::sync::Arc;
 use thalweg_core::Rng;
 use thalweg_core::spec::model::Initialization;
 
-/// How a tensor's first values are made. They depend on nothing but the seed, the tensor's key and its sizes.
+/// Initial values of a tensor: a function of the seed, the tensor's key and its sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Initializer {
-    /// All the same.
     Constant(f32),
-    /// Evenly from `-limit..limit`.
+    /// Uniform in `-limit..limit`.
     Uniform(f32),
-    /// From a normal distribution around 0 with that deviation.
+    /// Normal with mean 0 and this standard deviation.
     Normal(f32),
-    /// These, whatever the seed: a model that comes with its weights.
+    /// Fixed values: an imported model brings its weights.
     Given(Arc<[f32]>),
 }
 
 impl Initializer {
-    /// Weights of a layer with so many numbers behind each result, and so many results behind each number.
-    pub fn spread(how: Initialization, fan_in: usize, fan_out: usize) -> Initializer {
-        // A result's variance is that of the numbers times `fan_in` times the weights'.
-        let (variance, even) = match how {
+    /// The initializer of a weight with these fans.
+    pub fn variance_scaling(scheme: Initialization, fan_in: usize, fan_out: usize) -> Initializer {
+        // The variance of a result is that of the inputs times `fan_in` times that of the weights.
+        let (variance, uniform) = match scheme {
             Initialization::GlorotUniform => (2.0 / (fan_in as f64 + fan_out as f64), true),
             Initialization::GlorotNormal => (2.0 / (fan_in as f64 + fan_out as f64), false),
             Initialization::HeUniform => (2.0 / fan_in as f64, true),
@@ -29,23 +28,22 @@ impl Initializer {
             Initialization::LecunUniform => (1.0 / fan_in as f64, true),
             Initialization::LecunNormal => (1.0 / fan_in as f64, false),
         };
-        match even {
-            // Numbers drawn evenly up to a limit have a third of its square as variance.
+        match uniform {
+            // A uniform distribution in -limit..limit has variance limit^2 / 3.
             true => Initializer::Uniform((3.0 * variance).sqrt() as f32),
             false => Initializer::Normal(variance.sqrt() as f32),
         }
     }
 
-    /// Writes a tensor's first values.
     pub fn fill(&self, values: &mut [f32], seed: u64, key: &[u64]) {
         let mut rng = Rng::keyed(seed, "initialize", key);
-        let mut even = |limit: f32| {
+        let mut uniform = |limit: f32| {
             for value in values.iter_mut() {
                 *value = (2.0 * rng.uniform() - 1.0) * limit;
             }
         };
         match self {
-            &Initializer::Uniform(limit) => even(limit),
+            &Initializer::Uniform(limit) => uniform(limit),
             &Initializer::Constant(constant) => values.fill(constant),
             Initializer::Given(given) => values.copy_from_slice(given),
             &Initializer::Normal(deviation) => {
@@ -66,22 +64,22 @@ mod tests {
             initializer.fill(&mut values, 7, &[1]);
             values
         };
-        let most = |values: &[f32]| values.iter().fold(0f32, |most, value| most.max(value.abs()));
-        let spread = |how| draw(Initializer::spread(how, 6, 18));
-        let glorot = most(&spread(Initialization::GlorotUniform));
+        let max_abs = |values: &[f32]| values.iter().fold(0f32, |max, value| max.max(value.abs()));
+        let scaled = |scheme| draw(Initializer::variance_scaling(scheme, 6, 18));
+        let glorot = max_abs(&scaled(Initialization::GlorotUniform));
         assert!((0.495..=0.5).contains(&glorot), "{glorot}");
-        let he = most(&spread(Initialization::HeUniform));
+        let he = max_abs(&scaled(Initialization::HeUniform));
         assert!((0.99..=1.0).contains(&he), "{he}");
-        for (even, normal) in [
+        for (uniform, normal) in [
             (Initialization::GlorotUniform, Initialization::GlorotNormal),
             (Initialization::HeUniform, Initialization::HeNormal),
             (Initialization::LecunUniform, Initialization::LecunNormal),
         ] {
-            let variance = |how| spread(how).iter().map(|x| x * x).sum::<f32>() / 4000.0;
-            let ratio = variance(even) / variance(normal);
-            assert!((0.93..1.07).contains(&ratio), "{even:?}: {ratio}");
+            let variance = |scheme| scaled(scheme).iter().map(|x| x * x).sum::<f32>() / 4000.0;
+            let ratio = variance(uniform) / variance(normal);
+            assert!((0.93..1.07).contains(&ratio), "{uniform:?}: {ratio}");
         }
-        assert!((0.24..=0.25).contains(&most(&draw(Initializer::Uniform(0.25)))));
+        assert!((0.24..=0.25).contains(&max_abs(&draw(Initializer::Uniform(0.25)))));
         let normal = draw(Initializer::Normal(0.02));
         let variance = normal.iter().map(|x| x * x).sum::<f32>() / 4000.0;
         assert!((0.019..0.021).contains(&variance.sqrt()), "{variance}");

@@ -1,29 +1,29 @@
-//! What a network is blamed for.
+//! Loss functions.
 
 use thalweg_core::spec::model::LossChoice;
 use thalweg_core::{Error, Result, Task};
 
-/// The loss of a row. Where a row has several numbers to be right about, it is the mean over them.
+/// The loss of a row: the mean over its targets where it has several.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
-    /// Of a softmax over the classes (classification, the default).
+    /// Cross-entropy of a softmax over the classes (default of classification).
     CrossEntropy,
-    /// Of a sigmoid per class (classification).
+    /// Cross-entropy of a sigmoid per class (classification).
     BinaryCrossEntropy,
-    /// How far each wrong class comes within 1 of the right one (classification).
+    /// Multi-class hinge loss with margin 1 (classification).
     Hinge,
-    /// The square of the distance (regression, the default).
+    /// Squared error (default of regression).
     Squared,
-    /// The distance (regression).
+    /// Absolute error (regression).
     Absolute,
-    /// Half the square up to a distance of 1, then the distance less a half (regression).
+    /// Half the squared error up to 1, then the absolute error minus 1/2 (regression).
     Huber,
-    /// The squared distance from the features themselves (auto-encoders; targets are not looked at).
+    /// Squared error against the features (auto-encoders; targets are ignored).
     Reconstruction,
 }
 
 impl Loss {
-    /// The names that a job may use.
+    /// The names in a job.
     pub const NAMES: [&'static str; 7] =
         ["cross-entropy", "binary-cross-entropy", "hinge", "squared", "absolute", "huber", "reconstruction"];
 
@@ -37,32 +37,29 @@ impl Loss {
         Loss::Reconstruction,
     ];
 
-    /// The loss of that name.
-    pub fn named(name: &str) -> Option<Loss> {
+    pub fn from_name(name: &str) -> Option<Loss> {
         Loss::ALL.into_iter().find(|loss| loss.name() == name)
     }
 
-    /// Its name.
     pub fn name(self) -> &'static str {
-        let place = Loss::ALL.iter().position(|loss| *loss == self).unwrap_or_default();
-        Loss::NAMES[place]
+        let index = Loss::ALL.iter().position(|loss| *loss == self).unwrap_or_default();
+        Loss::NAMES[index]
     }
 
-    /// What a job asks for; nothing if the task decides.
-    pub fn asked(choice: LossChoice) -> Option<Loss> {
-        Loss::named(choice.name())
+    /// The loss of a job; `None` if the task decides.
+    pub fn from_choice(choice: LossChoice) -> Option<Loss> {
+        Loss::from_name(choice.name())
     }
 
-    /// What a task is blamed for if nobody says otherwise.
-    pub fn of(task: Task) -> Loss {
+    pub fn default_for(task: Task) -> Loss {
         match task {
             Task::Classification => Loss::CrossEntropy,
             Task::Regression => Loss::Squared,
         }
     }
 
-    /// Whether it can judge the answers of a task.
-    pub fn fits(self, task: Task) -> bool {
+    /// Whether it is defined for a task.
+    pub fn supports(self, task: Task) -> bool {
         match self {
             Loss::Reconstruction => true,
             Loss::CrossEntropy | Loss::BinaryCrossEntropy | Loss::Hinge => task == Task::Classification,
@@ -70,28 +67,28 @@ impl Loss {
         }
     }
 
-    /// Refuses a loss that cannot judge the answers of a task, with those that can.
+    /// Refuses a loss that is not defined for a task, with a hint at those that are.
     pub(crate) fn check(self, task: Task) -> Result<()> {
-        if self.fits(task) {
+        if self.supports(task) {
             return Ok(());
         }
-        let (judges, is) = match task {
-            Task::Classification => ("numbers", "a classification"),
-            Task::Regression => ("classes", "a regression"),
+        let (own, data) = match task {
+            Task::Classification => ("regression", "classification"),
+            Task::Regression => ("classification", "regression"),
         };
         let others: Vec<&str> =
-            Loss::ALL.into_iter().filter(|loss| loss.fits(task)).map(Loss::name).collect();
-        let reason = format!("model.loss: `{}` judges {judges}, but the data is {is}", self.name());
+            Loss::ALL.into_iter().filter(|loss| loss.supports(task)).map(Loss::name).collect();
+        let reason = format!("model.loss: `{}` is a loss of {own}, but the task is {data}", self.name());
         Err(Error::job(reason).hint(format!("use auto, {}; or set data.task", others.join(", "))))
     }
 
-    /// Refuses a loss that judges one answer per row, for a network that answers at every position.
+    /// Refuses a loss of one prediction per row for a network that predicts at every position.
     pub(crate) fn check_positions(self) -> Result<()> {
         match self {
             Loss::CrossEntropy | Loss::Reconstruction => Ok(()),
             _ => {
                 let reason =
-                    "judges one answer per row, but the network answers at every position of a sequence";
+                    "takes one prediction per row, but the network predicts at every position of a sequence";
                 Err(Error::job(format!("model.loss: `{}` {reason}", self.name()))
                     .hint("use cross-entropy, or put \"last\" before the last layer"))
             }
@@ -104,17 +101,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_gives_itself_back() {
+    fn names_round_trip() {
         for name in Loss::NAMES {
-            assert_eq!(Loss::named(name).map(Loss::name), Some(name));
+            assert_eq!(Loss::from_name(name).map(Loss::name), Some(name));
         }
-        assert!(Loss::named("l2").is_none());
+        assert!(Loss::from_name("l2").is_none());
         let choices = <LossChoice as thalweg_core::spec::setting::Setting>::choices();
         assert_eq!(choices.iter().skip(1).map(|(name, _)| *name).collect::<Vec<_>>(), Loss::NAMES);
         assert_eq!(
-            (Loss::asked(LossChoice::Auto), Loss::asked(LossChoice::Huber)),
+            (Loss::from_choice(LossChoice::Auto), Loss::from_choice(LossChoice::Huber)),
             (None, Some(Loss::Huber))
         );
-        assert!(Loss::of(Task::Regression).fits(Task::Regression));
+        assert!(Loss::default_for(Task::Regression).supports(Task::Regression));
     }
 }

@@ -1,4 +1,4 @@
-//! The network behind the model boundary: checks what comes in, and runs the plan that is asked for.
+//! `Model` for networks: checks buffers and batches, then runs the plan of the operation.
 
 use crate::input::{check_features, check_symbols, check_targets};
 use crate::loss::Loss;
@@ -20,7 +20,7 @@ impl Network {
         }
     }
 
-    /// Refuses buffers that were not made for this layout.
+    /// Refuses buffers of another length than the layout.
     pub(crate) fn check_buffer(&self, what: &str, len: usize) -> Result<()> {
         match len == self.layout.len() {
             true => Ok(()),
@@ -68,13 +68,13 @@ impl Model for Network {
         executor.run(evaluation, layout, parameters, &mut [], batch, 1.0, options.seed, &mut NoHooks)
     }
 
-    /// Targets are not looked at: rows to predict need none.
+    /// Ignores the targets: rows to predict have none.
     fn predict(&mut self, parameters: &[f32], batch: &Batch, outputs: &mut Vec<f32>) -> Result<()> {
         self.check_buffer("parameter", parameters.len())?;
         self.check_features(batch)?;
         let Network { executor, prediction, layout, options, .. } = self;
         executor.run(prediction, layout, parameters, &mut [], batch, 1.0, options.seed, &mut NoHooks)?;
-        outputs.extend_from_slice(executor.answer(prediction, batch.len()));
+        outputs.extend_from_slice(executor.output(prediction, batch.len()));
         Ok(())
     }
 
@@ -88,19 +88,19 @@ impl Model for Network {
         self.training.steps.iter().any(|step| matches!(step.op, Op::BatchNormalize(_)))
     }
 
-    /// What answering keeps: evaluation and training keep as much and more.
+    /// The memory of a prediction pass; evaluation and training need at least as much.
     fn pass_bytes(&self, rows: usize) -> u64 {
         (self.prediction.peak(rows) as u64).saturating_mul(4)
     }
 
     fn largest_value(&self) -> Option<String> {
-        let largest = self.summaries.iter().max_by_key(|part| part.output.per_row())?;
+        let largest = self.summaries.iter().max_by_key(|layer| layer.output.per_row())?;
         Some(format!("`{}` gives {}", largest.text, largest.output))
     }
 
-    /// What the operators of a training pass say.
+    /// The sum over the operators of a training pass.
     fn flops_per_row(&self) -> u64 {
-        let flops = |step: &crate::plan::Step| {
+        let flops = |step: &crate::plan::PlannedOp| {
             let shapes: Vec<_> = step.shapes.iter().collect();
             step.op.operator().flops(&shapes, &step.shape)
         };

@@ -1,58 +1,58 @@
-//! A network: layers in a row with a loss at their end, as graph and as plans.
+//! A network: a stack of layers with a loss, as a graph and as execution plans.
 
 use crate::Activation;
-use crate::assembly::Assembly;
 use crate::autodiff::differentiate;
-use crate::executor::Executor;
+use crate::executor::PlanExecutor;
 use crate::flat_order::FlatOrders;
 use crate::graph::{Graph, NodeId, Shape};
+use crate::graph_builder::GraphBuilder;
 use crate::input::Input;
-use crate::layer::{self, Dense, Layer, Units};
+use crate::layer::{self, DenseLayer, Layer, Units};
 use crate::loss::Loss;
 use crate::op::Op;
-use crate::op::class_loss::{ClassLoss, Contest};
+use crate::op::class_loss::{ClassLoss, ClassLossKind};
 use crate::op::cross_entropy::CrossEntropy;
-use crate::op::distance::{Distance, Judgement};
-use crate::op::elementwise::Step;
+use crate::op::elementwise::ElementwiseStep;
 use crate::op::last::Last;
+use crate::op::regression_loss::{RegressionLoss, RegressionLossKind};
 use crate::op::softmax::Softmax;
-use crate::pass::{early_pool, gather, inference, optimize, softmax_loss};
-use crate::plan::Plan;
+use crate::pass::{embedding_products, fuse_softmax_loss, hoist_max_pool, inference, optimize};
+use crate::plan::ExecutionPlan;
 use crate::team::Team;
 use std::fmt;
 use std::sync::Arc;
 use thalweg_core::spec::model::{BatchStatistics, Initialization};
 use thalweg_core::{Error, JobSpec, Layout, Result, Schema, Task};
 
-/// What a layer does to the shape, for people.
+/// A layer's text, shapes and size, for summaries.
 #[derive(Clone, Debug)]
-pub(crate) struct Summary {
+pub(crate) struct LayerInfo {
     pub(crate) text: String,
     pub(crate) input: Shape,
     pub(crate) output: Shape,
     pub(crate) parameters: usize,
 }
 
-/// What a network is besides its layers.
+/// Settings of a network besides its layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Options {
-    /// What it is blamed for; the task's usual loss if nobody says.
+    /// `None` for the default loss of the task.
     pub loss: Option<Loss>,
-    /// What dropout draws from, with epoch, row and layer.
+    /// Seed of dropout masks, which also depend on epoch, row and layer.
     pub seed: u64,
-    /// Whether batch normalisation looks at all workers' rows, where a layer does not say it itself.
+    /// Default of batch normalisation layers: whether statistics are taken over the rows of all workers.
     pub synchronized: bool,
-    /// How weights are drawn.
     pub initialization: Initialization,
-    /// Whether gradients of dense layers' weights are announced as factors. The buffer holds their product as ever.
+    /// Whether weight gradients of dense layers are reported to the hooks as factors. The gradient buffer holds their
+    /// product all the same.
     pub factors: bool,
 }
 
 impl Options {
-    /// What a job asks for.
+    /// The settings of a job.
     pub fn of(job: &JobSpec) -> Options {
         Options {
-            loss: Loss::asked(job.model.loss),
+            loss: Loss::from_choice(job.model.loss),
             seed: job.train.seed,
             synchronized: job.model.batchnorm == BatchStatistics::Synchronized,
             initialization: job.model.initializer,
@@ -61,52 +61,52 @@ impl Options {
     }
 }
 
-/// A network: layers, then softmax cross-entropy (classification) or the squared error (regression).
+/// A trainable network: layers, then a loss.
 ///
-/// Its tensors are called `layers.0.weight` (`[units, inputs]`) and `layers.0.bias`, and stand in the layout last
-/// layer first, bias before weight: the order in which back-propagation finishes them. Softmax belongs to the loss of
-/// a classification; an activation on its last layer is allowed, and comes before the softmax.
+/// Tensors are named `layers.0.weight` (`[units, inputs]`), `layers.0.bias` and so on. The layout lists them last layer
+/// first, bias before weight: the order in which back-propagation completes their gradients. Softmax is part of the
+/// cross-entropy loss; an activation of the last layer is applied before it.
 #[derive(Clone, Debug)]
 pub struct Network {
     pub(crate) task: Task,
     pub(crate) input: Input,
-    /// Whether rows must come as symbols.
+    /// Whether features must be symbols: an embedding reads them.
     pub(crate) needs_symbols: bool,
-    /// Positions of a row for which it answers.
+    /// Positions of a row with a prediction; 1 unless the output is a sequence.
     pub(crate) positions: usize,
     outputs: usize,
-    pub(crate) summaries: Vec<Summary>,
+    pub(crate) summaries: Vec<LayerInfo>,
     graph: Graph,
     pub(crate) layout: Layout,
     pub(crate) options: Options,
-    pub(crate) training: Plan,
-    pub(crate) evaluation: Plan,
-    pub(crate) prediction: Plan,
-    /// The answers at every position, where there are several.
-    pub(crate) sequence: Option<Plan>,
-    pub(crate) executor: Executor,
+    pub(crate) training: ExecutionPlan,
+    pub(crate) evaluation: ExecutionPlan,
+    pub(crate) prediction: ExecutionPlan,
+    /// Predictions at every position, if there are several.
+    pub(crate) sequence: Option<ExecutionPlan>,
+    pub(crate) executor: PlanExecutor,
 }
 
 impl Network {
-    /// The network of a job's layer list, for rows of `width` numbers and a task that needs `outputs` numbers.
+    /// Builds the network of a job's layer list for rows of `width` numbers and a task with `outputs` outputs.
     pub fn build(layers: &[String], width: usize, outputs: usize, task: Task) -> Result<Network> {
         Network::build_for(layers, Input::Flat(width), outputs, task)
     }
 
-    /// The network of a job's layer list for a data set: images keep their shape, texts their sequence. Where rows are
-    /// to be made again, that is what it is blamed for.
+    /// Builds the network of a job's layer list for a data set: images keep their shape, texts their sequence. A schema
+    /// that asks for reconstruction overrides the loss.
     pub fn for_schema(layers: &[String], schema: &Schema, options: Options) -> Result<Network> {
         let loss = if schema.reconstruct { Some(Loss::Reconstruction) } else { options.loss };
         let options = Options { loss, ..options };
         Network::build_with(layers, Input::of(schema), schema.outputs(), schema.task, options)
     }
 
-    /// The network of a job's layer list for an input of that shape and a task that needs `outputs` numbers.
+    /// Builds the network of a job's layer list for an input shape and a task with `outputs` outputs.
     pub fn build_for(layers: &[String], input: Input, outputs: usize, task: Task) -> Result<Network> {
         Network::build_with(layers, input, outputs, task, Options::default())
     }
 
-    /// The same with options.
+    /// As [`Network::build_for`], with options.
     pub fn build_with(
         layers: &[String],
         input: Input,
@@ -118,73 +118,77 @@ impl Network {
         let last = layers.len().saturating_sub(1);
         match layers.last_mut() {
             None => return Err(Error::job("model.layers: must have at least one layer")),
-            Some(Layer::Dense(Dense { units: units @ Units::Auto, .. })) => *units = Units::Count(outputs),
+            Some(Layer::Dense(DenseLayer { units: units @ Units::Auto, .. })) => {
+                *units = Units::Count(outputs)
+            }
             Some(_) => {}
         }
         let network = Network::assemble(input, &layers, task, options)?;
         network.check_outputs(outputs).map_err(|reason| {
-            layer::misfit(last, &layers[last], reason)
+            layer::shape_error(last, &layers[last], reason)
                 .hint(format!("make the last layer \"dense auto\" or \"dense {outputs}\""))
         })?;
         Ok(network)
     }
 
-    /// Whether it answers with as many numbers as the data asks for.
+    /// Checks the width of the output against the data.
     pub(crate) fn check_outputs(&self, outputs: usize) -> Result<(), String> {
         if self.outputs == outputs || self.options.loss == Some(Loss::Reconstruction) {
             return Ok(());
         }
-        let asked = match self.task {
+        let classes = match self.task {
             Task::Classification => format!(" (the data has {})", counted(outputs, "class", "classes")),
             Task::Regression => String::new(),
         };
         let expected = counted(outputs, "number", "numbers");
-        Err(format!("expected {expected}{asked}, got {}", self.outputs))
+        Err(format!("expected {expected}{classes}, got {}", self.outputs))
     }
 
-    /// Puts layers of known size into a row.
+    /// Builds the graph of layers whose sizes are all known.
     pub(crate) fn assemble(input: Input, layers: &[Layer], task: Task, options: Options) -> Result<Network> {
         input.check()?;
-        let (mut assembly, mut value) = Assembly::new(input);
-        assembly.synchronized = options.synchronized;
-        assembly.initialization = options.initialization;
+        let (mut builder, mut value) = GraphBuilder::new(input);
+        builder.synchronized = options.synchronized;
+        builder.initialization = options.initialization;
         let mut summaries = Vec::new();
         for (index, layer) in layers.iter().enumerate() {
-            assembly.begin_layer(index);
-            let (input, before) = (assembly.shape(value).clone(), assembly.graph.parameters.len());
-            value =
-                layer.append(&mut assembly, value).map_err(|reason| layer::misfit(index, layer, reason))?;
-            let own = &assembly.graph.parameters[before..];
-            let parameters = own.iter().map(|own| own.shape.iter().product::<usize>()).sum();
-            let output = assembly.shape(value).clone();
-            summaries.push(Summary { text: layer.to_string(), input, output, parameters });
+            builder.begin_layer(index);
+            let (input, before) = (builder.shape(value).clone(), builder.graph.parameters.len());
+            value = layer
+                .append(&mut builder, value)
+                .map_err(|reason| layer::shape_error(index, layer, reason))?;
+            let added = &builder.graph.parameters[before..];
+            let parameters = added.iter().map(|added| added.shape.iter().product::<usize>()).sum();
+            let output = builder.shape(value).clone();
+            summaries.push(LayerInfo { text: layer.to_string(), input, output, parameters });
         }
         let wrong = |reason: String| match layers.last() {
-            Some(layer) => layer::misfit(layers.len() - 1, layer, reason),
+            Some(layer) => layer::shape_error(layers.len() - 1, layer, reason),
             None => Error::job(reason),
         };
-        Network::finish(assembly, value, summaries, task, options, &wrong)
+        Network::finish(builder, value, summaries, task, options, &wrong)
     }
 
-    /// Puts a loss behind the value that the layers end with; `wrong` names that end where it does not fit.
+    /// Appends the loss to the value of the last layer and compiles the plans; `wrong` makes the error for a value that
+    /// does not fit the loss.
     pub(crate) fn finish(
-        mut assembly: Assembly,
+        mut builder: GraphBuilder,
         value: NodeId,
-        summaries: Vec<Summary>,
+        summaries: Vec<LayerInfo>,
         task: Task,
         options: Options,
         wrong: &dyn Fn(String) -> Error,
     ) -> Result<Network> {
-        let input = assembly.input;
-        let loss = options.loss.unwrap_or(Loss::of(task));
+        let input = builder.input;
+        let loss = options.loss.unwrap_or(Loss::default_for(task));
         loss.check(task)?;
-        let (positions, outputs) = answers(assembly.shape(value), input, loss, wrong)?;
+        let (positions, outputs) = output_sizes(builder.shape(value), input, loss, wrong)?;
         if positions > 1 {
             loss.check_positions()?;
         }
-        end(&mut assembly, value, task, loss).map_err(wrong)?;
-        let mut graph = assembly.graph;
-        if !assembly.is_imported {
+        append_loss(&mut builder, value, task, loss).map_err(wrong)?;
+        let mut graph = builder.graph;
+        if !builder.is_imported {
             FlatOrders::check(&graph).map_err(wrong)?;
             let orders = FlatOrders::of(&graph, input, loss == Loss::Reconstruction).of_parameters(&graph);
             let parameters = graph.parameters.iter_mut().zip(orders);
@@ -193,7 +197,7 @@ impl Network {
         let needs_symbols = graph.nodes().any(|(_, node)| matches!(node.op, Op::Embedding(_)));
         let (mut training, evaluation, prediction, layout) = compile(&graph);
         training.factors = options.factors;
-        let sequence = (positions > 1).then(|| every_position(&graph, &layout));
+        let sequence = (positions > 1).then(|| plan_every_position(&graph, &layout));
         Ok(Network {
             task,
             input,
@@ -208,65 +212,59 @@ impl Network {
             evaluation,
             prediction,
             sequence,
-            executor: Executor::default(),
+            executor: PlanExecutor::default(),
         })
     }
 
-    /// The same network, run by a team of threads.
+    /// Runs the network on a thread team.
     pub fn with_team(self, team: Arc<Team>) -> Network {
-        Network { executor: Executor::with(team), ..self }
+        Network { executor: PlanExecutor::with_team(team), ..self }
     }
 
-    /// Numbers the network reads per row.
+    /// Numbers per row of the input.
     pub fn inputs(&self) -> usize {
         self.input.width()
     }
 
-    /// Numbers the network answers with per row.
+    /// Numbers per prediction.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
 
-    /// What it is blamed for.
     pub fn loss(&self) -> Loss {
-        self.options.loss.unwrap_or(Loss::of(self.task))
+        self.options.loss.unwrap_or(Loss::default_for(self.task))
     }
 
-    /// What it learns.
-    pub fn task(&self) -> Task {
-        self.task
-    }
-
-    /// The graph of answer and loss, before anything was fused.
-    pub fn graph(&self) -> &Graph {
+    /// The graph of output and loss, before any pass.
+    pub(crate) fn graph(&self) -> &Graph {
         &self.graph
     }
 }
 
-/// The plans of training, evaluation and prediction, and the layout they share.
-fn compile(graph: &Graph) -> (Plan, Plan, Plan, Layout) {
+/// Compiles the plans of training, evaluation and prediction, and their common layout.
+fn compile(graph: &Graph) -> (ExecutionPlan, ExecutionPlan, ExecutionPlan, Layout) {
     let mut layout = Layout::default();
     for parameter in graph.parameters.iter().rev() {
         let index = layout.push(&parameter.name, &parameter.shape, parameter.role, parameter.density);
         layout.set_file_order(index, parameter.file_order.clone());
     }
-    let graph = &early_pool::run(graph);
-    let fused = softmax_loss::run(&gather::run(graph));
-    let training = Plan::gradients(&optimize(&differentiate(&fused.without_answer())), &layout);
-    let evaluation = Plan::loss(&optimize(&inference::run(&fused.without_answer())), &layout);
-    let prediction = Plan::answer(&optimize(&inference::run(&graph.without_loss())), &layout);
+    let graph = &hoist_max_pool::run(graph);
+    let fused = fuse_softmax_loss::run(&embedding_products::run(graph));
+    let training = ExecutionPlan::for_gradients(&optimize(&differentiate(&fused.without_output())), &layout);
+    let evaluation = ExecutionPlan::for_loss(&optimize(&inference::run(&fused.without_output())), &layout);
+    let prediction = ExecutionPlan::for_output(&optimize(&inference::run(&graph.without_loss())), &layout);
     (training, evaluation, prediction, layout)
 }
 
-/// The plan of the answers at all positions: what the loss reads.
-fn every_position(graph: &Graph, layout: &Layout) -> Plan {
+/// The plan of the predictions at all positions, which are the input of the loss.
+fn plan_every_position(graph: &Graph, layout: &Layout) -> ExecutionPlan {
     let mut sequence = graph.without_loss();
-    sequence.answer = graph.loss.map(|loss| graph.node(loss).inputs[0]);
-    Plan::answer(&optimize(&inference::run(&sequence)), layout)
+    sequence.output = graph.loss.map(|loss| graph.node(loss).inputs[0]);
+    ExecutionPlan::for_output(&optimize(&inference::run(&sequence)), layout)
 }
 
-/// For how many positions a network answers, and with how many numbers at each.
-fn answers(
+/// The number of positions with a prediction, and the numbers of each.
+fn output_sizes(
     shape: &Shape,
     input: Input,
     loss: Loss,
@@ -278,52 +276,52 @@ fn answers(
         [positions, outputs] if input == (Input::Symbols { window: positions, vocabulary: outputs }) => {
             Ok((positions, outputs))
         }
-        _ => Err(wrong(format!("expected one line of numbers at the end, got {shape}"))
-            .hint("end with \"dense auto\", behind \"last\" or \"flatten\" for one answer per row")),
+        _ => Err(wrong(format!("expected a flat vector at the end, got {shape}"))
+            .hint("end with \"dense auto\", after \"last\" or \"flatten\" for one prediction per row")),
     }
 }
 
-/// Appends what the network answers and what it is blamed for.
-fn end(assembly: &mut Assembly, value: NodeId, task: Task, loss: Loss) -> Result<(), String> {
+/// Appends the loss and the output.
+fn append_loss(builder: &mut GraphBuilder, value: NodeId, task: Task, loss: Loss) -> Result<(), String> {
     let mut last = value;
-    if loss != Loss::Reconstruction && assembly.shape(value).sizes().len() == 2 {
-        last = assembly.add(Op::Last(Last), &[value])?;
+    if loss != Loss::Reconstruction && builder.shape(value).sizes().len() == 2 {
+        last = builder.add(Op::Last(Last), &[value])?;
     }
-    let distance = |judgement| Op::Distance(Distance { judgement });
-    let blamed = match loss {
+    let regression = |kind| Op::RegressionLoss(RegressionLoss { kind });
+    let loss_node = match loss {
         Loss::CrossEntropy => {
-            let shares = assembly.add(Op::Softmax(Softmax), &[value])?;
-            assembly.add(Op::CrossEntropy(CrossEntropy { of_logits: false }), &[shares])?
+            let probabilities = builder.add(Op::Softmax(Softmax), &[value])?;
+            builder.add(Op::CrossEntropy(CrossEntropy { of_logits: false }), &[probabilities])?
         }
         Loss::BinaryCrossEntropy => {
-            assembly.add(Op::ClassLoss(ClassLoss { contest: Contest::Binary }), &[value])?
+            builder.add(Op::ClassLoss(ClassLoss { kind: ClassLossKind::Binary }), &[value])?
         }
-        Loss::Hinge => assembly.add(Op::ClassLoss(ClassLoss { contest: Contest::Hinge }), &[value])?,
-        Loss::Squared => assembly.add(distance(Judgement::Squared), &[value])?,
-        Loss::Absolute => assembly.add(distance(Judgement::Absolute), &[value])?,
-        Loss::Huber => assembly.add(distance(Judgement::Huber), &[value])?,
+        Loss::Hinge => builder.add(Op::ClassLoss(ClassLoss { kind: ClassLossKind::Hinge }), &[value])?,
+        Loss::Squared => builder.add(regression(RegressionLossKind::Squared), &[value])?,
+        Loss::Absolute => builder.add(regression(RegressionLossKind::Absolute), &[value])?,
+        Loss::Huber => builder.add(regression(RegressionLossKind::Huber), &[value])?,
         Loss::Reconstruction => {
-            let truth = assembly.flat_features();
-            let answers = assembly.flatten(value)?;
-            assembly.add(distance(Judgement::Squared), &[answers, truth])?
+            let targets = builder.flat_features();
+            let predictions = builder.flatten(value)?;
+            builder.add(regression(RegressionLossKind::Squared), &[predictions, targets])?
         }
     };
-    assembly.graph.loss = Some(blamed);
-    assembly.graph.answer = Some(match (loss, task) {
+    builder.graph.loss = Some(loss_node);
+    builder.graph.output = Some(match (loss, task) {
         (Loss::Reconstruction, _) | (_, Task::Regression) => last,
         (Loss::BinaryCrossEntropy, _) => {
-            assembly.add(Op::step(Step::Activate(Activation::Sigmoid)), &[last])?
+            builder.add(Op::elementwise(ElementwiseStep::Activate(Activation::Sigmoid)), &[last])?
         }
-        _ => assembly.add(Op::Softmax(Softmax), &[last])?,
+        _ => builder.add(Op::Softmax(Softmax), &[last])?,
     });
     Ok(())
 }
 
-/// One line per layer with its shape and its number of parameters, then the sum.
+/// One line per layer with its shapes and its number of parameters, then the total.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes = |shape: &Shape| shape.to_string().replacen("rows x ", "", 1);
-        for Summary { text, input, output, parameters } in &self.summaries {
+        for LayerInfo { text, input, output, parameters } in &self.summaries {
             let shape = format!("{} -> {}", sizes(input), sizes(output));
             writeln!(f, "{text:<20} {shape:<16} {parameters:>12} parameters")?;
         }
@@ -352,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_stand_in_the_order_in_which_they_are_finished() {
+    fn the_layout_lists_tensors_in_back_propagation_order() {
         let network = build(&["dense 128 relu", "dense auto"], 10, Task::Classification).unwrap();
         let names: Vec<&str> = network.layout().tensors().iter().map(|tensor| tensor.name.as_str()).collect();
         assert_eq!(names, ["layers.1.bias", "layers.1.weight", "layers.0.bias", "layers.0.weight"]);
@@ -361,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_number_of_answers_is_explained() {
+    fn a_wrong_output_width_is_reported() {
         let error = build(&["dense 4", "dense 8"], 10, Task::Classification).unwrap_err();
         let expected = "model.layers[1] \"dense 8\": expected 10 numbers (the data has 10 classes), got 8";
         assert_eq!(error.message, expected);
@@ -372,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_shows_shapes_and_sizes() {
+    fn the_summary_shows_shapes_and_sizes() {
         let network = build(&["dense 128 relu", "dense auto"], 10, Task::Classification).unwrap();
         let text = network.to_string();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();

@@ -1,11 +1,11 @@
-//! The threads of one process that work on a step together.
+//! A thread team: the calling thread and helper threads that run one task together.
 //!
-//! A task is cut into shares; whoever is free takes the next one, the calling thread included. What a share is depends
-//! on the task and on the number of threads alone, never on who takes it or when: the same number of threads gives the
-//! same bits. A helper that the machine has put aside holds nobody up, since its share is taken by another.
+//! A task is split into chunks; every free thread takes the next one, the calling thread included. The chunks depend
+//! on the task and on the number of threads only, never on scheduling: the same number of threads gives the same
+//! bits. A helper that the kernel has descheduled delays at most the chunk it holds.
 //!
-//! Helpers live as long as the team. Between two tasks they spin, for a short while and only if the machine has a core
-//! for every thread of the job, then yield, then sleep: to wake one costs more than a small task does.
+//! Helpers live as long as the team. Between tasks they spin briefly, if the machine has a core for every thread of the
+//! job, then yield, then park: waking a parked thread costs more than a small task.
 
 use crate::op::matrix::prepare_thread;
 use std::cell::UnsafeCell;
@@ -17,77 +17,77 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// Most threads of a team, and most shares of a task.
-pub const MOST_SHARES: usize = 64;
+/// Most threads of a team, and most chunks of a task.
+pub const MAX_CHUNKS: usize = 64;
 
-/// Glances at the next task before a helper looks at the clock.
-const GLANCES: u32 = 1000;
+/// Spin iterations before a waiting thread yields or reads the clock.
+const SPINS: u32 = 1000;
 
-/// How long a helper stays awake without a task.
-const PATIENCE: Duration = Duration::from_micros(300);
+/// How long an idle helper spins and yields before it parks.
+const IDLE_TIMEOUT: Duration = Duration::from_micros(300);
 
-/// A task: called with the number of a share.
-type Task<'a> = dyn Fn(usize) + Sync + 'a;
+/// A task: called with the index of a chunk.
+type ChunkTask<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// The least work that is worth a share of its own, in elements that are read and written once: a few microseconds.
-const LEAST_WORK: usize = 1 << 13;
+/// The least work of a chunk, in elements that are read and written once: a few microseconds.
+const MIN_CHUNK_WORK: usize = 1 << 13;
 
-/// Threads that work together. The default is the calling thread alone.
+/// Threads that run tasks together. The default is the calling thread alone.
 #[derive(Default)]
 pub struct Team {
-    /// Whether the smallest work is shared too.
+    /// Whether even the smallest work is split.
     eager: bool,
-    /// Nothing if there are no helpers.
-    board: Option<Arc<Board>>,
-    /// Held by who has put up a task; whoever finds it held works alone.
+    /// `None` without helpers.
+    shared: Option<Arc<TaskState>>,
+    /// Held by the thread that has published a task; a thread that finds it locked runs its task alone.
     busy: Mutex<()>,
     helpers: Vec<(Thread, Option<JoinHandle<()>>)>,
 }
 
-/// Where tasks are put up.
+/// The published task, shared by all threads of a team.
 #[derive(Debug)]
-struct Board {
-    /// Number of the task, its shares, and the next share to take: 32, 16 and 16 bits.
+struct TaskState {
+    /// Number of the task, count of its chunks, next chunk to take: 32, 16 and 16 bits.
     state: AtomicU64,
-    task: Slot,
+    task: TaskPointer,
     done: AtomicUsize,
-    failed: AtomicBool,
-    closed: AtomicBool,
-    /// Which helpers sleep.
-    asleep: Vec<AtomicBool>,
+    panicked: AtomicBool,
+    shutdown: AtomicBool,
+    /// Per helper: whether it is parked.
+    parked: Vec<AtomicBool>,
     /// Whether there is a core for every thread.
     spins: bool,
 }
 
-/// The task that is put up.
 #[derive(Debug)]
-struct Slot(UnsafeCell<Option<*const Task<'static>>>);
+struct TaskPointer(UnsafeCell<Option<*const ChunkTask<'static>>>);
 
-// SAFETY: the slot is written by the one thread that holds `Team::busy` while no share of any task is taken, and
-// read only by those who have taken a share; `Board::state` (released by the writer, acquired by who takes a share) and
-// `Board::done` (the other way round) order the two. What it points to may be called from any thread.
-unsafe impl Send for Slot {}
+// SAFETY: the pointer is written by the one thread that holds `Team::busy` while no chunk of any task is taken, and
+// read only by threads that have taken a chunk; `TaskState::state` (released by the writer, acquired by the thread
+// that takes a chunk) and `TaskState::done` (the other way round) order the two. The task may be called from any
+// thread.
+unsafe impl Send for TaskPointer {}
 // SAFETY: as above.
-unsafe impl Sync for Slot {}
+unsafe impl Sync for TaskPointer {}
 
 impl Team {
-    /// A team of that many threads, the caller's included; those of one process who ask for the same get the same.
-    /// `ranks` is how many processes like this one share the machine.
-    pub fn of(threads: usize, ranks: usize) -> Arc<Team> {
+    /// A team of `threads` threads, the caller's included. Callers of one process with the same arguments get the same
+    /// team. `ranks` is the number of processes on this machine that each have such a team.
+    pub fn shared(threads: usize, ranks: usize) -> Arc<Team> {
         static TEAMS: Mutex<Vec<([usize; 2], Weak<Team>)>> = Mutex::new(Vec::new());
-        let threads = threads.clamp(1, MOST_SHARES);
-        let wanted = [threads, ranks];
+        let threads = threads.clamp(1, MAX_CHUNKS);
+        let key = [threads, ranks];
         let mut teams = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
         teams.retain(|(_, team)| team.strong_count() > 0);
-        let known = teams.iter().find(|(asked, _)| *asked == wanted).and_then(|(_, team)| team.upgrade());
-        known.unwrap_or_else(|| {
+        let existing = teams.iter().find(|(other, _)| *other == key).and_then(|(_, team)| team.upgrade());
+        existing.unwrap_or_else(|| {
             let team = Arc::new(Team::new(threads, ranks, false));
-            teams.push((wanted, Arc::downgrade(&team)));
+            teams.push((key, Arc::downgrade(&team)));
             team
         })
     }
 
-    /// A team that shares even the smallest work, so that small tests see what large batches do.
+    /// A team that splits even the smallest work, so that small tests cover the code of large batches.
     pub fn eager(threads: usize) -> Arc<Team> {
         Arc::new(Team::new(threads, 1, true))
     }
@@ -97,110 +97,111 @@ impl Team {
             return Team::default();
         }
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let board = Arc::new(Board {
+        let shared = Arc::new(TaskState {
             state: AtomicU64::new(0),
-            task: Slot(UnsafeCell::new(None)),
+            task: TaskPointer(UnsafeCell::new(None)),
             done: AtomicUsize::new(0),
-            failed: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            asleep: (1..threads).map(|_| AtomicBool::new(false)).collect(),
+            panicked: AtomicBool::new(false),
+            shutdown: AtomicBool::new(false),
+            parked: (1..threads).map(|_| AtomicBool::new(false)).collect(),
             spins: threads * ranks <= cores,
         });
         let (ready, all_ready) = channel();
-        // A machine that gives no more threads gets the work done with those it gives.
+        // Where the system refuses more threads, the team works with those it has.
         let helpers = (0..threads - 1).map_while(|number| {
-            let (board, ready) = (Arc::clone(&board), ready.clone());
+            let (shared, ready) = (Arc::clone(&shared), ready.clone());
             let name = format!("helper {number}");
-            let handle = thread::Builder::new().name(name).spawn(move || board.help(number, &ready)).ok()?;
+            let spawned = thread::Builder::new().name(name).spawn(move || shared.helper_loop(number, &ready));
+            let handle = spawned.ok()?;
             Some((handle.thread().clone(), Some(handle)))
         });
         let helpers: Vec<_> = helpers.collect();
         drop(ready);
         all_ready.iter().take(helpers.len()).for_each(|()| {});
-        Team { eager, board: Some(board), busy: Mutex::new(()), helpers }
+        Team { eager, shared: Some(shared), busy: Mutex::new(()), helpers }
     }
 
-    /// How many threads work together.
     pub fn threads(&self) -> usize {
-        self.board.as_ref().map_or(1, |board| board.asleep.len() + 1)
+        self.shared.as_ref().map_or(1, |shared| shared.parked.len() + 1)
     }
 
-    /// The least work that is worth a share of its own, in elements that are read and written once.
-    pub fn least_work(&self) -> usize {
-        if self.eager { 1 } else { LEAST_WORK }
+    /// The least work of a chunk, in elements that are read and written once.
+    pub fn min_chunk_work(&self) -> usize {
+        if self.eager { 1 } else { MIN_CHUNK_WORK }
     }
 
-    /// Does something to every item, several at a time.
-    pub fn each<T: Send>(&self, items: &mut [T], work: impl Fn(usize, &mut T) + Sync) {
+    /// Calls `work` for every item, in parallel; each item is a chunk.
+    pub fn for_each<T: Send>(&self, items: &mut [T], work: impl Fn(usize, &mut T) + Sync) {
         let (count, first) = (items.len(), AtomicPtr::new(items.as_mut_ptr()));
-        self.run(count, &|share| {
-            assert!(share < count, "a share of the task");
-            // SAFETY: the items are borrowed mutably until `run` returns, each share is below their number and handed
-            // out once, so that no two references to an item exist; items may be sent to other threads.
-            let item = unsafe { &mut *first.load(Ordering::Relaxed).add(share) };
-            work(share, item);
+        self.run(count, &|chunk| {
+            assert!(chunk < count, "a chunk of the task");
+            // SAFETY: the items are borrowed mutably until `run` returns, each chunk index is below their number and
+            // handed out once, so that no two references to an item exist; items may be sent to other threads.
+            let item = unsafe { &mut *first.load(Ordering::Relaxed).add(chunk) };
+            work(chunk, item);
         });
     }
 
-    /// Calls the task once for every share; returns when all are done.
-    pub fn run(&self, shares: usize, task: &Task<'_>) {
+    /// Calls the task once for every chunk; returns when all are done.
+    pub fn run(&self, chunks: usize, task: &ChunkTask<'_>) {
         let busy = match self.busy.try_lock() {
             Ok(busy) => Some(busy),
-            // A task panicked, and all its shares were done before the panic went on: the board is free.
+            // A task panicked, but all its chunks were done before the panic went on: no task is published.
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
-        let (Some(board), Some(_busy), 2..=MOST_SHARES) = (&self.board, &busy, shares) else {
-            return (0..shares).for_each(task);
+        let (Some(shared), Some(_busy), 2..=MAX_CHUNKS) = (&self.shared, &busy, chunks) else {
+            return (0..chunks).for_each(task);
         };
-        board.put_up(shares, task);
-        for ((helper, _), asleep) in self.helpers.iter().zip(&board.asleep) {
-            if asleep.load(Ordering::SeqCst) && asleep.swap(false, Ordering::SeqCst) {
+        shared.publish(chunks, task);
+        for ((helper, _), parked) in self.helpers.iter().zip(&shared.parked) {
+            if parked.load(Ordering::SeqCst) && parked.swap(false, Ordering::SeqCst) {
                 helper.unpark();
             }
         }
         let mut panic = None;
         loop {
-            match catch_unwind(AssertUnwindSafe(|| board.take_one())) {
+            match catch_unwind(AssertUnwindSafe(|| shared.run_next_chunk())) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(cause) => panic = Some(cause),
             }
         }
-        board.await_all(shares);
-        let failed = board.failed.swap(false, Ordering::Relaxed);
+        shared.wait_until_done(chunks);
+        let panicked = shared.panicked.swap(false, Ordering::Relaxed);
         if let Some(cause) = panic {
             resume_unwind(cause);
         }
-        assert!(!failed, "a helper panicked in a share of the task");
+        assert!(!panicked, "a helper panicked in a chunk of the task");
     }
 }
 
-impl Board {
-    fn put_up(&self, shares: usize, task: &Task<'_>) {
-        let task: *const Task<'_> = task;
-        // SAFETY: only the lifetime changes. The task is called only by those who have taken a share of it, and `run`
-        // does not return before all shares are done. Nobody reads the slot now: all shares of the task before were
-        // done when it returned, and who holds the lock is alone in writing.
+impl TaskState {
+    fn publish(&self, chunks: usize, task: &ChunkTask<'_>) {
+        let task: *const ChunkTask<'_> = task;
+        // SAFETY: only the lifetime changes. The task is called only by threads that have taken a chunk of it, and
+        // `run` does not return before all chunks are done. No thread reads the pointer now: all chunks of the task
+        // before were done when its `run` returned, and the lock leaves one writer.
         unsafe {
-            *self.task.0.get() = Some(std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task))
+            *self.task.0.get() =
+                Some(std::mem::transmute::<*const ChunkTask<'_>, *const ChunkTask<'static>>(task))
         };
         self.done.store(0, Ordering::Relaxed);
         let number = (self.state.load(Ordering::Relaxed) >> 32) + 1;
-        self.state.store((number << 32) | ((shares as u64) << 16), Ordering::SeqCst);
+        self.state.store((number << 32) | ((chunks as u64) << 16), Ordering::SeqCst);
     }
 
-    /// Takes a share and does it; false if there is none.
-    fn take_one(&self) -> bool {
+    /// Takes a chunk and runs it; false if none is left.
+    fn run_next_chunk(&self) -> bool {
         let mut state = self.state.load(Ordering::Acquire);
         loop {
-            let (shares, next) = ((state >> 16) & 0xffff, state & 0xffff);
-            if next >= shares {
+            let (chunks, next) = ((state >> 16) & 0xffff, state & 0xffff);
+            if next >= chunks {
                 return false;
             }
             match self.state.compare_exchange_weak(state, state + 1, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    self.work(next as usize);
+                    self.run_chunk(next as usize);
                     return true;
                 }
                 Err(now) => state = now,
@@ -208,21 +209,21 @@ impl Board {
         }
     }
 
-    fn work(&self, share: usize) {
-        // SAFETY: this share was taken and is not done, so the task is alive and the slot is not written.
+    fn run_chunk(&self, chunk: usize) {
+        // SAFETY: this chunk was taken and is not done, so the task is alive and the pointer is not written.
         let task = unsafe { (*self.task.0.get()).map(|task| &*task) };
-        // Counted even if it panics: somebody waits for it.
-        let counted = Counted(self);
+        // Counted even if it panics: `run` waits for the count.
+        let counted = ChunkGuard(self);
         if let Some(task) = task {
-            task(share);
+            task(chunk);
         }
         drop(counted);
     }
 
-    fn await_all(&self, shares: usize) {
-        while self.done.load(Ordering::Acquire) < shares {
-            for _ in 0..GLANCES {
-                if self.done.load(Ordering::Acquire) >= shares {
+    fn wait_until_done(&self, chunks: usize) {
+        while self.done.load(Ordering::Acquire) < chunks {
+            for _ in 0..SPINS {
+                if self.done.load(Ordering::Acquire) >= chunks {
                     return;
                 }
                 std::hint::spin_loop();
@@ -231,16 +232,16 @@ impl Board {
         }
     }
 
-    /// The life of a helper.
-    fn help(&self, number: usize, ready: &Sender<()>) {
+    /// The main loop of a helper thread.
+    fn helper_loop(&self, number: usize, ready: &Sender<()>) {
         prepare_thread();
-        // Who made the team waits for this.
+        // The receiver is gone only if the thread that makes the team has panicked.
         let _ = ready.send(());
         let mut idle_since = Instant::now();
-        while !self.closed.load(Ordering::Acquire) {
-            // A panic is told to who waits for the share.
-            match catch_unwind(AssertUnwindSafe(|| self.take_one())) {
-                Ok(false) => self.rest(number, &mut idle_since),
+        while !self.shutdown.load(Ordering::Acquire) {
+            // The guard of the chunk has recorded a panic for the waiting caller.
+            match catch_unwind(AssertUnwindSafe(|| self.run_next_chunk())) {
+                Ok(false) => self.wait_for_task(number, &mut idle_since),
                 Ok(true) | Err(_) => idle_since = Instant::now(),
             }
         }
@@ -251,38 +252,38 @@ impl Board {
         state & 0xffff < (state >> 16) & 0xffff
     }
 
-    /// Waits for a task, awake or asleep.
-    fn rest(&self, number: usize, idle_since: &mut Instant) {
+    /// Spins, then yields, then parks until a task is published. May return early.
+    fn wait_for_task(&self, number: usize, idle_since: &mut Instant) {
         if self.spins {
-            for _ in 0..GLANCES {
+            for _ in 0..SPINS {
                 if self.has_task() {
                     return;
                 }
                 std::hint::spin_loop();
             }
         }
-        if self.spins && idle_since.elapsed() < PATIENCE {
+        if self.spins && idle_since.elapsed() < IDLE_TIMEOUT {
             return thread::yield_now();
         }
-        self.asleep[number].store(true, Ordering::SeqCst);
-        while self.asleep[number].load(Ordering::SeqCst)
+        self.parked[number].store(true, Ordering::SeqCst);
+        while self.parked[number].load(Ordering::SeqCst)
             && !self.has_task()
-            && !self.closed.load(Ordering::Acquire)
+            && !self.shutdown.load(Ordering::Acquire)
         {
             thread::park();
         }
-        self.asleep[number].store(false, Ordering::SeqCst);
+        self.parked[number].store(false, Ordering::SeqCst);
         *idle_since = Instant::now();
     }
 }
 
-/// Counts a share as done when it is dropped.
-struct Counted<'a>(&'a Board);
+/// Counts a chunk as done when it is dropped, and records a panic.
+struct ChunkGuard<'a>(&'a TaskState);
 
-impl Drop for Counted<'_> {
+impl Drop for ChunkGuard<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.failed.store(true, Ordering::Relaxed);
+            self.0.panicked.store(true, Ordering::Relaxed);
         }
         self.0.done.fetch_add(1, Ordering::Release);
     }
@@ -290,8 +291,8 @@ impl Drop for Counted<'_> {
 
 impl Drop for Team {
     fn drop(&mut self) {
-        if let Some(board) = &self.board {
-            board.closed.store(true, Ordering::Release);
+        if let Some(shared) = &self.shared {
+            shared.shutdown.store(true, Ordering::Release);
         }
         for (helper, handle) in &mut self.helpers {
             helper.unpark();
@@ -314,28 +315,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_share_is_done_once() {
+    fn every_chunk_runs_once() {
         for threads in [1, 2, 3] {
             let team = Team::new(threads, 1, false);
             for round in 0..200 {
-                let mut items = vec![0; 1 + round % MOST_SHARES];
-                team.each(&mut items, |share, item| *item += share + 1);
-                assert!(items.iter().enumerate().all(|(share, item)| *item == share + 1));
+                let mut items = vec![0; 1 + round % MAX_CHUNKS];
+                team.for_each(&mut items, |chunk, item| *item += chunk + 1);
+                assert!(items.iter().enumerate().all(|(chunk, item)| *item == chunk + 1));
             }
         }
     }
 
     #[test]
-    fn a_task_may_put_up_another_and_two_callers_may_meet() {
-        let team = Team::of(2, 1);
-        assert_eq!((team.threads(), Team::of(2, 1).threads()), (2, 2));
+    fn nested_and_concurrent_tasks_run_alone() {
+        let team = Team::shared(2, 1);
+        assert_eq!((team.threads(), Team::shared(2, 1).threads()), (2, 2));
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     let mut sums = [0usize; 4];
-                    team.each(&mut sums, |_, sum| {
+                    team.for_each(&mut sums, |_, sum| {
                         let mut inner = [1usize; 3];
-                        team.each(&mut inner, |share, item| *item += share);
+                        team.for_each(&mut inner, |chunk, item| *item += chunk);
                         *sum = inner.iter().sum();
                     });
                     assert_eq!(sums, [6; 4]);
@@ -345,25 +346,25 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_team_lives_on() {
+    fn a_panic_reaches_the_caller_and_the_team_stays_usable() {
         let team = Team::new(2, 1, false);
         let mut items = [0; 8];
         let caught =
-            catch_unwind(AssertUnwindSafe(|| team.each(&mut items, |share, _| assert_ne!(share, 5))));
+            catch_unwind(AssertUnwindSafe(|| team.for_each(&mut items, |chunk, _| assert_ne!(chunk, 5))));
         assert!(caught.is_err());
-        let put_up = || team.board.as_ref().map(|board| board.state.load(Ordering::SeqCst) >> 32);
-        let before = put_up();
-        team.each(&mut items, |_, item| *item = 1);
+        let published = || team.shared.as_ref().map(|shared| shared.state.load(Ordering::SeqCst) >> 32);
+        let before = published();
+        team.for_each(&mut items, |_, item| *item = 1);
         assert_eq!(items, [1; 8]);
-        assert_eq!(put_up(), before.map(|number| number + 1), "the helpers were asked again");
+        assert_eq!(published(), before.map(|number| number + 1), "the task went to the helpers again");
     }
 
     #[test]
-    fn teams_are_shared_by_those_who_ask_for_the_same() {
-        let team = Team::of(3, 1);
-        assert!(Arc::ptr_eq(&team, &Team::of(3, 1)));
-        let crowded = Team::of(3, 1_000_000);
+    fn equal_arguments_give_the_same_team() {
+        let team = Team::shared(3, 1);
+        assert!(Arc::ptr_eq(&team, &Team::shared(3, 1)));
+        let crowded = Team::shared(3, 1_000_000);
         assert!(!Arc::ptr_eq(&team, &crowded));
-        assert!(!crowded.board.as_ref().is_some_and(|board| board.spins), "no core for every thread");
+        assert!(!crowded.shared.as_ref().is_some_and(|shared| shared.spins), "no core for every thread");
     }
 }

@@ -1,33 +1,33 @@
-//! After the first step, a step takes no memory from the machine: neither the gradient nor the update.
+//! Steps after the first allocate nothing, neither in the gradient nor in the update.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use thalweg_core::spec::optimizer::Rule;
+use thalweg_core::spec::optimizer::UpdateRule;
 use thalweg_core::{Batch, Features, Model, NoHooks, Rng, Targets, Task};
 use thalweg_graph::{Input, Optimizer, Options, Team, zoo};
 
-/// The system's allocator, counted.
+/// Counts the allocations of the system allocator.
 struct Counting;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is passed on to the system's allocator unchanged.
+// SAFETY: all calls are forwarded to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: the caller's guarantees are forwarded.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's guarantees are forwarded.
         unsafe { System.alloc(layout) }
     }
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: the caller's guarantees are forwarded.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's guarantees are forwarded.
         unsafe { System.dealloc(pointer, layout) }
     }
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: the caller's guarantees are forwarded.
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's guarantees are forwarded.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -54,17 +54,16 @@ fn batch(input: Input, rows: usize, classes: u64, seed: u64) -> Batch {
 
 #[test]
 fn steps_after_the_first_allocate_nothing() {
-    for exhibit in &zoo::EXHIBITS {
-        let (input, classes) = if (exhibit.layers)(IMAGE).is_ok() { (IMAGE, 10) } else { (TEXT, 11) };
+    for model in &zoo::MODELS {
+        let (input, classes) = if (model.layers)(IMAGE).is_ok() { (IMAGE, 10) } else { (TEXT, 11) };
         for threads in [1, 2] {
-            let team = Team::of(threads, 1);
-            let network =
-                zoo::network(exhibit.name, input, classes, Task::Classification, Options::default());
+            let team = Team::shared(threads, 1);
+            let network = zoo::network(model.name, input, classes, Task::Classification, Options::default());
             let mut network = network.unwrap().with_team(team.clone());
             let mut parameters = vec![0.0; network.layout().len()];
             network.initialize(1, &mut parameters);
             let mut gradient = parameters.clone();
-            let rule = Rule::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+            let rule = UpdateRule::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
             let mut optimizer = Optimizer::for_layout(rule, network.layout()).with_team(team);
             let batches: Vec<Batch> = [6, 6, 5, 6]
                 .into_iter()
@@ -78,7 +77,7 @@ fn steps_after_the_first_allocate_nothing() {
                 optimizer.update(&mut parameters, &gradient);
                 counts.push(COUNT.load(Ordering::Relaxed) - before);
             }
-            assert_eq!(counts[1..], [0, 0, 0], "{} with {threads} threads", exhibit.name);
+            assert_eq!(counts[1..], [0, 0, 0], "{} with {threads} threads", model.name);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers made with PyTorch 2.15 (`golden/pytorch.py` prints them).
+//! Losses and gradients of small networks against PyTorch 2.15 (`golden/pytorch.py` prints the constants).
 
 use thalweg_core::{Batch, Features, Model, NoHooks, Targets};
 use thalweg_graph::{Activation, Network, Team};
@@ -43,7 +43,7 @@ fn check(activation: Activation, classes: Option<usize>, loss: f64, gradient: &[
 }
 
 #[test]
-fn relu_networks_are_those_of_pytorch() {
+fn relu_networks_match_pytorch() {
     let gradient = &[
         0.102590665,
         -0.241077363,
@@ -117,7 +117,7 @@ fn relu_networks_are_those_of_pytorch() {
 }
 
 #[test]
-fn tanh_networks_are_those_of_pytorch() {
+fn tanh_networks_match_pytorch() {
     let gradient = &[
         0.166273773,
         -0.329192281,
@@ -191,7 +191,7 @@ fn tanh_networks_are_those_of_pytorch() {
 }
 
 #[test]
-fn sigmoid_networks_are_those_of_pytorch() {
+fn sigmoid_networks_match_pytorch() {
     let gradient = &[
         -0.00529753417,
         -0.0909484923,

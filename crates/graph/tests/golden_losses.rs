@@ -1,4 +1,4 @@
-//! Every loss and its gradient against numbers made with PyTorch (`golden/losses.py` writes `golden/losses.txt`).
+//! Every loss and its gradient against PyTorch (`golden/losses.py` writes `golden/losses.txt`).
 
 use thalweg_core::{Batch, Features, Model, NoHooks, Targets, Task};
 use thalweg_graph::{Input, Loss, Network, Options};
@@ -21,7 +21,7 @@ fn batch(task: Task) -> Batch {
 }
 
 #[test]
-fn losses_are_those_of_pytorch() {
+fn losses_match_pytorch() {
     let lines: Vec<&str> = include_str!("golden/losses.txt").lines().collect();
     let tested: Vec<&str> = lines.iter().step_by(4).copied().collect();
     assert_eq!(tested, Loss::NAMES);
@@ -33,7 +33,7 @@ fn losses_are_those_of_pytorch() {
             (_, Task::Classification) => 3,
             (_, Task::Regression) => 1,
         };
-        let options = Options { loss: Loss::named(name), ..Options::default() };
+        let options = Options { loss: Loss::from_name(name), ..Options::default() };
         let layers = [format!("dense {outputs}")];
         let mut network = Network::build_with(&layers, Input::Flat(WIDTH), outputs, task, options).unwrap();
         let parameters = numbers(network.layout().len(), 20);
@@ -41,7 +41,7 @@ fn losses_are_those_of_pytorch() {
         let tally = network.gradient(&parameters, &batch(task), 1.0, &mut got, &mut NoHooks).unwrap();
         let loss: f64 = loss.parse().unwrap();
         assert!((tally.loss - loss).abs() < 1e-5 * loss, "{name}: {} instead of {loss}", tally.loss);
-        let expected: Vec<f32> = gradient.split(' ').map(|word| word.parse().unwrap()).collect();
+        let expected: Vec<f32> = gradient.split(' ').map(|number| number.parse().unwrap()).collect();
         assert_eq!(got.len(), expected.len(), "{name}");
         for (got, expected) in got.iter().zip(&expected) {
             let close = (got - expected).abs() <= 1e-5 + 1e-5 * expected.abs();

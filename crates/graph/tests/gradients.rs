@@ -1,18 +1,18 @@
-//! Gradients against finite differences, and what must hold between batches.
+//! Gradients of dense networks against finite differences, and invariants between batches.
 
 mod reference;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use reference::{InputKind, Plain, densified, part, random_batch};
+use reference::{InputKind, ReferenceNetwork, part, random_batch, to_dense};
 use thalweg_core::{Batch, Error, Features, Gradient, Hooks, Model, NoHooks, Rng, Tally, Targets};
 use thalweg_graph::{Activation, Network, Team};
 
-/// A random network, parameters for it and rows to learn from.
+/// A random network with parameters and a batch.
 #[derive(Debug)]
 struct Case {
     network: Network,
-    plain: Plain,
+    reference: ReferenceNetwork,
     parameters: Vec<f32>,
     batch: Batch,
 }
@@ -22,7 +22,7 @@ impl Case {
         self.parameters.iter().map(|value| f64::from(*value)).collect()
     }
 
-    /// The gradient written over rubbish, so that an element left out shows.
+    /// The gradient, written over NaN so that a missing element shows.
     fn gradient(&mut self, batch: &Batch, scale: f32) -> (Tally, Vec<f32>) {
         let mut gradient = vec![f32::NAN; self.parameters.len()];
         let tally =
@@ -67,7 +67,7 @@ prop_compose! {
         let layout = network.layout().clone();
         let parameters = (0..layout.len()).map(|_| 0.7 * rng.normal()).collect();
         let batch = random_batch(&mut rng, kind, rows, width, classes);
-        Case { network, plain: Plain { sizes, activations, layout }, parameters, batch }
+        Case { network, reference: ReferenceNetwork { sizes, activations, layout }, parameters, batch }
     }
 }
 
@@ -88,18 +88,18 @@ proptest! {
     #![proptest_config(config(400))]
 
     #[test]
-    fn gradients_are_slopes(mut case in case(6)) {
+    fn gradients_match_finite_differences(mut case in case(6)) {
         let (parameters, batch) = (case.wide_parameters(), case.batch.clone());
-        prop_assume!(!case.plain.near_kink(&parameters, &batch));
+        prop_assume!(!case.reference.near_kink(&parameters, &batch));
         let (tally, gradient) = case.gradient(&batch, 1.0);
-        let loss = case.plain.loss(&parameters, &batch);
+        let loss = case.reference.loss(&parameters, &batch);
         prop_assert!((tally.loss - loss).abs() < 1e-4 * (1.0 + loss), "{} {loss}", tally.loss);
-        close(&gradient, &case.plain.differences(&parameters, &batch), 2e-5)?;
+        close(&gradient, &case.reference.differences(&parameters, &batch), 2e-5)?;
         prop_assert_eq!(case.network.evaluate(&case.parameters, &batch).unwrap(), tally);
     }
 
     #[test]
-    fn parts_add_up_to_the_whole(mut case in case(40), cut in 0.0..1.0f64) {
+    fn gradients_of_batch_parts_sum_to_the_whole(mut case in case(40), cut in 0.0..1.0f64) {
         let batch = case.batch.clone();
         let middle = (batch.len() as f64 * cut) as usize;
         let (tally, whole) = case.gradient(&batch, 0.25);
@@ -113,10 +113,10 @@ proptest! {
     }
 
     #[test]
-    fn sparse_rows_are_dense_rows_written_shorter(mut case in case(20)) {
+    fn sparse_and_dense_rows_give_the_same_gradient(mut case in case(20)) {
         let batch = case.batch.clone();
         let (tally, gradient) = case.gradient(&batch, 1.0);
-        let (dense_tally, dense) = case.gradient(&densified(&batch), 1.0);
+        let (dense_tally, dense) = case.gradient(&to_dense(&batch), 1.0);
         prop_assert!((tally.loss - dense_tally.loss).abs() <= 1e-5 * (1.0 + tally.loss));
         close(&gradient, &dense.iter().map(|value| f64::from(*value)).collect::<Vec<_>>(), 5e-6)?;
     }
@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn answers_do_not_depend_on_the_company(mut case in case(12)) {
+    fn predictions_do_not_depend_on_the_other_rows(mut case in case(12)) {
         let batch = case.batch.clone();
         let (mut together, mut alone) = (Vec::new(), Vec::new());
         case.network.predict(&case.parameters, &batch, &mut together).unwrap();
@@ -147,10 +147,10 @@ proptest! {
     }
 
     #[test]
-    fn every_tensor_is_announced_once_in_order_and_final(mut case in case(5)) {
+    fn every_gradient_is_announced_once_in_layout_order_and_final(mut case in case(5)) {
         #[derive(Default)]
-        struct Heard(Vec<(usize, Vec<f32>)>);
-        impl Hooks for Heard {
+        struct RecordedGradients(Vec<(usize, Vec<f32>)>);
+        impl Hooks for RecordedGradients {
             fn gradient(&mut self, piece: Gradient<'_>) -> Result<(), Error> {
                 let Gradient::Dense { tensor, values } = piece else { panic!("dense layers announce dense pieces") };
                 self.0.push((tensor, values.to_vec()));
@@ -160,18 +160,18 @@ proptest! {
                 panic!("nothing to reduce")
             }
         }
-        let mut heard = Heard::default();
+        let mut recorded = RecordedGradients::default();
         let mut gradient = vec![f32::NAN; case.parameters.len()];
-        case.network.gradient(&case.parameters, &case.batch, 1.0, &mut gradient, &mut heard).unwrap();
-        let order: Vec<usize> = heard.0.iter().map(|(tensor, _)| *tensor).collect();
+        case.network.gradient(&case.parameters, &case.batch, 1.0, &mut gradient, &mut recorded).unwrap();
+        let order: Vec<usize> = recorded.0.iter().map(|(tensor, _)| *tensor).collect();
         prop_assert_eq!(order, (0..case.network.layout().tensors().len()).collect::<Vec<_>>());
-        let announced: Vec<f32> = heard.0.into_iter().flat_map(|(_, values)| values).collect();
+        let announced: Vec<f32> = recorded.0.into_iter().flat_map(|(_, values)| values).collect();
         prop_assert_eq!(announced, gradient);
     }
 }
 
 #[test]
-fn a_batch_without_rows_gives_zeros() {
+fn an_empty_batch_gives_a_zero_gradient() {
     let mut network = Network::with_inputs(6)
         .dense(5, Activation::Relu)
         .dense(3, Activation::None)
@@ -195,9 +195,9 @@ fn a_batch_without_rows_gives_zeros() {
 }
 
 #[test]
-fn a_hook_that_fails_ends_the_pass() {
-    struct Broken;
-    impl Hooks for Broken {
+fn a_failing_hook_aborts_the_pass() {
+    struct FailingHook;
+    impl Hooks for FailingHook {
         fn gradient(&mut self, _: Gradient<'_>) -> Result<(), Error> {
             Err(Error::data("peer lost"))
         }
@@ -207,12 +207,12 @@ fn a_hook_that_fails_ends_the_pass() {
     }
     let mut network = Network::with_inputs(2).dense(2, Activation::None).classification().unwrap();
     let batch = random_batch(&mut Rng::keyed(1, "hook", &[]), InputKind::Dense, 2, 2, Some(2));
-    let error = network.gradient(&[0.0; 6], &batch, 1.0, &mut [0.0; 6], &mut Broken).unwrap_err();
+    let error = network.gradient(&[0.0; 6], &batch, 1.0, &mut [0.0; 6], &mut FailingHook).unwrap_err();
     assert_eq!(error.message, "peer lost");
 }
 
 #[test]
-fn batches_that_do_not_fit_are_refused() {
+fn invalid_batches_are_rejected() {
     let mut network = Network::with_inputs(6).dense(3, Activation::None).classification().unwrap();
     let parameters = vec![0.0; network.layout().len()];
     let fitting = Batch {
@@ -238,9 +238,9 @@ fn batches_that_do_not_fit_are_refused() {
         (with(sparse(&[0, 1, 2], &[0, 6])), "row 41: column 6"),
         (with(sparse(&[0, 0, 2], &[7, 0])), "row 41: column 7"),
         (with(sparse(&[0, 2], &[0, 1])), "3 row starts"),
-        (with(sparse(&[0, 2, 1], &[0, 1])), "do not follow each other"),
-        (with(sparse(&[1, 2, 2], &[0, 1])), "do not follow each other"),
-        (with(sparse(&[0, 0, 0], &[0, 1])), "do not follow each other"),
+        (with(sparse(&[0, 2, 1], &[0, 1])), "are not ascending"),
+        (with(sparse(&[1, 2, 2], &[0, 1])), "are not ascending"),
+        (with(sparse(&[0, 0, 0], &[0, 1])), "are not ascending"),
         (with(sparse(&[0, 1, 3], &[0, 1, 2])), "should hold 3 values, but holds 2"),
         (with(tokens(&[0, 1, 2, 3], 2)), "row 41: symbol 3"),
         (with(tokens(&[0, 1, 2], 2)), "4 symbols"),

@@ -1,15 +1,15 @@
-//! Every set of vector instructions that this processor has trains alike.
+//! Training gives the same result with every vector instruction set of this CPU.
 
 use std::process::Command;
-use thalweg_core::spec::optimizer::Rule;
+use thalweg_core::spec::optimizer::UpdateRule;
 use thalweg_core::{Batch, Features, Model, NoHooks, Rng, Targets, Task};
-use thalweg_graph::instructions::{Instructions, VARIABLE};
+use thalweg_graph::instruction_set::{InstructionSet, VARIABLE};
 use thalweg_graph::{Input, Network, Optimizer};
 
-/// What makes this test a child of itself.
+/// Marks a child process of this test.
 const CHILD: &str = "THALWEG_TEST_CHILD";
 
-/// Parameters after a few steps of a network with convolutions, pooling and dense layers of odd sizes.
+/// The parameters after a few steps of a network with convolutions, pooling and dense layers of odd sizes.
 fn trained() -> Vec<f32> {
     let layers =
         ["conv 7 3x3 relu", "pool max 2x2", "conv 33 3x3 tanh", "flatten", "dense 19 sigmoid", "dense auto"];
@@ -25,7 +25,7 @@ fn trained() -> Vec<f32> {
     };
     let len = network.layout().len();
     let (mut parameters, mut gradient) = (vec![0.0; len], vec![0.0; len]);
-    let rule = Rule::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+    let rule = UpdateRule::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
     let mut optimizer = Optimizer::new(rule, len);
     network.initialize(7, &mut parameters);
     for _ in 0..5 {
@@ -35,29 +35,29 @@ fn trained() -> Vec<f32> {
     parameters
 }
 
-/// The same in a process that is told which instructions to use.
-fn trained_with(instructions: Instructions) -> Vec<f32> {
+/// The same in a child process with the given instruction set.
+fn trained_with(instructions: InstructionSet) -> Vec<f32> {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "all_that_there_are_train_alike", "--nocapture"]);
+    child.args(["--exact", "all_instruction_sets_train_to_the_same_parameters", "--nocapture"]);
     let output = child.env(CHILD, "1").env(VARIABLE, instructions.name()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let line = text.lines().find_map(|line| line.split_once("bits: ")).expect("the child tells").1;
+    let line = text.lines().find_map(|line| line.split_once("bits: ")).expect("output of the child").1;
     line.split(' ').map(|bits| f32::from_bits(bits.parse().unwrap())).collect()
 }
 
 #[test]
-fn all_that_there_are_train_alike() {
+fn all_instruction_sets_train_to_the_same_parameters() {
     if std::env::var_os(CHILD).is_some() {
         let bits: Vec<String> = trained().iter().map(|value| value.to_bits().to_string()).collect();
         println!("bits: {}", bits.join(" "));
         return;
     }
-    let best = Instructions::best();
+    let best = InstructionSet::best();
     let expected = trained_with(best);
-    if best > Instructions::Avx2 {
-        assert_eq!(trained_with(Instructions::Avx2), expected, "the same bits");
+    if best > InstructionSet::Avx2 {
+        assert_eq!(trained_with(InstructionSet::Avx2), expected, "the same bits");
     }
-    for (one, other) in trained_with(Instructions::Portable).iter().zip(&expected) {
+    for (one, other) in trained_with(InstructionSet::Portable).iter().zip(&expected) {
         assert!((one - other).abs() < 1e-4, "{one} {other}");
     }
 }

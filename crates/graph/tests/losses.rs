@@ -1,6 +1,6 @@
-//! Every loss against differences, and what dropout and statistics must keep to.
+//! Losses against finite differences; invariants of dropout and of batch normalisation's statistics.
 
-use thalweg_core::model::{Gradient, Hooks, Role};
+use thalweg_core::model::{Gradient, Hooks, TensorRole};
 use thalweg_core::{Batch, Error, Features, Model, NoHooks, Rng, Targets, Task};
 use thalweg_graph::{Activation, Input, Loss, Network, Options};
 
@@ -13,16 +13,16 @@ fn batch(rng: &mut Rng, rows: usize, width: usize, classes: Option<u64>) -> Batc
     Batch { epoch: 1, rows: (0..rows as u64).map(|row| 10 + row).collect(), width, features, targets }
 }
 
-fn slopes(network: &mut Network, parameters: &[f32], batch: &Batch) -> (f64, Vec<f32>) {
+fn loss_and_gradient(network: &mut Network, parameters: &[f32], batch: &Batch) -> (f64, Vec<f32>) {
     let mut gradient = vec![f32::NAN; parameters.len()];
     let tally = network.gradient(parameters, batch, 1.0, &mut gradient, &mut NoHooks).unwrap();
     (tally.loss, gradient)
 }
 
 #[test]
-fn losses_have_the_slopes_of_their_gradients() {
-    for loss in Loss::NAMES.map(|name| Loss::named(name).unwrap()) {
-        let task = if loss.fits(Task::Regression) { Task::Regression } else { Task::Classification };
+fn gradients_of_losses_match_finite_differences() {
+    for loss in Loss::NAMES.map(|name| Loss::from_name(name).unwrap()) {
+        let task = if loss.supports(Task::Regression) { Task::Regression } else { Task::Classification };
         let outputs = match (loss, task) {
             (Loss::Reconstruction, _) => 6,
             (_, Task::Classification) => 3,
@@ -37,11 +37,11 @@ fn losses_have_the_slopes_of_their_gradients() {
         let parameters: Vec<f32> = (0..network.layout().len()).map(|_| rng.normal()).collect();
         for rows in [0, 1, 7] {
             let batch = batch(&mut rng, rows, 6, (task == Task::Classification).then_some(3));
-            let (_, gradient) = slopes(&mut network, &parameters, &batch);
+            let (_, gradient) = loss_and_gradient(&mut network, &parameters, &batch);
             let direction: Vec<f32> = parameters.iter().map(|_| rng.normal()).collect();
             let mut loss_at = |step: f32| {
                 let moved: Vec<f32> = parameters.iter().zip(&direction).map(|(p, d)| p + step * d).collect();
-                slopes(&mut network, &moved, &batch).0
+                loss_and_gradient(&mut network, &moved, &batch).0
             };
             let difference = (loss_at(1e-3) - loss_at(-1e-3)) / 2e-3;
             let expected: f64 =
@@ -57,17 +57,17 @@ fn a_loss_must_fit_its_task() {
     let options = Options { loss: Some(Loss::Huber), ..Options::default() };
     let builder = Network::with_inputs(3).options(options).dense(2, Activation::None);
     let error = builder.classification().unwrap_err();
-    assert_eq!(error.message, "model.loss: `huber` judges numbers, but the data is a classification");
+    assert_eq!(error.message, "model.loss: `huber` is a loss of regression, but the task is classification");
     assert!(error.hint.unwrap().starts_with("use auto, cross-entropy, binary-cross-entropy, hinge"));
     let layers = ["embedding 3", "dense auto"].map(String::from);
     let options = Options { loss: Some(Loss::Hinge), ..Options::default() };
     let text = Input::Symbols { window: 4, vocabulary: 5 };
     let error = Network::build_with(&layers, text, 5, Task::Classification, options).unwrap_err();
-    assert!(error.message.contains("`hinge` judges one answer per row"), "{error}");
+    assert!(error.message.contains("`hinge` takes one prediction per row"), "{error}");
 }
 
 #[test]
-fn dropout_depends_on_seed_epoch_and_row_and_on_nothing_else() {
+fn dropout_depends_only_on_seed_epoch_and_row() {
     let layers = ["dropout 0.5", "dense auto"].map(String::from);
     let build = |seed| {
         let options = Options { seed, ..Options::default() };
@@ -76,7 +76,7 @@ fn dropout_depends_on_seed_epoch_and_row_and_on_nothing_else() {
     let mut rng = Rng::keyed(1, "dropout", &[]);
     let whole = batch(&mut rng, 2, 40, Some(2));
     let parameters: Vec<f32> = (0..build(0).layout().len()).map(|_| rng.normal()).collect();
-    let gradient = |seed: u64, batch: &Batch| slopes(&mut build(seed), &parameters, batch).1;
+    let gradient = |seed: u64, batch: &Batch| loss_and_gradient(&mut build(seed), &parameters, batch).1;
     let base = gradient(3, &whole);
     assert_eq!(base, gradient(3, &whole));
     assert_ne!(base, gradient(4, &whole));
@@ -89,11 +89,11 @@ fn dropout_depends_on_seed_epoch_and_row_and_on_nothing_else() {
     assert_eq!(first, build(9).evaluate(&parameters, &whole).unwrap(), "evaluation drops nothing");
 }
 
-/// Adds up what two workers reduce, one after the other: the second hears the first one's sums.
+/// Records the sums that a pass reduces.
 #[derive(Default)]
-struct Recorded(Vec<Vec<f32>>);
+struct RecordedSums(Vec<Vec<f32>>);
 
-impl Hooks for Recorded {
+impl Hooks for RecordedSums {
     fn gradient(&mut self, _: Gradient<'_>) -> Result<(), Error> {
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Hooks for Recorded {
 }
 
 #[test]
-fn synchronized_statistics_go_through_the_hook_and_local_ones_do_not() {
+fn only_synchronized_statistics_are_reduced_by_the_hook() {
     for (text, synchronized, times) in [
         ("batchnorm", false, 0),
         ("batchnorm", true, 2),
@@ -120,7 +120,7 @@ fn synchronized_statistics_go_through_the_hook_and_local_ones_do_not() {
         let mut parameters = vec![0.0; network.layout().len()];
         network.initialize(1, &mut parameters);
         let mut gradient = parameters.clone();
-        let mut hooks = Recorded::default();
+        let mut hooks = RecordedSums::default();
         let batch = batch(&mut rng, 6, 5, Some(3));
         network.gradient(&parameters, &batch, 1.0, &mut gradient, &mut hooks).unwrap();
         assert_eq!(hooks.0.len(), times, "{text}");
@@ -129,7 +129,7 @@ fn synchronized_statistics_go_through_the_hook_and_local_ones_do_not() {
 }
 
 #[test]
-fn running_statistics_learn_what_evaluation_uses() {
+fn running_statistics_converge_to_those_of_the_batch() {
     let layers = ["batchnorm", "dense auto"].map(String::from);
     let mut network = Network::build_for(&layers, Input::Flat(3), 2, Task::Classification).unwrap();
     let mut rng = Rng::keyed(1, "running", &[]);
@@ -143,7 +143,7 @@ fn running_statistics_learn_what_evaluation_uses() {
     let layout = network.layout().clone();
     for _ in 0..150 {
         network.gradient(&parameters, &batch, 1.0 / 64.0, &mut gradient, &mut NoHooks).unwrap();
-        for tensor in layout.tensors().iter().filter(|tensor| tensor.role == Role::Statistic) {
+        for tensor in layout.tensors().iter().filter(|tensor| tensor.role == TensorRole::Statistic) {
             tensor.range().for_each(|place| parameters[place] -= gradient[place]);
         }
     }

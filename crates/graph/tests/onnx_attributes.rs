@@ -1,48 +1,47 @@
-//! Every attribute of every operator that can be read: at its default it changes nothing, at another value it is
-//! honoured (the answers change) or refused by name. That no attribute of the operator sets is missing here is held
-//! against the `onnx` package by the external tests.
+//! Every attribute of every supported operator: its default has no effect; another value is honoured (the predictions
+//! change) or rejected by name. The external tests check against the `onnx` package that no attribute is missing here.
 
 mod attributes;
 
 use attributes::*;
 use prost::Message;
 use thalweg_core::{Batch, Features, Model as _, NoHooks, Rng, Targets, Task};
-use thalweg_graph::onnx::Source;
+use thalweg_graph::onnx::OnnxModel;
 use thalweg_graph::onnx::proto::{
-    Attribute, Dimension, Graph, Model, Node, OperatorSet, Size, Tensor, TensorShape, TensorType, Type,
-    ValueInfo,
+    AttributeProto, Dimension, DimensionValue, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
 };
 use thalweg_graph::{Input, Network, Options};
 
-fn attribute(name: &str, value: Value) -> Attribute {
-    let blank = Attribute { name: name.into(), ..Attribute::default() };
+fn attribute(name: &str, value: AttributeValue) -> AttributeProto {
+    let blank = AttributeProto { name: name.into(), ..AttributeProto::default() };
     match value {
-        I(i) => Attribute { i, r#type: 2, ..blank },
-        F(f) => Attribute { f, r#type: 1, ..blank },
-        S(text) => Attribute { s: text.into(), r#type: 3, ..blank },
-        Is(ints) => Attribute { ints: ints.to_vec(), r#type: 7, ..blank },
-        Fs(floats) => Attribute { floats: floats.to_vec(), r#type: 6, ..blank },
+        I(i) => AttributeProto { i, r#type: 2, ..blank },
+        F(f) => AttributeProto { f, r#type: 1, ..blank },
+        S(text) => AttributeProto { s: text.into(), r#type: 3, ..blank },
+        Is(ints) => AttributeProto { ints: ints.to_vec(), r#type: 7, ..blank },
+        Fs(floats) => AttributeProto { floats: floats.to_vec(), r#type: 6, ..blank },
         Ss(texts) => {
             let strings = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
-            Attribute { strings, r#type: 8, ..blank }
+            AttributeProto { strings, r#type: 8, ..blank }
         }
-        T(number) => Attribute { t: Some(floats("", &[1], &[number])), r#type: 4, ..blank },
-        Strange => Attribute { r#type: 11, ..blank },
+        T(number) => AttributeProto { t: Some(floats("", &[1], &[number])), r#type: 4, ..blank },
+        UnexpectedType => AttributeProto { r#type: 11, ..blank },
     }
 }
 
-fn floats(name: &str, sizes: &[i64], values: &[f32]) -> Tensor {
+fn floats(name: &str, sizes: &[i64], values: &[f32]) -> TensorProto {
     let (dims, float_data) = (sizes.to_vec(), values.to_vec());
-    Tensor { name: name.into(), dims, data_type: 1, float_data, ..Tensor::default() }
+    TensorProto { name: name.into(), dims, data_type: 1, float_data, ..TensorProto::default() }
 }
 
-fn wholes(name: &str, sizes: &[i64], values: &[i64]) -> Tensor {
+fn ints(name: &str, sizes: &[i64], values: &[i64]) -> TensorProto {
     let (dims, int64_data) = (sizes.to_vec(), values.to_vec());
-    Tensor { name: name.into(), dims, data_type: 7, int64_data, ..Tensor::default() }
+    TensorProto { name: name.into(), dims, data_type: 7, int64_data, ..TensorProto::default() }
 }
 
-fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, Value)]) -> Node {
-    Node {
+fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, AttributeValue)]) -> NodeProto {
+    NodeProto {
         input: inputs.iter().map(|name| name.to_string()).collect(),
         output: vec![output.into()],
         name: format!("/{output}"),
@@ -52,21 +51,24 @@ fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, Valu
     }
 }
 
-fn value(name: &str, elem_type: i32, sizes: &[i64]) -> ValueInfo {
-    let rows = Dimension { value: Some(Size::Name("rows".into())) };
-    let sizes = sizes.iter().map(|size| Dimension { value: Some(Size::Value(*size)) });
-    let shape = Some(TensorShape { dim: std::iter::once(rows).chain(sizes).collect() });
-    ValueInfo { name: name.into(), r#type: Some(Type { tensor_type: Some(TensorType { elem_type, shape }) }) }
+fn value(name: &str, elem_type: i32, sizes: &[i64]) -> ValueInfoProto {
+    let rows = Dimension { value: Some(DimensionValue::Param("rows".into())) };
+    let sizes = sizes.iter().map(|size| Dimension { value: Some(DimensionValue::Size(*size)) });
+    let shape = Some(TensorShapeProto { dim: std::iter::once(rows).chain(sizes).collect() });
+    ValueInfoProto {
+        name: name.into(),
+        r#type: Some(TypeProto { tensor_type: Some(TensorTypeProto { elem_type, shape }) }),
+    }
 }
 
-/// Tensors that the nodes below read.
-fn tensors() -> Vec<Tensor> {
+/// Initializers of the models below.
+fn tensors() -> Vec<TensorProto> {
     let mut rng = Rng::keyed(5, "attributes", &[]);
     let mut drawn = |name: &str, sizes: &[i64]| {
         let len = sizes.iter().product::<i64>() as usize;
         floats(name, sizes, &(0..len).map(|_| rng.uniform() + 0.1).collect::<Vec<f32>>())
     };
-    let mut all: Vec<Tensor> = ["gain", "shift", "mean", "var"].map(|name| drawn(name, &[2])).into();
+    let mut all: Vec<TensorProto> = ["gain", "shift", "mean", "var"].map(|name| drawn(name, &[2])).into();
     all.extend([drawn("filters", &[4, 2, 2, 2]), drawn("thin", &[4, 1, 2, 2]), drawn("square", &[32, 32])]);
     all.extend([drawn("line", &[32]), drawn("four", &[4]), drawn("sheet", &[4, 4])]);
     for (name, gates) in [("LSTM", 4), ("GRU", 3), ("RNN", 1)] {
@@ -74,17 +76,17 @@ fn tensors() -> Vec<Tensor> {
         all.push(drawn(&format!("{name}.r"), &[1, 2 * gates, 2]));
     }
     all.extend([floats("twice", &[4], &[1.0, 1.0, 2.0, 2.0]), floats("bits", &[2], &[0.0, 1.0])]);
-    all.extend([wholes("sequence", &[3], &[0, 8, 4]), wholes("image", &[4], &[-1, 2, 4, 4])]);
-    all.extend([wholes("none", &[0], &[]), wholes("first", &[1], &[1]), wholes("ten", &[1], &[10])]);
+    all.extend([ints("sequence", &[3], &[0, 8, 4]), ints("image", &[4], &[-1, 2, 4, 4])]);
+    all.extend([ints("none", &[0], &[]), ints("first", &[1], &[1]), ints("ten", &[1], &[10])]);
     for number in [0, 1, 4, 7] {
-        all.push(wholes(&format!("i{number}"), &[], &[number]));
+        all.push(ints(&format!("i{number}"), &[], &[number]));
     }
-    all.push(wholes("channel", &[1], &[2]));
+    all.push(ints("channel", &[1], &[2]));
     all
 }
 
-/// A model around one node with these attributes, and the attribute that is tried.
-fn model(operator: &str, tried: &str, attributes: &[(&str, Value)]) -> Model {
+/// A model around one node with these attributes; `tried` is the attribute under test.
+fn model(operator: &str, tried: &str, attributes: &[(&str, AttributeValue)]) -> ModelProto {
     let own = |inputs: &[&str]| vec![node(operator, inputs, "tried", attributes)];
     let mut version = 28;
     let mut nodes = match operator {
@@ -200,10 +202,10 @@ fn model(operator: &str, tried: &str, attributes: &[(&str, Value)]) -> Model {
         nodes.push(node("Flatten", &[&last], "output", &[]));
     }
     let mut initializer = tensors();
-    initializer.push(wholes("four-wide", &[1], &[4]));
+    initializer.push(ints("four-wide", &[1], &[4]));
     if operator == "Trilu" {
         nodes.retain(|node| node.op_type != "Constant");
-        initializer.push(wholes("grid", &[4, 4], &[1; 16]));
+        initializer.push(ints("grid", &[4, 4], &[1; 16]));
         let place = nodes.iter().position(|node| node.op_type == "Add").unwrap();
         nodes[place].input[1] = "cast".into();
         nodes.insert(place, node("Cast", &["tried"], "cast", &[("to", I(1))]));
@@ -212,19 +214,19 @@ fn model(operator: &str, tried: &str, attributes: &[(&str, Value)]) -> Model {
         "OneHot" => value("symbols", 7, &[5]),
         _ => value("x", 1, &[2, 4, 4]),
     };
-    let graph = Graph {
+    let graph = GraphProto {
         node: nodes,
         name: "tried".into(),
         initializer,
         input: vec![input],
         output: vec![value("output", 1, &[])],
     };
-    let opset_import = vec![OperatorSet { domain: String::new(), version }];
-    Model { ir_version: 9, graph: Some(graph), opset_import, ..Model::default() }
+    let opset_import = vec![OperatorSetIdProto { domain: String::new(), version }];
+    ModelProto { ir_version: 9, graph: Some(graph), opset_import, ..ModelProto::default() }
 }
 
-/// Attributes that an operator needs in these models.
-fn needed(operator: &str, tried: &str) -> Vec<(&'static str, Value)> {
+/// Attributes that an operator requires in these models.
+fn required(operator: &str, tried: &str) -> Vec<(&'static str, AttributeValue)> {
     match (operator, tried) {
         ("AveragePool", "count_include_pad") => {
             vec![("kernel_shape", Is(&[2, 2])), ("pads", Is(&[1, 1, 1, 1]))]
@@ -248,27 +250,31 @@ fn needed(operator: &str, tried: &str) -> Vec<(&'static str, Value)> {
     }
 }
 
-/// The network of such a model with the attribute at a value, or without it.
-fn imported(operator: &'static str, tried: &'static str, value: Option<Value>) -> Result<Network, String> {
-    let mut attributes = needed(operator, tried);
+/// The imported network with the attribute at a value, or without it.
+fn imported(
+    operator: &'static str,
+    tried: &'static str,
+    value: Option<AttributeValue>,
+) -> Result<Network, String> {
+    let mut attributes = required(operator, tried);
     if let Some(value) = value {
         attributes.retain(|(name, _)| *name != tried);
         attributes.push((tried, value));
     }
     let bytes = model(operator, tried, &attributes).encode_to_vec();
-    let source = Source::read(&bytes).map_err(|error| error.message)?;
+    let source = OnnxModel::read(&bytes).map_err(|error| error.message)?;
     let network = match operator {
         "OneHot" => {
             let input = Input::Symbols { window: 5, vocabulary: 7 };
             source.network(input, 35, Task::Classification, Options::default())
         }
-        _ => source.by_itself(Options::default()),
+        _ => source.standalone_network(Options::default()),
     };
     network.map_err(|error| error.message)
 }
 
-/// What a network answers, and its parameters after a step.
-fn answers(mut network: Network, operator: &str) -> (Vec<f32>, Vec<f32>) {
+/// The predictions of a network, and its gradient with the loss appended.
+fn outputs(mut network: Network, operator: &str) -> (Vec<f32>, Vec<f32>) {
     let mut rng = Rng::keyed(8, "rows", &[]);
     let width = if operator == "OneHot" { 35 } else { 32 };
     let features = match operator {
@@ -280,54 +286,54 @@ fn answers(mut network: Network, operator: &str) -> (Vec<f32>, Vec<f32>) {
     let batch = Batch { epoch: 0, rows: vec![0, 1], width, features, targets: Targets::Classes(vec![0, 1]) };
     let mut parameters = vec![0.0; network.layout().len()];
     network.initialize(3, &mut parameters);
-    let mut answers = Vec::new();
-    network.predict(&parameters, &batch, &mut answers).unwrap();
+    let mut predictions = Vec::new();
+    network.predict(&parameters, &batch, &mut predictions).unwrap();
     let mut gradient = vec![0.0; parameters.len()];
     let tally = network.gradient(&parameters, &batch, 0.5, &mut gradient, &mut NoHooks).unwrap();
     gradient.push(tally.loss as f32);
-    (answers, gradient)
+    (predictions, gradient)
 }
 
 #[test]
-fn defaults_change_nothing_and_other_values_are_honoured_or_refused() {
-    let mut wrong = Vec::new();
-    for &(operator, tried, usual, other, fate) in TABLE {
+fn defaults_have_no_effect_and_other_values_are_honoured_or_rejected() {
+    let mut failures = Vec::new();
+    for &(operator, tried, default, other, outcome) in TABLE {
         let line = format!("{operator}.{tried} = {other:?}");
         let plain = imported(operator, tried, None);
-        if let Some(usual) = usual {
-            match (imported(operator, tried, Some(usual)), &plain) {
+        if let Some(default) = default {
+            match (imported(operator, tried, Some(default)), &plain) {
                 (Ok(network), Ok(plain))
-                    if answers(network.clone(), operator) == answers(plain.clone(), operator) => {}
+                    if outputs(network.clone(), operator) == outputs(plain.clone(), operator) => {}
                 (Err(one), Err(other)) if one == *other => {}
                 (network, _) => {
-                    wrong.push(format!("{line}: the default changes something: {:?}", network.err()))
+                    failures.push(format!("{line}: the default has an effect: {:?}", network.err()))
                 }
             }
         }
-        match (imported(operator, tried, Some(other)), fate) {
-            (Err(message), Refused) => {
+        match (imported(operator, tried, Some(other)), outcome) {
+            (Err(message), Rejected) => {
                 if !message.contains(tried) || !message.contains(operator) || !message.contains("/tried") {
-                    wrong.push(format!("{line}: refused without its name: {message}"));
+                    failures.push(format!("{line}: rejected without its name: {message}"));
                 }
             }
-            (Ok(_), Refused) => wrong.push(format!("{line}: passed over in silence")),
-            (Err(message), _) => wrong.push(format!("{line}: refused: {message}")),
+            (Ok(_), Rejected) => failures.push(format!("{line}: silently ignored")),
+            (Err(message), _) => failures.push(format!("{line}: rejected: {message}")),
             (Ok(_), Accepted) => {}
             (Ok(network), Honoured | Trained) => {
                 let Ok(plain) = plain else { continue };
-                let (after, before) = (answers(network, operator), answers(plain, operator));
-                let same = if fate == Trained { after.1 == before.1 } else { after.0 == before.0 };
+                let (after, before) = (outputs(network, operator), outputs(plain, operator));
+                let same = if outcome == Trained { after.1 == before.1 } else { after.0 == before.0 };
                 if same {
-                    wrong.push(format!("{line}: changes nothing"));
+                    failures.push(format!("{line}: has no effect"));
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
-fn an_attribute_that_no_operator_has_is_refused() {
+fn an_unknown_attribute_is_rejected() {
     for &(operator, ..) in TABLE.iter().filter(|line| !matches!(line.0, "Constant" | "Slice" | "Squeeze")) {
         let message = imported(operator, "made_up", Some(I(1))).unwrap_err();
         assert!(message.contains("`made_up` = 1 is not supported"), "{operator}: {message}");
@@ -335,7 +341,7 @@ fn an_attribute_that_no_operator_has_is_refused() {
 }
 
 #[test]
-fn an_attribute_of_another_type_is_refused() {
+fn an_attribute_of_another_type_is_rejected() {
     let message = imported("Flatten", "axis", Some(F(1.0))).unwrap_err();
     assert!(message.contains("attribute `axis` is not of the type"), "{message}");
 }
@@ -344,7 +350,7 @@ fn an_attribute_of_another_type_is_refused() {
 fn the_tables_name_every_operator_once() {
     let mut named: Vec<&str> = TABLE.iter().map(|line| line.0).collect();
     named.dedup();
-    named.extend(PLAIN);
+    named.extend(WITHOUT_ATTRIBUTES);
     let count = named.len();
     named.sort_unstable();
     named.dedup();

@@ -1,27 +1,27 @@
-//! Models that PyTorch exported, held against the answers PyTorch gives for them.
+//! Models that PyTorch exported, compared with PyTorch's own predictions.
 
 use std::path::{Path, PathBuf};
-use thalweg_core::model::Role;
+use thalweg_core::model::TensorRole;
 use thalweg_core::{Batch, Features, Model, NoHooks, Targets, Task};
-use thalweg_graph::onnx::Source;
+use thalweg_graph::onnx::OnnxModel;
 use thalweg_graph::{Input, Network, Options};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx")
 }
 
-/// A file with rows and PyTorch's answers.
+/// A file with rows and PyTorch's predictions for them.
 struct Case {
     name: String,
-    source: Source,
+    source: OnnxModel,
     input: Input,
     rows: Vec<Vec<f32>>,
-    answers: Vec<Vec<f32>>,
+    predictions: Vec<Vec<f32>>,
 }
 
 impl Case {
     fn read(name: &str) -> Case {
-        let source = Source::read(&std::fs::read(folder().join(format!("{name}.onnx"))).unwrap()).unwrap();
+        let source = OnnxModel::read(&std::fs::read(folder().join(format!("{name}.onnx"))).unwrap()).unwrap();
         let text = std::fs::read_to_string(folder().join(format!("{name}.txt"))).unwrap();
         let mut lines = text.lines();
         let kind: Vec<&str> = lines.next().unwrap().split(' ').collect();
@@ -34,8 +34,8 @@ impl Case {
         let numbers =
             |line: &str| line.split(' ').map(|number| number.parse().unwrap()).collect::<Vec<f32>>();
         let all: Vec<Vec<f32>> = lines.map(numbers).collect();
-        let (rows, answers) = all.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).unzip();
-        Case { name: name.into(), source, input, rows, answers }
+        let (rows, predictions) = all.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).unzip();
+        Case { name: name.into(), source, input, rows, predictions }
     }
 
     fn batch(&self) -> Batch {
@@ -47,7 +47,7 @@ impl Case {
             }
             _ => Features::Dense(flat),
         };
-        let classes = (0..self.rows.len() as u32).map(|row| row % self.answers[0].len() as u32);
+        let classes = (0..self.rows.len() as u32).map(|row| row % self.predictions[0].len() as u32);
         Batch {
             epoch: 0,
             rows: (0..self.rows.len() as u64).collect(),
@@ -58,18 +58,18 @@ impl Case {
     }
 
     fn network(&self) -> Network {
-        let outputs = self.answers[0].len();
+        let outputs = self.predictions[0].len();
         let network = self.source.network(self.input, outputs, Task::Classification, Options::default());
         network.unwrap_or_else(|error| panic!("{}: {}", self.name, error.message))
     }
 
     fn check(&self, network: &mut Network, parameters: &[f32]) {
-        let mut answers = Vec::new();
-        network.predict(parameters, &self.batch(), &mut answers).unwrap();
-        let expected = self.answers.concat();
-        assert_eq!(answers.len(), expected.len());
-        let furthest = answers.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
-        assert!(furthest < 1e-5, "{}: off by {furthest}:\n{answers:?}\n{expected:?}", self.name);
+        let mut predictions = Vec::new();
+        network.predict(parameters, &self.batch(), &mut predictions).unwrap();
+        let expected = self.predictions.concat();
+        assert_eq!(predictions.len(), expected.len());
+        let error = predictions.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+        assert!(error < 1e-5, "{}: off by {error}:\n{predictions:?}\n{expected:?}", self.name);
     }
 }
 
@@ -79,7 +79,7 @@ fn initial(network: &Network) -> Vec<f32> {
     parameters
 }
 
-/// All files that have answers beside them.
+/// All files with expected predictions.
 fn cases() -> Vec<Case> {
     let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
     let texts = files.filter(|path| path.extension().is_some_and(|ending| ending == "txt"));
@@ -91,7 +91,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn every_file_answers_as_pytorch_does() {
+fn predictions_match_pytorch() {
     for case in cases() {
         let mut network = case.network();
         let parameters = initial(&network);
@@ -100,7 +100,7 @@ fn every_file_answers_as_pytorch_does() {
 }
 
 #[test]
-fn every_file_is_ready_to_train_on() {
+fn every_imported_file_can_be_trained() {
     for case in cases() {
         let mut network = case.network();
         let mut parameters = initial(&network);
@@ -117,19 +117,19 @@ fn every_file_is_ready_to_train_on() {
 }
 
 #[test]
-fn running_statistics_are_state_and_names_are_those_of_the_file() {
+fn running_statistics_are_state_and_parameters_keep_the_names_of_the_file() {
     let network = Case::read("trainable-ts").network();
     let tensors = network.layout().tensors();
     let role = |name: &str| tensors.iter().find(|tensor| tensor.name == name).map(|tensor| tensor.role);
-    assert_eq!(role("norm.running_mean"), Some(Role::Statistic));
-    assert_eq!(role("norm.running_var"), Some(Role::Statistic));
-    assert_eq!(role("norm.weight"), Some(Role::Trainable));
-    assert_eq!(role("first.weight"), Some(Role::Trainable));
+    assert_eq!(role("norm.running_mean"), Some(TensorRole::Statistic));
+    assert_eq!(role("norm.running_var"), Some(TensorRole::Statistic));
+    assert_eq!(role("norm.weight"), Some(TensorRole::Trainable));
+    assert_eq!(role("first.weight"), Some(TensorRole::Trainable));
     assert_eq!(tensors.len(), 10);
 }
 
 #[test]
-fn attention_is_one_operator_again() {
+fn decomposed_attention_becomes_one_operator() {
     for name in
         ["transformer-ts", "transformer-dyn", "written-out-ts", "encoder-ts", "encoder-dyn", "masked-ts"]
     {

@@ -1,11 +1,11 @@
-//! What is exported comes in again as the same network; what is broken on the way is refused, and nothing panics.
+//! An exported network imports as the same network; damaged files are rejected without a panic.
 
 use proptest::prelude::*;
 use prost::Message;
 use std::path::Path;
-use thalweg_core::schema::{Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::schema::{RowShape, Scaling, Schema, TargetScaling};
 use thalweg_core::{Batch, Features, Layout, Model, Rng, Targets, Task};
-use thalweg_graph::onnx::{Source, export, proto};
+use thalweg_graph::onnx::{OnnxModel, export, proto};
 use thalweg_graph::{Input, Network, Options, zoo};
 
 const IMAGE: Input = Input::Image([8, 12, 2]);
@@ -14,10 +14,10 @@ const OUTPUTS: usize = 9;
 
 fn schema(input: Input, reconstruct: bool) -> Schema {
     let shape = match input {
-        Input::Flat(columns) => Shape::Sparse { columns, first: 0 },
-        Input::Image(sizes) => Shape::Image { sizes: sizes.to_vec() },
+        Input::Flat(columns) => RowShape::Sparse { columns, first: 0 },
+        Input::Image(sizes) => RowShape::Image { sizes: sizes.to_vec() },
         Input::Symbols { window, vocabulary } => {
-            Shape::Text { window, alphabet: ('a'..).take(vocabulary).collect() }
+            RowShape::Text { window, alphabet: ('a'..).take(vocabulary).collect() }
         }
     };
     Schema {
@@ -46,47 +46,47 @@ fn batch(input: Input) -> Batch {
     Batch { epoch: 0, rows: vec![0, 1, 2], width: input.width(), features, targets }
 }
 
-/// Names, sizes and roles in order.
-fn told(layout: &Layout) -> Vec<String> {
-    let told = |tensor: &thalweg_core::model::Tensor| {
+/// Names, shapes and roles in order.
+fn tensors_of(layout: &Layout) -> Vec<String> {
+    let tensor = |tensor: &thalweg_core::model::TensorInfo| {
         format!("{} {:?} {:?}", tensor.name, tensor.shape, tensor.role)
     };
-    layout.tensors().iter().map(told).collect()
+    layout.tensors().iter().map(tensor).collect()
 }
 
 fn check(name: &str, mut network: Network, input: Input, reconstruct: bool) {
     let mut parameters = vec![0.0; network.layout().len()];
     network.initialize(3, &mut parameters);
-    // Statistics and biases that are not all alike.
+    // Makes statistics and biases differ from each other.
     let mut rng = Rng::keyed(9, "noise", &[]);
     parameters.iter_mut().for_each(|value| *value += 0.1 * rng.uniform());
     let schema = schema(input, reconstruct);
     let bytes = export(&network, &parameters, &schema, vec![]).unwrap();
-    let source = Source::read(&bytes).unwrap();
+    let source = OnnxModel::read(&bytes).unwrap();
     let mut again =
         source.for_schema(&schema, Options::default()).unwrap_or_else(|e| panic!("{name}: {}", e.message));
-    assert_eq!(told(again.layout()), told(network.layout()), "{name}");
-    let mut given = vec![0.0; again.layout().len()];
-    again.initialize(99, &mut given);
-    let answers = |network: &mut Network, parameters: &[f32]| {
-        let mut answers = Vec::new();
-        network.predict(parameters, &batch(input), &mut answers).unwrap();
-        answers
+    assert_eq!(tensors_of(again.layout()), tensors_of(network.layout()), "{name}");
+    let mut imported = vec![0.0; again.layout().len()];
+    again.initialize(99, &mut imported);
+    let predict = |network: &mut Network, parameters: &[f32]| {
+        let mut predictions = Vec::new();
+        network.predict(parameters, &batch(input), &mut predictions).unwrap();
+        predictions
     };
-    let (before, after) = (answers(&mut network, &parameters), answers(&mut again, &given));
+    let (before, after) = (predict(&mut network, &parameters), predict(&mut again, &imported));
     let off = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
     assert!(before.len() == after.len() && off < 1e-5, "{name}: off by {off}");
-    // The structure alone, with the weights put back, is the same again.
-    let skeleton = source.skeleton(&schema, Options::default()).unwrap();
-    assert!(skeleton.len() < bytes.len() / 2 + 4096, "{name}: {} of {}", skeleton.len(), bytes.len());
-    let mut from_skeleton =
-        Source::read_skeleton(&skeleton).unwrap().for_schema(&schema, Options::default()).unwrap();
-    assert_eq!(from_skeleton.layout(), again.layout());
-    assert_eq!(answers(&mut from_skeleton, &given), after, "{name}");
+    // The structure with the weights restored is the same network.
+    let structure = source.structure(&schema, Options::default()).unwrap();
+    assert!(structure.len() < bytes.len() / 2 + 4096, "{name}: {} of {}", structure.len(), bytes.len());
+    let mut from_structure =
+        OnnxModel::read_structure(&structure).unwrap().for_schema(&schema, Options::default()).unwrap();
+    assert_eq!(from_structure.layout(), again.layout());
+    assert_eq!(predict(&mut from_structure, &imported), after, "{name}");
 }
 
 #[test]
-fn every_network_of_the_zoo_comes_in_again() {
+fn every_network_of_the_zoo_round_trips() {
     for (name, input) in [
         ("mlp", IMAGE),
         ("resnet-small", IMAGE),
@@ -104,7 +104,7 @@ fn every_network_of_the_zoo_comes_in_again() {
 }
 
 #[test]
-fn every_layer_comes_in_again() {
+fn every_layer_round_trips() {
     let lists: [(Input, &[&str]); 13] = [
         (Input::Flat(64), &["reshape 8x8x1", "conv 5 3x3 relu", "dense auto"]),
         (Input::Flat(48), &["reshape 4x4x3", "conv 5 3x3 relu", "flatten", "dense 7 relu", "dense auto"]),
@@ -153,14 +153,14 @@ fn file(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx").join(name)).unwrap()
 }
 
-fn refusal(bytes: &[u8], input: Input) -> String {
-    let read = |source: Source| source.network(input, 3, Task::Classification, Options::default());
-    Source::read(bytes).and_then(read).unwrap_err().message
+fn import_error(bytes: &[u8], input: Input) -> String {
+    let read = |source: OnnxModel| source.network(input, 3, Task::Classification, Options::default());
+    OnnxModel::read(bytes).and_then(read).unwrap_err().message
 }
 
 #[test]
-fn unsupported_operators_are_listed_all_at_once() {
-    let text = refusal(&file("foreign.onnx"), Input::Flat(4));
+fn unsupported_operators_are_listed_in_one_error() {
+    let text = import_error(&file("foreign.onnx"), Input::Flat(4));
     assert!(text.starts_with("model.onnx: 3 nodes of operators that are not supported:"), "{text}");
     for expected in ["Cos (/Cos)", "Clip (/Clip)", "CumSum (/CumSum)"] {
         assert!(text.contains(expected), "{expected}: {text}");
@@ -168,49 +168,51 @@ fn unsupported_operators_are_listed_all_at_once() {
 }
 
 #[test]
-fn a_mismatch_names_layer_expected_and_got() {
-    let text = refusal(&file("mlp-ts.onnx"), Input::Flat(9));
+fn a_shape_mismatch_names_expected_and_actual() {
+    let text = import_error(&file("mlp-ts.onnx"), Input::Flat(9));
     assert_eq!(text, "model.onnx: input `input`: the file expects rows x 7, the data has rows of 9 numbers");
-    let text = refusal(&file("convolutions-ts.onnx"), Input::Image([28, 28, 1]));
+    let text = import_error(&file("convolutions-ts.onnx"), Input::Image([28, 28, 1]));
     assert!(text.contains("rows x 1 x 8 x 8") && text.contains("images of 1 x 28 x 28"), "{text}");
-    let text = refusal(&file("lstm-ts.onnx"), Input::Symbols { window: 5, vocabulary: 40 });
+    let text = import_error(&file("lstm-ts.onnx"), Input::Symbols { window: 5, vocabulary: 40 });
     assert!(text.contains("`table.weight` has vectors for 11 symbols, but the data has 40"), "{text}");
-    let text = refusal(&file("convolutions-ts.onnx"), Input::Image([8, 8, 1]));
+    let text = import_error(&file("convolutions-ts.onnx"), Input::Image([8, 8, 1]));
     assert!(text.contains("expected 3 numbers (the data has 3 classes), got 10"), "{text}");
 }
 
-/// A file with something changed.
-fn changed(name: &str, change: impl Fn(&mut proto::Graph)) -> Vec<u8> {
-    let mut model = proto::Model::decode(file(name).as_slice()).unwrap();
+/// A file with its graph modified.
+fn modified(name: &str, change: impl Fn(&mut proto::GraphProto)) -> Vec<u8> {
+    let mut model = proto::ModelProto::decode(file(name).as_slice()).unwrap();
     change(model.graph.as_mut().unwrap());
     model.encode_to_vec()
 }
 
 #[test]
-fn what_a_file_cannot_mean_is_refused() {
-    let told = |change: &dyn Fn(&mut proto::Graph)| refusal(&changed("mlp-ts.onnx", change), Input::Flat(7));
-    let text = told(&|graph| graph.initializer[0].dims = vec![1 << 40, 1 << 40]);
+fn inconsistent_files_are_rejected() {
+    let error = |change: &dyn Fn(&mut proto::GraphProto)| {
+        import_error(&modified("mlp-ts.onnx", change), Input::Flat(7))
+    };
+    let text = error(&|graph| graph.initializer[0].dims = vec![1 << 40, 1 << 40]);
     assert!(text.contains("more than a machine can hold"), "{text}");
-    let text = told(&|graph| graph.initializer[0].dims = vec![5, 8]);
-    assert!(text.contains("ask for 40 numbers, but it holds 35"), "{text}");
-    let text = told(&|graph| graph.initializer[0].dims = vec![-1, 35]);
-    assert!(text.contains("a size of -1 makes no sense"), "{text}");
-    let text = told(&|graph| graph.initializer[0].data_location = 1);
-    assert!(text.contains("in another file"), "{text}");
-    let text = told(&|graph| graph.node[0].input[0] = "nobody".into());
-    assert!(text.contains("reads `nobody`, which nothing gives"), "{text}");
-    let text = told(&|graph| graph.initializer[0].dims = vec![7, 5]);
-    assert!(text.contains("`0.weight`: expected rows of 5 numbers, got 7"), "{text}");
-    assert!(refusal(&[], Input::Flat(7)).contains("the file is empty"));
-    assert!(refusal(&[8, 9], Input::Flat(7)).contains("it has no graph"));
+    let text = error(&|graph| graph.initializer[0].dims = vec![5, 8]);
+    assert!(text.contains("its shape [5, 8] has 40 elements, but it holds 35"), "{text}");
+    let text = error(&|graph| graph.initializer[0].dims = vec![-1, 35]);
+    assert!(text.contains("size -1 is invalid"), "{text}");
+    let text = error(&|graph| graph.initializer[0].data_location = 1);
+    assert!(text.contains("in an external file"), "{text}");
+    let text = error(&|graph| graph.node[0].input[0] = "missing".into());
+    assert!(text.contains("reads `missing`, which is not defined"), "{text}");
+    let text = error(&|graph| graph.initializer[0].dims = vec![7, 5]);
+    assert!(text.contains("`0.weight`: expected a last axis of size 5, got 7"), "{text}");
+    assert!(import_error(&[], Input::Flat(7)).contains("the file is empty"));
+    assert!(import_error(&[8, 9], Input::Flat(7)).contains("it has no graph"));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, rng_seed: proptest::test_runner::RngSeed::Fixed(1), ..Default::default() })]
 
-    /// A file cut short, with bytes flipped, or both: an error or a network, never a panic.
+    /// A truncated file, flipped bytes, or both: an error or a network, never a panic.
     #[test]
-    fn damaged_files_do_no_harm(
+    fn damaged_files_do_not_panic(
         which in 0usize..6,
         cut in 0.0f64..1.3,
         flips in proptest::collection::vec((0.0f64..1.0, any::<u8>()), 0..6),
@@ -229,15 +231,15 @@ proptest! {
             bytes[place] = byte;
         }
         bytes.truncate(((bytes.len() as f64 * cut) as usize).min(bytes.len()));
-        for source in [Source::read(&bytes), Source::read_skeleton(&bytes)].into_iter().flatten() {
+        for source in [OnnxModel::read(&bytes), OnnxModel::read_structure(&bytes)].into_iter().flatten() {
             let _ = source.network(input, 11, Task::Classification, Options::default());
-            let _ = source.by_itself(Options::default());
+            let _ = source.standalone_network(Options::default());
         }
     }
 
-    /// Numbers of the file changed where they stay decodable: sizes, axes, settings.
+    /// Decodable files with hostile sizes, axes and attributes.
     #[test]
-    fn hostile_numbers_do_no_harm(
+    fn hostile_integers_do_not_panic(
         which in 0usize..4,
         node in any::<prop::sample::Index>(),
         number in prop::sample::select(vec![-1i64, 0, 1, 2, 3, 7, 1 << 20, 1 << 40, i64::MAX, i64::MIN]),
@@ -249,7 +251,7 @@ proptest! {
             ("encoder-dyn.onnx", Input::Symbols { window: 5, vocabulary: 11 }),
             ("stacked-dyn.onnx", Input::Flat(12)),
         ][which];
-        let bytes = changed(name, |graph| {
+        let bytes = modified(name, |graph| {
             let count = graph.node.len();
             let node = &mut graph.node[node.index(count)];
             for attribute in &mut node.attribute {
@@ -268,7 +270,7 @@ proptest! {
                 tensor.raw_data[..8].copy_from_slice(&number.to_le_bytes());
             }
         });
-        if let Ok(source) = Source::read(&bytes) {
+        if let Ok(source) = OnnxModel::read(&bytes) {
             let _ = source.network(input, 11, Task::Classification, Options::default());
         }
     }

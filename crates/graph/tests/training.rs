@@ -1,12 +1,12 @@
-//! Networks that learn something.
+//! Training of small networks to convergence.
 
-use thalweg_core::spec::optimizer::Rule;
+use thalweg_core::spec::optimizer::UpdateRule;
 use thalweg_core::{Batch, Features, Model, NoHooks, Rng, Targets};
 use thalweg_graph::{Activation, Network, Optimizer};
 
-const ADAM: Rule = Rule::Adam { lr: 1e-2, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+const ADAM: UpdateRule = UpdateRule::Adam { lr: 1e-2, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
 
-fn train(network: &mut Network, batch: &Batch, rule: Rule, steps: usize) -> Vec<f32> {
+fn train(network: &mut Network, batch: &Batch, rule: UpdateRule, steps: usize) -> Vec<f32> {
     let mut parameters = vec![0.0; network.layout().len()];
     let mut gradient = parameters.clone();
     let mut optimizer = Optimizer::new(rule, parameters.len());
@@ -27,7 +27,7 @@ fn every_rule_learns_exclusive_or() {
         features: Features::Dense(vec![0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]),
         targets: Targets::Classes(vec![0, 1, 1, 0]),
     };
-    for rule in [Rule::Sgd { lr: 0.5 }, Rule::Momentum { lr: 0.1, momentum: 0.9 }, ADAM] {
+    for rule in [UpdateRule::Sgd { lr: 0.5 }, UpdateRule::Momentum { lr: 0.1, momentum: 0.9 }, ADAM] {
         let mut network = Network::with_inputs(2)
             .dense(8, Activation::Tanh)
             .dense(2, Activation::None)
@@ -39,7 +39,7 @@ fn every_rule_learns_exclusive_or() {
 }
 
 #[test]
-fn two_spirals_are_told_apart() {
+fn two_spirals_are_classified() {
     let (mut values, mut classes) = (Vec::new(), Vec::new());
     for index in 0..120u32 {
         let (class, turn) = (index % 2, (index / 2) as f32 / 60.0);
@@ -74,7 +74,7 @@ fn a_line_is_fitted() {
         targets: Targets::Values(targets),
     };
     let mut network = Network::with_inputs(1).dense(1, Activation::None).regression().unwrap();
-    let parameters = train(&mut network, &batch, Rule::Sgd { lr: 0.2 }, 100);
+    let parameters = train(&mut network, &batch, UpdateRule::Sgd { lr: 0.2 }, 100);
     assert!(network.evaluate(&parameters, &batch).unwrap().mean_loss() < 1e-8);
     assert!((parameters[0] + 1.0).abs() < 1e-4 && (parameters[1] - 3.0).abs() < 1e-4, "{parameters:?}");
 }

@@ -1,16 +1,16 @@
-//! What a file is that was given to a command, for the answer to one that takes another.
+//! The kind of a file, for the error of a command that expects another kind.
 
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use thalweg_cluster::regular;
+use thalweg_cluster::regular_file;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::Error;
 use thalweg_data::kind_by_name;
 use thalweg_train::SavedModel;
 
-/// Bytes of a text file that are looked at, at most.
-const BEGINNING: u64 = 1 << 16;
+/// Bytes read from the start of a text file.
+const PREFIX: u64 = 1 << 16;
 
 /// The kinds of files that thalweg reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Artifact {
     Model,
     Checkpoint,
     /// Named tensors that another program wrote.
-    ForeignTensors,
+    ExternalTensors,
     Job,
     Report,
     Events,
@@ -30,22 +30,22 @@ pub enum Artifact {
 }
 
 impl Artifact {
-    /// By name and beginning of a file, or by what a folder holds.
+    /// By name and first bytes of a file, or by the files of a folder.
     pub fn of(path: &Path) -> Artifact {
         if path.is_dir() {
             let run = ["job.toml", "report.json", "events.jsonl", "checkpoints"];
             let is_run = run.iter().any(|name| path.join(name).exists());
             return if is_run { Artifact::Run } else { Artifact::Folder };
         }
-        if TensorFile::is_one(path).unwrap_or(false) {
+        if TensorFile::is_tensor_file(path).unwrap_or(false) {
             return match TensorFile::read(path) {
                 Ok(file) if SavedModel::is_checkpoint(&file) => Artifact::Checkpoint,
                 Ok(file) if file.metadata.contains_key("schema") => Artifact::Model,
-                _ => Artifact::ForeignTensors,
+                _ => Artifact::ExternalTensors,
             };
         }
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        let text = beginning(path);
+        let text = prefix(path);
         match ending {
             "onnx" => Artifact::Onnx,
             "toml" => Artifact::Job,
@@ -57,7 +57,7 @@ impl Artifact {
         }
     }
 
-    /// Which command takes it.
+    /// Which commands take this kind.
     pub fn advice(self, path: &Path) -> String {
         let shown = path.display();
         let run = run_of(path);
@@ -69,7 +69,7 @@ impl Artifact {
             Artifact::Checkpoint => {
                 format!("`thalweg resume {}` continues its run; `thalweg evaluate`, `predict`, `export` and `inspect` take it as a model", run.display())
             }
-            Artifact::ForeignTensors => "thalweg did not write it, or it is damaged".into(),
+            Artifact::ExternalTensors => "thalweg did not write it, or it is damaged".into(),
             Artifact::Job => format!("`thalweg train {shown}` trains it"),
             Artifact::Report | Artifact::Events => {
                 let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -87,7 +87,7 @@ impl Artifact {
         }
     }
 
-    /// The answer to a command that takes something else.
+    /// The error of a command that expects `wanted`.
     pub fn refused(self, path: &Path, wanted: &str, hint: &str) -> Error {
         let shown = path.display();
         let message = match self {
@@ -105,7 +105,7 @@ impl fmt::Display for Artifact {
         f.write_str(match self {
             Artifact::Model => "a trained model",
             Artifact::Checkpoint => "a checkpoint",
-            Artifact::ForeignTensors => "a file of tensors",
+            Artifact::ExternalTensors => "a file of tensors",
             Artifact::Job => "a job",
             Artifact::Report => "the report of a run",
             Artifact::Events => "the events of a run",
@@ -118,14 +118,14 @@ impl fmt::Display for Artifact {
     }
 }
 
-/// The folder of the run that a checkpoint belongs to.
+/// The run folder that a checkpoint belongs to.
 fn run_of(path: &Path) -> PathBuf {
     let folder = path.parent().and_then(Path::parent).map(Path::to_path_buf).unwrap_or_default();
     if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }
 }
 
-fn beginning(path: &Path) -> String {
+fn prefix(path: &Path) -> String {
     let mut bytes = Vec::new();
-    let _ = regular::open(path).and_then(|file| file.take(BEGINNING).read_to_end(&mut bytes));
+    let _ = regular_file::open(path).and_then(|file| file.take(PREFIX).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -1,13 +1,13 @@
-//! The command line: what can be typed, and which command it becomes.
+//! The command line: sub-commands, flags, and the job that they describe.
 
 use crate::artifact::Artifact;
 use crate::command;
 use crate::folder;
 use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
-use thalweg_cluster::regular;
+use thalweg_cluster::regular_file;
 use thalweg_core::spec::nearest::nearest;
-use thalweg_core::spec::{Layers, NAME, Origin, optimizer};
+use thalweg_core::spec::{JobLayers, NAME, Origin, optimizer};
 use thalweg_core::{Error, Result};
 
 /// Distributed machine-learning training: one job file, one binary, every strategy a choice of a few dials.
@@ -23,7 +23,7 @@ pub struct Cli {
     train: TrainArgs,
 }
 
-/// What a job ends with, and the signals it knows.
+/// Exit codes and signals, for `--help`.
 const EXIT_CODES: &str = "\
 Exit codes:
   0              done
@@ -31,12 +31,12 @@ Exit codes:
   2              the job, an argument or the data is wrong; nothing was started
   3              a rank failed, or a loss or gradient is not finite
   4              the ranks did not find each other
-  129, 130, 143  stopped by SIGHUP, SIGINT (Ctrl-C) or SIGTERM; the last lines say what was saved
+  129, 130, 143  stopped by SIGHUP, SIGINT (Ctrl-C) or SIGTERM; the summary names the saved checkpoint
 
 Signals:
   The first SIGHUP, SIGINT or SIGTERM stops the job after its step, with a checkpoint if training has
-  begun; another SIGINT or SIGTERM a second or more later leaves at once, without one. SIGUSR1 writes
-  a checkpoint and goes on.";
+  begun; another SIGINT or SIGTERM a second or more later ends it at once, without one. SIGUSR1
+  writes a checkpoint, and training continues.";
 
 /// The sub-commands.
 #[derive(Subcommand, Debug)]
@@ -44,29 +44,29 @@ enum Command {
     /// Train a job (what `thalweg` alone does)
     #[command(after_help = EXIT_CODES)]
     Train(TrainArgs),
-    /// Add a worker to a job that runs
+    /// Add a worker to a running job
     Join(command::join::JoinArgs),
-    /// How a job goes: ranks joined, step, last progress; for people and probes
+    /// Status of a job: ranks joined, step, last progress; for people and probes
     #[command(after_help = command::status::EXIT_CODES)]
     Status(command::status::StatusArgs),
-    /// Train a job under random faults, and tell how it came through
+    /// Train a job under random faults, and report how it recovered
     Chaos(command::chaos::ChaosArgs),
-    /// Go on with a run from its newest checkpoint
+    /// Resume a run from its newest checkpoint
     #[command(after_help = EXIT_CODES)]
     Resume(command::resume::ResumeArgs),
     /// Loss and metrics of a trained model on validation rows or another source
     Evaluate(command::evaluate::EvaluateArgs),
-    /// Answers of a trained model for rows of a file or of standard input
+    /// Predictions of a trained model for rows of a file or of standard input
     Predict(command::predict::PredictArgs),
-    /// Write a commented job file for a data file of your own
+    /// Write a commented job file for your own data
     Init(command::init::InitArgs),
     /// Write a trained model as an ONNX file, for other runtimes
     Export(command::export::ExportArgs),
-    /// What a model is made of: layers, operators, shapes, parameters, cost and memory
+    /// Structure of a model: layers, operators, shapes, parameters, cost and memory
     Inspect(command::inspect::InspectArgs),
     /// Print the resolved job and where each value came from
     Config(ConfigArgs),
-    /// Look at this machine, its network and the launcher's variables before a job does
+    /// Check this machine, its network and the launcher's variables before a job runs
     Doctor(DoctorArgs),
     /// Measure this machine with the code that training uses
     Bench(command::bench::BenchArgs),
@@ -78,12 +78,12 @@ enum Command {
     },
 }
 
-/// How a job is given.
+/// A job file and the flags that change it.
 #[derive(Args, Debug, Clone, Default)]
 pub struct JobArgs {
     /// The job file (TOML); without it, every value is a default: the built-in digits on 2 workers
     pub job: Option<PathBuf>,
-    /// What the command line changes.
+    /// Values from the command line.
     #[command(flatten)]
     pub flags: JobFlags,
 }
@@ -94,7 +94,7 @@ pub struct JobFlags {
     /// The preset: see `thalweg strategies`
     #[arg(long, short = 's', value_name = "PRESET")]
     pub strategy: Option<String>,
-    /// How many workers, over all hosts
+    /// Number of workers, over all hosts
     #[arg(long, short = 'w', value_name = "N")]
     pub workers: Option<u64>,
     /// Epochs; short for --set train.epochs=N, as the next four are for keys of the train section
@@ -106,41 +106,41 @@ pub struct JobFlags {
     /// The learning rate (train.optimizer.lr)
     #[arg(long, value_name = "RATE", allow_negative_numbers = true, value_parser = rate)]
     pub lr: Option<f64>,
-    /// What random numbers come from (train.seed)
+    /// Seed of the random numbers (train.seed)
     #[arg(long, value_name = "SEED")]
     pub seed: Option<u64>,
     /// The optimizer (train.optimizer.kind): sgd, momentum, adam, ...
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
-    /// Set any value of the job: --set train.schedule.kind=cosine; lists take commas (--set data.ignore=id,date) or TOML;
-    /// with nothing behind the = the key is unset (--set train.target=)
+    /// Set any value of the job: --set train.schedule.kind=cosine; lists take commas (--set data.ignore=id,date) or
+    /// TOML; with nothing after the = the key is unset (--set train.target=)
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
 }
 
-/// What `train` takes.
+/// Arguments of `train`.
 #[derive(Args, Debug, Clone, Default)]
 pub struct TrainArgs {
     /// The job.
     #[command(flatten)]
     pub job: JobArgs,
-    /// Where results go (default: runs/NAME-N)
+    /// Run folder, for the results (default: runs/NAME-N)
     #[arg(long, short = 'o', value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Go on from the newest checkpoint in that folder, or start fresh if there is none; without --out, the folder is that
-    /// of the newest run of this name: the runs/NAME-N with the highest N
+    /// Resume from the newest checkpoint in that folder, or start from the beginning if there is none; without --out,
+    /// the folder is that of the newest run of this name: the runs/NAME-N with the highest N
     #[arg(long)]
     pub resume: bool,
-    /// Throw away an earlier run in that folder
+    /// Delete an earlier run in that folder
     #[arg(long, conflicts_with = "resume")]
     pub overwrite: bool,
-    /// Print nothing but warnings and errors
+    /// Print warnings and errors only
     #[arg(long, short = 'q')]
     pub quiet: bool,
     /// Print the report as JSON on standard output at the end
     #[arg(long)]
     pub json: bool,
-    /// How many hosts share the job (start the same command on each)
+    /// Number of hosts that share the job (start the same command on each)
     #[arg(long, value_name = "N", requires_all = ["node_rank", "master"])]
     pub nnodes: Option<usize>,
     /// Which of the hosts this is, counted from 0
@@ -149,13 +149,13 @@ pub struct TrainArgs {
     /// The first host, and the port rank 0 listens on (default 29500)
     #[arg(long, value_name = "HOST[:PORT]", requires = "nnodes")]
     pub master: Option<String>,
-    /// Write HOST:PORT of rank 0 to this file for as long as the job runs; under another launcher with MASTER_PORT=0, where
-    /// rank 0 takes any port, the other ranks find it there
+    /// Write HOST:PORT of rank 0 to this file while the job runs; under another launcher with MASTER_PORT=0, where rank
+    /// 0 takes any port, the other ranks read it from there
     #[arg(long, value_name = "FILE")]
     pub address_file: Option<PathBuf>,
 }
 
-/// What `config` takes.
+/// Arguments of `config`.
 #[derive(Args, Debug)]
 struct ConfigArgs {
     #[command(flatten)]
@@ -168,7 +168,7 @@ struct ConfigArgs {
     json: bool,
 }
 
-/// What `doctor` takes.
+/// Arguments of `doctor`.
 #[derive(Args, Debug)]
 struct DoctorArgs {
     #[command(flatten)]
@@ -196,23 +196,23 @@ impl DoctorArgs {
 }
 
 impl Cli {
-    /// What was typed. Help, and what cannot be understood, ends the program.
-    pub fn of_command_line() -> Result<Cli> {
-        Cli::try_parse().or_else(|complaint| {
+    /// Parses the command line. Help and parse errors end the process.
+    pub fn from_command_line() -> Result<Cli> {
+        Cli::try_parse().or_else(|parse_error| {
             let first = std::env::args_os().nth(1).unwrap_or_default().to_string_lossy().into_owned();
-            // A word that is no command is taken for a job file, and the next one has no business behind it.
+            // clap takes an unknown word for a job file and then refuses the next one: suggest the command instead.
             let misplaced = !first.starts_with('-') && !Path::new(&first).exists();
-            match meant_command(&first).filter(|_| misplaced && complaint.use_stderr()) {
+            match similar_command(&first).filter(|_| misplaced && parse_error.use_stderr()) {
                 Some(name) => Err(Error::job(format!("there is no command `{first}`"))
                     .hint(format!("did you mean `thalweg {name}`?"))),
-                None => complaint.exit(),
+                None => parse_error.exit(),
             }
         })
     }
 
-    /// Carries out what was typed; the answer is the exit code.
+    /// Runs the command; returns the exit code.
     pub fn run(self) -> Result<u8> {
-        thalweg_graph::instructions::check()?;
+        thalweg_graph::instruction_set::check()?;
         match self.command {
             None => command::train::run(&self.train),
             Some(Command::Train(args)) => command::train::run(&args),
@@ -233,17 +233,17 @@ impl Cli {
         }
     }
 
-    /// The names of the sub-commands, for those who mistyped one.
-    pub fn names() -> Vec<String> {
+    /// Names of the sub-commands, for suggestions after a typing error.
+    fn names() -> Vec<String> {
         use clap::CommandFactory;
         Cli::command().get_subcommands().map(|command| command.get_name().to_string()).collect()
     }
 }
 
 impl JobFlags {
-    /// Adds what the flags say. An optimizer that a flag names comes with its own numbers, not with those of the file for
-    /// another kind.
-    fn add_to(&self, layers: &mut Layers) -> Result<()> {
+    /// Adds the flags to the job's layers. An optimizer named by a flag has its own defaults: the file's values for
+    /// another kind are dropped.
+    fn add_to(&self, layers: &mut JobLayers) -> Result<()> {
         for assignment in &self.set {
             layers.add_assignment(assignment).map_err(Error::job)?;
         }
@@ -251,14 +251,14 @@ impl JobFlags {
             layers.set(key, value, Origin::Flag(flag));
         }
         if self.optimizer.is_some() {
-            optimizer::make_way(layers);
+            optimizer::drop_keys_of_other_kinds(layers);
         }
         Ok(())
     }
 
     /// Flags that stand for one key of the job: the key, the flag as typed, the value.
     fn shorthands(&self) -> impl Iterator<Item = (&'static str, String, toml::Value)> {
-        // A number that a job cannot hold is left to the job to refuse.
+        // A number out of TOML's range becomes a string, which the job's validation refuses.
         let number = |value: u64| {
             let text = value.to_string();
             let value = i64::try_from(value).map_or_else(|_| text.clone().into(), toml::Value::Integer);
@@ -274,23 +274,23 @@ impl JobFlags {
             ("train.seed", "--seed", self.seed.map(number)),
             ("train.optimizer.kind", "--optimizer", self.optimizer.as_ref().map(text)),
         ];
-        let said = flags.into_iter().filter_map(|(key, flag, said)| Some((key, flag, said?)));
-        said.map(|(key, flag, (text, value))| (key, format!("{flag} {text}"), value))
+        let given = flags.into_iter().filter_map(|(key, flag, value)| Some((key, flag, value?)));
+        given.map(|(key, flag, (text, value))| (key, format!("{flag} {text}"), value))
     }
 }
 
 impl JobArgs {
-    /// What file and flags say, in layers.
-    pub fn layers(&self) -> Result<Layers> {
-        let mut layers = Layers::default();
+    /// The layers of job file and flags, not yet resolved.
+    pub fn layers(&self) -> Result<JobLayers> {
+        let mut layers = JobLayers::default();
         if let Some(path) = &self.job {
             let shown = path.display().to_string();
-            let text = regular::read_to_string(path).map_err(|error| unreadable(path, &error))?;
-            let added = match folder::of_copy(path) {
-                Some(run) => layers.add_file_with(&shown, &text, &|path| folder::kept_path(run, path)),
+            let text = regular_file::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+            let added = match folder::run_of_job_copy(path) {
+                Some(run) => layers.add_file_with(&shown, &text, &|path| folder::locate_kept_path(run, path)),
                 None => layers.add_file(&shown, &text),
             };
-            added.map_err(|complaint| not_a_job(path, complaint))?;
+            added.map_err(|message| not_a_job(path, message))?;
         }
         self.flags.add_to(&mut layers)?;
         Ok(layers)
@@ -301,20 +301,20 @@ impl JobArgs {
         thalweg_core::Job::resolve(self.layers()?)
     }
 
-    /// The arguments that give this job again, whatever the workers; nothing if they are more than its file.
-    pub fn again(&self) -> Option<String> {
+    /// Arguments that repeat this job apart from `--workers`; `None` if flags change it.
+    pub(crate) fn rerun_args(&self) -> Option<String> {
         let plain =
             self.flags.set.is_empty() && self.flags.shorthands().all(|(key, ..)| key == "engine.workers");
         plain.then(|| self.job.as_ref().map_or(String::new(), |path| path.display().to_string()))
     }
 
-    /// The job's name: what it says itself, or else that of its file or of its data, without the ending. The copy of a run
-    /// that does not say it has the name of its folder.
-    pub fn name(&self, layers: &Layers) -> String {
+    /// The job's name: its `name` key, or else that of its file or data without extension; for the `job.toml` of a run,
+    /// that of the run folder.
+    pub fn name(&self, layers: &JobLayers) -> String {
         if let Some(name) = layers.get(NAME).and_then(|(value, _)| value.as_str()) {
             return name.into();
         }
-        if let Some(name) = self.job.as_deref().and_then(folder::of_copy).and_then(folder::name_of) {
+        if let Some(name) = self.job.as_deref().and_then(folder::run_of_job_copy).and_then(folder::name_of) {
             return name;
         }
         let source = layers.get("data.source").and_then(|(value, _)| value.as_str()).unwrap_or("digits");
@@ -326,7 +326,7 @@ impl JobArgs {
     }
 }
 
-/// A learning rate as typed; whether a job can have it is left to the job.
+/// Parses a learning rate; the job's validation checks its range.
 fn rate(typed: &str) -> std::result::Result<f64, String> {
     typed.parse().map_err(|_| "a number is expected, such as 0.01".into())
 }
@@ -341,25 +341,25 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Error {
         // A pipe or a device.
         return refused.hint("every rank reads the job file: write it to a file first and name that");
     }
-    refused.hint = match meant_command(&path.to_string_lossy()) {
+    refused.hint = match similar_command(&path.to_string_lossy()) {
         Some(name) => Some(format!("did you mean the command `thalweg {name}`?")),
-        None if error.kind() == std::io::ErrorKind::NotFound => thalweg_data::missing(path).hint,
+        None if error.kind() == std::io::ErrorKind::NotFound => thalweg_data::file_not_found(path).hint,
         None => refused.hint.take(),
     };
     refused
 }
 
-/// The command that a word other than its name may mean.
-fn meant_command(typed: &str) -> Option<String> {
+/// The command with a name similar to `typed`.
+fn similar_command(typed: &str) -> Option<String> {
     let names = Cli::names();
     let close = nearest(typed, names.iter().map(String::as_str)).filter(|name| *name != typed);
     close.map(String::from)
 }
 
-/// What is wrong with a job file; another kind of file is told which command takes it.
-fn not_a_job(path: &Path, complaint: String) -> Error {
+/// The error for a file that is not a job; for a known kind of file it names the commands that take it.
+fn not_a_job(path: &Path, message: String) -> Error {
     match Artifact::of(path) {
-        Artifact::Job | Artifact::Unknown => Error::job(complaint),
+        Artifact::Job | Artifact::Unknown => Error::job(message),
         other => other.refused(path, "a job", ""),
     }
 }

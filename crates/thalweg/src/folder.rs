@@ -1,4 +1,4 @@
-//! The run folder: chosen, claimed and kept from mixing two runs.
+//! The run folder: which one a run uses, and the lock that keeps two runs out of one folder.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -6,47 +6,47 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thalweg_cluster::checkpoint;
 use thalweg_cluster::durable::write_atomically;
-use thalweg_cluster::regular;
+use thalweg_cluster::regular_file;
 use thalweg_core::spec::NAME;
 use thalweg_core::spec::paths::{NO_URLS, is_url, within};
 use thalweg_core::{Error, JobSpec, Kind, Result};
 use thalweg_train::kept;
 
-/// What a run leaves in its folder.
-const TRACES: [&str; 4] = ["report.json", "events.jsonl", MODEL, JOB];
+/// Files by which a folder is recognised as that of a run.
+const RUN_FILES: [&str; 4] = ["report.json", "events.jsonl", MODEL, JOB];
 
-/// The name of the job's copy in a run folder.
+/// Copy of the resolved job in a run folder.
 pub const JOB: &str = "job.toml";
 
-/// The name of the finished model in a run folder.
+/// Finished model in a run folder.
 pub const MODEL: &str = "model.safetensors";
 
-/// The name of the file whose lock says that a run folder is in use.
+/// File whose lock marks a run folder as in use.
 const LOCK: &str = ".lock";
 
-/// Whoever only looks whether a folder is in use holds its lock for a moment.
-const GLANCE: Duration = Duration::from_millis(200);
+/// How long the lock is retried: a process that only tests it ([`is_in_use`]) holds it for a moment.
+const LOCK_RETRY: Duration = Duration::from_millis(200);
 
-/// Which folder a run goes to.
+/// Which folder a run uses, and how it treats an earlier run there.
 #[derive(Clone, Debug, Default)]
-pub struct Choice {
-    /// As asked for with `--out`.
+pub struct FolderOptions {
+    /// The folder of `--out`; without it, `runs/NAME-N`.
     pub out: Option<PathBuf>,
-    /// Go on from what is there, or start fresh.
+    /// Resume from a checkpoint in the folder, if there is one.
     pub resume: bool,
-    /// Throw away what is there.
+    /// Delete the files of an earlier run.
     pub overwrite: bool,
 }
 
-/// The folders that were made for a run, the innermost first: if nothing starts, they go again.
+/// Folders created for a run, innermost first: removed again if the run does not start.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct CreatedFolders {
     folders: Vec<PathBuf>,
     lock: PathBuf,
 }
 
-impl Made {
-    /// Takes them away. Only empty folders can be removed this way, so nothing is lost.
+impl CreatedFolders {
+    /// Removes the folders that are empty but for the lock file; others stay.
     pub fn remove(&self) {
         if !self.folders.is_empty() {
             let _ = fs::remove_file(&self.lock);
@@ -60,21 +60,21 @@ impl Made {
 /// A run folder, claimed for this run.
 #[derive(Debug)]
 pub struct RunFolder {
-    /// Where it is.
+    /// Path of the folder.
     pub path: PathBuf,
-    /// Whether there is something to go on from.
+    /// Whether the run resumes from a checkpoint.
     pub resumes: bool,
-    /// An earlier run in it is to go.
+    /// Whether [`RunFolder::clear`] deletes an earlier run.
     overwrites: bool,
-    made: Made,
-    /// Held as long as the run lasts: nobody else writes here meanwhile.
+    created: CreatedFolders,
+    /// Held until the run ends: no other run writes here meanwhile.
     _lock: File,
 }
 
 impl RunFolder {
     /// Chooses and claims the folder of a run.
-    pub fn claim(name: &str, choice: &Choice) -> Result<RunFolder> {
-        let (path, folders) = match &choice.out {
+    pub fn claim(name: &str, options: &FolderOptions) -> Result<RunFolder> {
+        let (path, folders) = match &options.out {
             Some(path) if path.to_str().is_some_and(is_url) => {
                 return Err(Error::job(format!("--out {} is a URL", path.display())).hint(NO_URLS));
             }
@@ -82,33 +82,32 @@ impl RunFolder {
                 return Err(Error::job(format!("{} is a file, not a folder", path.display()))
                     .hint("choose another --out"));
             }
-            Some(path) => (path.clone(), make(path)?),
-            None => numbered(name, choice.resume)?,
+            Some(path) => (path.clone(), create(path)?),
+            None => numbered(name, options.resume)?,
         };
-        let made = Made { folders, lock: path.join(LOCK) };
-        let lock = hold(&made.lock, &path).inspect_err(|_| made.remove())?;
-        let resumes = choice.resume && has_checkpoint(&path);
-        let folder = RunFolder { resumes, overwrites: choice.overwrite, made, _lock: lock, path };
-        folder.probe().inspect_err(|_| folder.made.remove())?;
-        if !choice.overwrite && !choice.resume && has_run(&folder.path) {
-            return Err(Error::job(format!("{} holds a run already", folder.path.display())).hint(
-                "choose another --out, go on from there with --resume, or throw it away with --overwrite",
-            ));
+        let created = CreatedFolders { folders, lock: path.join(LOCK) };
+        let lock = acquire(&created.lock, &path).inspect_err(|_| created.remove())?;
+        let resumes = options.resume && has_checkpoint(&path);
+        let folder = RunFolder { resumes, overwrites: options.overwrite, created, _lock: lock, path };
+        folder.probe().inspect_err(|_| folder.created.remove())?;
+        if !options.overwrite && !options.resume && has_run(&folder.path) {
+            return Err(Error::job(format!("{} holds a run already", folder.path.display()))
+                .hint("choose another --out, resume it with --resume, or delete it with --overwrite"));
         }
         Ok(folder)
     }
 
-    /// Writes something and takes it away again: better to find out now than after an hour.
+    /// Writes and removes a file, to find out before training that the folder is writable.
     fn probe(&self) -> Result<()> {
         let probe = self.path.join(format!(".probe.{}.tmp", std::process::id()));
-        // One that is there was left by a process of the same number, or is somebody's link.
+        // An existing one was left by a process with the same id, or is a link that another user planted.
         let _ = fs::remove_file(&probe);
-        let result = regular::create_private(&probe).and_then(|mut file| file.write_all(&[0; 4096]));
+        let result = regular_file::create_private(&probe).and_then(|mut file| file.write_all(&[0; 4096]));
         let _ = fs::remove_file(&probe);
         result.map_err(|error| unwritable(&self.path, &error))
     }
 
-    /// Throws away an earlier run, if that was asked for: once it is certain that a new one can start.
+    /// Deletes the files of an earlier run, with `--overwrite` only. Called once the preflight check has passed.
     pub fn clear(&self) -> Result<()> {
         if !self.overwrites {
             return Ok(());
@@ -117,7 +116,7 @@ impl RunFolder {
             |error: std::io::Error| Error::io(format!("cannot clear {}", self.path.display()), &error);
         for entry in fs::read_dir(&self.path).map_err(broken)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            if TRACES.contains(&name.as_str()) || name.starts_with("events.out.tfevents.") {
+            if RUN_FILES.contains(&name.as_str()) || name.starts_with("events.out.tfevents.") {
                 fs::remove_file(entry.path()).map_err(broken)?;
             } else if name == "checkpoints" {
                 checkpoint::clear(&entry.path()).map_err(broken)?;
@@ -126,31 +125,31 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Keeps the resolved job beside its results, with its name.
-    pub fn keep_job(&self, name: &str, job: &JobSpec) -> Result<()> {
+    /// Writes the resolved job and its name to `job.toml`.
+    pub fn write_job(&self, name: &str, job: &JobSpec) -> Result<()> {
         let text = format!("{NAME} = {}\n{}", toml::Value::from(name), kept(job).to_toml());
         write_atomically(&self.path.join(JOB), text.as_bytes())
     }
 
-    /// Whether an earlier run has left a finished model.
+    /// Whether the folder has the finished model of an earlier run.
     pub fn has_model(&self) -> bool {
         self.path.join(MODEL).exists()
     }
 
-    /// What goes again if nothing starts.
-    pub fn traces(&self) -> Made {
-        self.made.clone()
+    /// Folders to remove if the run does not start.
+    pub fn created(&self) -> CreatedFolders {
+        self.created.clone()
     }
 }
 
-/// Takes the lock of a folder. The kernel lets go of it when the process ends, however it ends.
-fn hold(lock: &Path, folder: &Path) -> Result<File> {
-    let file = regular::open_own(lock).map_err(|error| match error.kind() {
+/// Acquires the lock of a folder. The kernel releases it when the process exits, also after SIGKILL.
+fn acquire(lock: &Path, folder: &Path) -> Result<File> {
+    let file = regular_file::open_own(lock).map_err(|error| match error.kind() {
         ErrorKind::Other => Error::job(format!("cannot lock {}: {error}", lock.display()))
-            .hint("thalweg did not make it: remove it if you trust the folder, or choose another --out"),
+            .hint("thalweg did not create it: remove it if you trust the folder, or choose another --out"),
         _ => unwritable(folder, &error),
     })?;
-    let end = Instant::now() + GLANCE;
+    let end = Instant::now() + LOCK_RETRY;
     while matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)) && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -160,16 +159,16 @@ fn hold(lock: &Path, folder: &Path) -> Result<File> {
             Err(Error::job(format!("another job is writing to {}", folder.display()))
                 .hint("wait for it, or choose another --out"))
         }
-        // Some network file systems have no locks: then there is nothing to check.
+        // Some network file systems have no locks: the run starts without one.
         Err(fs::TryLockError::Error(_)) => Ok(file),
     }
 }
 
-/// Whether a job holds the lock of this folder; nothing where that cannot be known.
+/// Whether a job holds the lock of this folder; `None` if that cannot be determined.
 pub fn is_in_use(folder: &Path) -> Option<bool> {
-    let lock = match regular::open(&folder.join(LOCK)) {
+    let lock = match regular_file::open(&folder.join(LOCK)) {
         Ok(lock) => lock,
-        // A copy of a run may have left it behind; a job that runs has one.
+        // A running job has a lock file; the copy of a run may lack it.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(false),
         Err(_) => return None,
     };
@@ -193,22 +192,22 @@ fn has_checkpoint(path: &Path) -> bool {
     !checkpoint::list(&path.join("checkpoints")).is_empty()
 }
 
-/// The run folder in which this job file is the copy of its job.
-pub fn of_copy(job: &Path) -> Option<&Path> {
+/// The run folder whose `job.toml` this file is; `None` for other job files.
+pub fn run_of_job_copy(job: &Path) -> Option<&Path> {
     let folder = job.parent().filter(|_| job.file_name().is_some_and(|name| name == JOB))?;
-    let others = TRACES.iter().filter(|trace| **trace != JOB);
-    let run = others.into_iter().any(|trace| folder.join(trace).exists()) || has_checkpoint(folder);
+    let others = RUN_FILES.iter().filter(|file| **file != JOB);
+    let run = others.into_iter().any(|file| folder.join(file).exists()) || has_checkpoint(folder);
     run.then_some(folder)
 }
 
-/// A path of a job that was kept in `folder`, as seen from the working folder if it is in there. Earlier versions did not
-/// keep absolute paths, but what the working folder of the run saw.
-pub fn kept_path(folder: &Path, path: &str) -> String {
+/// A path from the `job.toml` of a run, relative to the working folder if it is inside. Earlier versions wrote paths
+/// relative to the run's working folder: one that does not exist from here is resolved from the run folder.
+pub fn locate_kept_path(folder: &Path, path: &str) -> String {
     let here = std::env::current_dir().ok();
     let inside = here.and_then(|here| Path::new(path).strip_prefix(here).ok()?.to_str());
     match inside.filter(|inside| !inside.is_empty()) {
         Some(inside) => inside.into(),
-        None if thalweg_data::exists(path) => path.into(),
+        None if thalweg_data::source_exists(path) => path.into(),
         None => within(folder, path),
     }
 }
@@ -221,11 +220,11 @@ pub fn name_of(folder: &Path) -> Option<String> {
 }
 
 fn has_run(path: &Path) -> bool {
-    TRACES.iter().any(|trace| path.join(trace).exists()) || has_checkpoint(path)
+    RUN_FILES.iter().any(|file| path.join(file).exists()) || has_checkpoint(path)
 }
 
-/// Makes a folder and those around it; the answer is the list of the new ones, the innermost first.
-fn make(path: &Path) -> Result<Vec<PathBuf>> {
+/// Creates a folder and its parents; returns those that are new, innermost first.
+fn create(path: &Path) -> Result<Vec<PathBuf>> {
     let new = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
     let new = new.map(Path::to_path_buf).collect();
     fs::create_dir_all(path).map_err(|error| unwritable(path, &error))?;
@@ -245,15 +244,15 @@ fn numbered(name: &str, resume: bool) -> Result<(PathBuf, Vec<PathBuf>)> {
     if let (true, Some(last)) = (resume, last) {
         return Ok((runs.join(format!("{prefix}{last}")), Vec::new()));
     }
-    let mut made = make(runs)?;
+    let mut created = create(runs)?;
     let mut number = last.unwrap_or(0) + 1;
     loop {
         let path = runs.join(format!("{prefix}{number}"));
-        // Making it is claiming it: of two jobs that start together only one succeeds.
+        // `create_dir` is atomic: of two jobs that start together only one gets the number.
         match fs::create_dir(&path) {
             Ok(()) => {
-                made.insert(0, path.clone());
-                return Ok((path, made));
+                created.insert(0, path.clone());
+                return Ok((path, created));
             }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
             Err(error) => return Err(unwritable(&path, &error)),

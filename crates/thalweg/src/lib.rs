@@ -1,7 +1,7 @@
 //! Thalweg trains machine-learning models on many processes and many machines.
 //!
-//! One job file, one binary; how the work is distributed is a choice of a few dials. This is the facade: [`Trainer`]
-//! does in a program what `thalweg train` does on the command line.
+//! One job file, one binary; a few settings (`[strategy]`) choose how the work is distributed. This crate is the
+//! facade: [`Trainer`] is the library form of `thalweg train`.
 //!
 //! ```no_run
 //! use thalweg::{Activation, Data, Network, Targets, Trainer};
@@ -15,32 +15,34 @@
 //! # Ok::<(), thalweg::Error>(())
 //! ```
 
+#![warn(missing_docs)]
+
 mod address_file;
 mod artifact;
 pub mod cli;
 pub mod command;
+mod components;
+mod external_launcher;
+mod fault_tolerance;
 mod folder;
-mod foreign;
-mod invitation;
+mod join_info;
 mod launch;
-mod parent;
+mod launcher_watch;
 mod preflight;
-mod recipe;
 mod results;
 mod scratch;
 mod signals;
 mod simulation;
-mod survival;
 mod token;
 pub mod trainer;
 pub mod view;
 
-pub use recipe::JobRecipe;
+pub use components::SpecComponents;
 pub use thalweg_core::{
     Batch, Error, Features, Hooks, Job, JobSpec, Layout, Model, Result, Schema, Tally, Targets,
     report::Report,
 };
 pub use thalweg_data::Data;
 pub use thalweg_graph::{Activation, Network, Team};
-pub use thalweg_train::Recipe;
+pub use thalweg_train::JobComponents;
 pub use trainer::Trainer;

@@ -1,37 +1,42 @@
-//! What can go wrong is found out before anything starts, if possible.
+//! Checks before anything starts: data, model, memory and the checkpoint to resume from.
 
 use std::path::Path;
 use std::sync::Arc;
 use thalweg_cluster::checkpoint::{self, Found};
-use thalweg_cluster::engine::environment::Place;
+use thalweg_cluster::engine::environment::RankEnvironment;
 use thalweg_cluster::rendezvous::mpi;
 use thalweg_core::spec::paths::is_path;
-use thalweg_core::spec::strategy::Carrier;
-use thalweg_core::spec::{Job, Layers};
+use thalweg_core::spec::strategy::TransportChoice;
+use thalweg_core::spec::{Job, JobLayers};
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
 use thalweg_data::Data;
 use thalweg_graph::Optimizer;
-use thalweg_train::Recipe;
+use thalweg_train::JobComponents;
 use thalweg_train::footprint::Footprint;
 use thalweg_train::hooks::check_parts;
 use thalweg_train::prepare::{check_audit, check_data, check_optimizer, digest, fingerprint};
 
-/// What was found in order.
+/// Results of the check.
 pub struct Checked {
-    /// The data, opened.
+    /// The opened data.
     pub data: Data,
-    /// What is trained, as ranks compare it when they meet.
+    /// Fingerprint of the model; ranks compare it in the rendezvous.
     pub model: Vec<u8>,
-    /// The rows it is trained with, as newcomers are asked for it.
+    /// Digest of the rows; compared with that of workers that join later.
     pub rows: String,
-    /// The step of the checkpoint from which training goes on.
+    /// Step of the checkpoint to resume from.
     pub step: Option<u64>,
 }
 
-/// Opens the data, builds the model and looks at the checkpoint, as every rank will. At least `ranks` of them run on this
-/// machine.
-pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>, ranks: usize) -> Result<Checked> {
-    let data = recipe.data(job).map_err(nothing_started);
+/// Opens the data, builds the model and reads the checkpoint, as every rank will. `ranks` is a lower bound of the ranks
+/// on this machine, for the estimate of memory.
+pub fn check(
+    job: &JobSpec,
+    components: &dyn JobComponents,
+    resume: Option<&Path>,
+    ranks: usize,
+) -> Result<Checked> {
+    let data = components.data(job).map_err(as_job_error);
     let data = data.map_err(|error| if resume.is_some() { with_moved_hint(error, job) } else { error })?;
     let rows = data.training.len();
     if (job.engine.workers as u64) > rows {
@@ -43,7 +48,7 @@ pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>, ranks: u
         return Err(Error::job(format!("train.target.accuracy: {what} has no accuracy"))
             .hint("use train.target.loss"));
     }
-    let model = recipe.model(&data.schema, &Arc::default())?;
+    let model = components.model(&data.schema, &Arc::default())?;
     check_parts(job, model.as_ref())?;
     let footprint = Footprint::of_training(job, model.as_ref(), ranks);
     let fits = footprint.check(model.as_ref(), &data.schema, &job.data.source);
@@ -58,56 +63,57 @@ pub fn check(job: &JobSpec, recipe: &dyn Recipe, resume: Option<&Path>, ranks: u
         Some(folder) => check_checkpoint(job, (&digest, data.training.source_len()), model.layout(), folder)?,
         None => None,
     };
-    let model = fingerprint(model.as_ref(), recipe.onnx(&data.schema)?.as_deref());
+    let model = fingerprint(model.as_ref(), components.onnx(&data.schema)?.as_deref());
     Ok(Checked { data, model, rows: digest, step })
 }
 
-/// Whether this build has the transport that the job asks for, and ranks that another launcher started if it needs them.
-pub fn check_carrier(job: &JobSpec, place: Option<&Place>) -> Result<()> {
+/// Checks that this build has the transport of the job, and that MPI started the ranks if it is `mpi`.
+pub fn check_transport(job: &JobSpec, rank_env: Option<&RankEnvironment>) -> Result<()> {
     mpi::check(job.exchange.transport)?;
-    let own = place.is_none_or(|place| place.launcher == "thalweg");
-    if job.exchange.transport == Carrier::Mpi && own && job.ranks() > 1 {
+    let own = rank_env.is_none_or(|rank_env| rank_env.launcher == "thalweg");
+    if job.exchange.transport == TransportChoice::Mpi && own && job.ranks() > 1 {
         let message = "strategy.exchange.transport: `mpi` is between ranks that MPI started, not this command's own workers";
         return Err(Error::job(message).hint(mpi::START_WITH_MPIRUN));
     }
     Ok(())
 }
 
-/// A source that cannot be read is the job's fault as long as nothing has started.
-pub(crate) fn nothing_started(mut error: Error) -> Error {
+/// Turns an I/O error into a job error (exit code 2): before the start, an unreadable source is a mistake in the job.
+pub(crate) fn as_job_error(mut error: Error) -> Error {
     if error.kind == Kind::Io {
         error.kind = Kind::Job;
     }
     error
 }
 
-/// A run goes on with the same rows, but their file may have moved.
+/// Adds a hint for data that has moved since the run began.
 fn with_moved_hint(mut error: Error, job: &JobSpec) -> Error {
     let source = &job.data.source;
-    if is_path("data.source", &source.as_str().into()) && !thalweg_data::exists(source) {
-        let moved = "if the data has moved, --set data.source=PATH tells where it is now";
+    if is_path("data.source", &source.as_str().into()) && !thalweg_data::source_exists(source) {
+        let moved = "if the data has moved, --set data.source=PATH gives its new path";
         error.hint = Some(error.hint.map_or(moved.into(), |hint| format!("{hint}; {moved}")));
     }
     error
 }
 
-/// Values that decide which rows a step has: they cannot change in the middle of a job.
+/// Keys that determine the rows of a step: a resumed run must keep their values.
 const FIXED: [&str; 3] = ["train.seed", "train.global_batch", "data."];
 
-/// `data` is the digest of the data, and how many rows its source has.
+/// Checks that the newest checkpoint fits the job; returns its step. `data` is the digest of the data, `rows` the
+/// number of rows of its source.
 fn check_checkpoint(
     job: &JobSpec,
     (data, rows): (&str, u64),
     layout: &Layout,
     folder: &Path,
 ) -> Result<Option<u64>> {
-    // Rank 0 will say which newer ones are damaged.
+    // Rank 0 reports damaged newer ones.
     let Some(Found { checkpoint, path, .. }) = checkpoint::newest(&folder.join("checkpoints"), layout)?
     else {
         return Ok(None);
     };
     check_optimizer(&Optimizer::for_layout(job.optimizer.rule(), layout), &checkpoint, &path)?;
-    let mut layers = Layers::default();
+    let mut layers = JobLayers::default();
     layers.add_file("the checkpoint", &checkpoint.job).map_err(Error::data)?;
     let before = Job::resolve(layers)?.spec.values();
     for (key, now) in job.values() {
@@ -115,7 +121,7 @@ fn check_checkpoint(
             && key != "data.memory"
             && !key.starts_with("data.cache");
         let then = before.iter().find(|(other, _)| *other == key).map(|(_, value)| value);
-        // Files may have moved: what is in them is compared below.
+        // Paths may differ; `check_data` compares the contents.
         let moved = then.is_some_and(|then| is_path(&key, then)) && is_path(&key, &now);
         if fixed && !moved && then != Some(&now) {
             let then = then.map_or_else(|| "unset".to_string(), ToString::to_string);

@@ -1,11 +1,11 @@
-//! What a run leaves behind and shows on the way: its folder, its views and, whatever happens, its report.
+//! Output of a run: its folder, the views of its events and, also after a failure, its report.
 
 use crate::folder::{MODEL, RunFolder};
 use crate::preflight::{self, Checked};
 use crate::signals::Signals;
-use crate::trainer::{Finish, Trainer};
-use crate::view::wording::{count, counted};
-use crate::view::{Jsonl, Left, ReportView, TensorBoard, Views, report, summary};
+use crate::trainer::{RunResult, Trainer};
+use crate::view::formatting::{count, counted};
+use crate::view::{Jsonl, ReportView, RunFiles, TensorBoard, Views, report, summary};
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
@@ -16,33 +16,33 @@ use thalweg_core::event::{Event, Level, Outcome, Record};
 use thalweg_core::spec::Job;
 use thalweg_core::{Error, Kind, Result};
 
-/// The folder of a run and the views on its events.
+/// The run folder and the views of the run's events.
 pub struct Results {
-    /// Where everything goes.
+    /// The claimed run folder.
     pub folder: RunFolder,
     views: Views,
     summary: bool,
-    again: Option<String>,
+    rerun_args: Option<String>,
     started: Instant,
 }
 
 impl Results {
-    /// Checks all that can be checked, claims the folder and opens the views on it. What was found comes along, for those who
-    /// need it.
+    /// Claims the folder, runs the preflight check and opens the views. Returns what the check has opened too.
     pub fn open(trainer: &Trainer, job: &Job, signals: &Signals) -> Result<(Results, Checked)> {
         let started = Instant::now();
         let folder = RunFolder::claim(&trainer.name, &trainer.folder)?;
-        let unused = folder.traces();
-        signals.before_leaving(move || unused.remove());
+        let created = folder.created();
+        signals.set_cleanup(move || created.remove());
         let resumed = folder.resumes.then_some(&*folder.path);
-        let checked = preflight::check(&job.spec, &trainer.recipe, resumed, trainer.local_ranks(&job.spec));
+        let checked =
+            preflight::check(&job.spec, &trainer.components, resumed, trainer.local_ranks(&job.spec));
         let opened = checked.and_then(|checked| {
             folder.clear()?;
-            folder.keep_job(&trainer.name, &job.spec)?;
+            folder.write_job(&trainer.name, &job.spec)?;
             Ok((open_views(trainer, job, &folder, checked.step)?, checked))
         });
         if opened.is_err() {
-            folder.traces().remove();
+            folder.created().remove();
         }
         let (mut views, checked) = opened?;
         let large = large_batch(job.spec.train.global_batch as u64, checked.data.training.len());
@@ -51,22 +51,24 @@ impl Results {
             views.record(&Record { time: unix_time(), rank: None, event })?;
         }
         let summary = trainer.summary && !trainer.quiet;
-        let again = trainer.again.clone();
-        Ok((Results { folder, views, summary, again, started }, checked))
+        let rerun_args = trainer.rerun_args.clone();
+        Ok((Results { folder, views, summary, rerun_args, started }, checked))
     }
 
-    /// Something happened.
+    /// Passes an event to the views.
     pub fn record(&mut self, record: &Record) -> Result<()> {
         self.views.record(record)
     }
 
-    /// Writes the report, whatever happened, and says how it ended.
-    pub fn close(self, ended: Result<u8>) -> Result<Finish> {
+    /// Closes the views and writes the report, also if the run failed. `ended` is the exit code or the failure.
+    pub fn close(self, ended: Result<u8>) -> Result<RunResult> {
         let folder = &self.folder.path;
         let (view, closed) = self.views.close();
         let ended =
             ended.and_then(|code| closed.map(|()| code)).and_then(|code| match (code, view.outcome()) {
-                (0, None) => Err(Error::internal("the workers ended well, but rank 0 did not say how")),
+                (0, None) => {
+                    Err(Error::internal("the workers exited with code 0, but rank 0 sent no outcome"))
+                }
                 _ => Ok(code),
             });
         let ended = ended.map_err(|error| with_resume_hint(error, folder));
@@ -81,11 +83,11 @@ impl Results {
         written?;
         if self.summary {
             let checkpoint = !checkpoint::list(&folder.join("checkpoints")).is_empty();
-            let left = Left { folder, checkpoint, again: self.again.as_deref() };
-            // The terminal may have been closed: no reason to end otherwise than the job did.
-            let _ = write!(std::io::stderr(), "{}", summary(&report, left));
+            let files = RunFiles { folder, checkpoint, rerun_args: self.rerun_args.as_deref() };
+            // stderr may be closed; that does not change the exit code of the run.
+            let _ = write!(std::io::stderr(), "{}", summary(&report, files));
         }
-        Ok(Finish { report: Some(report), code })
+        Ok(RunResult { report: Some(report), code })
     }
 }
 
@@ -96,7 +98,7 @@ fn open_views(trainer: &Trainer, job: &Job, folder: &RunFolder, step: Option<u64
     views.add(TensorBoard::create(&folder.path, unix_time(), &linux::host_name())?);
     views.add_console(trainer.quiet, job.spec.train.max_steps);
     let mut notices: Vec<_> = notice.map(|message| (Level::Warning, message)).into_iter().collect();
-    notices.extend(trainer.folder.resume.then(|| beginning(folder, step)));
+    notices.extend(trainer.folder.resume.then(|| resume_notice(folder, step)));
     for (level, message) in notices {
         let event = Event::Notice { level, message };
         views.record(&Record { time: unix_time(), rank: None, event })?;
@@ -104,7 +106,7 @@ fn open_views(trainer: &Trainer, job: &Job, folder: &RunFolder, step: Option<u64
     Ok(views)
 }
 
-/// A batch that no epoch fills.
+/// Warning about a batch larger than the data set.
 fn large_batch(batch: u64, rows: u64) -> Option<String> {
     (batch > rows).then(|| {
         let (batch, rows) = (count(batch), counted(rows, "training row"));
@@ -112,8 +114,8 @@ fn large_batch(batch: u64, rows: u64) -> Option<String> {
     })
 }
 
-/// Which run goes on and from where, or that it starts from the beginning.
-fn beginning(folder: &RunFolder, step: Option<u64>) -> (Level, String) {
+/// Notice of a run with `--resume`: from which step it continues, or that it starts from the beginning.
+fn resume_notice(folder: &RunFolder, step: Option<u64>) -> (Level, String) {
     let shown = folder.path.display();
     let fresh = format!("{shown} holds no checkpoint: training starts from the beginning");
     match step {
@@ -123,7 +125,7 @@ fn beginning(folder: &RunFolder, step: Option<u64>) -> (Level, String) {
     }
 }
 
-/// What a failed job can go on from.
+/// Names the checkpoint that a failed job can resume from.
 fn with_resume_hint(mut error: Error, folder: &Path) -> Error {
     let newest =
         checkpoint::list(&folder.join("checkpoints")).first().and_then(|path| checkpoint::step_of(path));

@@ -1,4 +1,4 @@
-//! The signals that concern a job: how they reach this process, and who answers them.
+//! Signals of a job: installation of the handlers, and the exit code after a signal.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,82 +9,82 @@ use thalweg_cluster::interruption::{Received, Signal};
 use thalweg_cluster::linux;
 use thalweg_core::{Error, Result};
 
-/// What is done about a signal.
-enum Answer {
-    /// There is nothing to save yet: clean up and end the process.
-    Leave(Option<Box<dyn FnOnce() + Send>>),
-    /// Somebody takes care of it.
-    Pass(Sender<Received>),
+/// What happens on a signal.
+enum Handler {
+    /// Before training: run the cleanup, if any, and exit.
+    Exit(Option<Box<dyn FnOnce() + Send>>),
+    /// During training: forward the signal to the job.
+    Forward(Sender<Received>),
 }
 
-/// Watches for signals from the moment it is made. While the job is only being looked at, a signal ends the process.
+/// Handles signals from its creation on. Until [`Signals::forward`] is called, a signal ends the process.
 pub struct Signals {
-    answer: Arc<Mutex<Answer>>,
-    /// The exit code of the first that asked for an end; 0 if none has.
+    handler: Arc<Mutex<Handler>>,
+    /// Exit code of the first SIGHUP, SIGINT or SIGTERM; 0 before any.
     first: Arc<AtomicU8>,
 }
 
 impl Signals {
-    /// Watches from now on. That a file may not grow any more is no signal to die of.
-    pub fn watch() -> Result<Signals> {
-        linux::outlive_file_limits();
-        let failed = |error: std::io::Error| Error::io("cannot watch for signals", &error);
+    /// Installs the handlers, and ignores SIGXFSZ: a write past the file size limit then returns an error.
+    pub fn install() -> Result<Signals> {
+        linux::ignore_file_size_signal();
+        let failed = |error: std::io::Error| Error::io("cannot install signal handlers", &error);
         let mut incoming = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(failed)?;
         if !linux::ignores_hangup() {
             incoming.add_signal(SIGHUP).map_err(failed)?;
         }
-        let answer = Arc::new(Mutex::new(Answer::Leave(None)));
+        let handler = Arc::new(Mutex::new(Handler::Exit(None)));
         let first = Arc::new(AtomicU8::new(0));
-        let (shared, seen) = (Arc::clone(&answer), Arc::clone(&first));
+        let (shared, seen) = (Arc::clone(&handler), Arc::clone(&first));
         std::thread::spawn(move || {
-            incoming.forever().filter_map(named).for_each(|signal| receive(signal, &shared, &seen));
+            incoming.forever().filter_map(signal_of).for_each(|signal| receive(signal, &shared, &seen));
         });
-        Ok(Signals { answer, first })
+        Ok(Signals { handler, first })
     }
 
-    /// Ends this process with another one: when that is gone, as after a SIGTERM. `say` tells the user so.
-    pub fn end_with(&self, other: linux::Grip, say: impl FnOnce() + Send + 'static) {
-        let (shared, seen) = (Arc::clone(&self.answer), Arc::clone(&self.first));
+    /// Acts as on SIGTERM when another process exits; `notify` runs first.
+    pub fn terminate_with(&self, other: linux::PidFd, notify: impl FnOnce() + Send + 'static) {
+        let (shared, seen) = (Arc::clone(&self.handler), Arc::clone(&self.first));
         std::thread::spawn(move || {
-            other.await_end();
-            say();
+            other.wait_for_exit();
+            notify();
             receive(Signal::Terminate, &shared, &seen);
         });
     }
 
-    fn set(&self, answer: Answer) {
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+    fn set(&self, handler: Handler) {
+        *self.handler.lock().unwrap_or_else(PoisonError::into_inner) = handler;
     }
 
-    /// What has to be cleaned up if the process ends before it has begun.
-    pub fn before_leaving(&self, clean_up: impl FnOnce() + Send + 'static) {
-        self.set(Answer::Leave(Some(Box::new(clean_up))));
+    /// Runs `clean_up` if a signal ends the process before training starts.
+    pub fn set_cleanup(&self, clean_up: impl FnOnce() + Send + 'static) {
+        self.set(Handler::Exit(Some(Box::new(clean_up))));
     }
 
-    /// From now on signals are somebody's business.
-    pub fn pass_on(&self) -> Receiver<Received> {
+    /// Sends signals to the returned receiver from now on, instead of exiting.
+    pub fn forward(&self) -> Receiver<Received> {
         let (sender, receiver) = channel();
-        self.set(Answer::Pass(sender));
+        self.set(Handler::Forward(sender));
         receiver
     }
 
-    /// Asks for a stop by itself after that time, as a user would.
+    /// Acts as on SIGINT after `time`.
     pub fn stop_after(&self, time: Duration) {
-        let answer = Arc::clone(&self.answer);
+        let handler = Arc::clone(&self.handler);
         std::thread::spawn(move || {
             std::thread::sleep(time);
-            if let Answer::Pass(sender) = &*answer.lock().unwrap_or_else(PoisonError::into_inner) {
+            if let Handler::Forward(sender) = &*handler.lock().unwrap_or_else(PoisonError::into_inner) {
                 let _ = sender.send(Received { signal: Signal::Interrupt, at: Instant::now() });
             }
         });
     }
 
-    /// The exit code of a process that was interrupted: by the first signal of its own, or for another one's.
+    /// Exit code of an interrupted process: that of its first signal, or of SIGINT if another rank was signalled.
     pub fn code(&self) -> u8 {
         self.code_or(Signal::Interrupt)
     }
 
-    /// The same, if another one's signal is known.
+    /// The same, with the signal of the other rank.
     pub fn code_or(&self, other: Signal) -> u8 {
         match self.first.load(Ordering::Relaxed) {
             0 => other.exit_code(),
@@ -93,27 +93,27 @@ impl Signals {
     }
 }
 
-fn receive(signal: Signal, answer: &Mutex<Answer>, first: &AtomicU8) {
+fn receive(signal: Signal, handler: &Mutex<Handler>, first: &AtomicU8) {
     let code = signal.exit_code();
     if signal != Signal::User1 {
         let _ = first.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
     }
-    match &mut *answer.lock().unwrap_or_else(PoisonError::into_inner) {
-        Answer::Leave(_) if signal == Signal::User1 => {}
-        Answer::Leave(clean_up) => {
+    match &mut *handler.lock().unwrap_or_else(PoisonError::into_inner) {
+        Handler::Exit(_) if signal == Signal::User1 => {}
+        Handler::Exit(clean_up) => {
             if let Some(clean_up) = clean_up.take() {
                 clean_up();
             }
             std::process::exit(i32::from(code));
         }
-        Answer::Pass(sender) => {
-            // The receiver is gone only when the process is about to end.
+        Handler::Forward(sender) => {
+            // The receiver is dropped only when the process is about to exit.
             let _ = sender.send(Received { signal, at: Instant::now() });
         }
     }
 }
 
-fn named(number: i32) -> Option<Signal> {
+fn signal_of(number: i32) -> Option<Signal> {
     match number {
         SIGHUP => Some(Signal::HangUp),
         SIGINT => Some(Signal::Interrupt),

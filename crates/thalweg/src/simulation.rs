@@ -1,41 +1,42 @@
 //! `engine.kind = "sim"`: all ranks of a job in this process, on a simulated network and in virtual time.
 //!
-//! What is trained is trained for real, only the time it takes is made up from the network's numbers and the work's
-//! floating-point operations. Twice the same job gives the same model, byte by byte, and the same `trace.txt`.
+//! The training is real; only time is simulated, from the network's figures and the floating-point operations of each
+//! step. Two runs of a job give the same model, byte for byte, and the same `trace.txt`.
 
-use crate::launch::{after_start, lock};
-use crate::recipe::JobRecipe;
+use crate::components::SpecComponents;
+use crate::launch::{as_rank_failure, lock};
 use crate::results::Results;
 use crate::signals::Signals;
-use crate::trainer::{Finish, Trainer};
+use crate::trainer::{RunResult, Trainer};
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use thalweg_cluster::Beacon;
-use thalweg_cluster::engine::environment::Place;
-use thalweg_cluster::engine::threads::{self, Watcher};
+use thalweg_cluster::RankStatus;
+use thalweg_cluster::engine::environment::RankEnvironment;
+use thalweg_cluster::engine::simulated::fixed_group;
+use thalweg_cluster::engine::threads::RankObserver;
 use thalweg_cluster::interruption::{Interruption, Request};
 use thalweg_cluster::session::unix_time;
-use thalweg_cluster::sim::{Link, Network, Trace};
+use thalweg_cluster::sim::{LinkParameters, Network, Trace};
 use thalweg_core::event::{Event, Outcome, Record};
 use thalweg_core::spec::Job;
-use thalweg_core::spec::links::Links;
+use thalweg_core::spec::links::LinkSpecs;
 use thalweg_core::{Error, JobSpec, Result};
 use thalweg_train::Assignment;
 
-/// The name of the trace in the run folder.
+/// Trace of the simulated network in the run folder.
 pub const TRACE: &str = "trace.txt";
 
-/// Runs all ranks to their end.
-pub fn run(trainer: &Trainer, job: &Job, place: Option<&Place>) -> Result<Finish> {
-    refuse(trainer, place)?;
-    let signals = Signals::watch()?;
+/// Runs all ranks until the job ends.
+pub fn run(trainer: &Trainer, job: &Job, rank_env: Option<&RankEnvironment>) -> Result<RunResult> {
+    check_supported(trainer, rank_env)?;
+    let signals = Signals::install()?;
     let (results, data) = Results::open(trainer, job, &signals)?;
     drop(data);
     let (folder, resume) = (results.folder.path.clone(), results.folder.resumes);
-    let stage = Arc::new(Stage { results: Mutex::new(Some(results)), refused: Mutex::new(None) });
-    stage.record(
+    let shared = Arc::new(SharedResults { results: Mutex::new(Some(results)), view_error: Mutex::new(None) });
+    shared.record(
         None,
         Event::Launched {
             name: trainer.name.clone(),
@@ -43,49 +44,49 @@ pub fn run(trainer: &Trainer, job: &Job, place: Option<&Place>) -> Result<Finish
             strategy: job.spec.strategy.preset.clone(),
         },
     );
-    let beacons: Vec<Arc<Beacon>> = (0..job.spec.ranks()).map(|_| Beacon::new()).collect();
-    pass_on(&signals, &beacons, &stage);
+    let rank_statuses: Vec<Arc<RankStatus>> = (0..job.spec.ranks()).map(|_| RankStatus::new()).collect();
+    forward_signals(&signals, &rank_statuses, &shared);
     let watcher = |rank: usize| {
-        let told = Arc::clone(&stage);
-        let emit = Arc::new(move |event| told.record(Some(rank), event));
-        Watcher { emit, beacon: Arc::clone(&beacons[rank]) }
+        let results = Arc::clone(&shared);
+        let emit = Arc::new(move |event| results.record(Some(rank), event));
+        RankObserver { emit, rank_status: Arc::clone(&rank_statuses[rank]) }
     };
     let (ended, trace) =
-        threads::simulate_watched(network(&job.spec), job.spec.fault.step_deadline, &watcher, |rank| {
-            let recipe = JobRecipe::new(&job.spec);
+        fixed_group::simulate_observed(network(&job.spec), job.spec.fault.step_deadline, &watcher, |rank| {
+            let components = SpecComponents::new(&job.spec);
             thalweg_train::run(
                 rank,
-                &Assignment { job: &job.spec, recipe: &recipe, folder: &folder, resume },
+                &Assignment { job: &job.spec, components: &components, folder: &folder, resume },
                 None,
             )
         });
-    let kept = keep(&trace, &folder);
+    let written = write_trace(&trace, &folder);
     let code = |outcome| if outcome == Outcome::Interrupted { signals.code() } else { 0 };
-    let ended = first(ended).map(code).map_err(after_start);
-    let (results, refused) = Stage::take(&stage)?;
-    results.close(refused.map_or(ended, Err).and_then(|code| kept.map(|()| code)))
+    let ended = job_outcome(ended).map(code).map_err(as_rank_failure);
+    let (results, view_error) = shared.take()?;
+    results.close(view_error.map_or(ended, Err).and_then(|code| written.map(|()| code)))
 }
 
-/// What cannot be simulated.
-fn refuse(trainer: &Trainer, place: Option<&Place>) -> Result<()> {
+/// Refuses jobs that cannot be simulated.
+fn check_supported(trainer: &Trainer, rank_env: Option<&RankEnvironment>) -> Result<()> {
     let sim = "engine.kind = \"sim\"";
-    if let Some(place) = place {
+    if let Some(rank_env) = rank_env {
         return Err(Error::job(format!(
             "{sim} is all ranks in one process, but {} started this",
-            place.launcher
+            rank_env.launcher
         ))
         .hint("run it by itself: `thalweg train`"));
     }
     if trainer.nodes.is_some() {
         return Err(Error::job(format!("{sim} is all ranks in one process: it has no hosts to share")));
     }
-    match trainer.recipe.data.is_some() || trainer.recipe.model.is_some() {
+    match trainer.components.data.is_some() || trainer.components.model.is_some() {
         true => Err(Error::job(format!("{sim} takes data and model from the job, not from a program"))),
         false => Ok(()),
     }
 }
 
-/// The network of a job.
+/// The simulated network of a job's `[network]` section.
 fn network(job: &JobSpec) -> Network {
     Network {
         world: job.ranks(),
@@ -99,9 +100,9 @@ fn network(job: &JobSpec) -> Network {
     }
 }
 
-/// The links that are not like the others; what is said last of one counts.
-fn links(listed: &Links) -> BTreeMap<(usize, usize), Link> {
-    let mut links: BTreeMap<(usize, usize), Link> = BTreeMap::new();
+/// Links with their own latency or bandwidth; of several entries for a link the last counts.
+fn links(listed: &LinkSpecs) -> BTreeMap<(usize, usize), LinkParameters> {
+    let mut links: BTreeMap<(usize, usize), LinkParameters> = BTreeMap::new();
     for entry in &listed.0 {
         for pair in entry.pairs() {
             let link = links.entry(pair).or_default();
@@ -112,31 +113,32 @@ fn links(listed: &Links) -> BTreeMap<(usize, usize), Link> {
     links
 }
 
-/// What a signal asks for is asked of all ranks.
-fn pass_on(signals: &Signals, beacons: &[Arc<Beacon>], stage: &Arc<Stage>) {
-    let (incoming, beacons, stage) = (signals.pass_on(), beacons.to_vec(), Arc::downgrade(stage));
+/// Applies a signal's request to all ranks.
+fn forward_signals(signals: &Signals, rank_statuses: &[Arc<RankStatus>], shared: &Arc<SharedResults>) {
+    let (incoming, rank_statuses, shared) =
+        (signals.forward(), rank_statuses.to_vec(), Arc::downgrade(shared));
     std::thread::spawn(move || {
         let mut interruption = Interruption::default();
         for received in incoming {
             let ask = match interruption.on_signal(received, true) {
-                Request::Stop => Beacon::request_stop,
-                Request::Checkpoint => Beacon::request_checkpoint,
-                Request::Leave => {
+                Request::Stop => RankStatus::request_stop,
+                Request::Checkpoint => RankStatus::request_checkpoint,
+                Request::Exit => {
                     let code = received.signal.exit_code();
-                    if let Some(results) = stage.upgrade().and_then(|stage| lock(&stage.results).take()) {
+                    if let Some(results) = shared.upgrade().and_then(|shared| lock(&shared.results).take()) {
                         let _ = results.close(Ok(code));
                     }
                     std::process::exit(i32::from(code));
                 }
-                Request::Nothing => continue,
+                Request::Ignore => continue,
             };
-            beacons.iter().for_each(|beacon| ask(beacon));
+            rank_statuses.iter().for_each(|rank_status| ask(rank_status));
         }
     });
 }
 
-/// The outcome of rank 0, or the failure of the rank that did not merely lose another.
-fn first(ended: Vec<Result<Outcome>>) -> Result<Outcome> {
+/// The outcome of rank 0, or the first failure, preferring a rank's own over one that blames another rank.
+fn job_outcome(ended: Vec<Result<Outcome>>) -> Result<Outcome> {
     let own = |rank: usize, error: &Error| error.culprit.as_ref().is_none_or(|culprit| culprit.rank == rank);
     let failures =
         || ended.iter().enumerate().filter_map(|(rank, ended)| Some((rank, ended.as_ref().err()?)));
@@ -146,8 +148,8 @@ fn first(ended: Vec<Result<Outcome>>) -> Result<Outcome> {
     }
 }
 
-/// Writes down what happened, one line each.
-fn keep(trace: &Trace, folder: &Path) -> Result<()> {
+/// Writes the trace, one line per entry.
+fn write_trace(trace: &Trace, folder: &Path) -> Result<()> {
     let path = folder.join(TRACE);
     let write = || {
         let mut file = BufWriter::new(std::fs::File::create(&path)?);
@@ -157,29 +159,29 @@ fn keep(trace: &Trace, folder: &Path) -> Result<()> {
     write().map_err(|error| Error::io(format!("cannot write {}", path.display()), &error))
 }
 
-/// What all ranks tell, one after another.
-struct Stage {
-    /// Nothing once they are closed.
+/// The results, shared by the threads of all ranks.
+struct SharedResults {
+    /// `None` once they are closed.
     results: Mutex<Option<Results>>,
-    /// The first complaint of a view: the job ends with it.
-    refused: Mutex<Option<Error>>,
+    /// The first error of a view: the job ends with it.
+    view_error: Mutex<Option<Error>>,
 }
 
-impl Stage {
+impl SharedResults {
     fn record(&self, rank: Option<usize>, event: Event) {
-        if matches!(event, Event::Pulse(_)) {
+        if matches!(event, Event::Heartbeat(_)) {
             return;
         }
         let record = Record { time: unix_time(), rank, event };
         let shown = lock(&self.results).as_mut().map_or(Ok(()), |results| results.record(&record));
         if let Err(error) = shown {
-            lock(&self.refused).get_or_insert(error);
+            lock(&self.view_error).get_or_insert(error);
         }
     }
 
-    fn take(stage: &Stage) -> Result<(Results, Option<Error>)> {
-        let results = lock(&stage.results).take();
+    fn take(&self) -> Result<(Results, Option<Error>)> {
+        let results = lock(&self.results).take();
         let results = results.ok_or_else(|| Error::internal("the results are closed already"))?;
-        Ok((results, lock(&stage.refused).take()))
+        Ok((results, lock(&self.view_error).take()))
     }
 }

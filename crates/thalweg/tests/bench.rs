@@ -34,7 +34,7 @@ fn training_is_measured_in_real_workers() {
 }
 
 #[test]
-fn threads_learn_what_one_thread_learns() {
+fn several_threads_give_the_result_of_one() {
     let site = Site::new();
     let loss = |run: &str, threads: &str| {
         let threads = format!("engine.threads={threads}");

@@ -1,4 +1,4 @@
-//! The commands beside training, as people and scripts use them.
+//! The commands other than training.
 
 mod harness;
 
@@ -31,7 +31,7 @@ fn every_command_explains_itself() {
 }
 
 #[test]
-fn a_mistyped_command_is_guessed() {
+fn a_similar_command_is_suggested() {
     let site = Site::new();
     let ended = site.run(&["trian"]);
     ended.assert_error(2, &["cannot read the job file trian"]);
@@ -49,7 +49,7 @@ fn a_mistyped_command_is_guessed() {
 }
 
 #[test]
-fn the_resolved_job_says_where_each_value_came_from() {
+fn the_resolved_job_lists_the_origin_of_each_value() {
     let site = Site::new();
     site.write("job.toml", "[train]\nseed = 11\n");
     let arguments =
@@ -67,10 +67,10 @@ fn the_resolved_job_says_where_each_value_came_from() {
         ("algorithm", "\"ring\"", "preset horovod"),
         ("global_batch", "64", "default"),
     ] {
-        let (said, why) = line(key);
-        assert_eq!((said.trim(), why.trim()), (format!("{key} = {value}").as_str(), origin));
+        let (output, why) = line(key);
+        assert_eq!((output.trim(), why.trim()), (format!("{key} = {value}").as_str(), origin));
     }
-    // What it prints is the same job again.
+    // The output is a job file with the same values.
     site.write("printed.toml", &text);
     let values = |text: &str| -> Vec<String> {
         text.lines().map(|line| line.split_once('#').map_or(line, |(value, _)| value).trim().into()).collect()
@@ -110,7 +110,7 @@ fn strategies_for_people_and_scripts() {
 }
 
 #[test]
-fn a_run_leaves_what_tools_rely_on_and_can_be_evaluated() {
+fn a_run_writes_its_files_and_can_be_evaluated() {
     let site = Site::new();
     let ended = site.succeed(&["train", "--json", "--quiet", "--out", "run", "--set", "train.epochs=10"]);
     let report = json(&ended);
@@ -138,10 +138,10 @@ fn a_run_leaves_what_tools_rely_on_and_can_be_evaluated() {
     let evaluated = json(&site.succeed(&["evaluate", "run", "--json"]));
     assert_eq!(evaluated["rows"], 359);
     assert_eq!(evaluated["accuracy"], report["final"]["accuracy"], "the model is the one that was validated");
-    let said = site.succeed(&["evaluate", "run/model.safetensors"]).stdout;
+    let output = site.succeed(&["evaluate", "run/model.safetensors"]).stdout;
     let accuracy = report["final"]["accuracy"].as_f64().unwrap();
-    assert!(said.starts_with(&format!("accuracy {accuracy:.4}, loss ")), "{said}");
-    assert!(said.contains("359 validation rows of builtin:digits"), "{said}");
+    assert!(output.starts_with(&format!("accuracy {accuracy:.4}, loss ")), "{output}");
+    assert!(output.contains("359 validation rows of builtin:digits"), "{output}");
     let all = json(&site.succeed(&["evaluate", "run", "--data", "builtin:digits", "--json"]));
     assert_eq!(all["rows"], 1797);
     site.run(&["evaluate", "nowhere"]).assert_error(2, &["nowhere does not exist"]);
@@ -174,8 +174,8 @@ fn a_model_is_evaluated_on_other_rows_of_the_same_columns() {
 
     let held = ["--set", "data.source=rows.csv", "--set", "data.validation=later.csv"];
     site.succeed(&[&["train", "--quiet", "--out", "held", "--set", "train.epochs=1"], &held[..]].concat());
-    let said = site.succeed(&["evaluate", "held"]).stdout;
-    assert!(said.ends_with("on 200 rows of later.csv, kept for validation\n"), "{said}");
+    let output = site.succeed(&["evaluate", "held"]).stdout;
+    assert!(output.ends_with("on 200 rows of later.csv, kept for validation\n"), "{output}");
     std::fs::remove_file(site.path("later.csv")).unwrap();
     let ended = site.run(&["evaluate", "held"]);
     ended.assert_error(2, &["cannot read later.csv: there is no such file"]);
@@ -183,7 +183,7 @@ fn a_model_is_evaluated_on_other_rows_of_the_same_columns() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_the_same_mistake_everywhere() {
+fn a_missing_file_is_the_same_error_in_every_command() {
     let site = Site::new();
     site.succeed(&["train", "--quiet", "--out", "run", "--set", "train.max_steps=1"]);
     site.write("rows.csv", "1\n");
@@ -235,7 +235,7 @@ fn a_job_is_written_for_what_can_be_learned() {
 }
 
 #[test]
-fn answers_go_to_a_file_whole_or_not_at_all() {
+fn predictions_are_written_atomically() {
     let site = Site::new();
     let rows: String = (0..600).map(|n| format!("{} {}:1.5 7:{}\n", n % 2, n % 5 + 1, n % 2)).collect();
     site.write("rows.svmlight", &rows);
@@ -244,7 +244,7 @@ fn answers_go_to_a_file_whole_or_not_at_all() {
     site.succeed(&["predict", "run", "rows.svmlight", "--out", "answers.csv"]);
     let answers = std::fs::read_to_string(site.path("answers.csv")).unwrap();
     assert_eq!((answers.lines().count(), answers.lines().next()), (601, Some("prediction,probability")));
-    // More than is answered at once, then one that makes no sense.
+    // More than one batch of rows, then an invalid one.
     let rows = "{\"1\": 1.5}\n".repeat(600) + "{\"1\": \"abc\"}\n";
     site.write("rows.jsonl", rows);
     let ended = site.run(&["predict", "run", "rows.jsonl", "--out", "answers.csv"]);
@@ -255,7 +255,7 @@ fn answers_go_to_a_file_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_target_that_is_missed_is_told_and_no_failure() {
+fn a_missed_target_is_reported_and_no_failure() {
     let site = Site::new();
     for (target, outcome) in [("0.5", "target_reached"), ("1.0", "target_missed")] {
         let target = format!("train.target.accuracy={target}");
@@ -267,7 +267,7 @@ fn a_target_that_is_missed_is_told_and_no_failure() {
 }
 
 #[test]
-fn a_plain_start_tells_a_newcomer_what_happened_and_what_to_try() {
+fn a_run_without_arguments_prints_the_summary() {
     let site = Site::new();
     let ended = site.succeed(&[]);
     assert_eq!(ended.stdout, "", "results go to files, progress to standard error");
@@ -280,7 +280,7 @@ fn a_plain_start_tells_a_newcomer_what_happened_and_what_to_try() {
 }
 
 #[test]
-fn flags_stand_for_keys_of_the_job_and_say_so() {
+fn flags_set_keys_of_the_job_and_are_their_origin() {
     let site = Site::new();
     site.write("job.toml", "[train]\nepochs = 9\ntarget = { accuracy = 0.9 }\n");
     let flags = ["--epochs", "2", "--batch", "32", "--lr", "0.01", "--seed", "5", "--optimizer", "sgd"];
@@ -324,27 +324,27 @@ fn resume_takes_the_flags_of_train() {
 }
 
 #[test]
-fn another_optimizer_does_not_keep_the_numbers_of_the_one_before() {
+fn another_optimizer_does_not_keep_the_values_of_the_previous_one() {
     let site = Site::new();
     site.write("job.toml", "[train.optimizer]\nkind = \"momentum\"\nmomentum = 0.8\nlr = 0.01\n");
     let shown = site.succeed(&["config", "job.toml", "--optimizer", "adam", "--json"]).stdout;
     assert!(!shown.contains("0.8") && shown.contains("0.01"), "{shown}");
-    // What the command line itself says is not taken back.
+    // Values from the command line are kept.
     let contradiction =
         ["config", "job.toml", "--optimizer", "adam", "--set", "train.optimizer.momentum=0.7"];
     site.run(&contradiction).assert_error(2, &["train.optimizer.momentum: belongs to"]);
 }
 
 #[test]
-fn a_rate_that_cannot_be_and_a_batch_beyond_the_rows_are_told() {
+fn an_invalid_rate_is_refused_and_a_batch_beyond_the_rows_is_a_warning() {
     let site = Site::new();
     site.run(&["train", "--lr", "-1"]).assert_error(2, &["train.optimizer.lr", "above 0"]);
     let ended = site.run(&["train", "--lr", "fast"]);
     assert_eq!(ended.code, Some(2));
     assert!(ended.stderr.contains("'fast' for '--lr <RATE>': a number is expected"), "{}", ended.stderr);
     let ended = site.succeed(&["train", "-q", "--batch", "100000", "--epochs", "1"]);
-    let told = "warning: a batch of 100,000 holds all 1,438 training rows: one step per epoch";
-    assert!(ended.stderr.starts_with(told), "{}", ended.stderr);
+    let expected = "warning: a batch of 100,000 holds all 1,438 training rows: one step per epoch";
+    assert!(ended.stderr.starts_with(expected), "{}", ended.stderr);
     let ended = site.succeed(&["train", "-q", "--batch", "1438", "--epochs", "1"]);
     assert_eq!(ended.stderr, "", "as many as there are may be meant");
 }

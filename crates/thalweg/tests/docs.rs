@@ -1,4 +1,4 @@
-//! Pages that are generated from the code say what the code says.
+//! Generated pages agree with the code.
 
 mod harness;
 
@@ -17,7 +17,7 @@ fn check(page: &str, expected: &str) {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == expected,
-        "docs/{page} does not say what the code says; renew it with THALWEG_BLESS=1 cargo test -p thalweg --test docs"
+        "docs/{page} is out of date; renew it with THALWEG_BLESS=1 cargo test -p thalweg --test docs"
     );
 }
 
@@ -26,9 +26,9 @@ fn the_page_about_jobs_is_up_to_date() {
     check("job.md", &thalweg::command::config::document());
 }
 
-/// What a network of the zoo is told to weigh, for the data that the page names.
+/// Parameters of each network of the zoo, for the data that the page names.
 #[test]
-fn the_page_about_models_knows_every_network_and_its_size() {
+fn the_page_about_models_lists_every_network_and_its_size() {
     use thalweg_core::Task;
     use thalweg_graph::{Input, Options, zoo};
     let Ok(page) =
@@ -36,15 +36,15 @@ fn the_page_about_models_knows_every_network_and_its_size() {
     else {
         return eprintln!("skipped: the pages are not part of this copy");
     };
-    for exhibit in &zoo::EXHIBITS {
+    for model in &zoo::MODELS {
         let (image, text) = (Input::Image([28, 28, 1]), Input::Symbols { window: 64, vocabulary: 65 });
-        let (input, outputs) = if (exhibit.layers)(image).is_ok() { (image, 10) } else { (text, 65) };
+        let (input, outputs) = if (model.layers)(image).is_ok() { (image, 10) } else { (text, 65) };
         let network =
-            zoo::network(exhibit.name, input, outputs, Task::Classification, Options::default()).unwrap();
-        let size = thalweg::view::wording::count(network.describe(1).parameters as u64);
-        let row = page.lines().find(|line| line.starts_with(&format!("| `{}` |", exhibit.name)));
-        let row = row.unwrap_or_else(|| panic!("no row for {}", exhibit.name));
-        assert!(row.contains(&size), "{}: {size} parameters", exhibit.name);
+            zoo::network(model.name, input, outputs, Task::Classification, Options::default()).unwrap();
+        let size = thalweg::view::formatting::count(network.describe(1).parameters as u64);
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{}` |", model.name)));
+        let row = row.unwrap_or_else(|| panic!("no row for {}", model.name));
+        assert!(row.contains(&size), "{}: {size} parameters", model.name);
     }
 }
 
@@ -55,7 +55,7 @@ fn every_example_is_a_job() {
     };
     let jobs = folder.flatten().map(|entry| entry.path());
     for path in jobs.filter(|path| path.extension().is_some_and(|ending| ending == "toml")) {
-        let mut layers = thalweg_core::spec::Layers::default();
+        let mut layers = thalweg_core::spec::JobLayers::default();
         layers.add_file(&path.display().to_string(), &std::fs::read_to_string(&path).unwrap()).unwrap();
         thalweg_core::Job::resolve(layers).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Files have tensors in PyTorch's order; files of the version before, which had them in the order of memory, are read
-//! as ever.
+//! Format 2 of models and checkpoints, with tensors in PyTorch's order; files of format 1, in memory order, can still
+//! be read.
 
 mod harness;
 
@@ -10,25 +10,25 @@ use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::Model;
 use thalweg_train::SavedModel;
 
-/// Made with the version before, by a job of 40 steps over the digits with convolution, batch normalisation behind a
-/// flattened image, and momentum; with rows and what that version predicted for them.
+/// Files of format 1, from a job of 40 steps over the digits with convolution, batch normalisation after a flattened
+/// image, and momentum; with rows and the predictions of that version.
 fn old(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/format-1").join(name)
 }
 
-/// The same model and checkpoint in format 2. They are never written again: the order of a file is not stored in it, and
-/// what computes the order must go on to agree with these.
+/// The same model and checkpoint in format 2. These fixtures are never regenerated: the order of tensors is not stored
+/// in the file, and the code that computes it must keep agreeing with them.
 fn format_2(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/format-2").join(name)
 }
 
-/// The numbers of a table behind its header.
+/// The numbers of a table after its header.
 fn numbers(text: &str) -> Vec<Vec<f64>> {
     let line = |line: &str| line.split(',').map(|word| word.parse().unwrap()).collect();
     text.lines().skip(1).map(line).collect()
 }
 
-/// Brings a file into the form of the version before.
+/// Converts a file to format 1.
 fn make_old(path: &Path, layout: &thalweg_core::Layout) {
     let mut file = TensorFile::read(path).unwrap();
     let slots = file.metadata["slots"].clone();
@@ -46,15 +46,16 @@ fn make_old(path: &Path, layout: &thalweg_core::Layout) {
 }
 
 #[test]
-fn a_model_of_the_version_before_predicts_as_ever() {
+fn a_model_of_format_1_gives_the_same_predictions() {
     let site = Site::new();
     let (model, rows) = (old("model.safetensors"), old("rows.csv"));
-    let said = site.succeed(&["predict", model.to_str().unwrap(), rows.to_str().unwrap(), "--probabilities"]);
+    let output =
+        site.succeed(&["predict", model.to_str().unwrap(), rows.to_str().unwrap(), "--probabilities"]);
     let expected = std::fs::read_to_string(old("predictions.csv")).unwrap();
-    let (said, expected) = (numbers(&said.stdout), numbers(&expected));
-    assert_eq!(said.len(), expected.len());
-    for (said, expected) in said.iter().flatten().zip(expected.iter().flatten()) {
-        assert!((said - expected).abs() < 1e-5, "{said} instead of {expected}");
+    let (output, expected) = (numbers(&output.stdout), numbers(&expected));
+    assert_eq!(output.len(), expected.len());
+    for (output, expected) in output.iter().flatten().zip(expected.iter().flatten()) {
+        assert!((output - expected).abs() < 1e-5, "{output} instead of {expected}");
     }
 }
 
@@ -77,7 +78,7 @@ fn files_of_format_2_hold_the_same_parameters_in_another_order() {
 }
 
 #[test]
-fn a_structure_that_the_version_before_read_otherwise_is_refused_with_advice() {
+fn a_structure_that_format_1_read_differently_is_refused_with_advice() {
     let site = Site::new();
     let net = Path::new(env!("CARGO_MANIFEST_DIR")).join("../graph/tests/onnx/trainable-ts.onnx");
     site.write("net.onnx", std::fs::read(net).unwrap());
@@ -97,19 +98,19 @@ fn a_structure_that_the_version_before_read_otherwise_is_refused_with_advice() {
 }
 
 #[test]
-fn a_checkpoint_of_the_version_before_holds_the_same_parameters() {
+fn a_checkpoint_of_format_1_holds_the_same_parameters() {
     let (network, parameters) = SavedModel::read(&old("model.safetensors")).unwrap().network().unwrap();
     let checkpoint = Checkpoint::read(&old("step-000000040.safetensors"), network.layout()).unwrap();
     assert_eq!(checkpoint.parameters, parameters);
     assert_eq!(checkpoint.slots[0].1.len(), parameters.len());
-    // Written again, it is in the order of today, and read as the same.
+    // Written again, it is in format 2 and reads the same.
     let folder = tempfile::tempdir().unwrap();
     let path = checkpoint.write(folder.path(), network.layout(), 2).unwrap();
     let file = TensorFile::read(&path).unwrap();
     assert_eq!(file.metadata["format"], "2");
     assert_eq!(&*file.tensors["layers.1.weight"].shape, [3, 1, 3, 3]);
     assert_eq!(Checkpoint::read(&path, network.layout()).unwrap(), checkpoint);
-    // The third channel of the first point comes behind all points of the first two.
+    // The third channel of the first point follows all points of the first two.
     let tensor = network.layout().tensors().iter().find(|tensor| tensor.name == "layers.5.weight").unwrap();
     let memory = &parameters[tensor.range()];
     assert_eq!(file.tensors["layers.5.weight"].values[18], memory[2]);
@@ -117,7 +118,7 @@ fn a_checkpoint_of_the_version_before_holds_the_same_parameters() {
 }
 
 #[test]
-fn a_run_goes_on_from_a_checkpoint_of_the_version_before() {
+fn a_run_resumes_from_a_checkpoint_of_format_1() {
     let site = Site::new();
     let layers =
         r#"model.layers=["reshape 8x8x1", "conv 3 3x3 relu", "pool max 2", "dense 6", "dense auto"]"#;

@@ -1,4 +1,4 @@
-//! A disk that fills up in the middle: which file it was, what to do, and no half of a file.
+//! A disk that fills up during training: the error names the file and advice, and no partial file is left.
 
 mod harness;
 
@@ -6,11 +6,11 @@ use harness::{Process, Site, skip};
 use std::process::Command;
 use thalweg_cluster::tensorfile::TensorFile;
 
-/// A file system of its own, taken away at the end.
+/// A small tmpfs, unmounted at the end.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
-    /// Nothing if this user may not do that.
+    /// `None` if this user may not mount.
     fn mount(path: std::path::PathBuf, size: &str) -> Option<SmallDisk> {
         std::fs::create_dir(&path).unwrap();
         let mut mount = Command::new("mount");
@@ -27,7 +27,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_told_by_file_and_leaves_no_half_of_one() {
+fn a_full_disk_is_reported_by_file_and_leaves_no_partial_file() {
     let site = Site::new();
     let Some(_disk) = SmallDisk::mount(site.path("disk"), "200k") else {
         return skip("this user may not mount a file system");
@@ -49,7 +49,7 @@ fn a_full_disk_is_told_by_file_and_leaves_no_half_of_one() {
 }
 
 #[test]
-fn a_disk_that_is_full_from_the_start_stops_nothing_half_way() {
+fn a_disk_that_is_full_from_the_start_is_refused() {
     let site = Site::new();
     let Some(_disk) = SmallDisk::mount(site.path("disk"), "64k") else {
         return skip("this user may not mount a file system");
@@ -63,15 +63,15 @@ fn a_disk_that_is_full_from_the_start_stops_nothing_half_way() {
     assert!(!site.path("disk/run").exists());
 }
 
-/// `thalweg` where no file may have more than so many KiB.
+/// Runs `thalweg` with a file size limit in KiB.
 fn limited(site: &Site, kib: u32, arguments: &[&str]) -> harness::Ended {
     let script = format!("ulimit -f {kib}; exec \"$@\"");
     let words = [&["-c", &script, "bash", env!("CARGO_BIN_EXE_thalweg")], arguments].concat();
-    Process::start(site.program("bash", &words)).end(harness::PATIENCE)
+    Process::start(site.program("bash", &words)).end(harness::TRAINING_LIMIT)
 }
 
 #[test]
-fn where_files_must_be_short_workers_exchange_over_tcp_and_say_so() {
+fn with_a_file_size_limit_workers_exchange_over_tcp_with_a_notice() {
     let site = Site::new();
     // A ring takes 260 KiB; a checkpoint of this job less than 200.
     let ended = limited(&site, 200, &["train", "--out", "run", "--set", "train.epochs=1"]);
@@ -84,7 +84,7 @@ fn where_files_must_be_short_workers_exchange_over_tcp_and_say_so() {
 }
 
 #[test]
-fn a_file_that_may_not_grow_is_told_and_kills_nobody() {
+fn the_file_size_limit_is_an_error_and_kills_no_process() {
     let site = Site::new();
     let ended = limited(&site, 16, &["train", "--out", "run", "--set", "train.epochs=1"]);
     ended.assert_error(1, &["cannot write run/", "ile too large"]);

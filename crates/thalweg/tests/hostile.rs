@@ -1,4 +1,5 @@
-//! Files that claim more than they hold: exit code 2, with the file, the place and what to do, before anything is reserved.
+//! Files whose headers claim more than they hold: exit code 2 with file, position and advice, before memory is
+//! allocated.
 
 mod harness;
 
@@ -7,7 +8,7 @@ use thalweg_cluster::checkpoint;
 use thalweg_cluster::tensorfile::TensorFile;
 
 #[test]
-fn a_model_that_no_machine_holds_is_refused_before_a_worker_starts() {
+fn a_model_larger_than_memory_is_refused_before_a_worker_starts() {
     let site = Site::new();
     let rows = |row: usize| format!("{} 1:1 {}:2\n", row % 2, if row == 7 { 16_777_216 } else { 3 });
     site.write("stray.libsvm", (0..40).map(rows).collect::<String>());
@@ -40,7 +41,7 @@ fn a_label_in_another_encoding_is_refused_with_file_and_line() {
 }
 
 #[test]
-fn a_simulated_machine_that_does_not_compute_is_refused() {
+fn a_simulated_speed_of_zero_is_refused() {
     let site = Site::new();
     site.run(&["train", "--set", "engine.kind=sim", "--set", "engine.network.speed=1e-300"])
         .assert_error(2, &["engine.network.speed", "must be between 1e3 and 1e18"]);
@@ -62,7 +63,7 @@ fn a_checkpoint_whose_audit_is_not_of_these_rows_is_refused_by_name() {
 }
 
 #[test]
-fn a_packed_file_that_unpacks_without_end_is_refused_by_name() {
+fn a_decompression_bomb_is_refused_by_name() {
     use std::io::Write;
     let site = Site::new();
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -80,7 +81,7 @@ fn a_packed_file_that_unpacks_without_end_is_refused_by_name() {
 }
 
 #[test]
-fn no_text_of_a_checkpoint_is_a_bug() {
+fn invalid_text_in_a_checkpoint_is_no_internal_error() {
     let site = Site::new();
     site.succeed(&["train", "--quiet", "--out", "run", "--set", "train.max_steps=30"]);
     let path = checkpoint::list(&site.path("run").join("checkpoints")).remove(0);

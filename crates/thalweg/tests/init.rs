@@ -1,17 +1,17 @@
-//! `thalweg init` and what the commands say about tables that are not as they should be.
+//! `thalweg init`, and the messages of the commands about unusual tables.
 
 mod harness;
 
 use harness::Site;
 
-/// A table of two sorted classes, the second of which begins far behind the first rows.
+/// A table sorted by its two classes: the second one begins far behind the first rows.
 fn sorted_rows() -> String {
     let row = |n: usize| format!("{}.5,{}\n", n % 50 + n / 9_000 * 60, ["calm", "storm"][n / 11_000]);
     (0..22_000).map(row).collect()
 }
 
 #[test]
-fn all_classes_of_a_sorted_file_are_seen() {
+fn all_classes_of_a_sorted_file_are_found() {
     let site = Site::new();
     site.write("wind.csv", format!("speed,weather\n{}", sorted_rows()));
     let ended = site.succeed(&["init", "wind.csv"]);
@@ -61,7 +61,7 @@ fn jobs_of_different_data_get_different_names() {
         assert!(site.path(name).exists(), "{name}");
     }
     let ended = site.run(&["init", "set.test.csv"]);
-    ended.assert_error(2, &["set.test.toml is there already"]);
+    ended.assert_error(2, &["set.test.toml exists already"]);
     ended.assert_advice("--force");
     site.succeed(&["init", "set.test.csv", "--force"]);
     site.succeed(&["train", "set.train.toml", "--quiet", "--set", "train.max_steps=2"]);
@@ -79,7 +79,7 @@ fn wide_sparse_rows_get_a_linear_model() {
 }
 
 #[test]
-fn columns_that_had_better_be_left_out_are() {
+fn useless_columns_are_left_out() {
     let site = Site::new();
     let species = |n: usize| ["ash", "oak", "elm"][n * 7 % 3];
     let row = |n: usize| format!("{n},{}.5,{},{}\n", n % 17, n * 7 % 3, species(n));
@@ -100,7 +100,7 @@ fn columns_that_had_better_be_left_out_are() {
 }
 
 #[test]
-fn every_command_names_files_that_are_no_text() {
+fn every_command_refuses_files_that_are_not_text() {
     let site = Site::new();
     site.write("good.csv", "a,y\n1.5,0\n2.5,1\n3.5,0\n4.5,1\n5.5,0\n");
     site.succeed(&[
@@ -133,7 +133,7 @@ fn every_command_names_files_that_are_no_text() {
 }
 
 #[test]
-fn categories_that_training_has_not_seen_are_told() {
+fn unseen_categories_are_a_warning() {
     let site = Site::new();
     let rows: String = (0..60).map(|n| format!("{},{}\n", ["oslo", "rome", ""][n % 3], n % 2)).collect();
     site.write("people.csv", format!("city,y\n{rows}"));
@@ -141,13 +141,13 @@ fn categories_that_training_has_not_seen_are_told() {
         ["train", "--quiet", "--out", "run", "--set", "data.source=people.csv", "--set", "data.missing=mean"];
     site.succeed(&[&train[..], &["--set", "train.max_steps=2"]].concat());
     site.write("new.csv", "city,y\nbern,0\nrome,1\nbern,1\n");
-    let said = "warning: column `city`: the category `bern` was not in the training rows and counts as missing (2 rows)";
+    let output = "warning: column `city`: the category `bern` was not in the training rows and counts as missing (2 rows)";
     for command in [&["predict", "run", "new.csv"][..], &["evaluate", "run", "--data", "new.csv"]] {
         let ended = site.succeed(command);
-        assert!(ended.stderr.contains(said), "{command:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(output), "{command:?}: {}", ended.stderr);
     }
     site.write("new.jsonl", "{\"city\": \"bern\"}\n{\"city\": \"bern\"}\n");
-    assert!(site.succeed(&["predict", "run", "new.jsonl"]).stderr.contains(said));
+    assert!(site.succeed(&["predict", "run", "new.jsonl"]).stderr.contains(output));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn without_validation_rows_the_metrics_are_those_of_training() {
 }
 
 #[test]
-fn a_mixed_column_and_odd_names_do_not_keep_init_from_a_job() {
+fn init_handles_mixed_columns_and_odd_names() {
     let site = Site::new();
     let row = |row: u32| match row % 4 {
         0 => format!("{}.5,A/5 {row},{}\n", row % 83, row % 2),
@@ -172,8 +172,11 @@ fn a_mixed_column_and_odd_names_do_not_keep_init_from_a_job() {
     };
     let rows: String = (0..400).map(row).collect();
     site.write("rows.csv", format!("\"a\r\nb\u{1}c\",ticket,y\n{rows}"));
-    let said = site.succeed(&["init", "rows.csv"]).stderr;
-    assert!(said.contains("left out: numbers and texts: `A/5 0` is not a number, nor are 99 more"), "{said}");
+    let output = site.succeed(&["init", "rows.csv"]).stderr;
+    assert!(
+        output.contains("left out: numbers and texts: `A/5 0` is not a number, nor are 99 more"),
+        "{output}"
+    );
     site.succeed(&["train", "-q", "rows.toml", "--set", "train.max_steps=2", "--out", "run"]);
     let refused = site.run(&["train", "-q", "--set", "data.source=rows.csv"]);
     refused.assert_error(2, &["`A/5 0` is not a number"]);

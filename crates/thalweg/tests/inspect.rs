@@ -1,4 +1,4 @@
-//! `thalweg inspect`, as its users meet it.
+//! `thalweg inspect` on jobs, runs and the zoo.
 
 mod harness;
 
@@ -30,7 +30,7 @@ fn a_job_and_its_model_are_the_same_network() {
 }
 
 #[test]
-fn every_network_of_the_zoo_is_shown_and_drawn() {
+fn every_network_of_the_zoo_is_listed_and_drawn() {
     let site = Site::new();
     site.write("song.txt", TEXT.repeat(40));
     std::fs::create_dir(site.path("images")).unwrap();

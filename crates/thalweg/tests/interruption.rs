@@ -1,13 +1,13 @@
-//! Ctrl-C and its relatives: a checkpoint first, then the end; a second time leaves at once; nobody outlives the launcher.
+//! Signals: the first stops the job with a checkpoint, a second one at once; no worker outlives the launcher.
 
 mod harness;
 
-use harness::{LIMIT, PATIENCE, Process, Site, await_some, free_port};
+use harness::{LIMIT, Process, Site, TRAINING_LIMIT, await_some, free_port};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use std::os::unix::process::CommandExt;
 
-/// Endless, with checkpoints only when asked for.
+/// An endless job, with checkpoints on request only.
 const ENDLESS: [&str; 7] =
     ["train", "--out", "run", "--set", "train.epochs=1000000", "--set", "fault.checkpoint_every=0"];
 
@@ -17,13 +17,13 @@ fn start_endless(site: &Site, more: &[&str]) -> Process {
     process
 }
 
-/// The job ends with this code, no step is lost, and the report and the summary say so.
+/// Asserts the exit code, and that no step is lost according to report and summary.
 #[track_caller]
 fn assert_stopped(site: &Site, job: Process, code: i32) {
     assert_eq!(assert_saved(site, job), code);
 }
 
-/// The job ends with a checkpoint of its last step, and the report and the summary say so; returns the exit code.
+/// Asserts a checkpoint of the last step, also in report and summary; returns the exit code.
 #[track_caller]
 fn assert_saved(site: &Site, job: Process) -> i32 {
     let ended = job.end(LIMIT);
@@ -46,7 +46,7 @@ fn interrupt(signal: Signal, code: i32) {
     let job = start_endless(&site, &["--workers", "3"]);
     assert!(site.checkpoints("run").is_empty(), "too early");
     job.signal(signal);
-    job.await_said("with a checkpoint");
+    job.await_stderr("with a checkpoint");
     assert_stopped(&site, job, code);
     let report = site.report("run");
     for audit in report["audit"].as_array().unwrap() {
@@ -56,17 +56,17 @@ fn interrupt(signal: Signal, code: i32) {
 }
 
 #[test]
-fn control_c_leaves_a_checkpoint() {
+fn sigint_stops_with_a_checkpoint() {
     interrupt(Signal::SIGINT, 130);
 }
 
 #[test]
-fn a_termination_leaves_a_checkpoint_too() {
+fn sigterm_stops_with_a_checkpoint() {
     interrupt(Signal::SIGTERM, 143);
 }
 
 #[test]
-fn a_closed_terminal_leaves_a_checkpoint_and_a_code_of_its_own() {
+fn sighup_stops_with_a_checkpoint_and_its_own_exit_code() {
     interrupt(Signal::SIGHUP, 129);
 }
 
@@ -87,7 +87,7 @@ fn under_nohup_a_job_outlives_its_terminal() {
 }
 
 #[test]
-fn a_job_whose_messages_cannot_be_written_ends_as_any_other() {
+fn a_closed_stderr_does_not_change_the_end_of_a_job() {
     let site = Site::new();
     let job = Process::start_without_stderr(site.thalweg(&ENDLESS));
     site.await_step("run", 1);
@@ -101,14 +101,14 @@ fn two_signals_at_once_are_one_request() {
     for signals in [[Signal::SIGHUP, Signal::SIGTERM], [Signal::SIGTERM, Signal::SIGINT]] {
         let site = Site::new();
         let job = start_endless(&site, &["--workers", "3"]);
-        // A stopped launcher finds both when it goes on, however long this test takes to send them.
+        // A stopped launcher receives both when it continues, however long this test takes to send them.
         job.signal(Signal::SIGSTOP);
         await_some(LIMIT, "it does not stop", || (harness::state(job.id()) == Some('T')).then_some(()));
         for signal in signals {
             job.signal(signal);
         }
         job.signal(Signal::SIGCONT);
-        // The code is that of either signal: which of two that wait comes first is the system's choice.
+        // The code is that of either signal: the kernel chooses the order of pending signals.
         let codes = signals.map(|signal| 128 + signal as i32);
         assert!(codes.contains(&assert_saved(&site, job)));
     }
@@ -133,20 +133,20 @@ fn a_job_under_timeout_stops_with_a_checkpoint() {
     let job = [&["3600", env!("CARGO_BIN_EXE_thalweg")][..], &ENDLESS, &["--workers", "3"]].concat();
     let timeout = Process::start(site.program("timeout", &job));
     site.await_step("run", 1);
-    // Asked to end, it does what it does after its time: it signals its child, and then all of its process group.
+    // On SIGTERM, as after its time, `timeout` signals its child and then its whole process group.
     timeout.signal(Signal::SIGTERM);
     assert_stopped(&site, timeout, 143);
 }
 
 #[test]
-fn all_processes_of_a_job_that_are_terminated_twice_leave_a_checkpoint() {
+fn two_sigterms_to_every_process_stop_with_a_checkpoint() {
     for strategy in ["allreduce", "parameter-server"] {
         let site = Site::new();
         let job = start_endless(&site, &["--workers", "3", "--strategy", strategy]);
         let all: Vec<Pid> = site.processes().into_iter().map(|(process, _)| process).collect();
         assert!(all.len() > 3, "{all:?}");
         for _ in 0..2 {
-            // One that has ended meanwhile needs no second signal.
+            // The process may have exited meanwhile.
             for process in &all {
                 let _ = kill(*process, Signal::SIGTERM);
             }
@@ -163,7 +163,7 @@ fn await_checkpoint(site: &Site, run: &str) {
 }
 
 #[test]
-fn sigusr1_writes_a_checkpoint_and_the_job_goes_on() {
+fn sigusr1_writes_a_checkpoint_and_the_job_continues() {
     for strategy in ["allreduce", "parameter-server", "gosgd", "single"] {
         let site = Site::new();
         let workers: &[&str] = if strategy == "single" { &[] } else { &["--workers", "3"] };
@@ -171,7 +171,7 @@ fn sigusr1_writes_a_checkpoint_and_the_job_goes_on() {
         assert!(site.checkpoints("run").is_empty(), "too early");
         job.signal(Signal::SIGUSR1);
         await_checkpoint(&site, "run");
-        job.await_said("checkpoint of step ");
+        job.await_stderr("checkpoint of step ");
         job.signal(Signal::SIGINT);
         let ended = job.end(LIMIT);
         assert_eq!(ended.code, Some(130), "{strategy}: {}", ended.stderr);
@@ -180,7 +180,7 @@ fn sigusr1_writes_a_checkpoint_and_the_job_goes_on() {
 }
 
 #[test]
-fn any_rank_of_another_launcher_takes_sigusr1() {
+fn any_rank_under_another_launcher_takes_sigusr1() {
     for strategy in ["allreduce", "parameter-server"] {
         for asked in [0, 1] {
             let site = Site::new();
@@ -191,7 +191,7 @@ fn any_rank_of_another_launcher_takes_sigusr1() {
             site.await_step("run", 1);
             ranks[asked].signal(Signal::SIGUSR1);
             await_checkpoint(&site, "run");
-            // The server of a parameter server is heard, too.
+            // The parameter server takes it too.
             ranks[0].signal(Signal::SIGINT);
             for rank in ranks {
                 assert_eq!(rank.end(LIMIT).code, Some(130), "{strategy}");
@@ -201,18 +201,18 @@ fn any_rank_of_another_launcher_takes_sigusr1() {
 }
 
 #[test]
-fn a_second_control_c_leaves_at_once() {
+fn a_second_sigint_ends_the_job_at_once() {
     let site = Site::new();
     let job = start_endless(&site, &[]);
-    // With a stopped worker the first one cannot succeed, and the second must not wait for the step's deadline.
+    // With a stopped worker the first signal cannot succeed, and the second must not wait for the step deadline.
     site.signal_worker(1, Signal::SIGSTOP);
     job.signal(Signal::SIGINT);
-    job.await_said("once more to leave at once");
-    // Right after the first it says the same again; somebody who goes on asking is heard.
+    job.await_stderr("once more to end at once");
+    // A signal within a second counts as the same request; a later one ends the job.
     let launcher = job.id();
-    await_some(PATIENCE, "it does not leave", || {
+    await_some(TRAINING_LIMIT, "it does not leave", || {
         std::thread::sleep(std::time::Duration::from_millis(50));
-        // A process that has ended is there until its end is asked for.
+        // An exited process stays a zombie until it is reaped.
         kill(launcher, Signal::SIGINT).unwrap();
         (harness::state(launcher) == Some('Z')).then_some(())
     });
@@ -239,9 +239,9 @@ fn without_their_launcher_the_workers_stop_with_a_checkpoint() {
     assert_eq!(site.report("run")["steps"], steps[0] + 10);
 }
 
-/// The launcher dies, and a worker with it, before the ranks have met: there is nothing to wait for.
+/// The launcher and a worker die before the rendezvous: the other worker has nothing to wait for.
 #[test]
-fn without_their_launcher_workers_that_have_not_met_leave_at_once() {
+fn without_their_launcher_workers_exit_before_the_rendezvous() {
     for killed in [0, 2] {
         let site = Site::new();
         let job = site.start(&[&ENDLESS[..], &["--workers", "4"]].concat());
@@ -254,14 +254,14 @@ fn without_their_launcher_workers_that_have_not_met_leave_at_once() {
 }
 
 #[test]
-fn the_secret_of_a_job_does_not_outlive_its_launcher() {
+fn the_token_file_is_removed_when_the_launcher_is_killed() {
     let site = Site::new();
     let job = start_endless(&site, &[]);
     assert!(site.path("run/join.json").exists());
     job.signal(Signal::SIGKILL);
     site.await_empty();
     assert!(!site.path("run/join.json").exists());
-    // Nor does one count that nobody could take away.
+    // A file that could not be removed is ignored.
     let left = r#"{"address":"127.0.0.1:1","token":"0123456789abcdef"}"#;
     site.write("run/join.json", left);
     let ended = site.run(&["join", "run"]);
@@ -270,7 +270,7 @@ fn the_secret_of_a_job_does_not_outlive_its_launcher() {
 }
 
 #[test]
-fn ranks_of_another_launcher_stop_together_when_one_is_asked_to() {
+fn ranks_under_another_launcher_stop_together_after_a_signal_to_one() {
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
         let site = Site::new();
         let port = harness::free_port();
@@ -285,7 +285,7 @@ fn ranks_of_another_launcher_stop_together_when_one_is_asked_to() {
     }
 }
 
-/// The launchers of all hosts end with the code of the signal that one of them got.
+/// The launchers of all hosts exit with the code of the signal that one of them received.
 #[test]
 fn a_stop_on_one_host_is_a_stop_on_all() {
     for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {

@@ -1,10 +1,10 @@
-//! Killed in the middle of a checkpoint: there is always a loadable one, never older than the last that was told.
+//! Kills a job while it writes a checkpoint: a valid one always exists, not older than the last one reported.
 //!
 //! `cargo xtask bench checkpoint` does the same a hundred times with the release binary.
 
 mod harness;
 
-use harness::{LIMIT, PATIENCE, Site};
+use harness::{LIMIT, Site, TRAINING_LIMIT};
 use nix::sys::signal::{Signal, kill};
 use std::time::{Duration, Instant};
 use thalweg_cluster::checkpoint;
@@ -37,32 +37,32 @@ fn last(site: &Site, kind: &str, key: &str) -> Option<u64> {
     site.events("run").iter().rev().find(|event| event["event"] == kind)?[key].as_u64()
 }
 
-/// Waits without a pause between two looks: a checkpoint is soon written.
-fn await_now(complaint: &str, mut look: impl FnMut() -> bool) {
+/// Polls without a pause: writing a checkpoint takes little time.
+fn await_now(message: &str, mut poll: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !look() {
-        assert!(start.elapsed() < PATIENCE, "{complaint} after {PATIENCE:?}");
+    while !poll() {
+        assert!(start.elapsed() < TRAINING_LIMIT, "{message} after {TRAINING_LIMIT:?}");
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn a_job_killed_in_a_checkpoint_has_one_to_go_on_from() {
+fn a_job_killed_while_writing_a_checkpoint_can_resume() {
     let site = Site::new();
-    let (mut inside, mut told) = (0, None);
+    let (mut inside, mut reported) = (0, None);
     for round in 0..ROUNDS {
         let job = site.start(&JOB);
         let begun = site.events("run").iter().filter(|event| event["event"] == "checkpoint").count();
-        harness::await_some(PATIENCE, "no checkpoint is written", || {
+        harness::await_some(TRAINING_LIMIT, "no checkpoint is written", || {
             let events = site.events("run");
             (events.iter().filter(|event| event["event"] == "checkpoint").count() > begun).then_some(())
         });
         let resumed = last(&site, "started", "first_step");
-        assert!(resumed >= told, "round {round}: told {told:?}, but it went on from {resumed:?}");
+        assert!(resumed >= reported, "round {round}: reported {reported:?}, but resumed from {resumed:?}");
         let mut victims = site.processes();
         victims.sort_by_key(|(_, rank)| *rank != Some(0));
         await_now("nothing is being written", || half_written(&site));
-        // At once, or a little later: in the middle, while it is synced, when it gets its name, when old ones go.
+        // With varying delay: during the write, the sync, the rename, and the removal of old ones.
         let (seen, delay) = (Instant::now(), Duration::from_millis(3 * (round / 2)));
         await_now("no time passes", || seen.elapsed() >= delay);
         for (process, _) in victims {
@@ -71,11 +71,11 @@ fn a_job_killed_in_a_checkpoint_has_one_to_go_on_from() {
         job.end(LIMIT);
         site.await_empty();
         inside += u64::from(half_written(&site));
-        told = last(&site, "checkpoint", "step");
+        reported = last(&site, "checkpoint", "step");
         let paths = checkpoint::list(&site.path("run/checkpoints"));
         assert!(
-            checkpoint::step_of(&paths[0]) >= told,
-            "round {round}: told {told:?}, but there is {paths:?}"
+            checkpoint::step_of(&paths[0]) >= reported,
+            "round {round}: reported {reported:?}, but there is {paths:?}"
         );
         for path in paths {
             assert!(TensorFile::read(&path).is_ok(), "round {round}: {} is not whole", path.display());

@@ -1,8 +1,8 @@
-//! One process per rank, started by somebody else: each of them notices, names the same culprit, and ends by itself.
+//! Ranks without thalweg's launcher: each detects a failure, names the same rank, and exits by itself.
 
 mod harness;
 
-use harness::{BUSY, Ended, LIMIT, PATIENCE, Process, Site, free_port, is_free};
+use harness::{BUSY, Ended, LIMIT, Process, Site, TRAINING_LIMIT, free_port, is_free};
 use nix::sys::signal::Signal;
 use std::net::SocketAddr;
 
@@ -58,9 +58,9 @@ fn a_stopped_coordinator_is_named_by_all_others() {
     lose(0, Signal::SIGSTOP, &["has been silent for"]);
 }
 
-/// Where nobody else can take its role, a rank 0 that was stopped for too long does not report a success of its own.
+/// If no other rank can take over its role, a rank 0 that was stopped for too long does not report success.
 #[test]
-fn a_coordinator_that_was_stopped_past_the_deadline_does_not_go_on_alone() {
+fn a_coordinator_stopped_past_the_deadline_does_not_continue_alone() {
     let site = Site::new();
     let port = free_port();
     let settings = ["train.epochs=1000000", "engine.pace=2ms", "fault.step_deadline=2s"];
@@ -78,7 +78,7 @@ fn a_coordinator_that_was_stopped_past_the_deadline_does_not_go_on_alone() {
 }
 
 #[test]
-fn a_bad_row_of_one_rank_is_told_by_all() {
+fn a_bad_row_of_one_rank_is_reported_by_all() {
     let site = Site::new();
     let rows = (0..20_000).map(|row| {
         let word = if row == 18_000 { "abc".to_string() } else { (row % 97).to_string() };
@@ -86,7 +86,7 @@ fn a_bad_row_of_one_rank_is_told_by_all() {
     });
     site.write("rows.csv", "a,b,third\n".to_string() + &rows.collect::<String>());
     let ranks = start_ranks(&site, free_port(), &["train", "--out", "run", "--set", "data.source=rows.csv"]);
-    let ended: Vec<Ended> = ranks.into_iter().map(|rank| rank.end(PATIENCE)).collect();
+    let ended: Vec<Ended> = ranks.into_iter().map(|rank| rank.end(TRAINING_LIMIT)).collect();
     for rank in &ended {
         rank.assert_error(3, &["error: rank ", "rows.csv line 18002, column `b`: `abc` is not a number"]);
     }
@@ -113,12 +113,12 @@ fn a_rank_with_other_values_in_its_data_is_refused_by_name() {
         Process::start(command)
     });
     for rank in ranks.collect::<Vec<_>>() {
-        rank.end(PATIENCE).assert_error(4, &["rank 1 has another data set than rank 0"]);
+        rank.end(TRAINING_LIMIT).assert_error(4, &["rank 1 has another data set than rank 0"]);
     }
 }
 
 #[test]
-fn a_rank_with_another_model_is_turned_away_when_it_comes() {
+fn a_rank_with_another_model_is_refused_in_the_rendezvous() {
     let site = Site::new();
     let rows = |more: &str| {
         (0..60).map(|row| format!("{row},{}{more},{}\n", row * 7 % 11, row % 2)).collect::<String>()
@@ -136,7 +136,7 @@ fn a_rank_with_another_model_is_turned_away_when_it_comes() {
         Process::start(command)
     });
     for rank in ranks.collect::<Vec<_>>() {
-        rank.end(PATIENCE).assert_error(4, &["rank 1 has another model than rank 0"]);
+        rank.end(TRAINING_LIMIT).assert_error(4, &["rank 1 has another model than rank 0"]);
     }
 }
 
@@ -150,7 +150,7 @@ fn two_shells_give_the_same_model_as_two_workers() {
     let ranks: Vec<Process> =
         (0..2).map(|rank| Process::start(site.rank(rank, 2, port, &arguments))).collect();
     for rank in ranks {
-        let ended = rank.end(PATIENCE);
+        let ended = rank.end(TRAINING_LIMIT);
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
     }
     let model = |run: &str| std::fs::read(site.path(run).join("model.safetensors")).unwrap();
@@ -158,7 +158,7 @@ fn two_shells_give_the_same_model_as_two_workers() {
     assert_eq!(site.report("shells")["outcome"], "completed");
 }
 
-/// Rank 0 waits for somebody who never comes, and is asked to stop.
+/// Signals a rank 0 that waits for a rank that never joins.
 fn interrupt_waiting(signal: Signal, code: i32) {
     let site = Site::new();
     let waiting = Process::start(site.rank(0, 2, free_port(), &["train", "--out", "run"]));
@@ -180,15 +180,15 @@ fn a_signal_while_rank_0_waits_is_no_failure() {
 }
 
 #[test]
-fn who_asked_for_a_stop_is_named() {
+fn the_rank_that_received_the_signal_is_named() {
     let site = Site::new();
     let ranks = start_ranks(&site, free_port(), &BUSY);
     site.await_step("run", 1);
     site.signal_worker(1, Signal::SIGTERM);
     let ended: Vec<Ended> = ranks.into_iter().map(|rank| rank.end(LIMIT)).collect();
     assert_eq!(ended.iter().map(|rank| rank.code).collect::<Vec<_>>(), [Some(143); 3]);
-    let said = &ended[0].stderr;
-    assert!(said.contains("warning: stopping after this step: rank 1 on "), "{said}");
+    let output = &ended[0].stderr;
+    assert!(output.contains("warning: stopping after this step: rank 1 on "), "{output}");
     assert_eq!(site.await_event("run", "stopping")["ranks"], serde_json::json!([1]));
     assert_eq!(site.report("run")["stopped_by"], serde_json::json!([1]));
 }
@@ -196,14 +196,14 @@ fn who_asked_for_a_stop_is_named() {
 #[test]
 fn a_fault_of_the_last_rank_leaves_the_server_out_of_the_workers() {
     let site = Site::new();
-    // More ranks than the job has by itself: how many there are is known only when the launcher was asked.
+    // More ranks than the job's default: the launcher determines the world size.
     let inject = r#"fault.inject=[{ step = 1, rank = 3, kind = "slow" }]"#;
     let job = ["train", "--quiet", "--out", "run", "--strategy", "parameter-server", "--set", inject];
     let job = [&job[..], &["--set", "train.max_steps=3"]].concat();
     let port = free_port();
     let ranks: Vec<Process> = (0..4).map(|rank| Process::start(site.rank(rank, 4, port, &job))).collect();
     for rank in ranks {
-        let ended = rank.end(PATIENCE);
+        let ended = rank.end(TRAINING_LIMIT);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     }
     assert_eq!(site.report("run")["job"]["engine.workers"], 3);

@@ -1,14 +1,14 @@
-//! Ranks of other launchers: what their variables say, who is told what when they do not fit together, and who comes later.
+//! Ranks under other launchers: their variables, errors when ranks do not match, and workers that join later.
 
 mod harness;
 
-use harness::{BUSY, Ended, LIMIT, PATIENCE, Process, Site, await_some, free_port};
+use harness::{BUSY, Ended, LIMIT, Process, Site, TRAINING_LIMIT, await_some, free_port};
 use nix::sys::signal::Signal;
 use std::process::Command;
 
 const SHORT: [&str; 5] = ["train", "--out", "run", "--set", "train.max_steps=20"];
 
-/// An elastic job that is still at work when something happens to it.
+/// An elastic job that trains long enough for a test to act on it.
 const LONG: [&str; 11] = [
     "train",
     "--out",
@@ -24,7 +24,7 @@ const LONG: [&str; 11] = [
 ];
 
 fn ends(ranks: impl IntoIterator<Item = Process>) -> Vec<Ended> {
-    ranks.into_iter().map(|rank| rank.end(PATIENCE)).collect()
+    ranks.into_iter().map(|rank| rank.end(TRAINING_LIMIT)).collect()
 }
 
 /// A rank as torchrun starts it.
@@ -38,7 +38,7 @@ fn torchrun(site: &Site, rank: usize, (run, restart): (&str, u32), port: u16, ar
 #[test]
 fn runs_and_restarts_of_torchrun_find_their_own_rank_0_beside_the_agents_port() {
     let site = Site::new();
-    // The agent of a torchrun holds its port for as long as it runs; the test of two runs stands in for it.
+    // The agent of torchrun holds its port while it runs; this listener stands in for it.
     let agent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = agent.local_addr().unwrap().port();
     let job = |out: &'static str| ["train", "--out", out, "--set", "train.max_steps=20"];
@@ -58,7 +58,7 @@ fn runs_and_restarts_of_torchrun_find_their_own_rank_0_beside_the_agents_port() 
 }
 
 #[test]
-fn the_job_says_its_own_port_where_the_agent_holds_the_launchers() {
+fn engine_port_replaces_a_launcher_port_held_by_the_agent() {
     let site = Site::new();
     let (port, own) = (free_port(), free_port().to_string());
     let setting = format!("engine.port={own}");
@@ -71,7 +71,7 @@ fn the_job_says_its_own_port_where_the_agent_holds_the_launchers() {
 }
 
 #[test]
-fn pods_that_do_not_know_their_world_are_refused() {
+fn pods_without_a_world_size_are_refused() {
     let site = Site::new();
     for (variables, named) in [
         (&[("JOB_COMPLETION_INDEX", "1")][..], "JOB_COMPLETION_INDEX=1"),
@@ -85,10 +85,10 @@ fn pods_that_do_not_know_their_world_are_refused() {
 }
 
 #[test]
-fn any_port_is_told_in_a_file() {
+fn any_free_port_is_published_in_the_address_file() {
     let site = Site::new();
     let job = [&SHORT[..], &["--address-file", "address"]].concat();
-    // What an earlier attempt left there leads nowhere.
+    // The file of an earlier attempt has a dead address.
     site.write("address", format!("127.0.0.1:{}\n", free_port()));
     let ranks = [1, 0].map(|rank| Process::start(site.rank(rank, 2, 0, &job)));
     for ended in ends(ranks) {
@@ -106,16 +106,16 @@ fn a_job_of_another_launcher_is_joined_by_its_run_folder() {
     let port = free_port();
     let ranks = [0, 1].map(|rank| Process::start(site.rank(rank, 2, port, &LONG)));
     site.await_step("run", 1);
-    let newcomer = site.start(&["join", "run"]);
-    newcomer.await_said("joined as rank 2; 3 workers now");
-    for ended in ends(ranks.into_iter().chain([newcomer])) {
+    let joining = site.start(&["join", "run"]);
+    joining.await_stderr("joined as rank 2; 3 workers now");
+    for ended in ends(ranks.into_iter().chain([joining])) {
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     }
     assert!(!site.path("run/join.json").exists());
 }
 
 #[test]
-fn a_rank_that_is_started_again_under_its_number_comes_as_a_newcomer() {
+fn a_restarted_rank_joins_as_a_new_member() {
     let site = Site::new();
     let port = free_port();
     let first = Process::start(site.rank(0, 2, port, &LONG));
@@ -135,7 +135,7 @@ fn a_rank_that_is_started_again_under_its_number_comes_as_a_newcomer() {
     assert!(audit.iter().all(|epoch| epoch["missed"] == 0 && epoch["repeated"] == 0), "{audit:?}");
 }
 
-/// Both ranks end with these words, long before they would give each other up.
+/// Asserts that both ranks exit with these messages, long before a deadline passes.
 fn turned_away(site: &Site, port: u16, second: Command, words: &[&str]) {
     let patient = [&SHORT[..], &["--set", "fault.join_deadline=10m"]].concat();
     let first = Process::start(site.rank(0, 2, port, &patient));
@@ -145,7 +145,7 @@ fn turned_away(site: &Site, port: u16, second: Command, words: &[&str]) {
 }
 
 #[test]
-fn keys_in_which_jobs_differ_are_named_and_end_it_at_once() {
+fn differing_job_keys_are_named_and_end_the_job_at_once() {
     let site = Site::new();
     let port = free_port();
     let other = [&SHORT[..], &["--set", "fault.join_deadline=10m", "--set", "train.seed=8"]].concat();
@@ -156,7 +156,7 @@ fn keys_in_which_jobs_differ_are_named_and_end_it_at_once() {
 }
 
 #[test]
-fn another_number_of_ranks_is_named_and_ends_it_at_once() {
+fn a_differing_world_size_is_named_and_ends_the_job_at_once() {
     let site = Site::new();
     let port = free_port();
     let patient = [&SHORT[..], &["--set", "fault.join_deadline=10m"]].concat();
@@ -165,7 +165,7 @@ fn another_number_of_ranks_is_named_and_ends_it_at_once() {
 }
 
 #[test]
-fn a_wrong_token_is_told_on_both_sides() {
+fn a_wrong_token_is_reported_on_both_sides() {
     let site = Site::new();
     let port = free_port();
     let job = [&SHORT[..], &["--set", "fault.join_deadline=15s"]].concat();
@@ -178,13 +178,13 @@ fn a_wrong_token_is_told_on_both_sides() {
     let second = start(1, "the token of another");
     let ended = ends([first, second]);
     ended[1].assert_error(4, &["THALWEG_TOKEN"]);
-    let said = &ended[0].stderr;
-    assert!(said.contains("turned away a caller from 127.0.0.1: it does not know the token"), "{said}");
+    let output = &ended[0].stderr;
+    assert!(output.contains("refused a connection from 127.0.0.1: it does not know the token"), "{output}");
     ended[0].assert_error(4, &["rank 1 did not arrive", "does not know the token", "THALWEG_TOKEN"]);
 }
 
 #[test]
-fn a_rank_0_that_cannot_begin_tells_the_others() {
+fn the_other_ranks_report_why_rank_0_cannot_start() {
     let site = Site::new();
     let port = free_port();
     let patient = [&SHORT[..], &["--set", "fault.join_deadline=10m"]].concat();
@@ -196,7 +196,7 @@ fn a_rank_0_that_cannot_begin_tells_the_others() {
 }
 
 #[test]
-fn all_ranks_of_a_job_that_sigterm_stopped_say_so() {
+fn all_ranks_of_a_job_stopped_by_sigterm_exit_with_its_code() {
     for culprit in [0, 1] {
         let site = Site::new();
         let port = free_port();
@@ -210,7 +210,7 @@ fn all_ranks_of_a_job_that_sigterm_stopped_say_so() {
 }
 
 #[test]
-fn what_cannot_be_survived_is_said_at_the_start() {
+fn limits_of_fault_tolerance_are_printed_at_the_start() {
     let site = Site::new();
     let port = free_port();
     let ranks = [0, 1].map(|rank| Process::start(site.rank(rank, 2, port, &SHORT)));
@@ -218,6 +218,6 @@ fn what_cannot_be_survived_is_said_at_the_start() {
     assert!(ended[0].stderr.contains("the loss of rank 0 ends the job"), "{}", ended[0].stderr);
     let mut doctor = site.rank(0, 2, port, &["doctor"]);
     doctor.env("LOCAL_WORLD_SIZE", "2");
-    let told = Process::start(doctor).end(LIMIT).stdout;
-    await_some(LIMIT, &told, || told.contains("the loss of rank 0 ends the job").then_some(()));
+    let output = Process::start(doctor).end(LIMIT).stdout;
+    await_some(LIMIT, &output, || output.contains("the loss of rank 0 ends the job").then_some(()));
 }

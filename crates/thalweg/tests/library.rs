@@ -1,13 +1,13 @@
-//! A program with a network and data of its own: the example works and is as short as promised, and data that one rank
-//! never gets is that rank's fault.
+//! A program with its own network and data: the example works and is short, and a rank that never opens its data is
+//! blamed.
 
 mod harness;
 
-use harness::{PATIENCE, Process, Site, skip};
+use harness::{Process, Site, TRAINING_LIMIT, skip};
 use std::path::Path;
 use thalweg::{Data, Targets, Trainer};
 
-/// Set for the program whose rank 1 never has its data: how long the others wait.
+/// Set for the program whose rank 1 never opens its data: how long the others wait.
 const HANGS: &str = "TEST_HANGS";
 
 #[test]
@@ -18,7 +18,7 @@ fn the_example_trains_its_own_model_on_two_workers() {
         return skip(format_args!("{} is not built", example.display()));
     }
     let site = Site::new();
-    let ended = Process::start(site.program(&example, &[])).end(PATIENCE);
+    let ended = Process::start(site.program(&example, &[])).end(TRAINING_LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let accuracy: f64 = ended.stdout.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap();
     assert!(accuracy > 0.9, "{}", ended.stdout);
@@ -38,9 +38,9 @@ fn the_example_is_short() {
     assert!(text.lines().count() < 40, "{} lines", text.lines().count());
 }
 
-/// The program that the test below starts; without its variable there is nothing to do.
+/// The program that the test below starts; without its variable it does nothing.
 #[test]
-fn a_program_whose_rank_1_never_has_its_data() {
+fn a_program_whose_rank_1_never_opens_its_data() {
     let Ok(deadline) = std::env::var(HANGS) else { return };
     let deadline = format!("fault.prepare_deadline={deadline}");
     let trainer = Trainer::new("stuck").quiet(true).set("engine.workers=3").set("fault.elastic=false");
@@ -51,23 +51,23 @@ fn a_program_whose_rank_1_never_has_its_data() {
         let rows = (0..100).map(|row| row as f32).collect();
         Data::in_memory(1, rows, Targets::Values(vec![1.0; 100]), 0.2, job.train.seed)
     });
-    println!("told: {}", trainer.run().unwrap_err());
+    println!("error: {}", trainer.run().unwrap_err());
 }
 
 #[test]
-fn a_rank_that_never_has_its_data_is_named() {
+fn a_rank_that_never_opens_its_data_is_named() {
     let site = Site::new();
     let program = std::env::current_exe().unwrap();
     let mut command =
-        site.program(program, &["--exact", "a_program_whose_rank_1_never_has_its_data", "--nocapture"]);
+        site.program(program, &["--exact", "a_program_whose_rank_1_never_opens_its_data", "--nocapture"]);
     command.env(HANGS, "1s");
-    let ended = Process::start(command).end(PATIENCE);
+    let ended = Process::start(command).end(TRAINING_LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let told = ended.stdout.lines().find(|line| line.contains("told: ")).unwrap_or_default();
+    let error = ended.stdout.lines().find(|line| line.contains("error: ")).unwrap_or_default();
     for part in
-        ["told: rank 1 on ", " has been busy with reading the data for ", "waited for it in all-gather"]
+        ["error: rank 1 on ", " has been busy with reading the data for ", "waited for it in all-gather"]
     {
-        assert!(told.contains(part), "{part:?} is missing in {told:?}");
+        assert!(error.contains(part), "{part:?} is missing in {error:?}");
     }
     assert_eq!(site.report("runs/stuck-1")["failures"][0]["rank"], 1);
     site.assert_empty();

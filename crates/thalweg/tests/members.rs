@@ -1,25 +1,25 @@
-//! Workers that come to a running job with other data, that cannot be connected, or that do not keep to the protocol: the job
-//! says who it was and goes on without them.
+//! Workers that join a running job with other data, that cannot be connected, or that violate the protocol: the job
+//! names them and continues without them.
 
 mod harness;
 
-use harness::{PATIENCE, Process, Site};
+use harness::{Process, Site, TRAINING_LIMIT};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use thalweg_cluster::membership::Standing;
-use thalweg_cluster::rendezvous::handshake::{Purpose, Side, shake};
+use thalweg_cluster::membership::MemberPosition;
+use thalweg_cluster::rendezvous::handshake::{Purpose, Side, handshake};
 use thalweg_cluster::rendezvous::message::{
-    Answer, Arrival, Call, Control, Join, Member, Roster, receive, send,
+    Control, ControlRequest, ControlResponse, JoinKind, JoinRequest, Member, Roster, receive, send,
 };
 use thalweg_cluster::rendezvous::timed::Timed;
-use thalweg_core::event::Pulse;
-use thalweg_core::spec::Layers;
+use thalweg_core::event::Heartbeat;
+use thalweg_core::spec::JobLayers;
 use thalweg_core::{Error, Job, Kind};
 
-/// Two workers, in steps that go on until something has happened to them.
+/// Two workers, with enough steps for a test to act on them.
 const JOB: [&str; 13] = [
     "train",
     "--out",
@@ -42,9 +42,9 @@ fn start(site: &Site, more: &[&str]) -> Process {
     process
 }
 
-/// The job went well, and every row was seen once in every epoch; these failures are in its report.
+/// Asserts success and that every row was seen once per epoch; returns the failures of the report and stderr.
 fn assert_complete(site: &Site, process: Process) -> (Vec<Value>, String) {
-    let ended = process.end(PATIENCE);
+    let ended = process.end(TRAINING_LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     site.assert_empty();
     let report = site.report("run");
@@ -55,35 +55,35 @@ fn assert_complete(site: &Site, process: Process) -> (Vec<Value>, String) {
     (report["failures"].as_array().unwrap().clone(), ended.stderr)
 }
 
-/// A worker that speaks the protocol as far as it likes.
-struct Stranger {
+/// A peer that follows the protocol as far as the test wants.
+struct ScriptedPeer {
     control: TcpStream,
     number: usize,
     token: Vec<u8>,
-    /// Where it would be reached.
+    /// Listener of its data address.
     _data: TcpListener,
 }
 
-impl Stranger {
-    /// Comes to the job, with all that is asked of a newcomer.
-    fn come(site: &Site) -> Stranger {
-        let invitation: Value =
+impl ScriptedPeer {
+    /// Sends a valid join request to the job.
+    fn join(site: &Site) -> ScriptedPeer {
+        let join_info: Value =
             serde_json::from_slice(&std::fs::read(site.path("run/join.json")).unwrap()).unwrap();
-        let text = |key: &str| invitation[key].as_str().unwrap().to_string();
+        let text = |key: &str| join_info[key].as_str().unwrap().to_string();
         let secret = text("token");
-        let call = |call: &Call| {
+        let call = |call: &ControlRequest| {
             let stream = TcpStream::connect(text("address")).unwrap();
-            let mut timed = Timed::new(&stream, PATIENCE);
-            shake(&mut timed, Side::Caller, Purpose::Control, text("token").as_bytes()).unwrap();
+            let mut timed = Timed::new(&stream, TRAINING_LIMIT);
+            handshake(&mut timed, Side::Caller, Purpose::Control, text("token").as_bytes()).unwrap();
             send(&mut timed, call).unwrap();
             drop(timed);
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(TRAINING_LIMIT)).unwrap();
             stream
         };
-        let Answer::Job { text, number } = receive(&mut call(&Call::Ask)).unwrap() else {
-            panic!("it does not say what its job is")
+        let ControlResponse::Job { text, number } = receive(&mut call(&ControlRequest::Job)).unwrap() else {
+            panic!("no job in the reply")
         };
-        let mut layers = Layers::default();
+        let mut layers = JobLayers::default();
         layers.add_file("the job", &text).unwrap();
         let job = Job::resolve(layers).unwrap().spec;
         let data = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -95,7 +95,7 @@ impl Stranger {
             identity: None,
             launcher: None,
         };
-        let join = Join {
+        let join = JoinRequest {
             member,
             world: job.ranks(),
             job: job.hash(),
@@ -103,38 +103,39 @@ impl Stranger {
             run: String::new(),
             model: Vec::new(),
             data: site.variable(site.worker(0), "THALWEG_RUN_ROWS"),
-            arrival: Arrival::New,
-            doing: Pulse::default(),
+            kind: JoinKind::New,
+            doing: Heartbeat::default(),
         };
-        let control = call(&Call::Join(Box::new(join)));
-        Stranger { control, number, token: secret.into_bytes(), _data: data }
+        let control = call(&ControlRequest::Join(Box::new(join)));
+        ScriptedPeer { control, number, token: secret.into_bytes(), _data: data }
     }
 
-    fn say(&mut self, said: &Control) {
-        send(&mut self.control, said).unwrap();
+    fn send(&mut self, message: &Control) {
+        send(&mut self.control, message).unwrap();
     }
 
-    /// Is let in: says of every rank that it can be reached, or why it cannot.
-    fn enter(&mut self, error: Option<&str>) -> Result<Roster, Error> {
+    /// Answers reachability probes, with `error` if given, until it is admitted or refused.
+    fn await_admission(&mut self, error: Option<&str>) -> Result<Roster, Error> {
         loop {
             match receive(&mut self.control).unwrap() {
-                Answer::Probe { member, .. } => {
-                    self.say(&Control::Probed { rank: member.rank, error: error.map(Into::into) });
+                ControlResponse::Probe { member, .. } => {
+                    self.send(&Control::Probed { rank: member.rank, error: error.map(Into::into) });
                 }
-                Answer::Roster(roster) => return Ok(roster),
-                Answer::Refused(error) => return Err(error),
+                ControlResponse::Roster(roster) => return Ok(roster),
+                ControlResponse::Refused(error) => return Err(error),
                 _ => {}
             }
         }
     }
 
-    /// Connects to all members of a group as its highest rank does; one for whom the group is over hangs up.
+    /// Connects to all members of a group, as its highest rank does; members that have left the group close the
+    /// connection.
     fn connect(&self, roster: &Roster) -> Vec<TcpStream> {
         let others = roster.members.iter().filter(|member| member.rank != self.number);
         let call = |member: &Member| {
             let stream = TcpStream::connect(member.data)?;
             let mut timed = Timed::new(&stream, Duration::from_secs(5));
-            shake(&mut timed, Side::Caller, Purpose::Data, &self.token)?;
+            handshake(&mut timed, Side::Caller, Purpose::Data, &self.token)?;
             send(&mut timed, &(roster.members.len() - 1, roster.generation))?;
             drop(timed);
             std::io::Result::Ok(stream)
@@ -142,26 +143,25 @@ impl Stranger {
         others.filter_map(|member| call(member).ok()).collect()
     }
 
-    /// Takes part in every group as it is asked to, and sends all its members these bytes instead of its own; until it is
-    /// told that the others go on without it, or hung up on.
-    fn forge_until_dropped(mut self, forged: impl Fn(u32) -> Vec<u8>) {
-        let mut roster = self.enter(None).unwrap();
+    /// Joins every generation and sends its members the forged bytes, until it is aborted or disconnected.
+    fn forge_until_excluded(mut self, forged: impl Fn(u32) -> Vec<u8>) {
+        let mut roster = self.await_admission(None).unwrap();
         let mut kept;
-        let mut said = Control::Pulse(Pulse::default());
+        let mut message = Control::Heartbeat(Heartbeat::default());
         self.control.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         loop {
             kept = self.connect(&roster);
-            // Whoever has heard of the end of this group already has closed its connection.
+            // Members that have left this generation have closed the connection.
             kept.iter_mut().for_each(|stream| drop(stream.write_all(&forged(roster.generation))));
             roster = loop {
-                if send(&mut self.control, &said).is_err() {
+                if send(&mut self.control, &message).is_err() {
                     return;
                 }
-                said = Control::Pulse(Pulse::default());
+                message = Control::Heartbeat(Heartbeat::default());
                 match receive(&mut self.control) {
                     Ok(Control::Roster(next)) => break *next,
                     Ok(Control::Interrupt(over, _)) => {
-                        said = Control::Report(over, Standing::default(), Pulse::default());
+                        message = Control::Report(over, MemberPosition::default(), Heartbeat::default());
                     }
                     Ok(Control::Abort(_)) => return,
                     Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return,
@@ -171,12 +171,12 @@ impl Stranger {
         }
     }
 
-    /// Gives signs of life until it is told that the job goes on without it, or hung up on.
-    fn pulse_until_dropped(mut self) -> Option<Error> {
-        let end = Instant::now() + PATIENCE;
+    /// Sends heartbeats until it is aborted or disconnected.
+    fn heartbeat_until_excluded(mut self) -> Option<Error> {
+        let end = Instant::now() + TRAINING_LIMIT;
         self.control.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         while Instant::now() < end {
-            if send(&mut self.control, &Control::Pulse(Pulse::default())).is_err() {
+            if send(&mut self.control, &Control::Heartbeat(Heartbeat::default())).is_err() {
                 return None;
             }
             match receive(&mut self.control) {
@@ -186,7 +186,7 @@ impl Stranger {
                 Err(_) => return None,
             }
         }
-        panic!("nobody drops it")
+        panic!("it is not excluded")
     }
 }
 
@@ -197,85 +197,85 @@ fn assert_failure(failures: &[Value], rank: usize, cause: &str) {
 }
 
 #[test]
-fn a_newcomer_that_cannot_reach_a_member_is_sent_away_before_it_enters_the_group() {
+fn a_joining_worker_that_cannot_reach_a_member_is_refused_before_admission() {
     let site = Site::new();
     let job = start(&site, &[]);
-    let refused = Stranger::come(&site).enter(Some("no answer within 5 s")).unwrap_err();
+    let refused = ScriptedPeer::join(&site).await_admission(Some("no answer within 5 s")).unwrap_err();
     assert!(refused.message.contains("rank 2 on elsewhere cannot reach rank "), "{refused}");
-    let (failures, said) = assert_complete(&site, job);
+    let (failures, stderr) = assert_complete(&site, job);
     assert!(failures.is_empty(), "{failures:?}");
-    assert!(said.contains("rank 2 on elsewhere was not let in"), "{said}");
+    assert!(stderr.contains("rank 2 on elsewhere was not admitted"), "{stderr}");
     assert!(site.events("run").iter().all(|event| event["event"] != "regrouped"), "nobody stopped for it");
 }
 
 #[test]
-fn a_newcomer_that_says_nothing_of_whom_it_reaches_is_sent_away() {
+fn a_joining_worker_without_a_reachability_report_is_refused() {
     let site = Site::new();
     let job = start(&site, &["--set", "train.epochs=80"]);
-    let mut stranger = Stranger::come(&site);
+    let mut peer = ScriptedPeer::join(&site);
     let refused = loop {
-        match receive(&mut stranger.control).unwrap() {
-            Answer::Refused(error) => break error,
-            Answer::Roster(_) => panic!("it was let in"),
+        match receive(&mut peer.control).unwrap() {
+            ControlResponse::Refused(error) => break error,
+            ControlResponse::Roster(_) => panic!("it was let in"),
             _ => {}
         }
     };
-    assert!(refused.message.contains("did not say within 10 s"), "{refused}");
+    assert!(refused.message.contains("did not report within 10 s"), "{refused}");
     assert!(assert_complete(&site, job).0.is_empty());
 }
 
 #[test]
-fn a_failure_before_it_is_let_in_is_nobodys_business() {
+fn a_failure_before_admission_does_not_affect_the_job() {
     let site = Site::new();
     let job = start(&site, &[]);
-    let mut stranger = Stranger::come(&site);
+    let mut peer = ScriptedPeer::join(&site);
     let own = Error::new(Kind::Io, "the disk is full");
-    stranger.say(&Control::Failed(Box::new(own), Pulse::default()));
+    peer.send(&Control::Failed(Box::new(own), Heartbeat::default()));
     assert!(assert_complete(&site, job).0.is_empty());
 }
 
 #[test]
-fn a_member_that_gives_signs_of_life_and_never_connects_is_named_and_done_without() {
+fn a_member_with_heartbeats_that_never_connects_is_named_and_excluded() {
     let site = Site::new();
     let job = start(&site, &[]);
-    let mut stranger = Stranger::come(&site);
-    let number = stranger.number;
-    assert_eq!(stranger.enter(None).unwrap().joined, [number]);
-    let told = stranger.pulse_until_dropped().expect("it is told");
-    assert!(told.message.contains("went on without rank 2"), "{told}");
+    let mut peer = ScriptedPeer::join(&site);
+    let number = peer.number;
+    assert_eq!(peer.await_admission(None).unwrap().joined, [number]);
+    let error = peer.heartbeat_until_excluded().expect("an abort");
+    assert!(error.message.contains("went on without rank 2"), "{error}");
     let (failures, _) = assert_complete(&site, job);
     assert_failure(&failures, number, "cannot be connected with all others");
 }
 
 #[test]
-fn a_member_that_reports_an_impossible_generation_is_named_and_done_without() {
+fn a_member_that_reports_an_impossible_generation_is_named_and_excluded() {
     let site = Site::new();
     let job = start(&site, &[]);
-    let mut stranger = Stranger::come(&site);
-    let number = stranger.number;
-    stranger.enter(None).unwrap();
-    stranger.say(&Control::Report(u32::MAX, Standing::default(), Pulse::default()));
-    stranger.pulse_until_dropped();
+    let mut peer = ScriptedPeer::join(&site);
+    let number = peer.number;
+    peer.await_admission(None).unwrap();
+    peer.send(&Control::Report(u32::MAX, MemberPosition::default(), Heartbeat::default()));
+    peer.heartbeat_until_excluded();
     let (failures, _) = assert_complete(&site, job);
     assert_failure(&failures, number, "broke the protocol: it reports generation 4294967295");
 }
 
 #[test]
-fn a_member_that_fails_by_its_own_words_ends_the_job_for_nobody_else() {
+fn a_member_that_reports_its_own_failure_does_not_end_the_job() {
     let site = Site::new();
     let job = start(&site, &[]);
-    let mut stranger = Stranger::come(&site);
-    let number = stranger.number;
-    stranger.enter(None).unwrap();
+    let mut peer = ScriptedPeer::join(&site);
+    let number = peer.number;
+    peer.await_admission(None).unwrap();
     let own = Error::new(Kind::Io, "the disk is full");
-    stranger.say(&Control::Failed(Box::new(own), Pulse::default()));
+    peer.send(&Control::Failed(Box::new(own), Heartbeat::default()));
     let (failures, _) = assert_complete(&site, job);
     assert_failure(&failures, number, "failed: the disk is full");
 }
 
 /// Rows that differ by one digit, by one row, and by the name of a class.
 #[test]
-fn a_newcomer_with_other_data_is_refused_at_the_door() {
+fn a_joining_worker_with_other_data_is_refused_at_admission() {
     let site = Site::new();
     let rows: String = (0..400).map(|row| format!("{},{},c{}\n", row % 89, row % 7, row % 2)).collect();
     site.write("rows.csv", "a,b,label\n".to_string() + &rows);
@@ -289,12 +289,12 @@ fn a_newcomer_with_other_data_is_refused_at_the_door() {
         let refused = site.run(&["join", "run", "--set", &format!("data.source={name}")]);
         refused.assert_error(4, &["has another data set than the job: its rows, columns or class names"]);
     }
-    let (failures, said) = assert_complete(&site, job);
+    let (failures, stderr) = assert_complete(&site, job);
     assert!(failures.is_empty(), "{failures:?}");
-    assert_eq!(said.matches("has another data set than the job").count(), 3, "{said}");
+    assert_eq!(stderr.matches("has another data set than the job").count(), 3, "{stderr}");
 }
 
-/// What is sent to the members of a generation.
+/// Builds the bytes sent to the members of a generation.
 type Forged = Box<dyn Fn(u32) -> Vec<u8>>;
 
 /// A frame as `wire.rs` describes it.
@@ -310,7 +310,7 @@ fn frame(magic: &[u8; 4], generation: u32, operation: u64, group: u32, chunk: u3
 }
 
 #[test]
-fn members_that_forge_data_frames_are_done_without() {
+fn members_that_forge_data_frames_are_excluded() {
     let site = Site::new();
     let three = JOB.map(|word| if word == "2" { "3" } else { word });
     let job = site.start(&[&three[..], &["--set", "train.epochs=1000000"]].concat());
@@ -338,15 +338,15 @@ fn members_that_forge_data_frames_are_done_without() {
     ];
     let kinds = forged.len();
     for (what, forged) in forged {
-        let stranger = Stranger::come(&site);
-        assert_eq!(stranger.number, 3, "{what}: the one before it is gone");
-        stranger.forge_until_dropped(forged);
+        let peer = ScriptedPeer::join(&site);
+        assert_eq!(peer.number, 3, "{what}: the one before it is gone");
+        peer.forge_until_excluded(forged);
         let done = site.events("run").iter().filter_map(|event| event["step"].as_u64()).max().unwrap_or(0);
         site.await_step("run", done + 10);
         assert_eq!(workers(), began, "{what}: the others go on");
     }
     job.signal(Signal::SIGINT);
-    let ended = job.end(PATIENCE);
+    let ended = job.end(TRAINING_LIMIT);
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
     let report = site.report("run");
     let failures = report["failures"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! Networks of the zoo, losses and texts, as their users meet them.
+//! Networks of the zoo, losses and text models from the command line.
 
 mod harness;
 
@@ -10,7 +10,7 @@ fn trained(site: &Site, out: &str, settings: &[&str]) {
     site.succeed(&arguments);
 }
 
-/// A text with a rhythm that is easily learned.
+/// A repetitive text that is easily learned.
 fn song() -> String {
     "the wheels on the bus go round and round\n".repeat(120)
 }
@@ -26,7 +26,7 @@ fn a_network_of_the_zoo_is_trained_by_name() {
     assert!(ended.stdout.starts_with("accuracy 0.9"), "{}", ended.stdout);
     site.succeed(&["train", "mlp/job.toml", "--quiet", "--out", "again", "--set", "train.epochs=1"]);
     site.run(&["train", "mlp/job.toml", "--set", "model.layers=['dense auto']"])
-        .assert_error(2, &["model.layers says what the model is already"]);
+        .assert_error(2, &["model.layers defines the model already"]);
     site.run(&["train", "--set", "model.zoo=lenet"]).assert_error(2, &["lenet needs images"]);
     site.run(&["train", "--set", "model.zoo=gpt-mini"]).assert_error(2, &["gpt-mini needs text"]);
 }
@@ -50,7 +50,7 @@ fn images(site: &Site) {
 }
 
 #[test]
-fn images_are_learned_by_convolutions() {
+fn convolutions_learn_images() {
     let site = Site::new();
     images(&site);
     // Running statistics need some tens of steps to catch up with the batches.
@@ -71,7 +71,7 @@ fn images_are_learned_by_convolutions() {
 }
 
 #[test]
-fn an_auto_encoder_makes_rows_again() {
+fn an_auto_encoder_reconstructs_rows() {
     let site = Site::new();
     site.write("rows.csv", {
         let row = |n: u32| {
@@ -105,7 +105,7 @@ fn an_auto_encoder_makes_rows_again() {
 fn a_loss_that_does_not_fit_is_refused_with_those_that_do() {
     let site = Site::new();
     let ended = site.run(&["train", "--set", "model.loss=huber"]);
-    ended.assert_error(2, &["model.loss: `huber` judges numbers, but the data is a classification"]);
+    ended.assert_error(2, &["model.loss: `huber` is a loss of regression, but the task is classification"]);
     ended.assert_advice("cross-entropy, binary-cross-entropy, hinge");
     for loss in ["binary-cross-entropy", "hinge"] {
         let loss = format!("model.loss={loss}");
@@ -116,11 +116,11 @@ fn a_loss_that_does_not_fit_is_refused_with_those_that_do() {
 }
 
 #[test]
-fn a_text_is_learned_and_written_on() {
+fn a_text_is_learned_and_continued() {
     let site = Site::new();
     site.write("song.txt", song());
-    let said = site.succeed(&["init", "song.txt"]).stderr;
-    assert!(said.contains("song.txt: a text of about 4") && said.contains(" different"), "{said}");
+    let output = site.succeed(&["init", "song.txt"]).stderr;
+    assert!(output.contains("song.txt: a text of about 4") && output.contains(" different"), "{output}");
     site.succeed(&["config", "song.toml"]);
     let settings = [
         "data.source=song.txt",

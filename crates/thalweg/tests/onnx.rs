@@ -1,21 +1,21 @@
-//! ONNX files in jobs and out of runs, as their users meet them. What the answers are is held against PyTorch in
-//! `thalweg-graph`, and against onnxruntime in the external tests.
+//! Import and export of ONNX files from the command line. `thalweg-graph` compares results with PyTorch, the external
+//! tests with onnxruntime.
 
 mod harness;
 
 use harness::Site;
 use std::path::Path;
 
-/// A file of the graph's tests, copied into the site.
-fn bring(site: &Site, name: &str) {
+/// Copies a file of the graph's tests into the site.
+fn copy_fixture(site: &Site, name: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../graph/tests/onnx");
     site.write("net.onnx", std::fs::read(folder.join(name)).unwrap());
 }
 
 #[test]
-fn a_model_of_pytorch_is_trained_and_needs_its_file_no_more() {
+fn a_pytorch_model_is_trained_and_its_file_is_no_longer_needed() {
     let site = Site::new();
-    bring(&site, "trainable-ts.onnx");
+    copy_fixture(&site, "trainable-ts.onnx");
     site.write("job.toml", "[model]\nonnx = \"net.onnx\"\n[train]\nepochs = 12\n");
     let shown = site.succeed(&["inspect", "job.toml"]).stdout;
     assert!(shown.contains("Conv /first/Conv") && shown.contains("norm.running_mean"), "{shown}");
@@ -32,7 +32,7 @@ fn a_model_of_pytorch_is_trained_and_needs_its_file_no_more() {
     let evaluated = site.succeed(&["evaluate", "run"]).stdout;
     assert!(evaluated.starts_with("accuracy 0.8") || evaluated.starts_with("accuracy 0.9"), "{evaluated}");
     assert!(site.succeed(&["inspect", "run"]).stdout.contains("Conv /first/Conv"));
-    // What goes out comes in again, and goes on from there, whether its rows come scaled or not.
+    // An exported model can be imported and trained further, with scaled rows or unscaled ones.
     site.succeed(&["export", "run", "net.onnx"]);
     let accuracy = |run: &str| site.report(run)["final"]["accuracy"].as_f64().unwrap();
     for (run, scale) in [("again", "auto"), ("unscaled", "none")] {
@@ -44,7 +44,7 @@ fn a_model_of_pytorch_is_trained_and_needs_its_file_no_more() {
     }
     let fitted = ["train", "job.toml", "--set", "data.scale=standard"];
     site.run(&fitted).assert_error(2, &["data.scale: the ONNX file was exported with the scaling"]);
-    // A file of an earlier version does not say how its rows are scaled.
+    // A file of an earlier version does not record how its rows are scaled.
     let mut silent = std::fs::read(site.path("net.onnx")).unwrap();
     let place = silent.windows(12).position(|bytes| bytes == b"thalweg.rows").unwrap();
     silent[place..place + 12].copy_from_slice(b"another.rows");
@@ -52,9 +52,9 @@ fn a_model_of_pytorch_is_trained_and_needs_its_file_no_more() {
     let train = ["train", "-q", "--set", "model.onnx=silent.onnx", "--set", "train.max_steps=1"];
     let ended = site.run(&train);
     ended.assert_error(2, &["an earlier version of thalweg exported this file", "scaled twice"]);
-    ended.assert_advice("export it again, or say data.scale = \"none\"");
+    ended.assert_advice("export it again, or set data.scale = \"none\"");
     site.succeed(&[&train[..], &["--set", "data.scale=none"]].concat());
-    site.run(&["export", "run", "net.onnx"]).assert_error(2, &["net.onnx is there already"]);
+    site.run(&["export", "run", "net.onnx"]).assert_error(2, &["net.onnx exists already"]);
     site.succeed(&["export", "run", "net.onnx", "--force"]);
     site.succeed(&["export", "run/model.safetensors"]);
     assert!(site.path("run/model.onnx").exists());
@@ -71,7 +71,7 @@ fn what_cannot_be_trained_is_refused_before_anything_starts() {
     train(&[]).assert_error(2, &["net.onnx: not an ONNX file, but a zip archive, as torch.save writes"]);
     site.write("net.onnx", "");
     train(&[]).assert_error(2, &["net.onnx: the file is empty"]);
-    bring(&site, "foreign.onnx");
+    copy_fixture(&site, "foreign.onnx");
     let ended = train(&[]);
     assert_eq!(ended.code, Some(2));
     for part in [
@@ -83,19 +83,19 @@ fn what_cannot_be_trained_is_refused_before_anything_starts() {
         assert!(ended.stderr.contains(part), "{}", ended.stderr);
     }
     ended.assert_advice("docs/onnx.md");
-    bring(&site, "mlp-ts.onnx");
+    copy_fixture(&site, "mlp-ts.onnx");
     train(&[])
         .assert_error(2, &["input `input`: the file expects rows x 7, the data has rows of 64 numbers"]);
-    bring(&site, "lstm-ts.onnx");
-    train(&[]).assert_error(2, &["whole numbers (symbols of a text)"]);
-    train(&["--set", "model.zoo=mlp"]).assert_error(2, &["says what the model is already"]);
+    copy_fixture(&site, "lstm-ts.onnx");
+    train(&[]).assert_error(2, &["integers (symbols of a text)"]);
+    train(&["--set", "model.zoo=mlp"]).assert_error(2, &["defines the model already"]);
     assert!(!site.path("runs").exists());
 }
 
 #[test]
-fn a_run_goes_on_with_its_file() {
+fn a_run_resumes_with_its_onnx_file() {
     let site = Site::new();
-    bring(&site, "convolutions-ts.onnx");
+    copy_fixture(&site, "convolutions-ts.onnx");
     let arguments =
         ["train", "--quiet", "--out", "run", "--set", "model.onnx=net.onnx", "--set", "train.epochs=2"];
     site.succeed(&[&arguments[..], &["--set", "train.max_steps=10"]].concat());
@@ -114,7 +114,7 @@ fn table(site: &Site) {
 }
 
 #[test]
-fn an_exported_regression_comes_in_again_with_its_scaling() {
+fn an_exported_regression_is_imported_with_its_scaling() {
     let site = Site::new();
     table(&site);
     let job = ["train", "--quiet", "--set", "data.source=rows.csv", "--set", "data.task=regression"];
@@ -126,7 +126,7 @@ fn an_exported_regression_comes_in_again_with_its_scaling() {
     site.succeed(&[&job[..], &again[..], &["--out", "second"]].concat());
     let error = |run: &str| site.report(run)["final"]["mae"].as_f64().unwrap();
     assert!((error("first") - error("second")).abs() < 1e-3 * error("first"), "{}", site.report("second"));
-    // Rows of another distribution are scaled as those were that the model was trained on.
+    // Rows of another distribution get the scaling of the training rows.
     let schema = |run: &str| thalweg_train::SavedModel::read(&site.path(run)).unwrap().schema;
     assert_eq!(schema("first").scaling, schema("second").scaling);
     assert_eq!(schema("first").target, schema("second").target);

@@ -1,4 +1,4 @@
-//! Rows for a trained model from other files than its own: every accepted layout answers alike, the rest is refused.
+//! Rows for a trained model from other files: every accepted layout gives the same predictions, the rest is refused.
 
 mod harness;
 
@@ -7,7 +7,7 @@ use flate2::write::GzEncoder;
 use harness::Site;
 use std::io::Write;
 
-/// Values of a row by the names of columns: `y` says whether `a` is more than `b`, the others mislead.
+/// Values of a row by column name: `y` is whether `a` is more than `b`, the others are misleading.
 fn value(name: &str, row: u32) -> String {
     let (a, b) = (row * 37 % 101, row * 61 % 103);
     match name {
@@ -61,8 +61,8 @@ fn train(site: &Site, columns: &[&str], header: bool) {
     ]);
 }
 
-/// Answers to 200 rows of a file, and the accuracy measured on it.
-fn answers(site: &Site, file: &str) -> String {
+/// Predictions for 200 rows of a file; also checks the accuracy on it.
+fn predictions(site: &Site, file: &str) -> String {
     let answers = site.succeed(&["predict", "run", file]).stdout;
     assert_eq!(
         answers.lines().filter(|line| !line.starts_with("prediction")).count(),
@@ -73,8 +73,8 @@ fn answers(site: &Site, file: &str) -> String {
 }
 
 fn accuracy(site: &Site, file: &str) -> f64 {
-    let said = site.succeed(&["evaluate", "run", "--data", file, "--json"]).stdout;
-    let object: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let output = site.succeed(&["evaluate", "run", "--data", file, "--json"]).stdout;
+    let object: serde_json::Value = serde_json::from_str(&output).unwrap();
     assert_eq!(object["rows"], 200, "{file}");
     object["accuracy"].as_f64().unwrap()
 }
@@ -83,19 +83,19 @@ const LAYOUTS: [&[&str]; 4] =
     [&["y", "a", "b"], &["a", "y", "b"], &["a", "b", "y"], &["id", "a", "note", "y", "b"]];
 
 #[test]
-fn rows_without_a_header_are_read_by_their_places_in_training() {
+fn rows_without_a_header_are_read_by_column_order_of_training() {
     for columns in LAYOUTS {
         for header in [true, false] {
             let site = Site::new();
             train(&site, columns, header);
             site.write("named.csv", table(columns, 600..800, true, ","));
-            // The names of a model that was trained without a header are places: it takes this one by place too.
-            let expected = answers(&site, "named.csv");
+            // A model trained without a header names columns by index: it takes this file by index too.
+            let expected = predictions(&site, "named.csv");
             let measured = accuracy(&site, "named.csv");
             for command in [&["predict", "run", "named.csv"][..], &["evaluate", "run", "named.csv"]] {
-                let said = site.succeed(command).stderr;
+                let output = site.succeed(command).stderr;
                 assert_eq!(
-                    said.matches("is not used: the model was trained without").count(),
+                    output.matches("is not used: the model was trained without").count(),
                     usize::from(!header)
                 );
             }
@@ -116,7 +116,7 @@ fn rows_without_a_header_are_read_by_their_places_in_training() {
                 ] {
                     site.write(file, text);
                     assert_eq!(
-                        answers(&site, file),
+                        predictions(&site, file),
                         expected,
                         "{columns:?} header {header}: {file} {kept:?}"
                     );
@@ -140,7 +140,7 @@ fn rows_without_a_header_are_read_by_their_places_in_training() {
 }
 
 #[test]
-fn what_fits_two_layouts_is_refused() {
+fn ambiguous_layouts_are_refused() {
     let site = Site::new();
     train(&site, &["id", "a", "b", "y"], true);
     site.write("three.csv", table(&["id", "a", "b"], 600..800, false, ","));
@@ -152,16 +152,19 @@ fn what_fits_two_layouts_is_refused() {
 }
 
 #[test]
-fn files_are_read_as_they_are_said_to_be() {
+fn settings_determine_how_files_are_read() {
     let site = Site::new();
     let columns = ["y", "a", "b"];
     train(&site, &columns, true);
     site.write("named.csv", table(&columns, 600..800, true, ","));
-    let (expected, measured) = (answers(&site, "named.csv"), accuracy(&site, "named.csv"));
+    let (expected, measured) = (predictions(&site, "named.csv"), accuracy(&site, "named.csv"));
     // Several files at once, JSON lines, and an unusual delimiter.
     site.write("part-1.csv", table(&columns, 600..700, false, ","));
     site.write("part-2.csv", table(&columns, 700..800, false, ","));
-    assert_eq!((answers(&site, "part-*.csv"), accuracy(&site, "part-*.csv")), (expected.clone(), measured));
+    assert_eq!(
+        (predictions(&site, "part-*.csv"), accuracy(&site, "part-*.csv")),
+        (expected.clone(), measured)
+    );
     let quoted = |row: u32| columns.map(|name| format!("\"{}\"", value(name, row))).join(",");
     site.write("rows.jsonl", (600..800).map(|row| format!("[{}]\n", quoted(row))).collect::<String>());
     assert_eq!(accuracy(&site, "rows.jsonl"), measured);
@@ -170,14 +173,14 @@ fn files_are_read_as_they_are_said_to_be() {
     };
     site.write("rows.jsonl.gz", packed(&(600..800).map(object).collect::<String>()));
     assert_eq!(accuracy(&site, "rows.jsonl.gz"), measured);
-    let json = answers(&site, "rows.jsonl.gz");
+    let json = predictions(&site, "rows.jsonl.gz");
     assert!(json.starts_with("{\"prediction\":"), "{json}");
     site.write("odd.csv", table(&columns, 600..800, true, "^"));
-    let said = site.succeed(&["predict", "run", "odd.csv", "--set", "data.delimiter=^"]).stdout;
-    assert_eq!(said, expected);
+    let output = site.succeed(&["predict", "run", "odd.csv", "--set", "data.delimiter=^"]).stdout;
+    assert_eq!(output, expected);
     site.succeed(&["evaluate", "run", "--data", "odd.csv", "--set", "data.delimiter=^"]);
     site.write("semicolons.csv", table(&columns, 600..800, true, ";"));
-    assert_eq!(answers(&site, "semicolons.csv"), expected);
+    assert_eq!(predictions(&site, "semicolons.csv"), expected);
     for (command, flag) in [("predict", &[][..]), ("evaluate", &["--data"])] {
         let mut line = vec![command, "run"];
         line.extend(flag);
@@ -223,13 +226,13 @@ fn times_in_seconds_are_learned_evaluated_and_predicted() {
         "--set",
         "train.epochs=1",
     ]);
-    let said = site.succeed(&["predict", "run", "new.csv", "--probabilities"]).stdout;
-    let answers: std::collections::HashSet<&str> = said.lines().skip(1).collect();
+    let output = site.succeed(&["predict", "run", "new.csv", "--probabilities"]).stdout;
+    let answers: std::collections::HashSet<&str> = output.lines().skip(1).collect();
     assert!(answers.len() > 300, "{} different answers to 400 different times", answers.len());
-    let said = site.succeed(&["evaluate", "run", "--data", "new.csv"]).stdout;
-    assert!(said.contains("on 400 rows of new.csv"), "{said}");
-    let said = site.succeed(&["export", "run"]).stderr;
-    assert!(said.contains("column `time`: the file takes single precision"), "{said}");
+    let output = site.succeed(&["evaluate", "run", "--data", "new.csv"]).stdout;
+    assert!(output.contains("on 400 rows of new.csv"), "{output}");
+    let output = site.succeed(&["export", "run"]).stderr;
+    assert!(output.contains("column `time`: the ONNX input is single precision"), "{output}");
 
     site.write(
         "years.csv",
@@ -240,7 +243,7 @@ fn times_in_seconds_are_learned_evaluated_and_predicted() {
                 })
                 .collect::<String>(),
     );
-    let said = site.succeed(&[
+    let output = site.succeed(&[
         "train",
         "-q",
         "--out",
@@ -250,12 +253,12 @@ fn times_in_seconds_are_learned_evaluated_and_predicted() {
         "--set",
         "train.epochs=1",
     ]);
-    assert_eq!(said.stderr.matches("column `time`: ").count(), 1, "{}", said.stderr);
-    assert!(said.stderr.contains("cannot be told apart"), "{}", said.stderr);
+    assert_eq!(output.stderr.matches("column `time`: ").count(), 1, "{}", output.stderr);
+    assert!(output.stderr.contains("cannot be told apart"), "{}", output.stderr);
 }
 
 #[test]
-fn validation_rows_are_not_looked_for_in_data_that_changed() {
+fn changed_data_has_no_validation_rows() {
     let site = Site::new();
     train(&site, &["a", "b", "y"], true);
     let before = site.succeed(&["evaluate", "run"]);

@@ -1,8 +1,9 @@
-//! Paths in a job count from its file, those on the command line from the working folder; what a run keeps works anywhere.
+//! Paths in a job are relative to its file, those of flags to the working folder; the `job.toml` of a run works
+//! anywhere.
 
 mod harness;
 
-use harness::{Ended, PATIENCE, Process, Site, free_port};
+use harness::{Ended, Process, Site, TRAINING_LIMIT, free_port};
 
 /// Two numbers and which of them is larger.
 fn table(rows: std::ops::Range<u32>) -> String {
@@ -29,7 +30,7 @@ fn site() -> Site {
 fn run_in(site: &Site, folder: &str, arguments: &[&str]) -> Ended {
     let mut command = site.thalweg(arguments);
     command.current_dir(site.path(folder));
-    Process::start(command).end(PATIENCE)
+    Process::start(command).end(TRAINING_LIMIT)
 }
 
 fn succeed_in(site: &Site, folder: &str, arguments: &[&str]) -> String {
@@ -43,7 +44,7 @@ fn name(site: &Site, run: &str) -> String {
 }
 
 #[test]
-fn a_job_and_what_its_run_keeps_work_from_any_folder() {
+fn a_job_and_its_run_folder_work_from_any_folder() {
     let site = site();
     site.succeed(&["train", "-q", "jobs/sizes.toml"]);
     let shown = site.succeed(&["evaluate", "runs/sizes-1"]).stdout;
@@ -53,7 +54,7 @@ fn a_job_and_what_its_run_keeps_work_from_any_folder() {
     for model in ["../runs/sizes-1", "../runs/sizes-1/model.safetensors"] {
         assert_eq!(figures(&succeed_in(&site, "elsewhere", &["evaluate", model])), figures(&shown));
     }
-    // The run of the copy is called as the job was.
+    // A run of the copy has the name of the job.
     succeed_in(&site, "elsewhere", &["train", "-q", "../runs/sizes-1/job.toml"]);
     assert_eq!(name(&site, "elsewhere/runs/sizes-1"), "sizes");
     succeed_in(&site, "elsewhere", &["resume", "-q", "../runs/sizes-1", "--set", "train.epochs=3"]);
@@ -74,7 +75,7 @@ fn equal_models_are_equal_files_wherever_they_were_trained() {
         std::fs::read(site.path(folder).join("run/model.safetensors")).unwrap()
     });
     assert!(here == there, "the models differ");
-    // By itself the file does not say in which folder its data was.
+    // The model file does not contain the folder of its data.
     std::fs::create_dir(site.path("alone")).unwrap();
     site.write("alone/model.safetensors", here);
     let ended = run_in(&site, "alone", &["evaluate", "model.safetensors"]);
@@ -98,7 +99,7 @@ fn paths_of_flags_count_from_the_working_folder() {
     assert!(shown.contains("source = \"../jobs/part-*.csv\""), "{shown}");
 }
 
-/// Runs of earlier versions keep paths as seen from the folder they were started in, and no name.
+/// Earlier versions wrote paths relative to the working folder of the run, and no name.
 #[test]
 fn copies_with_relative_paths_still_count_from_the_working_folder() {
     let site = site();
@@ -118,7 +119,7 @@ fn copies_with_relative_paths_still_count_from_the_working_folder() {
 }
 
 #[test]
-fn a_run_folder_in_place_of_a_job_is_told_how_to_go_on() {
+fn a_run_folder_given_as_a_job_names_the_resume_command() {
     let site = site();
     site.succeed(&["train", "-q", "jobs/sizes.toml"]);
     let ended = site.run(&["train", "runs/sizes-1"]);
@@ -140,13 +141,13 @@ fn ranks_with_the_job_in_other_folders_train_together() {
     let ranks = ["jobs/sizes.toml", &absolute].into_iter().enumerate();
     let ranks = ranks.map(|(rank, job)| site.rank(rank, 2, port, &["train", "-q", "--out", "run", job]));
     for rank in ranks.map(Process::start).collect::<Vec<_>>() {
-        let ended = rank.end(PATIENCE);
+        let ended = rank.end(TRAINING_LIMIT);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     }
 }
 
 #[test]
-fn a_worker_joins_from_any_folder_and_may_say_where_its_files_are() {
+fn a_worker_joins_from_any_folder_and_may_set_its_paths() {
     let site = site();
     let endless = ["--set", "train.epochs=100000", "--set", "engine.pace=2ms"];
     let job =
@@ -158,18 +159,18 @@ fn a_worker_joins_from_any_folder_and_may_say_where_its_files_are() {
         Process::start(command)
     };
     let first = join(&[]);
-    first.await_said("joined as rank 1; ");
+    first.await_stderr("joined as rank 1; ");
     std::fs::create_dir(site.path("copies")).unwrap();
     for file in ["part-1.csv", "part-2.csv"] {
         std::fs::copy(site.path("jobs").join(file), site.path("copies").join(file)).unwrap();
     }
     let second = join(&["--set", "data.source=../copies/part-*.csv"]);
-    second.await_said("joined as rank 2; ");
-    join(&["--set", "train.epochs=3"]).end(PATIENCE).assert_error(2, &["takes the job as it runs"]);
+    second.await_stderr("joined as rank 2; ");
+    join(&["--set", "train.epochs=3"]).end(TRAINING_LIMIT).assert_error(2, &["takes the job as it runs"]);
     job.signal(nix::sys::signal::Signal::SIGINT);
-    assert_eq!(job.end(PATIENCE).code, Some(130));
-    for newcomer in [first, second] {
-        newcomer.end(PATIENCE);
+    assert_eq!(job.end(TRAINING_LIMIT).code, Some(130));
+    for joining in [first, second] {
+        joining.end(TRAINING_LIMIT);
     }
 }
 

@@ -1,17 +1,17 @@
-//! A rank that is alive but makes no progress: it is named and ended, and the others go on; a slow one is left alone.
+//! A rank that is alive but makes no progress is named and ended, and the others continue; a slow one is not.
 
 mod harness;
 
-use harness::debugger::Held;
-use harness::{PATIENCE, Process, Site, free_port};
+use harness::debugger::HeldThread;
+use harness::{Process, Site, TRAINING_LIMIT, free_port};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Ten times what is promised for a stop, whatever a rank does.
+/// Ten times the documented limit for a stop.
 const STOPPED: Duration = Duration::from_secs(250);
 
-/// Steps that are quick, and so many that no fault is too late for them.
+/// Quick steps, and enough of them for any fault to take effect.
 const JOB: [&str; 13] = [
     "train",
     "--out",
@@ -24,7 +24,7 @@ const JOB: [&str; 13] = [
     "engine.pace=2ms",
     "--set",
     "fault.step_deadline=3s",
-    // The debugger may meet a rank at the end of an epoch.
+    // The debugger may stop a rank at the end of an epoch.
     "--set",
     "fault.prepare_deadline=10s",
 ];
@@ -35,9 +35,9 @@ fn start(site: &Site, more: &[&str]) -> Process {
     process
 }
 
-/// The job went well without that rank, which is named, and every row was seen once in every epoch.
+/// Asserts that the job succeeded without that rank, names it, and saw every row once per epoch.
 fn assert_survived(site: &Site, job: Process, rank: usize, causes: &[&str]) {
-    let ended = job.end(PATIENCE);
+    let ended = job.end(TRAINING_LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     site.assert_empty();
     let report = site.report("run");
@@ -53,31 +53,31 @@ fn assert_survived(site: &Site, job: Process, rank: usize, causes: &[&str]) {
     assert!(failures[0]["operation"].is_string() && failures[0]["step"].is_u64(), "{failures:?}");
 }
 
-/// In an exchange, while it computes, or with a lock that its heartbeat needs: wherever the debugger met it.
+/// Stops a rank wherever it is: in an exchange, in computation, or with a lock that its heartbeat needs.
 const ANYWHERE: [&str; 3] = ["has been without progress in ", "has been busy with ", "has been silent for "];
 
 fn hold(rank: usize, transport: &str) {
     let site = Site::new();
     let job = start(&site, &["--set", &format!("strategy.exchange.transport={transport}")]);
-    let _held = Held::hold(site.worker(rank));
+    let _held = HeldThread::hold(site.worker(rank));
     assert_survived(&site, job, rank, &ANYWHERE);
 }
 
 #[test]
-fn a_rank_whose_main_thread_is_held_is_given_up() {
+fn a_rank_whose_main_thread_is_held_is_excluded() {
     hold(2, "tcp");
     hold(1, "shm");
 }
 
 #[test]
-fn a_coordinator_whose_main_thread_is_held_is_given_up() {
+fn a_coordinator_whose_main_thread_is_held_is_excluded() {
     hold(0, "tcp");
     hold(0, "shm");
 }
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_rank_whose_main_thread_spins_is_given_up() {
+fn a_rank_whose_main_thread_spins_is_excluded() {
     for (rank, transport) in [(1, "tcp"), (0, "shm")] {
         let site = Site::new();
         let job = start(&site, &["--set", &format!("strategy.exchange.transport={transport}")]);
@@ -99,7 +99,7 @@ fn a_rank_that_livelocks_in_an_exchange_is_named_with_the_exchange() {
 
 /// One rank needs three times the deadline for a step, fifty times as long as the others.
 #[test]
-fn a_rank_that_is_fifty_times_slower_is_not_given_up() {
+fn a_rank_that_is_fifty_times_slower_is_not_excluded() {
     let site = Site::new();
     let job = site.start(&[
         "train",
@@ -116,7 +116,7 @@ fn a_rank_that_is_fifty_times_slower_is_not_given_up() {
         "--set",
         "train.max_steps=2",
     ]);
-    let ended = job.end(PATIENCE);
+    let ended = job.end(TRAINING_LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let report = site.report("run");
     assert_eq!((&report["outcome"], &report["steps"]), (&"completed".into(), &2.into()));
@@ -125,21 +125,21 @@ fn a_rank_that_is_fifty_times_slower_is_not_given_up() {
 }
 
 #[test]
-fn a_job_that_cannot_go_on_without_a_held_rank_ends_and_names_it() {
+fn a_job_that_is_not_elastic_ends_and_names_the_held_rank() {
     let site = Site::new();
     let inject = r#"fault.inject=[{step = 30, rank = 1, kind = "livelock"}]"#;
     let job = start(&site, &["--set", "fault.elastic=false", "--set", inject]);
-    let ended = job.end(PATIENCE);
+    let ended = job.end(TRAINING_LIMIT);
     ended.assert_error(3, &["rank 1 ", "all-reduce of gradients"]);
     site.assert_empty();
 }
 
 #[test]
-fn a_stop_saves_the_state_of_those_who_are_not_held() {
+fn a_stop_saves_the_state_of_the_ranks_that_make_progress() {
     let site = Site::new();
     let endless = ["--set", "train.epochs=100000", "--set", "fault.step_deadline=10m"];
     let job = start(&site, &endless);
-    let _held = Held::hold(site.worker(1));
+    let _held = HeldThread::hold(site.worker(1));
     job.signal(Signal::SIGTERM);
     let ended = job.end(STOPPED);
     assert_eq!(ended.code, Some(143), "{}", ended.stderr);
@@ -151,11 +151,11 @@ fn a_stop_saves_the_state_of_those_who_are_not_held() {
 }
 
 #[test]
-fn a_stop_that_cannot_save_says_so_and_ends_all_the_same() {
+fn a_stop_that_cannot_save_reports_it_and_ends() {
     let site = Site::new();
     let more = ["--set", "train.epochs=100000", "--set", "fault.elastic=false"];
     let job = start(&site, &[&more[..], &["--set", "fault.step_deadline=10m"]].concat());
-    let _held = Held::hold(site.worker(2));
+    let _held = HeldThread::hold(site.worker(2));
     job.signal(Signal::SIGTERM);
     let ended = job.end(STOPPED);
     assert_eq!(ended.code, Some(143), "{}", ended.stderr);
@@ -164,7 +164,7 @@ fn a_stop_that_cannot_save_says_so_and_ends_all_the_same() {
 }
 
 #[test]
-fn ranks_of_another_launcher_end_when_asked_to_whatever_holds_them_up() {
+fn ranks_under_another_launcher_end_after_a_signal_even_if_blocked() {
     let site = Site::new();
     let port = free_port();
     let inject = r#"fault.inject=[{step = 30, rank = 1, kind = "livelock"}]"#;
@@ -172,7 +172,7 @@ fn ranks_of_another_launcher_end_when_asked_to_whatever_holds_them_up() {
     let arguments = [&JOB[..3], &["--set", "train.epochs=100000"], &more].concat();
     let ranks: Vec<Process> =
         (0..2).map(|rank| Process::start(site.rank(rank, 2, port, &arguments))).collect();
-    // Rank 1 says so on its way into the exchange that it never leaves; rank 0 waits for it.
+    // Rank 1 reports it before the exchange that it never leaves; rank 0 waits for it.
     site.await_event("run", "waiting");
     ranks.iter().for_each(|rank| rank.signal(Signal::SIGTERM));
     for rank in ranks {
@@ -183,7 +183,7 @@ fn ranks_of_another_launcher_end_when_asked_to_whatever_holds_them_up() {
     site.assert_empty();
 }
 
-/// Ranks of another launcher, of which one livelocks: without shared memory nobody but its own process can end it.
+/// Ranks under another launcher, one of which livelocks: without shared memory only its own process can end it.
 fn livelock_without_launcher(rank: usize) -> Vec<harness::Ended> {
     let site = Site::new();
     let port = free_port();
@@ -192,13 +192,13 @@ fn livelock_without_launcher(rank: usize) -> Vec<harness::Ended> {
     let arguments = [&JOB[..3], &JOB[5..], &["--set", &inject, "--set", tcp]].concat();
     let ranks: Vec<Process> =
         (0..3).map(|rank| Process::start(site.rank(rank, 3, port, &arguments))).collect();
-    let ended = ranks.into_iter().map(|rank| rank.end(PATIENCE)).collect();
+    let ended = ranks.into_iter().map(|rank| rank.end(TRAINING_LIMIT)).collect();
     site.assert_empty();
     ended
 }
 
 #[test]
-fn a_rank_of_another_launcher_that_is_given_up_ends_by_itself() {
+fn an_excluded_rank_under_another_launcher_exits_by_itself() {
     let ended = livelock_without_launcher(2);
     ended[2].assert_error(3, &["rank 2 ", "has been without progress in all-reduce of gradients"]);
     for survivor in &ended[..2] {
@@ -207,7 +207,7 @@ fn a_rank_of_another_launcher_that_is_given_up_ends_by_itself() {
 }
 
 #[test]
-fn without_a_launcher_a_coordinator_that_makes_no_progress_ends_the_job_by_name() {
+fn without_a_launcher_a_coordinator_without_progress_is_named_and_ends_the_job() {
     for ended in livelock_without_launcher(0) {
         ended.assert_error(3, &["rank 0 ", "has been without progress in all-reduce of gradients"]);
     }

@@ -1,5 +1,5 @@
-//! What cannot work is refused before anything starts: exit code 2, the thing by its name, what to do, and nothing left
-//! behind.
+//! Invalid jobs, data and environments are refused before anything starts: exit code 2, a name, advice, and no files
+//! left.
 
 mod harness;
 
@@ -17,7 +17,7 @@ fn names(site: &Site, folder: &str) -> Vec<String> {
     names
 }
 
-/// Runs something that must be refused with all of this in what it says, and leave the folder as it was.
+/// Asserts a refusal with these parts in its output, and an unchanged folder.
 #[track_caller]
 fn assert_refused(site: &Site, arguments: &[&str], parts: &[&str]) -> Ended {
     let before = names(site, ".");
@@ -62,12 +62,12 @@ fn sources_without_usable_rows() {
 }
 
 #[test]
-fn labels_of_the_validation_that_training_never_saw() {
+fn validation_labels_that_are_not_in_the_training_rows() {
     let site = Site::new();
     site.write("rows.csv", GOOD);
     site.write("held.csv", "a,b,label\n1,2,yes\n2,3,maybe\n");
     let parts = ["held.csv line 3", "`maybe` is not known to the model"];
-    // Rows are read by the ranks: the one that meets it says so, and the job has failed.
+    // Ranks read the rows: the one that finds it reports it, and the job fails.
     let sets = ["--set", "data.source=rows.csv", "--set", "data.validation=held.csv", "--workers", "1"];
     site.run(&[&["train"], &sets[..]].concat()).assert_error(3, &parts);
     std::fs::create_dir(site.path("images")).unwrap();
@@ -82,7 +82,7 @@ fn labels_of_the_validation_that_training_never_saw() {
 }
 
 #[test]
-fn a_source_that_may_not_be_read() {
+fn a_source_without_read_permission() {
     if nix::unistd::Uid::effective().is_root() {
         return skip("the administrator may read every file");
     }
@@ -93,14 +93,14 @@ fn a_source_that_may_not_be_read() {
 }
 
 #[test]
-fn sources_that_are_no_files() {
+fn sources_that_are_not_files() {
     let site = Site::new();
     nix::unistd::mkfifo(&site.path("rows.csv"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert_source_refused(&site, "rows.csv", &[], &["rows.csv is a pipe, not a file"]);
 }
 
 #[test]
-fn pipes_in_the_place_of_files_are_refused_at_once() {
+fn pipes_instead_of_files_are_refused_at_once() {
     let site = Site::new();
     let pipe = |name: &str| {
         nix::unistd::mkfifo(&site.path(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -139,7 +139,7 @@ fn urls_are_refused_where_paths_are_expected() {
     assert_refused(&site, &["train", "--set", "data.cache=gs://bucket"], &["data.cache", "is a URL"]);
 }
 
-/// A folder that another user prepared: what its links lead to stays as it is.
+/// A folder that another user prepared: the targets of its links stay unchanged.
 #[test]
 fn links_in_a_run_folder_are_not_followed() {
     use std::os::unix::fs::symlink;
@@ -153,7 +153,7 @@ fn links_in_a_run_folder_are_not_followed() {
     symlink(site.path("precious"), site.path("run/join.json")).unwrap();
     site.succeed(&["train", "--quiet", "--out", "run", "--set", "train.max_steps=5"]);
     assert_eq!(std::fs::read(site.path("precious")).unwrap(), b"kept");
-    // A lock of an earlier version has something in it, which stays too.
+    // The lock file of an earlier version has content, which stays too.
     site.write("run/.lock", "words");
     site.succeed(&["train", "--quiet", "--out", "run", "--overwrite", "--set", "train.max_steps=5"]);
     assert_eq!(std::fs::read(site.path("run/.lock")).unwrap(), b"words");
@@ -167,7 +167,7 @@ fn limited(site: &Site, limit: &str, arguments: &[&str]) -> Ended {
 }
 
 #[test]
-fn too_few_open_files_are_the_reason_that_is_given() {
+fn the_limit_of_open_files_is_named() {
     for workers in ["3", "4"] {
         let site = Site::new();
         let ended = limited(&site, "-n 20", &["train", "--quiet", "--workers", workers, "--out", "run"]);
@@ -178,9 +178,9 @@ fn too_few_open_files_are_the_reason_that_is_given() {
     }
 }
 
-/// However little memory there is, a job ends soon, well or with a reason that is not somebody else's.
+/// With little memory a job ends soon, with success or with an error about memory.
 #[test]
-fn too_little_memory_is_told_and_no_bug() {
+fn too_little_memory_is_no_internal_error() {
     for limit in ["-v 42000", "-v 48000", "-v 54000"] {
         let site = Site::new();
         let ended =
@@ -222,7 +222,7 @@ fn files_of_one_source_with_different_columns() {
 }
 
 #[test]
-fn jobs_that_say_what_no_job_can_say() {
+fn jobs_with_invalid_values() {
     let site = Site::new();
     for (assignment, part) in [
         ("train.epoch=3", "unknown key `epoch`; did you mean `epochs`?"),
@@ -244,7 +244,7 @@ fn jobs_that_say_what_no_job_can_say() {
 }
 
 #[test]
-fn a_transport_that_is_not_built_in_or_not_at_hand() {
+fn a_transport_that_is_not_built_in_or_not_available() {
     let site = Site::new();
     let todo = if cfg!(feature = "mpi") { "mpirun -n" } else { "cargo build --release --features mpi" };
     for workers in ["2", "4"] {
@@ -256,7 +256,7 @@ fn a_transport_that_is_not_built_in_or_not_at_hand() {
 }
 
 #[test]
-fn job_files_with_mistakes_are_told_by_line() {
+fn errors_in_job_files_name_the_line() {
     let site = Site::new();
     site.write("job.toml", "[train]\nepoch = 3\nseed = 4\n\n[modle]\nlayers = []\n");
     assert_refused(&site, &["train", "job.toml"], &["job.toml:2", "`epochs`", "job.toml:6", "`model`"]);
@@ -272,7 +272,7 @@ fn job_files_with_mistakes_are_told_by_line() {
 }
 
 #[test]
-fn data_in_the_place_of_a_job() {
+fn data_instead_of_a_job() {
     let site = Site::new();
     site.write("rows.csv", GOOD);
     site.write("rows.csv.gz", [0x1f, 0x8b, 0xff]);
@@ -284,7 +284,7 @@ fn data_in_the_place_of_a_job() {
 }
 
 #[test]
-fn output_folders_that_cannot_be_had() {
+fn output_folders_that_cannot_be_used() {
     let site = Site::new();
     site.write("file", "kept");
     let below = assert_refused(&site, &["train", "--out", "file/run"], &["file/run"]);
@@ -292,7 +292,7 @@ fn output_folders_that_cannot_be_had() {
     let is_file = assert_refused(&site, &["train", "--out", "file"], &["file is a file, not a folder"]);
     is_file.assert_advice("--out");
     assert_eq!(std::fs::read(site.path("file")).unwrap(), b"kept");
-    // Nobody can write there, the administrator neither.
+    // Not even root can write there.
     let unwritable = assert_refused(&site, &["train", "--out", "/proc/run"], &["/proc/run"]);
     unwritable.assert_advice("--out");
 }
@@ -305,7 +305,7 @@ fn a_folder_with_a_run_is_not_touched_unless_asked() {
     let model = std::fs::read(site.path("run/model.safetensors")).unwrap();
     let ended = assert_refused(&site, &short, &["run holds a run already"]);
     ended.assert_advice("--overwrite");
-    // Even then, not for a job that cannot start.
+    // Also with --overwrite, a job that cannot start leaves it.
     let hopeless = [&short[..], &["--overwrite", "--set", "data.source=nowhere.csv"]].concat();
     assert_refused(&site, &hopeless, &["nowhere.csv"]);
     assert!(std::fs::read(site.path("run/model.safetensors")).unwrap() == model);
@@ -318,7 +318,7 @@ fn a_folder_with_a_run_is_not_touched_unless_asked() {
 }
 
 #[test]
-fn folders_made_for_a_refused_job_go_again() {
+fn folders_created_for_a_refused_job_are_removed() {
     let site = Site::new();
     let hopeless = ["train", "--set", "data.source=nowhere.csv"];
     assert_refused(&site, &hopeless, &["nowhere.csv"]);
@@ -328,7 +328,7 @@ fn folders_made_for_a_refused_job_go_again() {
 }
 
 #[test]
-fn variables_that_make_no_sense() {
+fn invalid_environment_variables() {
     let site = Site::new();
     for (variables, part) in [
         (&[("RANK", "0")][..], "RANK is set, but WORLD_SIZE is not"),

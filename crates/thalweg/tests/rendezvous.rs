@@ -1,14 +1,14 @@
-//! Who is let in: ranks that never arrive, strangers on the port, other jobs, other tokens.
+//! The rendezvous: ranks that never arrive, foreign connections, other jobs and tokens.
 
 mod harness;
 
-use harness::{LIMIT, PATIENCE, Process, Site, await_some, free_port};
+use harness::{LIMIT, Process, Site, TRAINING_LIMIT, await_some, free_port};
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use thalweg_cluster::rendezvous::handshake::{Purpose, Side, shake};
-use thalweg_cluster::rendezvous::timed::{PATIENCE as HANDSHAKE, Timed};
+use thalweg_cluster::rendezvous::handshake::{Purpose, Side, handshake};
+use thalweg_cluster::rendezvous::timed::{HANDSHAKE_TIMEOUT as HANDSHAKE, Timed};
 
 /// The job's token, and another one.
 const RIGHT: &str = "0123456789abcdef";
@@ -16,25 +16,25 @@ const GUESS: &str = "fedcba9876543210";
 
 const SHORT: [&str; 5] = ["train", "--out", "run", "--set", "train.max_steps=20"];
 
-/// One rank of several that knows a token.
+/// Starts one rank with a token.
 fn start(site: &Site, rank: usize, world: usize, port: u16, token: &str, arguments: &[&str]) -> Process {
     let mut command = site.rank(rank, world, port, arguments);
     command.env("THALWEG_TOKEN", token);
     Process::start(command)
 }
 
-/// Rank 0 of two, alone on its port for now.
+/// Starts rank 0 of two, which waits for rank 1.
 fn start_waiting(site: &Site, port: u16, token: &str) -> Process {
     let process = start(site, 0, 2, port, token, &SHORT);
     site.await_event("run", "listening");
     process
 }
 
-/// The job still completes when the right rank 1 comes.
+/// Asserts that the job completes when the right rank 1 joins.
 fn complete(site: &Site, first: Process, port: u16, token: &str) {
     let second = start(site, 1, 2, port, token, &SHORT);
     for process in [first, second] {
-        let ended = process.end(PATIENCE);
+        let ended = process.end(TRAINING_LIMIT);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     }
     assert_eq!(site.report("run")["outcome"], "completed");
@@ -54,7 +54,7 @@ fn a_rank_that_never_arrives_is_named_with_the_address() {
 }
 
 #[test]
-fn a_rank_that_finds_nobody_says_where_it_looked() {
+fn a_rank_without_a_coordinator_names_the_address() {
     let site = Site::new();
     let port = free_port();
     let arguments = [&SHORT[..], &["--set", "fault.join_deadline=2s"]].concat();
@@ -66,7 +66,7 @@ fn a_rank_that_finds_nobody_says_where_it_looked() {
 }
 
 #[test]
-fn who_is_missing_is_said_every_ten_seconds() {
+fn missing_ranks_are_listed_every_ten_seconds() {
     let site = Site::new();
     let (port, lonely) = (free_port(), free_port());
     let arguments = [&SHORT[..], &["--set", "fault.join_deadline=11s"]].concat();
@@ -92,7 +92,7 @@ fn who_is_missing_is_said_every_ten_seconds() {
 }
 
 #[test]
-fn strangers_on_the_port_change_nothing() {
+fn foreign_connections_do_not_disturb_the_rendezvous() {
     let site = Site::new();
     let port = free_port();
     let job = start_waiting(&site, port, RIGHT);
@@ -100,18 +100,18 @@ fn strangers_on_the_port_change_nothing() {
     let mut kept = Vec::new();
     for words in [
         &b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"[..],
-        // Half a hello: the length of a message, and a little of it.
+        // A truncated handshake: the length of a message, and its first bytes.
         b"\x2c\0\0\0THLW\x01\x01",
         // A message longer than memory.
         b"\xff\xff\xff\xffTHLW",
         &[0; 4096],
     ] {
         let mut stream = call();
-        // The other side may hang up in the middle of it.
+        // The peer may close the connection during the write.
         let _ = stream.write_all(words);
         kept.push(stream);
     }
-    // Those who say nothing at all, and stay.
+    // Connections that send nothing and stay open.
     kept.extend((0..20).map(|_| call()));
     let guess = start(&site, 1, 2, port, GUESS, &SHORT).end(LIMIT);
     guess.assert_error(4, &["refused the token", "THALWEG_TOKEN"]);
@@ -120,21 +120,21 @@ fn strangers_on_the_port_change_nothing() {
     drop(kept);
 }
 
-/// Announces a message of some length.
+/// Sends the length of a message without the message.
 fn announce(port: u16, length: u32) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.write_all(&length.to_le_bytes())?;
     Ok(stream)
 }
 
-/// Says one byte of a hello now and then on every connection, and comes again where it is turned away.
-fn drip(port: u16, length: u32, strangers: &mut [TcpStream], over: &AtomicBool) {
+/// Sends one byte of a handshake now and then on every connection, and reconnects where it is refused.
+fn send_slowly(port: u16, length: u32, connections: &mut [TcpStream], over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
-        for stranger in strangers.iter_mut() {
-            if stranger.write_all(b"T").is_err()
+        for connection in connections.iter_mut() {
+            if connection.write_all(b"T").is_err()
                 && let Ok(again) = announce(port, length)
             {
-                *stranger = again;
+                *connection = again;
             }
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -142,31 +142,31 @@ fn drip(port: u16, length: u32, strangers: &mut [TcpStream], over: &AtomicBool) 
 }
 
 #[test]
-fn more_slow_strangers_than_there_are_places_do_not_keep_a_rank_out() {
-    // A length that a stranger may announce, and one that takes for ever to arrive.
+fn slow_foreign_connections_beyond_the_limit_do_not_block_a_rank() {
+    // A permitted length that would take forever to arrive at this rate.
     for length in [200, 0x000f_ffff] {
         let site = Site::new();
         let port = free_port();
         let job = start_waiting(&site, port, RIGHT);
-        let mut strangers: Vec<TcpStream> = (0..96).map(|_| announce(port, length).unwrap()).collect();
+        let mut connections: Vec<TcpStream> = (0..96).map(|_| announce(port, length).unwrap()).collect();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| drip(port, length, &mut strangers, &over));
+            scope.spawn(|| send_slowly(port, length, &mut connections, &over));
             let _stop = Stop(&over);
             complete(&site, job, port, RIGHT);
         });
     }
 }
 
-/// Comes with garbage, or with nothing, again and again; some stay. Says how often it came.
-fn pester(port: u16, over: &AtomicBool) -> usize {
+/// Connects repeatedly and sends garbage or nothing; some connections stay open. Returns the number of connections.
+fn connect_repeatedly(port: u16, over: &AtomicBool) -> usize {
     let mut kept = Vec::new();
     let mut calls = 0;
     while !over.load(Ordering::Relaxed) {
         if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
             calls += 1;
             let words: [&[u8]; 3] = [b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xffTHLW", b""];
-            // The other side may hang up in the middle of it.
+            // The peer may close the connection during the write.
             let _ = stream.write_all(words[calls % 3]);
             if kept.len() < 50 {
                 kept.push(stream);
@@ -177,9 +177,9 @@ fn pester(port: u16, over: &AtomicBool) -> usize {
     calls
 }
 
-/// The port stays open while a job trains, for those who join it: strangers disturb neither them nor the job.
+/// The port stays open during training for workers that join: foreign connections disturb neither them nor the job.
 #[test]
-fn strangers_change_nothing_while_a_job_trains() {
+fn foreign_connections_do_not_disturb_a_running_job() {
     let site = Site::new();
     let port = free_port();
     let sets = [format!("engine.port={port}"), "train.epochs=40".into(), "engine.pace=2ms".into()];
@@ -188,18 +188,18 @@ fn strangers_change_nothing_while_a_job_trains() {
     site.await_step("run", 1);
     let over = AtomicBool::new(false);
     let calls = std::thread::scope(|scope| {
-        let pestering = scope.spawn(|| pester(port, &over));
+        let disturbance = scope.spawn(|| connect_repeatedly(port, &over));
         let _stop = Stop(&over);
-        let newcomer = site.start(&["join", "run"]);
-        newcomer.await_said("joined as rank 2; 3 workers now");
-        for process in [job, newcomer] {
-            let ended = process.end(PATIENCE);
+        let joining = site.start(&["join", "run"]);
+        joining.await_stderr("joined as rank 2; 3 workers now");
+        for process in [job, joining] {
+            let ended = process.end(TRAINING_LIMIT);
             assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         }
         over.store(true, Ordering::Relaxed);
-        pestering.join().unwrap()
+        disturbance.join().unwrap()
     });
-    assert!(calls > 20, "{calls} strangers came");
+    assert!(calls > 20, "{calls} connections");
     let report = site.report("run");
     assert_eq!(report["outcome"], "completed");
     assert_eq!(report["failures"].as_array().unwrap().len(), 0, "{}", report["failures"]);
@@ -210,7 +210,7 @@ fn strangers_change_nothing_while_a_job_trains() {
     site.assert_empty();
 }
 
-/// Ends the dripping however the test ends: the scope waits for it.
+/// Stops the threads also if the test panics: the scope waits for them.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -220,7 +220,7 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
-fn a_second_job_on_the_port_is_told_so_and_the_first_goes_on() {
+fn a_second_job_on_the_port_is_refused_and_the_first_continues() {
     let site = Site::new();
     let port = free_port();
     let first = start_waiting(&site, port, RIGHT);
@@ -234,7 +234,7 @@ fn a_second_job_on_the_port_is_told_so_and_the_first_goes_on() {
 }
 
 #[test]
-fn rank_0_tells_whom_it_turned_away_and_why() {
+fn rank_0_reports_refused_ranks_with_the_reason() {
     let site = Site::new();
     let port = free_port();
     let first = start_waiting(&site, port, RIGHT);
@@ -243,50 +243,50 @@ fn rank_0_tells_whom_it_turned_away_and_why() {
     start(&site, 1, 2, port, RIGHT, &other).end(LIMIT).assert_error(4, &[reason]);
     let ended = first.end(LIMIT);
     ended.assert_error(4, &[reason]);
-    assert!(ended.stderr.contains("turned away a caller from"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("refused a connection from"), "{}", ended.stderr);
 }
 
-/// Somebody else's process holds MASTER_PORT for a while and turns everybody away.
+/// Another process holds MASTER_PORT for a while and closes every connection.
 #[test]
-fn an_impostor_on_the_port_does_not_end_a_rank() {
+fn another_process_on_the_port_does_not_end_a_rank() {
     let site = Site::new();
     let port = free_port();
     let impostor = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     let searching = start(&site, 1, 2, port, RIGHT, &SHORT);
     let (stream, _) = impostor.accept().unwrap();
-    let _ = shake(&mut Timed::new(&stream, HANDSHAKE), Side::Listener, Purpose::Control, GUESS.as_bytes());
-    searching.await_said("refused the token");
+    let _ =
+        handshake(&mut Timed::new(&stream, HANDSHAKE), Side::Listener, Purpose::Control, GUESS.as_bytes());
+    searching.await_stderr("refused the token");
     drop((stream, impostor));
     let first = start(&site, 0, 2, port, RIGHT, &SHORT);
     for process in [first, searching] {
-        let ended = process.end(PATIENCE);
+        let ended = process.end(TRAINING_LIMIT);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     }
 }
 
-/// Without a token of the user's, the ranks of one host have one all the same: another local user who finds the port is
-/// not believed.
+/// Without THALWEG_TOKEN the ranks of one host use a generated token: connections of other local users are refused.
 #[test]
-fn local_ranks_without_a_token_do_not_believe_callers_without_one() {
+fn local_ranks_without_a_user_token_refuse_peers_without_one() {
     let site = Site::new();
     let port = free_port();
     let first = Process::start(site.rank(0, 2, port, &SHORT));
     site.await_event("run", "listening");
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let shaken = shake(&mut Timed::new(&stream, HANDSHAKE), Side::Caller, Purpose::Control, b"");
+    let shaken = handshake(&mut Timed::new(&stream, HANDSHAKE), Side::Caller, Purpose::Control, b"");
     let refused = shaken.unwrap_err().to_string();
     assert!(refused.contains("refused the token"), "{refused}");
-    // Its rank 1 finds the token by itself.
+    // Its rank 1 reads the generated token.
     let second = Process::start(site.rank(1, 2, port, &SHORT));
     for process in [first, second] {
-        let ended = process.end(PATIENCE);
+        let ended = process.end(TRAINING_LIMIT);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     }
 }
 
-/// Another user listens where rank 0 would: a rank that has no token says nothing to it.
+/// Another user listens on the port of rank 0: a rank without a token sends nothing to it.
 #[test]
-fn another_user_cannot_pose_as_rank_0() {
+fn another_user_cannot_impersonate_rank_0() {
     if !nix::unistd::Uid::effective().is_root() {
         return harness::skip("only the administrator can start a process of another user");
     }
@@ -298,7 +298,7 @@ fn another_user_cannot_pose_as_rank_0() {
     let Ok(mut impostor) = command.stderr(std::process::Stdio::null()).spawn() else {
         return harness::skip("another user may not run this program");
     };
-    await_some(PATIENCE, "the other user's rank 0 does not listen", || {
+    await_some(TRAINING_LIMIT, "the other user's rank 0 does not listen", || {
         let over = impostor.try_wait().unwrap().is_some();
         (over || !site.events("other").is_empty() && !harness::is_free(([127, 0, 0, 1], port).into()))
             .then_some(())
@@ -314,7 +314,7 @@ fn another_user_cannot_pose_as_rank_0() {
 }
 
 #[test]
-fn a_token_that_can_be_guessed_is_refused() {
+fn a_short_token_is_refused() {
     let site = Site::new();
     for arguments in [&["train"][..], &["join", "127.0.0.1:1"]] {
         let mut command = site.thalweg(arguments);
@@ -335,26 +335,26 @@ fn hosts_without_a_token_are_refused_before_anything_starts() {
 }
 
 #[test]
-fn no_token_no_other_address_than_loopback() {
+fn without_a_token_only_loopback_is_allowed() {
     for rank in [0, 1] {
         let site = Site::new();
         let mut command = site.rank(rank, 2, free_port(), &SHORT);
-        // An address from the block that is reserved for documentation.
+        // An address of the block reserved for documentation.
         command.env("MASTER_ADDR", "192.0.2.1");
         let ended = Process::start(command).end(LIMIT);
-        ended.assert_error(4, &["ranks on other hosts are to come to 192.0.2.1", "there is no token"]);
+        ended.assert_error(4, &["ranks on other hosts are to connect to 192.0.2.1", "there is no token"]);
         ended.assert_advice("THALWEG_TOKEN");
     }
 }
 
 #[test]
-fn launched_workers_keep_to_the_port_they_are_given() {
+fn launched_workers_use_the_configured_port() {
     let site = Site::new();
     let port = free_port();
     let job = site.start(&[&SHORT[..], &["--set", &format!("engine.port={port}")]].concat());
     let listening = site.await_event("run", "listening");
     assert_eq!(listening["address"], format!("127.0.0.1:{port}"));
-    assert_eq!(job.end(PATIENCE).code, Some(0));
+    assert_eq!(job.end(TRAINING_LIMIT).code, Some(0));
     await_some(LIMIT, "the port stays in use", || {
         harness::is_free(([127, 0, 0, 1], port).into()).then_some(())
     });

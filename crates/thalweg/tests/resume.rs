@@ -1,8 +1,8 @@
-//! A run that stopped, however it did, goes on where it was: the same bits in the same world, the same rows in any.
+//! A stopped or killed run resumes where it was: bit-identical with the same world size, the same rows with any.
 
 mod harness;
 
-use harness::{LIMIT, PATIENCE, Process, Site, await_some};
+use harness::{LIMIT, Process, Site, TRAINING_LIMIT, await_some};
 use nix::sys::signal::{Signal, kill};
 
 /// Steps of an epoch of the digits: 1438 rows, 64 a step.
@@ -16,7 +16,7 @@ fn accuracy(site: &Site, run: &str) -> f64 {
     site.report(run)["final"]["accuracy"].as_f64().unwrap()
 }
 
-/// Every row of every step once, over all parts of a run.
+/// Asserts that every row was seen once per epoch, over all parts of a run.
 #[track_caller]
 fn assert_audit(site: &Site, run: &str, epochs: u64) {
     let report = site.report(run);
@@ -46,7 +46,7 @@ fn stopped_half_way_and_resumed_is_the_uninterrupted_run_bit_by_bit() {
     assert_audit(&site, "halves", 20);
 }
 
-/// Far more than any of these tests waits for.
+/// Far more epochs than any of these tests waits for.
 const ENDLESS: &str = "train.epochs=1000000";
 
 /// The end of a run that stopped at some step: an epoch that is not yet over.
@@ -72,7 +72,7 @@ fn an_interrupted_run_resumed_is_the_uninterrupted_run_bit_by_bit() {
 }
 
 #[test]
-fn another_world_goes_on_with_the_same_rows_to_the_same_end() {
+fn another_world_size_continues_with_the_same_rows_to_the_same_end() {
     let site = Site::new();
     let job = ["train", "--quiet", "--workers", "2"];
     site.succeed(&[&job[..], &["--out", "whole"]].concat());
@@ -86,7 +86,7 @@ fn another_world_goes_on_with_the_same_rows_to_the_same_end() {
 }
 
 #[test]
-fn a_killed_run_finishes_after_all() {
+fn a_killed_run_is_resumed_to_its_end() {
     let site = Site::new();
     let often = ["--quiet", "--set", "fault.checkpoint_every=50", "--set", "fault.elastic=false"];
     let first = site.start(&[&["train", "--out", "run", "--set", ENDLESS], &often[..]].concat());
@@ -103,13 +103,14 @@ fn a_killed_run_finishes_after_all() {
 
 /// Kills all processes of a job at once, after a checkpoint in its fourth epoch or later.
 fn kill_whole_job(site: &Site, job: Process) -> u64 {
-    let told = await_some(PATIENCE, "no checkpoint in the fourth epoch", || {
+    let saved = await_some(TRAINING_LIMIT, "no checkpoint in the fourth epoch", || {
         let events = site.events("run");
         let late = |event: &&serde_json::Value| event["step"].as_u64() > Some(3 * EPOCH);
-        let told = |event: &&serde_json::Value| event["event"] == "checkpoint";
-        events.iter().filter(told).find(late).and_then(|event| event["step"].as_u64())
+        let written = |event: &&serde_json::Value| event["event"] == "checkpoint";
+        events.iter().filter(written).find(late).and_then(|event| event["step"].as_u64())
     });
-    // All are stopped before the first is killed: none sees the end of another, and no regrouping is recorded.
+    // All are stopped before the first is killed: none detects the death of another, so no membership change is
+    // recorded.
     let processes = site.processes();
     for (process, _) in &processes {
         kill(*process, Signal::SIGSTOP).unwrap();
@@ -123,7 +124,7 @@ fn kill_whole_job(site: &Site, job: Process) -> u64 {
     }
     job.end(LIMIT);
     site.await_empty();
-    told
+    saved
 }
 
 #[test]
@@ -137,9 +138,9 @@ fn a_run_that_was_killed_as_a_whole_keeps_its_epochs() {
     let ended = site.succeed(&["resume", "run", "--set", &end]);
     assert_audit(&site, "run", epochs);
     let report = site.report("run");
-    let told: Vec<u64> =
+    let reported: Vec<u64> =
         report["epochs"].as_array().unwrap().iter().map(|epoch| epoch["epoch"].as_u64().unwrap()).collect();
-    assert_eq!(told, (0..epochs).collect::<Vec<_>>());
+    assert_eq!(reported, (0..epochs).collect::<Vec<_>>());
     let summary = format!("for {epochs} epochs, {} steps", epochs * EPOCH);
     assert!(ended.stderr.replace(',', "").contains(&summary.replace(',', "")), "{}", ended.stderr);
     let world = report["world"].as_array().unwrap();
@@ -172,7 +173,7 @@ fn a_run_whose_rank_0_was_killed_under_another_launcher_keeps_its_epochs() {
 }
 
 #[test]
-fn without_a_checkpoint_resume_refuses_and_train_says_that_it_starts_anew() {
+fn without_a_checkpoint_resume_refuses_and_train_starts_from_the_beginning() {
     let site = Site::new();
     let job = ["train", "--out", "run", "--set", "train.epochs=2", "--set", "fault.checkpoint_every=0"];
     site.succeed(&[&job[..], &["--quiet"]].concat());
@@ -199,7 +200,7 @@ fn without_a_checkpoint_resume_refuses_and_train_says_that_it_starts_anew() {
 }
 
 #[test]
-fn the_same_command_starts_goes_on_and_finds_nothing_left_to_do() {
+fn the_same_command_starts_resumes_and_finds_no_steps_left() {
     let site = Site::new();
     let command = ["train", "--quiet", "--resume", "--out", "run", "--set", "train.epochs=2"];
     site.succeed(&command);
@@ -216,8 +217,8 @@ fn the_same_command_starts_goes_on_and_finds_nothing_left_to_do() {
     site.succeed(&unnamed);
     assert!(site.path("runs/digits-1").exists() && !site.path("runs/digits-2").exists());
     let ended = site.succeed(&["train", "--resume", "--set", "train.epochs=2"]);
-    let told = format!("going on with runs/digits-1 after step {EPOCH}\n");
-    assert!(ended.stderr.starts_with(&told), "{}", ended.stderr);
+    let expected = format!("going on with runs/digits-1 after step {EPOCH}\n");
+    assert!(ended.stderr.starts_with(&expected), "{}", ended.stderr);
 }
 
 /// A run of 250 steps with checkpoints at 100, 200 and 250.
@@ -229,7 +230,7 @@ fn finished_run() -> Site {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_counts() {
+fn a_damaged_checkpoint_is_named_and_the_newest_intact_one_is_used() {
     let site = finished_run();
     let damages: [fn(&mut Vec<u8>); 3] =
         [|bytes| bytes[60_000] ^= 1, |bytes| bytes.truncate(60_000), |bytes| bytes.clear()];
@@ -251,7 +252,7 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_counts() {
 }
 
 #[test]
-fn without_any_whole_checkpoint_nothing_starts() {
+fn without_an_intact_checkpoint_nothing_starts() {
     let site = finished_run();
     for step in site.checkpoints("run") {
         site.write(&format!("run/checkpoints/step-{step:09}.safetensors"), b"");
@@ -267,7 +268,7 @@ fn without_any_whole_checkpoint_nothing_starts() {
 }
 
 #[test]
-fn a_run_goes_on_under_another_strategy_and_comes_back() {
+fn a_run_resumes_with_another_strategy_and_back() {
     let site = finished_run();
     let mut steps = 250;
     for strategy in ["parameter-server", "gosgd", "single", "horovod", "allreduce"] {
@@ -288,7 +289,7 @@ fn a_run_goes_on_under_another_strategy_and_comes_back() {
 }
 
 #[test]
-fn what_decides_the_rows_cannot_change_in_the_middle() {
+fn keys_that_determine_the_rows_cannot_change() {
     let site = finished_run();
     let job = std::fs::read(site.path("run/job.toml")).unwrap();
     for (assignment, message) in [
@@ -309,7 +310,7 @@ fn what_decides_the_rows_cannot_change_in_the_middle() {
 }
 
 #[test]
-fn a_run_does_not_go_on_with_other_values() {
+fn a_run_does_not_resume_with_other_data() {
     let site = Site::new();
     let rows: String = (0..200).map(|row| format!("{},{},{}\n", row % 89, row % 7, row % 2)).collect();
     site.write("rows.csv", &rows);
@@ -326,13 +327,13 @@ fn a_run_does_not_go_on_with_other_values() {
     site.write("moved.csv", &rows);
     let ended = site.run(&["resume", "run", "--set", "train.max_steps=20"]);
     ended.assert_error(2, &["cannot read rows.csv: there is no such file"]);
-    ended.assert_advice("if the data has moved, --set data.source=PATH tells where it is now");
+    ended.assert_advice("if the data has moved, --set data.source=PATH gives its new path");
     let moved = ["--set", "train.max_steps=20", "--set", "data.source=moved.csv"];
     site.succeed(&[&["resume", "run", "--quiet"], &moved[..]].concat());
 }
 
 #[test]
-fn ranks_of_another_launcher_resume_too() {
+fn ranks_under_another_launcher_resume() {
     let site = Site::new();
     let job = ["train", "--quiet", "--resume", "--out", "run"];
     for steps in ["train.max_steps=40", "train.max_steps=80"] {
@@ -341,7 +342,7 @@ fn ranks_of_another_launcher_resume_too() {
         let ranks: Vec<Process> =
             (0..2).map(|rank| Process::start(site.rank(rank, 2, port, &arguments))).collect();
         for rank in ranks {
-            let ended = rank.end(harness::PATIENCE);
+            let ended = rank.end(harness::TRAINING_LIMIT);
             assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         }
     }

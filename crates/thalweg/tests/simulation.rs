@@ -1,4 +1,4 @@
-//! `engine.kind = "sim"`: a whole job in one process, in virtual time, the same every time.
+//! `engine.kind = "sim"`: a job in one process and in virtual time is deterministic.
 
 mod harness;
 
@@ -7,7 +7,7 @@ use harness::Site;
 const SIM: [&str; 4] = ["train", "--quiet", "--set", "engine.kind=sim"];
 
 #[test]
-fn sixty_four_simulated_workers_twice_leave_the_same_model_and_the_same_trace() {
+fn two_runs_of_64_simulated_workers_give_the_same_model_and_trace() {
     let site = Site::new();
     let [one, other] = ["one", "other"].map(|run| {
         let rest =
@@ -35,12 +35,12 @@ fn a_slower_network_takes_more_virtual_time_to_the_same_model() {
         let report = site.report(latency);
         (report["final"]["loss"].as_f64().unwrap(), report["samples_per_s"].as_f64().unwrap())
     });
-    assert_eq!(fast.0, slow.0, "time changes nothing that is learned");
+    assert_eq!(fast.0, slow.0, "the network does not change the result");
     assert!(fast.1 > 5.0 * slow.1, "{fast:?} {slow:?}");
 }
 
 #[test]
-fn one_slow_link_holds_up_those_who_wait_for_it() {
+fn one_slow_link_delays_the_ranks_that_wait_for_it() {
     let site = Site::new();
     let [alike, slow] = ["[]", "[{ from = 0, to = [1, 2], latency = '20ms' }]"].map(|links| {
         let (setting, run) = (format!("engine.network.links={links}"), if links == "[]" { "a" } else { "b" });
@@ -51,8 +51,8 @@ fn one_slow_link_holds_up_those_who_wait_for_it() {
         let report = site.report(run);
         (report["final"]["loss"].as_f64().unwrap(), report["samples_per_s"].as_f64().unwrap())
     });
-    assert_eq!(alike.0, slow.0, "time changes nothing that is learned");
-    // On a ring of three a sum takes four steps one after the other, so it passes that link once at least.
+    assert_eq!(alike.0, slow.0, "the network does not change the result");
+    // A ring all-reduce of three ranks has four sequential steps, so it uses that link at least once.
     assert!(alike.1 > 5.0 * slow.1, "{alike:?} {slow:?}");
     site.assert_empty();
 }
@@ -70,7 +70,7 @@ fn shares_by_speed_give_a_slow_rank_fewer_rows_and_take_less_virtual_time() {
     let rate = |report: &serde_json::Value| report["samples_per_s"].as_f64().unwrap();
     assert!(rate(&speed) > 2.0 * rate(&even), "{} and {} rows/s", rate(&speed), rate(&even));
     let rows = |report: &serde_json::Value, rank: usize| report["ranks"][rank]["rows"].as_u64().unwrap();
-    // But for the short steps at the ends of epochs.
+    // Apart from the shorter steps at the ends of epochs.
     assert!(rows(&even, 2).abs_diff(rows(&even, 1)) <= 10);
     assert!(10 * rows(&speed, 2) < 7 * rows(&speed, 1) && rows(&speed, 2) > 0);
     let median = |rank: usize| even["ranks"][rank]["step_ms"]["median"].as_f64().unwrap();
@@ -78,7 +78,7 @@ fn shares_by_speed_give_a_slow_rank_fewer_rows_and_take_less_virtual_time() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_refused() {
+fn unsupported_simulations_are_refused() {
     let site = Site::new();
     let hosts = ["--nnodes", "2", "--node-rank", "0", "--master", "127.0.0.1"];
     site.run(&[&SIM[..], &hosts].concat()).assert_error(2, &["engine.kind", "hosts"]);

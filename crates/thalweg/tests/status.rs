@@ -1,12 +1,12 @@
-//! `thalweg status` and `thalweg doctor` beside a job that runs, as probes use them; and whether a rank outlives what started it.
+//! `thalweg status` and `thalweg doctor` with a running job, as probes use them; and ranks whose launcher exits.
 
 mod harness;
 
-use harness::{Ended, LIMIT, PATIENCE, Process, Site, await_some, free_port};
+use harness::{Ended, LIMIT, Process, Site, TRAINING_LIMIT, await_some, free_port};
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
-/// Endless, with checkpoints only when asked for.
+/// An endless job, with checkpoints on request only.
 const ENDLESS: [&str; 7] =
     ["train", "--out", "run", "--set", "train.epochs=1000000", "--set", "fault.checkpoint_every=0"];
 
@@ -15,7 +15,7 @@ fn json(ended: &Ended) -> Value {
 }
 
 #[test]
-fn a_job_tells_how_it_goes_by_its_folder_and_by_its_address() {
+fn the_status_of_a_job_by_folder_and_by_address() {
     let site = Site::new();
     let job = site.start(&[&ENDLESS[..], &["--workers", "2"]].concat());
     site.await_step("run", 1);
@@ -30,7 +30,7 @@ fn a_job_tells_how_it_goes_by_its_folder_and_by_its_address() {
     let address = invitation["address"].as_str().unwrap();
     let mut command = site.thalweg(&["status", address, "--json"]);
     command.env("THALWEG_TOKEN", invitation["token"].as_str().unwrap());
-    let by_address = Process::start(command).end(PATIENCE);
+    let by_address = Process::start(command).end(TRAINING_LIMIT);
     assert_eq!(by_address.code, Some(0), "{}", by_address.stderr);
     assert_eq!(json(&by_address)["joined"], 2);
     let mut guess = site.thalweg(&["status", address]);
@@ -43,17 +43,17 @@ fn a_job_tells_how_it_goes_by_its_folder_and_by_its_address() {
 }
 
 #[test]
-fn jobs_that_nobody_may_join_tell_it_by_their_files() {
+fn the_status_of_a_job_that_is_not_elastic_comes_from_its_files() {
     let site = Site::new();
     let job = site.start(&[&ENDLESS[..], &["--workers", "2", "--set", "fault.elastic=false"]].concat());
     site.await_step("run", 1);
     let found = json(&site.succeed(&["status", "run", "--json"]));
     assert_eq!((&found["state"], &found["joined"]), (&"training".into(), &2.into()), "{found}");
-    // Whoever is stopped does not move, and nobody answers.
+    // Stopped processes make no progress, and the coordinator does not reply.
     let all: Vec<_> = site.processes().into_iter().map(|(process, _)| process).collect();
     all.iter().for_each(|process| kill(*process, Signal::SIGSTOP).unwrap());
     site.write("run/job.toml", "[fault]\nstep_deadline = \"1s\"\nprepare_deadline = \"1s\"\n");
-    await_some(PATIENCE, "it is not told as stalled", || {
+    await_some(TRAINING_LIMIT, "it is not reported as stalled", || {
         let ended = site.run(&["status", "run", "--json"]);
         (ended.code == Some(3) && json(&ended)["state"] == "stalled").then_some(())
     });
@@ -66,12 +66,12 @@ fn jobs_that_nobody_may_join_tell_it_by_their_files() {
 }
 
 #[test]
-fn runs_that_are_done_and_places_without_a_run_are_told_apart() {
+fn finished_runs_and_folders_without_a_run_are_distinguished() {
     let site = Site::new();
     site.succeed(&["train", "--quiet", "--out", "run", "--set", "train.max_steps=5"]);
     let found = json(&site.succeed(&["status", "run", "--json"]));
     assert_eq!((&found["state"], &found["step"]), (&"completed".into(), &5.into()), "{found}");
-    // A copy may leave hidden files behind.
+    // A copy may lack hidden files.
     std::fs::remove_file(site.path("run/.lock")).unwrap();
     assert_eq!(json(&site.succeed(&["status", "run", "--json"]))["state"], "completed");
     std::fs::create_dir(site.path("empty")).unwrap();
@@ -81,25 +81,25 @@ fn runs_that_are_done_and_places_without_a_run_are_told_apart() {
 }
 
 #[test]
-fn the_port_of_a_job_that_runs_is_no_failure_of_the_machine() {
+fn a_port_held_by_a_running_job_is_no_failure() {
     let site = Site::new();
     let port = free_port();
     let waiting = Process::start(site.rank(0, 2, port, &ENDLESS));
     site.await_event("run", "listening");
-    let doctor = Process::start(site.rank(0, 2, port, &["doctor", "--json"])).end(PATIENCE);
+    let doctor = Process::start(site.rank(0, 2, port, &["doctor", "--json"])).end(TRAINING_LIMIT);
     let name = format!("port {port}");
     let checks = json(&doctor);
     let check = checks.as_array().unwrap().iter().find(|check| check["name"] == name.as_str()).unwrap();
     assert_eq!(check["verdict"], "warn", "{check}");
     assert!(check["found"].as_str().unwrap().contains("a job of thalweg listens there"), "{check}");
-    // Of one user on one host, a probe needs no token.
+    // A probe of the same user on the same host needs no token.
     let status = site.succeed(&["status", &format!("127.0.0.1:{port}")]).stdout;
     assert!(status.starts_with("waiting for ranks") && status.contains("1 of 2 ranks joined"), "{status}");
     waiting.signal(Signal::SIGTERM);
     waiting.end(LIMIT);
 }
 
-/// A rank of a launcher other than a shell: `timeout` stands for it.
+/// A rank under a launcher that is not a shell: `timeout` stands in for it.
 #[test]
 fn ranks_stop_with_a_checkpoint_when_their_launcher_is_killed() {
     let site = Site::new();

@@ -1,4 +1,4 @@
-//! A stopped run has a model: its newest checkpoint. A file that a command cannot take is told what it is.
+//! Commands take the newest checkpoint of a stopped run as its model, and name the kind of a file they cannot take.
 
 mod harness;
 
@@ -34,7 +34,7 @@ fn a_stopped_run_is_evaluated_predicted_exported_and_inspected() {
 }
 
 #[test]
-fn a_checkpoint_answers_as_the_model_of_its_step() {
+fn a_checkpoint_predicts_as_the_model_of_its_step() {
     let site = Site::new();
     let often = ["--set", "train.epochs=2", "--set", "fault.checkpoint_every=10"];
     site.succeed(&[&["train", "-q", "--out", "run"], &often[..]].concat());
@@ -46,19 +46,19 @@ fn a_checkpoint_answers_as_the_model_of_its_step() {
     assert_eq!(site.succeed(&["evaluate", &file]).stdout, model.stdout);
     std::fs::remove_file(site.path("run/model.safetensors")).unwrap();
     assert_eq!(site.succeed(&["evaluate", "run"]).stdout, model.stdout);
-    // A damaged one is named and passed over.
+    // A damaged one is named and skipped.
     site.write(&file, "cut short");
-    let said = site.succeed(&["evaluate", "run"]).stderr;
-    let (damage, older) = said.split_once('\n').unwrap();
-    assert!(damage.starts_with("warning: ") && damage.contains(&format!("{file} is damaged")), "{said}");
+    let output = site.succeed(&["evaluate", "run"]).stderr;
+    let (damage, older) = output.split_once('\n').unwrap();
+    assert!(damage.starts_with("warning: ") && damage.contains(&format!("{file} is damaged")), "{output}");
     assert!(
         older.starts_with("using the checkpoint of step ") && !older.contains(&format!("step {step}\n")),
-        "{said}"
+        "{output}"
     );
 }
 
 #[test]
-fn a_finished_run_that_was_resumed_and_stopped_answers_with_its_newest_checkpoint() {
+fn a_run_resumed_and_stopped_predicts_with_its_newest_checkpoint() {
     let site = Site::new();
     site.succeed(&["train", "-q", "--out", "run", "--set", "train.epochs=1"]);
     let finished = site.report("run")["steps"].as_u64().unwrap();
@@ -74,8 +74,8 @@ fn a_finished_run_that_was_resumed_and_stopped_answers_with_its_newest_checkpoin
         "using the checkpoint of step {step}, which is newer than model.safetensors (step {finished})\n"
     );
     for command in [&["evaluate", "run"][..], &["export", "run", "out.onnx"], &["inspect", "run"]] {
-        let said = site.succeed(command).stderr;
-        assert!(said.contains(&using), "{command:?}: {said}");
+        let output = site.succeed(command).stderr;
+        assert!(output.contains(&using), "{command:?}: {output}");
     }
     let file = format!("run/checkpoints/step-{step:09}.safetensors");
     let newest = site.succeed(&["evaluate", "run"]).stdout;
@@ -84,7 +84,7 @@ fn a_finished_run_that_was_resumed_and_stopped_answers_with_its_newest_checkpoin
     // The file itself is still the model of its step.
     let model = site.succeed(&["evaluate", "run/model.safetensors"]);
     assert_eq!((model.stderr.as_str(), &model.stdout), ("", &first.stdout));
-    // Without a whole checkpoint the model answers, and the damage is told.
+    // Without an intact checkpoint the finished model is used, with a warning about the damage.
     for step in site.checkpoints("run") {
         site.write(&format!("run/checkpoints/step-{step:09}.safetensors"), "cut short");
     }
@@ -95,15 +95,15 @@ fn a_finished_run_that_was_resumed_and_stopped_answers_with_its_newest_checkpoin
 }
 
 #[test]
-fn a_wrong_file_is_told_what_it_is() {
+fn the_kind_of_a_wrong_file_is_named() {
     let site = Site::new();
     site.succeed(&["train", "-q", "--out", "run", "--set", "train.max_steps=3"]);
     site.write("rows.csv", "1,2\n");
     std::fs::create_dir(site.path("empty")).unwrap();
     let checkpoint = "run/checkpoints/step-000000003.safetensors";
-    let refused = |command: &[&str], said: &str, advice: &str| {
+    let refused = |command: &[&str], error: &str, advice: &str| {
         let ended = site.run(command);
-        ended.assert_error(2, &[said]);
+        ended.assert_error(2, &[error]);
         ended.assert_advice(advice);
     };
     refused(

@@ -1,4 +1,4 @@
-//! What carries the bytes of real processes: chosen by where they run, recorded, and the same in what comes of it.
+//! Transports between real processes: chosen by host, recorded in the report, with the same result.
 
 mod harness;
 
@@ -8,14 +8,14 @@ use thalweg_core::Rng;
 
 const STEPS: [&str; 2] = ["--set", "train.max_steps=100"];
 
-/// What carried the bytes of every rank.
-fn carriers(report: &Value) -> Vec<String> {
+/// The transport of every rank.
+fn transports(report: &Value) -> Vec<String> {
     let ranks = report["ranks"].as_array().unwrap();
     ranks.iter().map(|rank| rank["transport"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
-fn workers_of_one_host_share_memory_and_can_be_told_not_to() {
+fn workers_of_one_host_share_memory_unless_configured_otherwise() {
     let site = Site::new();
     let model = |run: &str, setting: &str| {
         site.succeed(&[&["train", "--workers", "2", "--out", run, "--set", setting][..], &STEPS].concat());
@@ -24,38 +24,38 @@ fn workers_of_one_host_share_memory_and_can_be_told_not_to() {
     let models =
         ["auto", "shm", "tcp"].map(|name| model(name, &format!("strategy.exchange.transport={name}")));
     let report = site.report("auto");
-    assert_eq!((carriers(&report), &report["algorithm"]), (vec!["shm".to_owned(); 2], &"arena".into()));
+    assert_eq!((transports(&report), &report["algorithm"]), (vec!["shm".to_owned(); 2], &"arena".into()));
     let report = site.report("tcp");
-    assert_eq!(carriers(&report), ["tcp", "tcp"]);
+    assert_eq!(transports(&report), ["tcp", "tcp"]);
     assert_ne!(report["algorithm"], "arena");
-    // Each file holds its own job; of the parameters behind it every bit is the same.
+    // The files differ in their job; the parameters are bit-identical.
     let tail = |model: &[u8]| model[model.len() - 4096..].to_vec();
     assert!(models.iter().all(|model| tail(model) == tail(&models[0])), "two numbers have one sum");
     // A named algorithm sends messages, through shared memory.
     model("ring", "strategy.exchange.algorithm=ring");
     let report = site.report("ring");
-    assert_eq!((carriers(&report), &report["algorithm"]), (vec!["shm".to_owned(); 2], &"ring".into()));
+    assert_eq!((transports(&report), &report["algorithm"]), (vec!["shm".to_owned(); 2], &"ring".into()));
     site.assert_empty();
 }
 
 #[test]
-fn bytes_through_memory_are_those_of_theory() {
+fn bytes_through_shared_memory_match_the_formula() {
     let site = Site::new();
     site.succeed(&[&["train", "--workers", "4", "--out", "run"][..], &STEPS].concat());
     let report = site.report("run");
     let parameters = 64 * 128 + 128 + 128 * 10 + 10;
     for rank in report["ranks"].as_array().unwrap() {
         let per_step = rank["bytes_sent"].as_f64().unwrap() / 100.0;
-        let theory = 2.0 * 3.0 / 4.0 * 4.0 * f64::from(parameters);
-        // What rides along, what is exchanged at the ends of epochs and for checkpoints comes on top.
-        assert!(per_step > 0.99 * theory && per_step <= 1.02 * theory, "{per_step} of {theory}");
+        let formula = 2.0 * 3.0 / 4.0 * 4.0 * f64::from(parameters);
+        // Step summaries, and exchanges at the ends of epochs and for checkpoints, come on top.
+        assert!(per_step > 0.99 * formula && per_step <= 1.02 * formula, "{per_step} of {formula}");
     }
 }
 
-/// The same on tcp around a ring, in buckets that leave during back-propagation: headers, riders, the start and the end
-/// of the job are within two hundredths.
+/// The same on tcp with a ring, in buckets sent during back-propagation: headers, step summaries, start and end of the
+/// job are within 2%.
 #[test]
-fn bytes_in_buckets_are_those_of_theory() {
+fn bytes_in_buckets_match_the_formula() {
     let site = Site::new();
     let sets = [
         "model.layers=['dense 512 relu', 'dense 256 relu', 'dense auto']",
@@ -67,10 +67,10 @@ fn bytes_in_buckets_are_those_of_theory() {
     site.succeed(&[&["train", "--workers", "4", "--out", "run"][..], &sets, &STEPS].concat());
     let report = site.report("run");
     let parameters = 64 * 512 + 512 + 512 * 256 + 256 + 256 * 10 + 10;
-    let theory = 2.0 * 3.0 / 4.0 * 4.0 * f64::from(parameters);
+    let formula = 2.0 * 3.0 / 4.0 * 4.0 * f64::from(parameters);
     for rank in report["ranks"].as_array().unwrap() {
         let per_step = rank["bytes_sent"].as_f64().unwrap() / 100.0;
-        assert!(per_step > theory && per_step < 1.02 * theory, "{per_step} of {theory}");
+        assert!(per_step > formula && per_step < 1.02 * formula, "{per_step} of {formula}");
     }
     let buckets = report["buckets"].as_array().unwrap();
     let field = |key: &str| buckets.iter().map(|bucket| bucket[key].as_str().unwrap()).collect::<Vec<_>>();
@@ -80,28 +80,28 @@ fn bytes_in_buckets_are_those_of_theory() {
     assert!(sum > 4 * parameters as u64, "riders leave with the last one");
 }
 
-/// What every rank sent, in the order of ranks.
+/// Bytes sent by every rank, in rank order.
 fn sent(report: &Value) -> Vec<f64> {
     report["ranks"].as_array().unwrap().iter().map(|rank| rank["bytes_sent"].as_f64().unwrap()).collect()
 }
 
-/// All of theory, and at most two hundredths more for headers, riders, the start, the end and the ends of epochs.
-fn assert_theory(what: &str, report: &Value, theory: &[f64]) {
+/// Asserts the bytes of the formula, and at most 2% more for headers, step summaries, start, end and ends of epochs.
+fn assert_bytes(what: &str, report: &Value, formula: &[f64]) {
     let sent = sent(report);
-    assert_eq!(sent.len(), theory.len(), "{what}");
-    for (rank, (sent, theory)) in sent.iter().zip(theory).enumerate() {
-        let ratio = sent / theory;
-        assert!(ratio > 0.98 && ratio <= 1.02, "{what}: rank {rank} sent {sent}, {ratio:.4} of {theory}");
+    assert_eq!(sent.len(), formula.len(), "{what}");
+    for (rank, (sent, formula)) in sent.iter().zip(formula).enumerate() {
+        let ratio = sent / formula;
+        assert!(ratio > 0.98 && ratio <= 1.02, "{what}: rank {rank} sent {sent}, {ratio:.4} of {formula}");
     }
 }
 
-/// A network of some size, so that what comes beside it is little.
+/// A network large enough for the overhead to be small.
 const NETWORK: [&str; 2] = ["--set", "model.layers=['dense 512 relu', 'dense 256 relu', 'dense auto']"];
 const NETWORK_BYTES: f64 = 4.0 * (64.0 * 512.0 + 512.0 + 512.0 * 256.0 + 256.0 + 256.0 * 10.0 + 10.0);
 
-/// Each strategy's own formula, as its document has it.
+/// The formula of each strategy, as documented.
 #[test]
-fn bytes_of_every_strategy_are_those_of_theory() {
+fn bytes_of_every_strategy_match_the_formula() {
     let site = Site::new();
     let report = |run: &str, flags: &[&str]| {
         let tcp = ["--set", "strategy.exchange.transport=tcp"];
@@ -109,23 +109,23 @@ fn bytes_of_every_strategy_are_those_of_theory() {
         site.report(run)
     };
     let step = |share: f64| 100.0 * share * NETWORK_BYTES;
-    assert_theory("auto", &report("auto", &["--workers", "4"]), &[step(1.5); 4]);
+    assert_bytes("auto", &report("auto", &["--workers", "4"]), &[step(1.5); 4]);
     // The server is rank 0.
     let served = report("served", &["--workers", "3", "--strategy", "parameter-server"]);
-    assert_theory("parameter-server", &served, &[step(3.0), step(1.0), step(1.0), step(1.0)]);
+    assert_bytes("parameter-server", &served, &[step(3.0), step(1.0), step(1.0), step(1.0)]);
     let leaves = |run: &str, workers: &str| {
         let report = report(run, &["--workers", workers, "--set", "train.reproducible=true"]);
         assert_eq!(report["algorithm"], "leaf-tree");
         report
     };
-    assert_theory("leaf-tree", &leaves("four", "4"), &[step(1.5); 4]);
+    assert_bytes("leaf-tree", &leaves("four", "4"), &[step(1.5); 4]);
     // Of eight leaves three workers hold 2, 2 and 1 subtrees.
-    assert_theory("leaf-tree", &leaves("three", "3"), &[step(2.0), step(2.0), step(4.0 / 3.0)]);
+    assert_bytes("leaf-tree", &leaves("three", "3"), &[step(2.0), step(2.0), step(4.0 / 3.0)]);
 }
 
-/// Gossip: a letter is the model and a weight, and at every meeting it is summed. Who writes when is drawn from the seed.
+/// Gossip: a message is the model and a weight, which the receiver averages. The seed determines senders and receivers.
 #[test]
-fn bytes_of_gossip_are_those_of_theory() {
+fn bytes_of_gossip_match_the_formula() {
     const EPOCHS: u64 = 5;
     let site = Site::new();
     let sets =
@@ -135,17 +135,17 @@ fn bytes_of_gossip_are_those_of_theory() {
     site.succeed(&[&flags[..], &NETWORK, &sets].concat());
     let report = site.report("run");
     let steps = report["steps"].as_u64().unwrap();
-    let theory = [0u64, 1, 2].map(|rank| {
+    let formula = [0u64, 1, 2].map(|rank| {
         let writes = |step: &u64| Rng::keyed(3, "gossip", &[rank, *step]).uniform() < 0.1;
         let letters = (0..steps).filter(writes).count();
         (letters as f64 + EPOCHS as f64 * 2.0 * 2.0 / 3.0) * NETWORK_BYTES
     });
-    assert_theory("gosgd", &report, &theory);
+    assert_bytes("gosgd", &report, &formula);
 }
 
-/// Strategies that send messages do so over whatever connects their ranks, with the same outcome.
+/// Strategies that send messages give the same result over every transport.
 #[test]
-fn servers_and_gossips_train_over_memory_and_network() {
+fn parameter_servers_and_gossip_train_over_shm_and_tcp() {
     let site = Site::new();
     site.succeed(&[&["train", "--workers", "1", "--out", "one"][..], &STEPS].concat());
     let loss = |run: &str| site.report(run)["final"]["loss"].as_f64().unwrap();
@@ -156,11 +156,11 @@ fn servers_and_gossips_train_over_memory_and_network() {
             let flags =
                 ["train", "--strategy", strategy, "--workers", "3", "--out", &run, "--set", &transport];
             site.succeed(&[&flags[..], rest].concat());
-            assert!(carriers(&site.report(&run)).iter().all(|found| found == carrier), "{run}");
+            assert!(transports(&site.report(&run)).iter().all(|found| found == carrier), "{run}");
             run
         };
         let served = train("parameter-server", &STEPS);
-        assert_eq!(carriers(&site.report(&served)).len(), 4, "three workers and their server");
+        assert_eq!(transports(&site.report(&served)).len(), 4, "three workers and their server");
         assert!((loss(&served) - loss("one")).abs() < 1e-5, "{served}: {} {}", loss(&served), loss("one"));
         let gossips = train("gosgd", &["--set", "train.epochs=20"]);
         let report = site.report(&gossips);
@@ -173,7 +173,7 @@ fn servers_and_gossips_train_over_memory_and_network() {
 }
 
 #[test]
-fn a_group_on_two_hosts_mixes_memory_and_network() {
+fn a_group_on_two_hosts_mixes_shm_and_tcp() {
     let site = Site::new();
     site.succeed(&[&["train", "--workers", "1", "--out", "one"][..], &NETWORK, &STEPS].concat());
     let port = free_port();
@@ -195,10 +195,10 @@ fn a_group_on_two_hosts_mixes_memory_and_network() {
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     }
     let report = site.report("run");
-    assert_eq!(carriers(&report), ["shm+tcp", "shm+tcp", "tcp"]);
-    // Around a ring that crosses the hosts twice.
+    assert_eq!(transports(&report), ["shm+tcp", "shm+tcp", "tcp"]);
+    // A ring that crosses the hosts twice.
     assert_eq!(report["algorithm"], "ring");
-    assert_theory("shm+tcp", &report, &[100.0 * 4.0 / 3.0 * NETWORK_BYTES; 3]);
+    assert_bytes("shm+tcp", &report, &[100.0 * 4.0 / 3.0 * NETWORK_BYTES; 3]);
     assert_ne!(report["algorithm"], "arena", "memory of two hosts is not one");
     let (one, three) = (site.report("one")["final"]["loss"].as_f64(), report["final"]["loss"].as_f64());
     assert!((one.unwrap() - three.unwrap()).abs() < 1e-5, "{one:?} {three:?}");
@@ -206,7 +206,7 @@ fn a_group_on_two_hosts_mixes_memory_and_network() {
 }
 
 #[test]
-fn sums_in_shared_memory_are_measured_in_place_and_by_way_of_it() {
+fn all_reduce_in_shared_memory_is_measured_in_place_and_copying() {
     let site = Site::new();
     let flags = ["--transport", "shm", "--ranks", "3", "--sizes", "4KiB,1MiB", "--seconds", "0.05", "--json"];
     let ended = site.succeed(&[&["bench", "allreduce"][..], &flags].concat());
@@ -227,7 +227,7 @@ fn sums_in_shared_memory_are_measured_in_place_and_by_way_of_it() {
     site.assert_empty();
 }
 
-/// Those of the peers' programs, and ours beside them.
+/// The keys of the benchmark programs for other libraries, and our own.
 const KEYS: [&str; 8] = ["algorithm", "bus_gbps", "bytes", "n", "peer", "transport", "us", "us_min"];
 
 fn keys(line: &Value) -> Vec<&str> {
@@ -237,7 +237,7 @@ fn keys(line: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn every_algorithm_is_measured_by_name_over_the_network() {
+fn every_algorithm_is_measured_by_name_over_tcp() {
     let site = Site::new();
     let flags = ["--transport", "tcp", "--ranks", "3", "--sizes", "64KiB", "--seconds", "0.02", "--json"];
     let names = ["ring", "binomial-tree", "recursive-doubling", "halving-doubling", "direct", "hierarchical"];

@@ -1,8 +1,9 @@
-//! A rank that dies, goes silent or fails: the job ends soon, names it and not those who waited, and leaves nothing.
+//! A rank that dies, hangs or fails in a job that is not elastic: the job ends soon, names that rank only, and leaves
+//! no process.
 
 mod harness;
 
-use harness::{BUSY, Ended, LIMIT, PATIENCE, Process, Site, await_some, free_port, is_free};
+use harness::{BUSY, Ended, LIMIT, Process, Site, TRAINING_LIMIT, await_some, free_port, is_free};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ fn start_busy(site: &Site, workers: usize, more: &[&str]) -> Process {
     process
 }
 
-/// What must hold after a rank was lost, however it was.
+/// Asserts report, exit code and processes after the loss of a rank.
 fn assert_aftermath(site: &Site, ended: &Ended, rank: usize, cause: &str) {
     let others: Vec<String> =
         ranks_named(ended.error()).into_iter().filter(|n| *n != rank).map(|n| n.to_string()).collect();
@@ -25,7 +26,7 @@ fn assert_aftermath(site: &Site, ended: &Ended, rank: usize, cause: &str) {
     assert_eq!(report["outcome"], "failed");
     let failure = &report["failures"][0];
     assert_eq!(failure["rank"], rank);
-    // Now and then a signal strikes at the end of an epoch.
+    // The signal may arrive at the end of an epoch.
     let operations = ["all-reduce of gradients", "all-gather of validation"];
     assert!(operations.contains(&failure["operation"].as_str().unwrap()), "{failure}");
     assert!(failure["cause"].as_str().unwrap().contains(cause), "{failure}");
@@ -33,7 +34,7 @@ fn assert_aftermath(site: &Site, ended: &Ended, rank: usize, cause: &str) {
     assert!(!site.path("run/model.safetensors").exists());
 }
 
-/// The numbers behind `rank` and `ranks` in a text.
+/// The numbers after `rank` and `ranks` in a text.
 fn ranks_named(text: &str) -> Vec<usize> {
     let words: Vec<&str> = text.split([' ', ',']).filter(|word| !word.is_empty()).collect();
     let mut found = Vec::new();
@@ -76,12 +77,12 @@ fn stop(rank: usize) {
     let ended = job.end(LIMIT);
     assert_aftermath(&site, &ended, rank, "has been silent for");
     let silent = ended.error().split("silent for ").nth(1).and_then(|rest| rest.split(' ').next());
-    // A tenth is kept for the end of the job.
+    // A tenth of the limit is left for the end of the job.
     assert!(silent.unwrap().parse::<f64>().unwrap() >= 1.8, "blamed before its time: {}", ended.error());
 }
 
 #[test]
-fn a_stopped_worker_is_named_and_not_those_who_wait_for_it() {
+fn a_stopped_worker_is_named_and_not_the_ranks_that_wait_for_it() {
     stop(1);
 }
 
@@ -115,7 +116,7 @@ fn a_worker_stopped_at_the_start_is_named() {
 }
 
 #[test]
-fn a_killed_job_says_how_to_go_on() {
+fn a_killed_job_names_the_resume_command() {
     let site = Site::new();
     let job = site.start(&[&BUSY[..], &["--set", "fault.checkpoint_every=5"]].concat());
     site.await_event("run", "checkpoint");
@@ -142,7 +143,7 @@ fn table(rows: usize, bad: Option<(usize, &str)>) -> String {
 }
 
 #[test]
-fn a_bad_row_is_told_by_its_own_rank_with_file_line_and_column() {
+fn a_bad_row_is_reported_by_its_rank_with_file_line_and_column() {
     let site = Site::new();
     site.write("rows.csv", table(20_000, Some((15_002, "abc"))));
     let ended = site.run(&["train", "--workers", "3", "--set", "data.source=rows.csv", "--out", "run"]);
@@ -157,7 +158,7 @@ fn a_bad_row_is_told_by_its_own_rank_with_file_line_and_column() {
 }
 
 #[test]
-fn numbers_that_explode_are_told_by_step_rank_and_tensor() {
+fn non_finite_values_are_reported_by_step_rank_and_tensor() {
     let site = Site::new();
     let ended = site.run(&[
         "train",
@@ -175,29 +176,32 @@ fn numbers_that_explode_are_told_by_step_rank_and_tensor() {
     site.assert_empty();
 }
 
-/// Stops a rank until log and events say that the others wait for it, lets it go on, and sees the job do so.
+/// Stops a rank until log and events report that the others wait for it, continues it, and asserts that the job
+/// continues.
 ///
-/// On a busy machine the job may wait for any rank, and say so, at any time: what counts is what is said of the stopped
-/// one from now on.
+/// On a busy machine the job may report waits for any rank at any time: only reports about the stopped one from now on
+/// count.
 fn stop_for_a_while(site: &Site, log: &Process, rank: usize) {
     let process = site.signal_worker(rank, Signal::SIGSTOP);
-    let (said_before, events_before) = (log.said().len(), site.events("run").len());
-    let new_lines = || -> Vec<String> { log.said()[said_before..].lines().map(String::from).collect() };
+    let (said_before, events_before) = (log.stderr_so_far().len(), site.events("run").len());
+    let new_lines =
+        || -> Vec<String> { log.stderr_so_far()[said_before..].lines().map(String::from).collect() };
     let waits = format!("waiting for rank {rank} for ");
-    await_some(PATIENCE, "the log does not name the stopped rank", || {
-        let told = |line: &String| line.starts_with(&waits) && line.contains(" s: all-reduce of ");
-        new_lines().iter().any(told).then_some(())
+    await_some(TRAINING_LIMIT, "the log does not name the stopped rank", || {
+        let reported = |line: &String| line.starts_with(&waits) && line.contains(" s: all-reduce of ");
+        new_lines().iter().any(reported).then_some(())
     });
-    let waiting = await_some(PATIENCE, "no event names the stopped rank", || {
-        let told = |event: &Value| event["event"] == "waiting" && event["ranks"] == serde_json::json!([rank]);
-        site.events("run").into_iter().skip(events_before).find(told)
+    let waiting = await_some(TRAINING_LIMIT, "no event names the stopped rank", || {
+        let reported =
+            |event: &Value| event["event"] == "waiting" && event["ranks"] == serde_json::json!([rank]);
+        site.events("run").into_iter().skip(events_before).find(reported)
     });
     assert!(waiting["waited_s"].as_f64().unwrap() >= 2.0, "{waiting}");
     nix::sys::signal::kill(process, Signal::SIGCONT).unwrap();
-    await_some(PATIENCE, "the log does not say that it goes on", || {
+    await_some(TRAINING_LIMIT, "the log does not say that it goes on", || {
         new_lines().iter().any(|line| line.contains(" s of waiting for rank")).then_some(())
     });
-    await_some(PATIENCE, "no step after the wait", || {
+    await_some(TRAINING_LIMIT, "no step after the wait", || {
         let mut wanted = ["waiting", "going_on", "step"].into_iter().peekable();
         for event in site.events("run").iter().skip(events_before) {
             wanted.next_if(|kind| event["event"] == *kind);
@@ -210,7 +214,7 @@ fn stop_for_a_while(site: &Site, log: &Process, rank: usize) {
 fn the_log_names_the_worker_that_the_others_wait_for() {
     for rank in [0, 2] {
         let site = Site::new();
-        // The deadline is no matter of this test, however long the machine takes.
+        // Long enough not to expire in this test.
         let job = start_busy(&site, 3, &["--set", "fault.step_deadline=600s"]);
         stop_for_a_while(&site, &job, rank);
         job.signal(Signal::SIGINT);

@@ -1,4 +1,4 @@
-//! The same job on any number of workers: the same answer, every row once, and the same bits on every repeat.
+//! The same job on any number of workers: the same result, every row once, and bit-identical repeats.
 
 mod harness;
 
@@ -24,7 +24,7 @@ fn distance(site: &Site, one: &str, other: &str) -> f64 {
     values.map(|(one, other)| f64::from(one - other).powi(2)).sum::<f64>().sqrt()
 }
 
-/// Every training row exactly once in each of the epochs.
+/// Asserts that every training row was seen exactly once per epoch.
 fn assert_audit(site: &Site, run: &str, rows: u64, epochs: usize) {
     let report = site.report(run);
     let audit = report["audit"].as_array().unwrap();
@@ -42,7 +42,7 @@ fn accuracy(site: &Site, run: &str) -> f64 {
 }
 
 #[test]
-fn after_a_hundred_steps_every_world_stands_where_one_worker_does() {
+fn after_a_hundred_steps_every_world_size_agrees_with_one_worker() {
     let site = Site::new();
     for workers in ["1", "2", "3", "4"] {
         train(&site, workers, &["--workers", workers, "--set", "train.max_steps=100"]);
@@ -52,7 +52,7 @@ fn after_a_hundred_steps_every_world_stands_where_one_worker_does() {
 }
 
 #[test]
-fn the_whole_job_ends_the_same_in_every_world_and_repeats_bit_by_bit() {
+fn every_world_size_gives_the_same_result_and_repeats_bit_by_bit() {
     let site = Site::new();
     for workers in ["1", "2", "3", "4"] {
         let first = train(&site, workers, &["--workers", workers]);
@@ -83,7 +83,7 @@ fn presets_of_the_same_mathematics_give_the_same_bits() {
 #[test]
 fn ranks_without_a_row_in_a_step_change_nothing() {
     let site = Site::new();
-    // Three rows a step for four workers; and of the last step of an epoch one row is left.
+    // Three rows per step for four workers; the last step of an epoch has one row.
     let odd = ["--set", "train.global_batch=3", "--set", "train.epochs=1"];
     for workers in ["1", "4"] {
         train(&site, workers, &[&odd[..], &["--workers", workers]].concat());
@@ -93,7 +93,7 @@ fn ranks_without_a_row_in_a_step_change_nothing() {
 }
 
 #[test]
-fn a_table_is_scaled_and_shared_the_same_in_every_world() {
+fn a_table_is_scaled_and_split_the_same_in_every_world_size() {
     let site = Site::new();
     let row = |n: u64| {
         let (a, b) = (n * 7919 % 1000, n * 104_729 % 997);
@@ -110,7 +110,7 @@ fn a_table_is_scaled_and_shared_the_same_in_every_world() {
 }
 
 #[test]
-fn a_reproducible_job_writes_the_same_file_in_every_world() {
+fn a_reproducible_job_writes_the_same_file_in_every_world_size() {
     let site = Site::new();
     let job = ["--set", "train.reproducible=true", "--set", "train.max_steps=60"];
     let alone = train(&site, "single", &[&job[..], &["--strategy", "single"]].concat());
@@ -122,7 +122,7 @@ fn a_reproducible_job_writes_the_same_file_in_every_world() {
         assert_eq!(site.report(&run)["final"], site.report("single")["final"], "{run}");
         assert_eq!(site.report(&run)["epochs"], site.report("single")["epochs"], "{run}");
     }
-    // Cut in two, and gone on with by others.
+    // Stopped, and resumed with another number of workers.
     train(
         &site,
         "cut",
@@ -132,10 +132,10 @@ fn a_reproducible_job_writes_the_same_file_in_every_world() {
     assert!(end == alone, "resumed in another world: another file");
 }
 
-/// Which shares come out depends on measured times, and so on what else the machine does; the steps must not. What the
-/// shares do for uneven workers is asserted in virtual time (tests/simulation.rs).
+/// Shares depend on measured times, and so on the machine's load; the steps must not. The effect of shares on uneven
+/// workers is asserted in virtual time (tests/simulation.rs).
 #[test]
-fn shares_by_speed_take_the_same_steps_and_the_report_tells_the_times_of_each_rank() {
+fn shares_by_speed_take_the_same_steps_and_the_report_has_the_times_of_each_rank() {
     let site = Site::new();
     let uneven = ["--workers", "4", "--set", "engine.slow={2=3.0}", "--set", "engine.pace=5ms"];
     for split in ["even", "speed"] {
@@ -154,7 +154,7 @@ fn shares_by_speed_take_the_same_steps_and_the_report_tells_the_times_of_each_ra
     assert!(apart <= 1e-4, "the same steps but for rounding: {apart:e}");
 }
 
-/// MNIST beside the workspace, if it is there.
+/// Folder of MNIST beside the workspace, if it exists.
 fn mnist() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mnist");
     if !folder.exists() {
@@ -164,7 +164,7 @@ fn mnist() -> Option<PathBuf> {
 }
 
 #[test]
-fn mnist_on_two_workers_learns_and_agrees_with_other_worlds() {
+fn mnist_on_two_workers_learns_and_agrees_with_other_world_sizes() {
     let Some(folder) = mnist() else { return };
     let site = Site::new();
     let source = format!("data.source={}", folder.display());

@@ -5,7 +5,7 @@
 //! (batch normalisation) are those of a part.
 
 use thalweg_core::{Result, Tally};
-use thalweg_data::share;
+use thalweg_data::even_range;
 
 /// Which part of a step is computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,11 +39,11 @@ impl Accumulator {
     ) -> Result<Tally> {
         let parts = self.parts.min(rows.len()).max(1);
         let first = if parts == 1 { Turn::Last(&[]) } else { Turn::Early };
-        let mut tally = compute(&rows[share(rows.len(), 0, parts)], gradient, first)?;
+        let mut tally = compute(&rows[even_range(rows.len(), 0, parts)], gradient, first)?;
         for index in 1..parts {
             self.part.resize(gradient.len(), 0.0);
             let turn = if index + 1 == parts { Turn::Last(gradient) } else { Turn::Early };
-            tally.add(&compute(&rows[share(rows.len(), index, parts)], &mut self.part, turn)?);
+            tally.add(&compute(&rows[even_range(rows.len(), index, parts)], &mut self.part, turn)?);
             for (sum, part) in gradient.iter_mut().zip(&self.part) {
                 *sum += part;
             }

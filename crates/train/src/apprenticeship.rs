@@ -21,12 +21,12 @@ use crate::split::Split;
 use crate::worker::{Parts, Worker, total_steps};
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_cluster::membership::{Position, Standing};
+use thalweg_cluster::membership::{MemberPosition, Position};
 use thalweg_core::event::Event;
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::{Layout, Result};
-use thalweg_data::share;
-use thalweg_graph::optimizer::Correction;
+use thalweg_data::even_range;
+use thalweg_graph::optimizer::GradientTransform;
 
 /// A lesson has this share of the parameters' bytes, and at least so many bytes.
 const PART: usize = 4;
@@ -51,7 +51,7 @@ impl Apprenticeship {
     /// Which elements are taught before a step, and whether it is the last lesson.
     fn lesson(&self, step: u64, length: usize, align: impl Fn(usize) -> usize) -> (Range<usize>, bool) {
         let number = step.saturating_sub(self.first);
-        let stretch = share(length, number as usize, self.lessons as usize);
+        let stretch = even_range(length, number as usize, self.lessons as usize);
         (align(stretch.start)..align(stretch.end), number + 1 >= self.lessons)
     }
 
@@ -68,7 +68,7 @@ fn lessons(state: usize, parameters: usize, asked: Option<usize>, steps_left: u6
 }
 
 /// Whether the update of an element can be right while others are not.
-fn is_local(correction: &Correction) -> bool {
+fn is_local(correction: &GradientTransform) -> bool {
     correction.clip_norm.is_none() || (correction.l1 == 0.0 && correction.l2 == 0.0)
 }
 
@@ -84,7 +84,7 @@ impl Worker<'_> {
     /// Whether and how those who come without any state are taught it while the others train.
     pub(crate) fn plan_apprenticeship(
         &mut self,
-        standings: &[Standing],
+        standings: &[MemberPosition],
         holders: &[usize],
         at: Position,
     ) -> Result<Option<Apprenticeship>> {
@@ -93,7 +93,7 @@ impl Worker<'_> {
         if apprentices.is_empty() || apprentices[0] == 0 || !is_local(&self.correction) {
             return Ok(None);
         }
-        if self.rank.shares_memory()? {
+        if self.rank.agree_on_shared_memory()? {
             return Ok(None);
         }
         let parameters = size_of_val(&self.parts.parameters[..]);
@@ -135,7 +135,7 @@ impl Worker<'_> {
         if self.rank.index() == 0 {
             let columns = 1 + self.parts.optimizer.slots().len();
             self.rank.emit(Event::CaughtUp {
-                ranks: course.apprentices.iter().map(|place| self.rank.number_at(*place)).collect(),
+                ranks: course.apprentices.iter().map(|place| self.rank.member_id_at(*place)).collect(),
                 step,
                 steps: step - course.first,
                 bytes: (columns * size_of_val(&self.parts.parameters[..])) as u64,
@@ -160,7 +160,7 @@ impl Worker<'_> {
         let Parts { parameters, optimizer, .. } = &mut self.parts;
         let mut columns: Vec<&mut [f32]> = vec![&mut parameters[stretch.clone()]];
         columns.extend(optimizer.slots_mut().into_iter().map(|(_, slot)| &mut slot[stretch.clone()]));
-        let part = |number: usize| share(stretch.len(), number, holders.len());
+        let part = |number: usize| even_range(stretch.len(), number, holders.len());
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
         if let Some(number) = holders.iter().position(|holder| *holder == mine) {
             let columns = &columns;
@@ -189,7 +189,7 @@ impl Worker<'_> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use thalweg_core::model::{Density, Role};
+    use thalweg_core::model::{Density, TensorRole};
 
     #[test]
     fn much_state_takes_some_lessons_and_little_one() {
@@ -203,9 +203,11 @@ mod tests {
 
     #[test]
     fn penalties_under_a_bound_of_the_norm_look_at_all_parameters() {
-        let clipped = Correction { clip_norm: Some(1.0), ..Correction::default() };
-        assert!(is_local(&clipped) && is_local(&Correction { l2: 0.1, ..Correction::default() }));
-        assert!(!is_local(&Correction { l1: 0.1, ..clipped }));
+        let clipped = GradientTransform { clip_norm: Some(1.0), ..GradientTransform::default() };
+        assert!(
+            is_local(&clipped) && is_local(&GradientTransform { l2: 0.1, ..GradientTransform::default() })
+        );
+        assert!(!is_local(&GradientTransform { l1: 0.1, ..clipped }));
     }
 
     proptest! {
@@ -215,7 +217,7 @@ mod tests {
         ) {
             let mut layout = Layout::default();
             for (index, size) in sizes.iter().enumerate() {
-                layout.push(format!("{index}"), &[*size], Role::Trainable, Density::Dense);
+                layout.push(format!("{index}"), &[*size], TensorRole::Trainable, Density::Dense);
             }
             let course = Apprenticeship {
                 holders: vec![0], apprentices: vec![1], first: 7, lessons, since: Duration::ZERO,

@@ -6,9 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use thalweg_cluster::{Algorithm, Bucket, Method, Rank};
-use thalweg_core::spec::bucket::Bucket as Size;
-use thalweg_core::spec::strategy::{Carrier, Exchange};
+use thalweg_cluster::{Algorithm, AllReduceMethod, Bucket, Rank};
+use thalweg_core::spec::bucket::BucketSize;
+use thalweg_core::spec::strategy::{Exchange, TransportChoice};
 use thalweg_core::{Error, JobSpec, Layout, Result, report};
 
 const KIB: u64 = 1 << 10;
@@ -33,29 +33,32 @@ impl Plan {
     /// the number of each rank's host.
     pub(crate) fn of(job: &JobSpec, layout: &Layout, hosts: &[usize]) -> Plan {
         let total = bytes(layout, &(0..layout.tensors().len()));
-        let asked = Method::named(job.exchange.algorithm.name());
+        let asked = AllReduceMethod::named(job.exchange.algorithm.name());
         let size = match job.exchange.bucket {
             // What the transport sums by itself is one piece.
-            Size::Auto if job.exchange.transport == Carrier::Mpi && asked.is_none() => Size::Whole,
-            Size::Auto => auto(total),
+            BucketSize::Auto if job.exchange.transport == TransportChoice::Mpi && asked.is_none() => {
+                BucketSize::Whole
+            }
+            BucketSize::Auto => auto(total),
             size => size,
         };
         match job.exchange.kind {
             Exchange::Allreduce if hosts.len() > 1 => Plan::cut(job, layout, size, hosts),
             // Gossip, too, adds up when the workers meet.
-            Exchange::Gossip if hosts.len() > 1 => Plan::cut(job, layout, Size::Whole, hosts),
+            Exchange::Gossip if hosts.len() > 1 => Plan::cut(job, layout, BucketSize::Whole, hosts),
             _ => Plan::default(),
         }
     }
 
     /// Buckets of that size, by the job's algorithm or by the table's; where the transport sums by itself, all in one.
-    pub(crate) fn cut(job: &JobSpec, layout: &Layout, size: Size, hosts: &[usize]) -> Plan {
-        let asked = Method::named(job.exchange.algorithm.name());
-        let pieces = cut(layout, if asked == Some(Method::Native) { Size::Whole } else { size });
-        let native = job.exchange.transport == Carrier::Mpi && pieces.len() == 1;
+    pub(crate) fn cut(job: &JobSpec, layout: &Layout, size: BucketSize, hosts: &[usize]) -> Plan {
+        let asked = AllReduceMethod::named(job.exchange.algorithm.name());
+        let pieces =
+            cut(layout, if asked == Some(AllReduceMethod::Native) { BucketSize::Whole } else { size });
+        let native = job.exchange.transport == TransportChoice::Mpi && pieces.len() == 1;
         let part = |tensors: Range<usize>| {
             let bytes = usize::try_from(bytes(layout, &tensors)).unwrap_or(usize::MAX);
-            let method = asked.unwrap_or_else(|| Method::choose(native, bytes, hosts));
+            let method = asked.unwrap_or_else(|| AllReduceMethod::choose(native, bytes, hosts));
             Part { tensors, algorithm: method.name().into() }
         };
         Plan { parts: pieces.into_iter().map(part).collect() }
@@ -74,8 +77,9 @@ impl Plan {
         let plan: Plan = postcard::from_bytes(&told).map_err(broken)?;
         let mut next = 0;
         for part in &plan.parts {
-            let method = Method::named(&part.algorithm);
-            let usable = method.is_some_and(|method| method != Method::Native || plan.parts.len() == 1);
+            let method = AllReduceMethod::named(&part.algorithm);
+            let usable =
+                method.is_some_and(|method| method != AllReduceMethod::Native || plan.parts.len() == 1);
             let known = usable && part.tensors.start == next;
             next = part.tensors.end;
             if !known || next > layout.tensors().len() {
@@ -96,9 +100,9 @@ impl Plan {
     }
 
     /// The schedule of the longest bucket: that of all that is summed besides.
-    pub(crate) fn main_method(&self, layout: &Layout) -> Option<Method> {
+    pub(crate) fn main_method(&self, layout: &Layout) -> Option<AllReduceMethod> {
         let longest = self.parts.iter().max_by_key(|part| bytes(layout, &part.tensors))?;
-        Method::named(&longest.algorithm)
+        AllReduceMethod::named(&longest.algorithm)
     }
 
     /// The schedules by name: one, or several with a plus between them.
@@ -128,10 +132,10 @@ impl Plan {
             };
             Bucket {
                 range: range.start..if index + 1 == count { length } else { range.end },
-                algorithm: match Method::named(&part.algorithm) {
-                    Some(Method::Schedule(algorithm)) => algorithm,
+                algorithm: match AllReduceMethod::named(&part.algorithm) {
+                    Some(AllReduceMethod::Schedule(algorithm)) => algorithm,
                     // Never cut into buckets that leave.
-                    Some(Method::Native) | None => Algorithm::Ring,
+                    Some(AllReduceMethod::Native) | None => Algorithm::Ring,
                 },
                 name,
             }
@@ -140,11 +144,11 @@ impl Plan {
     }
 
     /// For the report.
-    pub(crate) fn reported(&self, layout: &Layout, length: usize) -> Vec<report::Bucket> {
+    pub(crate) fn reported(&self, layout: &Layout, length: usize) -> Vec<report::BucketReport> {
         let bucket = |(part, bucket): (&Part, Bucket)| {
             let (first, last) = self.ends(layout, part);
             let bytes = (bucket.range.len() * size_of::<f32>()) as u64;
-            report::Bucket {
+            report::BucketReport {
                 first: first.into(),
                 last: last.into(),
                 bytes,
@@ -164,20 +168,20 @@ impl Plan {
 /// The size of buckets if nobody says. Short gradients are one message anyway; of long ones about an eighth can hide
 /// behind the computation of the rest, in pieces long enough that latency does not count and short enough that the first
 /// one leaves soon.
-fn auto(total: u64) -> Size {
+fn auto(total: u64) -> BucketSize {
     match total {
-        0..=MIB => Size::Whole,
-        total => Size::Bytes((total / 8).clamp(512 * KIB, 8 * MIB)),
+        0..=MIB => BucketSize::Whole,
+        total => BucketSize::Bytes((total / 8).clamp(512 * KIB, 8 * MIB)),
     }
 }
 
 /// Runs of tensors that have a size together; a longer tensor is a bucket of its own.
-fn cut(layout: &Layout, size: Size) -> Vec<Range<usize>> {
+fn cut(layout: &Layout, size: BucketSize) -> Vec<Range<usize>> {
     let count = layout.tensors().len();
     let most = match size {
-        Size::Whole | Size::Auto => u64::MAX,
-        Size::Tensor => 0,
-        Size::Bytes(bytes) => bytes,
+        BucketSize::Whole | BucketSize::Auto => u64::MAX,
+        BucketSize::Tensor => 0,
+        BucketSize::Bytes(bytes) => bytes,
     };
     let mut buckets = Vec::new();
     let mut start = 0;
@@ -203,12 +207,12 @@ fn bytes(layout: &Layout, tensors: &Range<usize>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_core::model::{Density, Role};
+    use thalweg_core::model::{Density, TensorRole};
 
     fn layout(sizes: &[usize]) -> Layout {
         let mut layout = Layout::default();
         for (index, size) in sizes.iter().enumerate() {
-            layout.push(format!("t{index}"), &[*size], Role::Trainable, Density::Dense);
+            layout.push(format!("t{index}"), &[*size], TensorRole::Trainable, Density::Dense);
         }
         layout
     }
@@ -216,17 +220,17 @@ mod tests {
     #[test]
     fn small_tensors_are_put_together_and_long_ones_stay_alone() {
         let layout = layout(&[1, 2, 30, 4, 5, 6]);
-        assert_eq!(cut(&layout, Size::Bytes(4 * 12)), [0..2, 2..3, 3..5, 5..6]);
-        assert_eq!(cut(&layout, Size::Tensor).len(), 6);
-        assert_eq!(cut(&layout, Size::Whole), std::slice::from_ref(&(0..6)));
-        assert_eq!(cut(&Layout::default(), Size::Tensor), std::slice::from_ref(&(0..0)));
+        assert_eq!(cut(&layout, BucketSize::Bytes(4 * 12)), [0..2, 2..3, 3..5, 5..6]);
+        assert_eq!(cut(&layout, BucketSize::Tensor).len(), 6);
+        assert_eq!(cut(&layout, BucketSize::Whole), std::slice::from_ref(&(0..6)));
+        assert_eq!(cut(&Layout::default(), BucketSize::Tensor), std::slice::from_ref(&(0..0)));
     }
 
     #[test]
     fn buckets_cover_the_buffer_in_order_and_are_named() {
         let layout = layout(&[10, 20, 30]);
         let job = JobSpec::default();
-        let plan = Plan::cut(&job, &layout, Size::Bytes(120), &[0; 4]);
+        let plan = Plan::cut(&job, &layout, BucketSize::Bytes(120), &[0; 4]);
         let buckets = plan.buckets(&layout, 69);
         assert_eq!(buckets.iter().map(|bucket| bucket.range.clone()).collect::<Vec<_>>(), [0..30, 30..69]);
         assert_eq!(buckets[0].name, "gradients of t0 to t1 (bucket 1 of 2)");
@@ -240,12 +244,12 @@ mod tests {
     fn what_the_transport_sums_by_itself_is_not_cut() {
         let layout = layout(&[1 << 20, 1 << 20]);
         let mut job = JobSpec::default();
-        job.exchange.transport = Carrier::Mpi;
+        job.exchange.transport = TransportChoice::Mpi;
         let plan = Plan::of(&job, &layout, &[0, 1, 2, 3]);
         assert_eq!((plan.len(), plan.algorithms().as_str()), (1, "native"));
-        assert_eq!(plan.main_method(&layout), Some(Method::Native));
+        assert_eq!(plan.main_method(&layout), Some(AllReduceMethod::Native));
         // Who asks for buckets gets messages.
-        job.exchange.bucket = Size::Tensor;
+        job.exchange.bucket = BucketSize::Tensor;
         let plan = Plan::of(&job, &layout, &[0, 1, 2, 3]);
         assert_eq!((plan.len(), plan.algorithms().as_str()), (2, "ring"));
     }
@@ -253,20 +257,20 @@ mod tests {
     /// Presets that list overlap as missing send every network of the zoo in one bucket, after the pass; others cut it.
     #[test]
     fn presets_say_whether_networks_of_the_zoo_overlap() {
-        use thalweg_core::spec::{Job, Layers, preset};
+        use thalweg_core::spec::{Job, JobLayers, preset};
         use thalweg_core::{Model, Task};
         use thalweg_graph::{Input, Options, zoo};
-        let layouts = zoo::EXHIBITS.iter().map(|exhibit| {
+        let layouts = zoo::MODELS.iter().map(|model| {
             let (image, text) = (Input::Image([32, 32, 3]), Input::Symbols { window: 64, vocabulary: 65 });
-            let (input, outputs) = if (exhibit.layers)(image).is_ok() { (image, 10) } else { (text, 65) };
-            zoo::network(exhibit.name, input, outputs, Task::Classification, Options::default()).unwrap()
+            let (input, outputs) = if (model.layers)(image).is_ok() { (image, 10) } else { (text, 65) };
+            zoo::network(model.name, input, outputs, Task::Classification, Options::default()).unwrap()
         });
         let networks: Vec<_> = layouts.collect();
         for preset in preset::all() {
-            let mut layers = Layers::default();
+            let mut layers = JobLayers::default();
             layers.add_assignment(&format!("strategy.preset={}", preset.name)).unwrap();
             let job = Job::resolve(layers).unwrap().spec;
-            if !matches!(job.exchange.bucket, Size::Bytes(_) | Size::Tensor) {
+            if !matches!(job.exchange.bucket, BucketSize::Bytes(_) | BucketSize::Tensor) {
                 continue;
             }
             let missing = preset.missing.iter().any(|what| what.starts_with("overlap"));
@@ -279,9 +283,9 @@ mod tests {
 
     #[test]
     fn the_table_takes_long_buckets_for_long_gradients() {
-        assert_eq!(auto(MIB), Size::Whole);
-        assert_eq!(auto(2 * MIB), Size::Bytes(512 * KIB));
-        assert_eq!(auto(32 * MIB), Size::Bytes(4 * MIB));
-        assert_eq!(auto(1 << 30), Size::Bytes(8 * MIB));
+        assert_eq!(auto(MIB), BucketSize::Whole);
+        assert_eq!(auto(2 * MIB), BucketSize::Bytes(512 * KIB));
+        assert_eq!(auto(32 * MIB), BucketSize::Bytes(4 * MIB));
+        assert_eq!(auto(1 << 30), BucketSize::Bytes(8 * MIB));
     }
 }

@@ -44,7 +44,7 @@ impl Worker<'_> {
         let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
         let mut batch = rows.empty_batch();
         let tally = validate(self.rank, model.as_mut(), parameters, rows, &mut batch)?;
-        finite::check_model(self.rank.number(), self.next, tally.loss, parameters, model.layout())?;
+        finite::check_model(self.rank.member_id(), self.next, tally.loss, parameters, model.layout())?;
         Ok(tally)
     }
 

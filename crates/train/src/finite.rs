@@ -86,13 +86,13 @@ fn error(rank: usize, step: u64, operation: &str, what: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_core::model::{Density, Role};
+    use thalweg_core::model::{Density, TensorRole};
 
     #[test]
     fn the_tensor_is_named() {
         let mut layout = Layout::default();
-        layout.push("a", &[2], Role::Trainable, Density::Dense);
-        layout.push("b", &[2], Role::Trainable, Density::Dense);
+        layout.push("a", &[2], TensorRole::Trainable, Density::Dense);
+        layout.push("b", &[2], TensorRole::Trainable, Density::Dense);
         assert!(
             check_gradient(0, 3, 1.0, &[f32::MAX, -f32::MAX, 0.0, f32::MIN_POSITIVE], 0, &layout).is_ok()
         );

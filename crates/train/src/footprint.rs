@@ -4,7 +4,7 @@
 //! pass belong to each. Rows, buffers of the exchange and the program itself come on top.
 
 use thalweg_cluster::linux::Machine;
-use thalweg_core::schema::Shape;
+use thalweg_core::schema::RowShape;
 use thalweg_core::{Error, JobSpec, Layout, Model, Result, Schema};
 use thalweg_graph::Optimizer;
 
@@ -98,7 +98,7 @@ impl Footprint {
             "use fewer workers on this machine, a smaller train.global_batch (or a larger train.accumulate) or a smaller model",
         );
         let columns = schema.width();
-        if matches!(schema.shape, Shape::Sparse { .. } | Shape::Table { .. }) && columns > WIDE {
+        if matches!(schema.shape, RowShape::Sparse { .. } | RowShape::Table { .. }) && columns > WIDE {
             hint += &format!(
                 "; rows of {source} have {columns} columns, each an input of the model: fix a stray column number, or leave columns out"
             );
@@ -127,12 +127,12 @@ mod tests {
     use super::*;
     use thalweg_core::Task;
     use thalweg_core::schema::{Scaling, TargetScaling};
-    use thalweg_core::spec::{Job, Layers};
+    use thalweg_core::spec::{Job, JobLayers};
     use thalweg_graph::{Activation, Network};
 
     fn schema(columns: usize) -> Schema {
         Schema {
-            shape: Shape::Sparse { columns, first: 0 },
+            shape: RowShape::Sparse { columns, first: 0 },
             task: Task::Classification,
             label: None,
             classes: vec!["a".into(), "b".into()],
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_no_machine_holds_is_refused_with_its_parts() {
-        let job = Job::resolve(Layers::default()).unwrap().spec;
+        let job = Job::resolve(JobLayers::default()).unwrap().spec;
         let model = Network::with_inputs(1 << 24).dense(128, Activation::Relu).dense(2, Activation::None);
         let model = model.classification().unwrap();
         let footprint = Footprint::of_training(&job, &model, 2);

@@ -21,7 +21,7 @@ impl Worker<'_> {
 
     /// Accepts letters with a weight and parameters from now on.
     pub fn open_gossip(&mut self) {
-        self.rank.open_post(WEIGHT + 4 * self.parts.parameters.len());
+        self.rank.open_mailbox(WEIGHT + 4 * self.parts.parameters.len());
     }
 
     /// With the job's probability another worker, drawn at random: the same on every repeat.
@@ -38,7 +38,7 @@ impl Worker<'_> {
         let mut letter = Vec::with_capacity(WEIGHT + 4 * self.parts.parameters.len());
         letter.extend_from_slice(&weight.to_le_bytes());
         self.parts.parameters.iter().for_each(|value| letter.extend_from_slice(&value.to_le_bytes()));
-        let sent = self.rank.send_letter(other, PARAMETERS, letter);
+        let sent = self.rank.send_message(other, PARAMETERS, letter);
         #[cfg(test)]
         if sent {
             weights::told(self.rank.index(), other, weight);
@@ -48,7 +48,7 @@ impl Worker<'_> {
 
     /// The next `(w_j, weight)` that has arrived.
     pub fn hear(&mut self) -> Result<Option<(Vec<f32>, f64)>> {
-        let Some(letter) = self.rank.next_letter()? else { return Ok(None) };
+        let Some(letter) = self.rank.try_receive_message()? else { return Ok(None) };
         let wrong = |cause: String| {
             Error::new(Kind::RankFailed, format!("rank {} sent {cause}", letter.from)).blame(Culprit {
                 rank: letter.from,
@@ -89,7 +89,7 @@ impl Worker<'_> {
     /// Waits until nothing is on its way any more. Others may be many steps behind: no step's deadline runs meanwhile.
     pub fn await_letters(&mut self) -> Result<()> {
         self.rank.begin_preparation("meeting the others");
-        self.rank.collect_letters()
+        self.rank.drain_messages()
     }
 
     /// The weighted mean of all workers takes the place of this one's parameters, which are returned.

@@ -45,7 +45,7 @@ impl Hooks for PassHooks<'_> {
         let name = "batch statistics";
         self.met += match &mut self.leaving {
             Some(leaving) => leaving.reduce(self.rank, WORK, name, values)?,
-            None => self.rank.all_reduce_within(WORK, name, values)?,
+            None => self.rank.all_reduce_during(WORK, name, values)?,
         };
         Ok(())
     }

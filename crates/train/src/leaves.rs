@@ -15,9 +15,9 @@
 //! left out of the sum, which is the same on every world too. Everything here is a pure function of numbers.
 
 use std::ops::Range;
-use thalweg_cluster::{Brackets, Slots, Term};
+use thalweg_cluster::{PartialSums, ReductionTree, Term};
 use thalweg_core::{Result, Tally};
-use thalweg_data::share;
+use thalweg_data::even_range;
 
 /// Rows that a leaf should have, and how many leaves there are at least and at most.
 const ROWS: usize = 32;
@@ -54,7 +54,7 @@ impl Leaves {
 
     /// The rows of some leaves in a row, of a step of so many.
     pub(crate) fn rows(self, leaves: &Range<usize>, rows: usize) -> Range<usize> {
-        let start = |leaf: usize| share(rows, leaf, self.count).start;
+        let start = |leaf: usize| even_range(rows, leaf, self.count).start;
         start(leaves.start)..start(leaves.end)
     }
 
@@ -85,7 +85,7 @@ impl Leaves {
     /// Slots that any of so many workers needs in any step, with even shares or any others.
     pub(crate) fn most_slots(self, workers: usize, even: bool) -> usize {
         let owned = |filled: usize| {
-            (0..workers.min(self.count)).map(move |place| (filled, share(filled, place, workers)))
+            (0..workers.min(self.count)).map(move |place| (filled, even_range(filled, place, workers)))
         };
         let any = |start: usize| (start + 1..=self.count).map(move |end| (self.count, start..end));
         let most = |(filled, mine): (usize, Range<usize>)| self.slots(filled, &mine);
@@ -97,8 +97,8 @@ impl Leaves {
     }
 
     /// How the subtrees of all workers become one sum. Worker `i`, which owns the leaves `shares[i]`, is rank `i`.
-    pub(crate) fn brackets(self, filled: usize, shares: &[Range<usize>]) -> Brackets {
-        let mut brackets = Brackets::default();
+    pub(crate) fn brackets(self, filled: usize, shares: &[Range<usize>]) -> ReductionTree {
+        let mut brackets = ReductionTree::default();
         let mut terms = Vec::new();
         for (rank, mine) in shares.iter().enumerate() {
             let subtrees = self.subtrees(filled, mine).into_iter().enumerate();
@@ -113,7 +113,7 @@ impl Leaves {
         self,
         rows: &[u64],
         mine: &Range<usize>,
-        slots: Slots,
+        slots: PartialSums,
         memory: &mut [f32],
         mut compute: impl FnMut(&[u64], &mut [f32]) -> Result<Tally>,
     ) -> Result<Tally> {
@@ -122,7 +122,7 @@ impl Leaves {
             match work {
                 Work::Leaf { leaf, slot } => {
                     let (gradient, loss) =
-                        slots.of_mut(memory, slot)[..slots.head].split_at_mut(slots.head - 1);
+                        slots.slice_mut(memory, slot)[..slots.head].split_at_mut(slots.head - 1);
                     let part = compute(&rows[self.rows(&(leaf..leaf + 1), rows.len())], gradient)?;
                     loss[0] = part.loss as f32;
                     tally.add(&part);
@@ -168,10 +168,10 @@ fn bracket(
     tree: &Range<usize>,
     filled: usize,
     terms: &mut std::iter::Peekable<std::vec::IntoIter<(Range<usize>, Term)>>,
-    brackets: &mut Brackets,
+    brackets: &mut ReductionTree,
 ) {
     if let Some((_, term)) = terms.next_if(|(held, _)| held == tree) {
-        brackets.take(term);
+        brackets.push(term);
     } else if tree.len() > 1 {
         let middle = tree.start + tree.len() / 2;
         bracket(&(tree.start..middle), filled, terms, brackets);
@@ -191,7 +191,7 @@ mod tests {
     /// others depends on the order.
     fn sum(leaves: Leaves, rows: usize, shares: &[Range<usize>]) -> u32 {
         let ids: Vec<u64> = (0..rows as u64).collect();
-        let slots = Slots { count: leaves.most_slots(shares.len(), false), length: 2, head: 2 };
+        let slots = PartialSums { count: leaves.most_slots(shares.len(), false), length: 2, head: 2 };
         let memories: Vec<Vec<f32>> = shares
             .iter()
             .map(|mine| {
@@ -208,7 +208,7 @@ mod tests {
             .collect();
         let brackets = leaves.brackets(leaves.filled(rows), shares);
         let terms: Vec<&[f32]> =
-            brackets.terms().iter().map(|term| slots.of(&memories[term.rank], term.slot)).collect();
+            brackets.terms().iter().map(|term| slots.slice(&memories[term.rank], term.slot)).collect();
         let mut sum = [f32::NAN; 2];
         brackets.evaluate(&mut sum, &terms);
         assert_eq!(sum[1] as usize, leaves.filled(rows), "every leaf once");
@@ -225,7 +225,7 @@ mod tests {
     fn even_shares_of_a_power_of_two_are_one_subtree_each() {
         let leaves = Leaves { count: 8 };
         for workers in [1, 2, 4, 8] {
-            let shares: Vec<_> = (0..workers).map(|place| share(8, place, workers)).collect();
+            let shares: Vec<_> = (0..workers).map(|place| even_range(8, place, workers)).collect();
             assert_eq!(leaves.brackets(8, &shares).terms().len(), workers);
         }
         assert_eq!(leaves.subtrees(8, &(0..3)), [0..2, 2..3]);
@@ -253,7 +253,7 @@ mod tests {
         fn slots_suffice_for_every_even_share(batch in 1usize..3000, workers in 1usize..12, rows in 1usize..3000) {
             let leaves = Leaves::of(batch);
             let (filled, most) = (leaves.filled(rows), leaves.most_slots(workers, true));
-            prop_assert!((0..workers).all(|place| leaves.slots(filled, &share(filled, place, workers)) <= most));
+            prop_assert!((0..workers).all(|place| leaves.slots(filled, &even_range(filled, place, workers)) <= most));
             prop_assert!(most <= leaves.most_slots(workers, false));
         }
     }

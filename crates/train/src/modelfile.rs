@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use thalweg_cluster::checkpoint;
 use thalweg_cluster::tensorfile::TensorFile;
-use thalweg_core::spec::{Job, Layers};
-use thalweg_core::{Error, JobSpec, Kind, Layout, Model, Result, Schema};
-use thalweg_graph::onnx::Source;
+use thalweg_core::spec::{Job, JobLayers};
+use thalweg_core::{Error, JobSpec, Kind, Layout, Model, Result, Schema, hex};
+use thalweg_graph::onnx::OnnxModel;
 use thalweg_graph::{Network, Options};
 
 /// The job as it is kept with its results: its paths are absolute, so that it can be read from any folder. Without a
@@ -52,7 +52,7 @@ pub(crate) fn about(
         ("layers".to_string(), json(serde_json::to_string(layers))?),
     ]);
     if let Some(onnx) = onnx {
-        about.insert("onnx".into(), onnx.iter().map(|byte| format!("{byte:02x}")).collect());
+        about.insert("onnx".into(), hex::encode(onnx));
     }
     if let Some(rows) = rows {
         about.insert("rows".into(), rows.into());
@@ -74,7 +74,7 @@ fn open_file(path: PathBuf) -> Result<Opened> {
     if !path.exists() {
         return Err(refused("does not exist"));
     }
-    if !TensorFile::is_one(&path)? {
+    if !TensorFile::is_tensor_file(&path)? {
         return Err(refused("is not a model file"));
     }
     let file = TensorFile::read(&path)?;
@@ -175,7 +175,7 @@ impl SavedModel {
             schema: serde_json::from_str(text("schema")?).map_err(|_| broken("schema"))?,
             layers: serde_json::from_str(text("layers")?).map_err(|_| broken("layers"))?,
             onnx: match about.get("onnx") {
-                Some(text) => Some(bytes_of(text).ok_or_else(|| broken("onnx"))?),
+                Some(text) => Some(hex::decode(text).ok_or_else(|| broken("onnx"))?),
                 None => None,
             },
             job: file.text("job", &path)?.to_string(),
@@ -194,7 +194,7 @@ impl SavedModel {
 
     /// The job it was trained with.
     pub fn job(&self) -> Result<JobSpec> {
-        let mut layers = Layers::default();
+        let mut layers = JobLayers::default();
         let read = layers.add_file("the model's job", &self.job).map_err(Error::data);
         read.and_then(|()| Ok(Job::resolve(layers)?.spec)).map_err(|error| self.named(error))
     }
@@ -207,7 +207,7 @@ impl SavedModel {
     fn built(&self) -> Result<(Network, Vec<f32>)> {
         let options = Options::of(&self.job()?);
         let network = match &self.onnx {
-            Some(structure) => Source::read_skeleton(structure)
+            Some(structure) => OnnxModel::read_structure(structure)
                 .and_then(|source| source.for_schema(&self.schema, options))
                 .map_err(|error| self.explained(error))?,
             None if self.layers.is_empty() => {
@@ -240,13 +240,6 @@ impl SavedModel {
         }
         error
     }
-}
-
-/// Bytes written as pairs of hexadecimal digits.
-fn bytes_of(text: &str) -> Option<Vec<u8>> {
-    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
-    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    pairs.iter().map(byte).collect()
 }
 
 /// Tensors by name, in the order of a file.

@@ -9,12 +9,12 @@ use crate::finite;
 use crate::hidden::Sounding;
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_cluster::{Departures, Rank};
+use thalweg_cluster::{BucketsInFlight, Rank};
 use thalweg_core::{Error, Gradient, Layout, Result};
 
 /// The gradient of a step on its way.
 pub(crate) struct Overlap {
-    departures: Departures,
+    in_flight: BucketsInFlight,
     layout: Layout,
     /// The tensors of each bucket.
     buckets: Vec<Range<usize>>,
@@ -29,7 +29,7 @@ impl Overlap {
     /// For a plan of several buckets; nothing where all leaves at once.
     pub(crate) fn new(rank: &Rank, plan: &Plan, layout: &Layout, length: usize) -> Option<Overlap> {
         (plan.len() > 1).then(|| Overlap {
-            departures: rank.open_departures(plan.buckets(layout, length)),
+            in_flight: rank.buckets_in_flight(plan.buckets(layout, length)),
             layout: layout.clone(),
             buckets: plan.tensors().cloned().collect(),
             gradient: vec![0.0; layout.len()],
@@ -40,7 +40,7 @@ impl Overlap {
 
     /// A step begins: lends the model's memory.
     pub(crate) fn begin(&mut self, rank: &mut Rank) -> Vec<f32> {
-        rank.begin_departures(&mut self.departures);
+        rank.begin_bucket_step(&mut self.in_flight);
         self.copied.fill(false);
         let mut gradient = std::mem::take(&mut self.gradient);
         gradient.resize(self.layout.len(), 0.0);
@@ -50,7 +50,7 @@ impl Overlap {
     /// The model's memory is back; says how much time was spent on the exchange during the pass.
     pub(crate) fn give_back(&mut self, gradient: Vec<f32>) -> Duration {
         self.gradient = gradient;
-        self.departures.looking()
+        self.in_flight.progress_time()
     }
 
     /// After the pass: what was not announced is copied, too. What has not left is checked.
@@ -65,19 +65,19 @@ impl Overlap {
                 buffer[tensor.range()].copy_from_slice(&gradient[tensor.range()]);
             }
         }
-        let first = self.start_of(self.departures.left());
+        let first = self.start_of(self.in_flight.started());
         finite::check_gradient(rank, step, loss, &buffer[first..], first, &self.layout)
     }
 
     /// Waits until all have arrived: the buffer holds the sums.
     pub(crate) fn arrive(&mut self, rank: &mut Rank, buffer: &mut [f32]) -> Result<Duration> {
-        rank.await_departures(&mut self.departures, buffer)
+        rank.finish_buckets(&mut self.in_flight, buffer)
     }
 
     /// Books what was hidden in a step that had to wait so long for the exchange itself.
     pub(crate) fn book(&mut self, rank: &mut Rank, waited: f64) {
-        let seen = waited + self.departures.looking().as_secs_f64();
-        let hidden = self.sounding.note(seen, self.departures.beside().as_secs_f64());
+        let seen = waited + self.in_flight.progress_time().as_secs_f64();
+        let hidden = self.sounding.note(seen, self.in_flight.overlapped_time().as_secs_f64());
         rank.book_hidden(hidden);
     }
 
@@ -115,7 +115,7 @@ impl Leaving<'_> {
 
     /// A moment between two operators.
     pub(crate) fn glance(&mut self, rank: &mut Rank) -> Result<()> {
-        rank.glance(&mut self.overlap.departures, self.buffer)
+        rank.poll_buckets(&mut self.overlap.in_flight, self.buffer)
     }
 
     /// Sums values over all workers while buckets are under way.
@@ -126,7 +126,7 @@ impl Leaving<'_> {
         name: &str,
         values: &mut [f32],
     ) -> Result<Duration> {
-        rank.all_reduce_beside(&mut self.overlap.departures, self.buffer, work, name, values)
+        rank.all_reduce_with_buckets_in_flight(&mut self.overlap.in_flight, self.buffer, work, name, values)
     }
 
     /// Copies a piece into the buffer, added to the earlier parts of the step. Factors are left for later: their product
@@ -170,16 +170,23 @@ impl Leaving<'_> {
 
     /// All buckets but the last leave as soon as they are complete, in order.
     fn let_leave(&mut self, rank: &mut Rank) -> Result<()> {
-        let Overlap { departures, layout, buckets, copied, sounding, .. } = &mut *self.overlap;
+        let Overlap { in_flight, layout, buckets, copied, sounding, .. } = &mut *self.overlap;
         while !sounding.is_due()
-            && departures.left() + 1 < buckets.len()
-            && buckets[departures.left()].clone().all(|tensor| copied[tensor])
+            && in_flight.started() + 1 < buckets.len()
+            && buckets[in_flight.started()].clone().all(|tensor| copied[tensor])
         {
-            let tensors = &layout.tensors()[buckets[departures.left()].clone()];
+            let tensors = &layout.tensors()[buckets[in_flight.started()].clone()];
             let first = tensors.first().map_or(0, |tensor| tensor.offset);
             let end = tensors.last().map_or(first, |tensor| tensor.range().end);
-            finite::check_gradient(rank.number(), self.step, 0.0, &self.buffer[first..end], first, layout)?;
-            rank.send_off(departures, self.buffer)?;
+            finite::check_gradient(
+                rank.member_id(),
+                self.step,
+                0.0,
+                &self.buffer[first..end],
+                first,
+                layout,
+            )?;
+            rank.start_next_bucket(in_flight, self.buffer)?;
         }
         Ok(())
     }
@@ -198,15 +205,15 @@ mod tests {
     use super::*;
     use thalweg_cluster::rank::in_memory;
     use thalweg_core::JobSpec;
-    use thalweg_core::model::{Density, Role};
-    use thalweg_core::spec::bucket::Bucket;
+    use thalweg_core::model::{Density, TensorRole};
+    use thalweg_core::spec::bucket::BucketSize;
 
     fn overlap(rank: &Rank) -> Overlap {
         let mut layout = Layout::default();
-        layout.push("dense", &[2], Role::Trainable, Density::Dense);
-        layout.push("rows", &[3, 2], Role::Trainable, Density::Rows);
-        layout.push("last", &[1], Role::Trainable, Density::Dense);
-        let plan = Plan::cut(&JobSpec::default(), &layout, Bucket::Tensor, &[0; 2]);
+        layout.push("dense", &[2], TensorRole::Trainable, Density::Dense);
+        layout.push("rows", &[3, 2], TensorRole::Trainable, Density::Rows);
+        layout.push("last", &[1], TensorRole::Trainable, Density::Dense);
+        let plan = Plan::cut(&JobSpec::default(), &layout, BucketSize::Tensor, &[0; 2]);
         Overlap::new(rank, &plan, &layout, 12).unwrap()
     }
 
@@ -265,6 +272,6 @@ mod tests {
         let piece = Gradient::Dense { tensor: 0, values: &[0.0, f32::NAN] };
         let error = leaving.take(&mut rank, piece).unwrap_err();
         assert_eq!(error.message, "rank 0: the gradient of `dense` is NaN at step 3");
-        assert_eq!(overlap.departures.left(), 0);
+        assert_eq!(overlap.in_flight.started(), 0);
     }
 }

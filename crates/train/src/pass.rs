@@ -14,7 +14,7 @@ use thalweg_core::spec::strategy::Optimization;
 impl Worker<'_> {
     /// `g_i`: the gradients of this worker's share of the step's rows, divided by the rows of the whole step.
     pub fn compute_gradient(&mut self, step: &Step) -> Result<()> {
-        let (rank, place) = (self.rank.number(), self.rank.index());
+        let (rank, place) = (self.rank.member_id(), self.rank.index());
         let start = self.rank.now();
         let Parts { data, model, parameters, .. } = &mut self.parts;
         let rows = self.sampler.rows(step.epoch, step.index);
@@ -35,7 +35,7 @@ impl Worker<'_> {
         let per_row = model.flops_per_row();
         let parts = self.job.train.accumulate;
         let (overlap, count) = (&mut self.overlap, parameters.len());
-        let (tally, met) = self.rank.compute_together(WORK, per_row * mine.len() as u64, |rank| {
+        let (tally, met) = self.rank.compute_with_collectives(WORK, per_row * mine.len() as u64, |rank| {
             let mut met = Duration::ZERO;
             let mut compute = |part: &[u64], gradient: &mut [f32], leaving: Option<Leaving<'_>>| {
                 let operations = (per_row * consumed.len() as u64, per_row * part.len() as u64);
@@ -75,18 +75,18 @@ impl Worker<'_> {
             }
             _ => {
                 for slot in 0..split.held(place) {
-                    let gradient = &slots.of(buffer, slot)[..count];
+                    let gradient = &slots.slice(buffer, slot)[..count];
                     finite::check_gradient(rank, step.number, tally.loss, gradient, 0, model.layout())?;
                 }
                 met
             }
         };
         let mut took = (self.rank.now() - start).saturating_sub(met);
-        if let Some(pace) = &self.pace {
+        if let Some(slowdown) = &self.slowdown {
             let chance = self.rank.random("jitter", &[step.number, rank as u64]).uniform();
-            let rest = pace.rest(mine.len(), took, chance);
-            self.rank.compute_together(WORK, 0, |rank| {
-                rank.draw_out(rest);
+            let rest = slowdown.rest(mine.len(), took, chance);
+            self.rank.compute_with_collectives(WORK, 0, |rank| {
+                rank.slow_down(rest);
                 Ok(())
             })?;
             took = (self.rank.now() - start).saturating_sub(met);
@@ -94,14 +94,14 @@ impl Worker<'_> {
         if self.slow_steps > 0 {
             self.slow_steps -= 1;
             let rest = took * 2;
-            self.rank.compute_together(WORK, 0, |rank| {
-                rank.draw_out(rest);
+            self.rank.compute_with_collectives(WORK, 0, |rank| {
+                rank.slow_down(rest);
                 Ok(())
             })?;
             took = (self.rank.now() - start).saturating_sub(met);
         }
         self.rank.book_step(mine.len(), took);
-        let tail = &mut slots.of_mut(buffer, 0)[count..];
+        let tail = &mut slots.slice_mut(buffer, 0)[count..];
         let word = Word {
             // The loss of leaves is summed with them, and is there already.
             loss: if split.leaves().is_some() { f64::from(tail[0]) } else { tally.loss },

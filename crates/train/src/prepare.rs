@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_cluster::Rank;
 use thalweg_cluster::checkpoint::{self, Checkpoint, Found};
-use thalweg_cluster::membership::Standing;
+use thalweg_cluster::membership::MemberPosition;
 use thalweg_core::event::{Event, Level, Outcome};
-use thalweg_core::spec::{Job, Layers};
+use thalweg_core::spec::{Job, JobLayers};
 use thalweg_core::{Error, JobSpec, Kind, Model, Result, Schema};
 use thalweg_data::{Data, Statistics};
 use thalweg_graph::{Optimizer, Team};
 
-/// Where data and model come from: the job file, or a program of one's own.
-pub trait Recipe {
-    /// Opens the data.
+/// Source of a job's data and model: the job file, or a program.
+pub trait JobComponents {
+    /// Opens the training and validation rows.
     fn data(&self, job: &JobSpec) -> Result<Data>;
-    /// Builds the model for it; this team computes with it, if it can make use of one.
+    /// Builds the model for rows of this schema; `team` is the thread pool it may compute on.
     fn model(&self, schema: &Schema, team: &Arc<Team>) -> Result<Box<dyn Model>>;
-    /// The layers as a job writes them, if that is where the model comes from.
+    /// The layers in the notation of a job file; empty if the model does not come from there.
     fn layers(&self, _schema: &Schema) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
-    /// The structure of an ONNX file without its weights, if that is where the model comes from.
+    /// The structure of the ONNX file without its weights; `None` if the model does not come from one.
     fn onnx(&self, _schema: &Schema) -> Result<Option<Vec<u8>>> {
         Ok(None)
     }
@@ -37,8 +37,8 @@ pub trait Recipe {
 pub struct Assignment<'a> {
     /// The job.
     pub job: &'a JobSpec,
-    /// Where data and model come from.
-    pub recipe: &'a dyn Recipe,
+    /// Source of data and model.
+    pub components: &'a dyn JobComponents,
     /// Where rank 0 leaves checkpoints and the model.
     pub folder: &'a Path,
     /// Whether to go on from the newest checkpoint there.
@@ -64,13 +64,13 @@ impl Prepared {
 
     /// Reads and builds everything without the others, who are at work: so that they need not wait for it.
     pub fn alone(assignment: &Assignment<'_>) -> Result<Prepared> {
-        let mut data = assignment.recipe.data(assignment.job)?;
+        let mut data = assignment.components.data(assignment.job)?;
         let data_digest = digest(&data)?;
         if data.needs_statistics() {
             let all = data.statistics(0, 1)?;
             data.fit(&[all])?;
         }
-        let team = Team::of(assignment.job.engine.threads, assignment.job.engine.workers);
+        let team = Team::shared(assignment.job.engine.threads, assignment.job.engine.workers);
         let (parts, model_digest) = build(assignment, data, team)?;
         Ok(Prepared { parts, start: Start { data_digest, model_digest, ..Start::default() } })
     }
@@ -78,13 +78,13 @@ impl Prepared {
     /// The same together with the others, each of which reads a share of the data.
     fn together(rank: &mut Rank, assignment: &Assignment<'_>) -> Result<Prepared> {
         rank.begin_preparation("reading the data");
-        let mut data = assignment.recipe.data(assignment.job)?;
+        let mut data = assignment.components.data(assignment.job)?;
         let data_digest = digest(&data)?;
-        rank.agree("data set", data_digest.as_bytes())?;
+        rank.all_gather_and_compare("data set", data_digest.as_bytes())?;
         fit(rank, &mut data)?;
-        let team = Team::of(assignment.job.engine.threads, rank.local_world());
+        let team = Team::shared(assignment.job.engine.threads, rank.local_world());
         let (mut parts, model_digest) = build(assignment, data, team)?;
-        rank.agree("model", &model_digest)?;
+        rank.all_gather_and_compare("model", &model_digest)?;
         let Parts { data, model, parameters, optimizer, .. } = &mut parts;
         let data = (data_digest, data.training.source_len());
         let start = start(rank, assignment, data, model.as_ref(), parameters, optimizer)?;
@@ -94,13 +94,13 @@ impl Prepared {
 
 fn build(assignment: &Assignment<'_>, data: Data, team: Arc<Team>) -> Result<(Parts, Vec<u8>)> {
     let job = assignment.job;
-    let model = assignment.recipe.model(&data.schema, &team)?;
+    let model = assignment.components.model(&data.schema, &team)?;
     check_parts(job, model.as_ref())?;
-    let onnx = assignment.recipe.onnx(&data.schema)?;
+    let onnx = assignment.components.onnx(&data.schema)?;
     let digest = fingerprint(model.as_ref(), onnx.as_deref());
     let parameters = vec![0.0; model.layout().len()];
     let optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout()).with_team(team);
-    let layers = assignment.recipe.layers(&data.schema)?;
+    let layers = assignment.components.layers(&data.schema)?;
     Ok((Parts { data, model, parameters, optimizer, layers, onnx }, digest))
 }
 
@@ -108,14 +108,14 @@ fn build(assignment: &Assignment<'_>, data: Data, team: Arc<Team>) -> Result<(Pa
 pub fn run(rank: &mut Rank, assignment: &Assignment<'_>, mut prepared: Option<Prepared>) -> Result<Outcome> {
     let Prepared { parts, start } = loop {
         // A group in which somebody has begun has no time to prepare together.
-        let ready = match (rank.change().furthest(), prepared.take()) {
+        let ready = match (rank.change().resume_position(), prepared.take()) {
             (None, _) => Prepared::together(rank, assignment),
             (Some(_), Some(prepared)) => Ok(prepared),
             (Some(_), None) => Prepared::alone(assignment),
         };
         match ready {
             Err(error) if error.kind == Kind::Regroup && rank.is_elastic() => {
-                rank.regroup(Standing::default(), false)?;
+                rank.regroup(MemberPosition::default(), false)?;
             }
             ready => break ready?,
         }
@@ -162,7 +162,7 @@ fn digest_from(mut digest: Sha256, data: &Data) -> String {
     let counts = [data.training.len(), data.validation.len(), data.training.source_len()];
     counts.iter().for_each(|count| digest.update(count.to_le_bytes()));
     data.checksums().iter().for_each(|checksum| digest.update(checksum.to_le_bytes()));
-    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    thalweg_core::hex::encode(&digest.finalize())
 }
 
 /// A run can only go on with the rows it began with.
@@ -239,7 +239,7 @@ fn start(
         model.initialize(assignment.job.train.seed, parameters);
         let mut digest = Sha256::new();
         parameters.iter().for_each(|value| digest.update(value.to_le_bytes()));
-        rank.agree("set of initial parameters", &digest.finalize())?;
+        rank.all_gather_and_compare("set of initial parameters", &digest.finalize())?;
         return Ok(start);
     }
     rank.broadcast_into("parameters", parameters)?;
@@ -271,7 +271,7 @@ fn restore(optimizer: &mut Optimizer, checkpoint: Checkpoint, path: &Path) -> Re
 
 /// A checkpoint must hold the state this optimizer needs, and no other.
 pub fn check_optimizer(optimizer: &Optimizer, checkpoint: &Checkpoint, path: &Path) -> Result<()> {
-    let mut layers = Layers::default();
+    let mut layers = JobLayers::default();
     layers.add_file("the checkpoint", &checkpoint.job).map_err(Error::data)?;
     let (before, now) = (Job::resolve(layers)?.spec.optimizer.kind, optimizer.rule().kind());
     // Some kinds keep state under the same names, and mean something else by it.

@@ -51,7 +51,7 @@ impl Progress {
             steps_per_epoch,
             loss: self.sums.loss / self.rows.max(1) as f64,
             samples_per_s: self.rows as f64 / (now - self.since).as_secs_f64().max(1e-9),
-            slowest: rank.number_at(slowest),
+            slowest: rank.member_id_at(slowest),
             slowest_ms: spread.max,
             median_ms: spread.median,
             fastest_ms: spread.min,

@@ -19,8 +19,8 @@ use crate::sabotage;
 use crate::worker::Worker;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use thalweg_cluster::membership::{Position, Standing};
-use thalweg_cluster::regroup::Change;
+use thalweg_cluster::membership::{MemberPosition, Position};
+use thalweg_cluster::regroup::MembershipChange;
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::{Culprit, Error, Kind, Result};
 
@@ -44,9 +44,9 @@ struct Briefing {
 }
 
 impl Worker<'_> {
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> MemberPosition {
         let position = Position { step: self.next, stage: self.closed };
-        Standing { position: self.is_told.then_some(position), begun: self.begun_step }
+        MemberPosition { position: self.is_told.then_some(position), begun: self.begun_step }
     }
 
     /// Leaves this generation of the group and goes on in the next, or leaves the job. `orderly`: at a boundary, where all
@@ -66,19 +66,19 @@ impl Worker<'_> {
     /// Takes up the job where the group stands.
     pub(crate) fn enter_group(&mut self, start: Duration) -> Result<()> {
         if !std::mem::replace(&mut self.expects_faults, true) {
-            self.rank.expect_faults(&self.job.fault.inject.0);
+            self.rank.schedule_faults(&self.job.fault.inject.0);
         }
         self.apprenticeship = None;
-        self.contributions.begin(&self.rank.numbers());
+        self.contributions.begin(&self.rank.member_ids());
         let change = self.rank.change().clone();
-        let furthest = change.furthest();
-        let stands_there = |standing: &Standing| {
+        let furthest = change.resume_position();
+        let stands_there = |standing: &MemberPosition| {
             if sabotage::skips_agreement() {
                 return standing.position.is_some();
             }
             standing.position.is_some_and(|at| Some(at.step) == furthest.map(|furthest| furthest.step))
         };
-        let redone = change.standings.iter().any(|standing| standing.begun && stands_there(standing));
+        let redone = change.positions.iter().any(|standing| standing.begun && stands_there(standing));
         if let (Some(furthest), Some(source)) = (furthest, change.source()) {
             if let Some(shared) = self.shared.take()
                 && self.is_told
@@ -86,15 +86,15 @@ impl Worker<'_> {
             {
                 shared.bring_home(furthest.step, &mut self.parts)?;
             }
-            let standings = &change.standings;
+            let positions = &change.positions;
             let holders: Vec<usize> =
-                (0..standings.len()).filter(|place| stands_there(&standings[*place])).collect();
-            self.apprenticeship = self.plan_apprenticeship(standings, &holders, furthest)?;
+                (0..positions.len()).filter(|place| stands_there(&positions[*place])).collect();
+            self.apprenticeship = self.plan_apprenticeship(positions, &holders, furthest)?;
             let waits = |place: &usize| {
                 let mut learning = self.apprenticeship.iter().flat_map(|course| &course.apprentices);
                 !holders.contains(place) && !learning.any(|apprentice| apprentice == place)
             };
-            let stale: Vec<usize> = (0..standings.len()).filter(waits).collect();
+            let stale: Vec<usize> = (0..positions.len()).filter(waits).collect();
             self.share_state(&holders, &stale, 0..self.parts.parameters.len())?;
             self.brief(source)?;
             self.tell_epoch(source);
@@ -103,16 +103,16 @@ impl Worker<'_> {
         }
         let course = self.apprenticeship.as_ref();
         self.is_told = !course.is_some_and(|course| course.apprentices.contains(&self.rank.index()));
-        self.settle_in()?;
+        self.start_generation()?;
         self.recent = Progress::since(self.rank.now());
         let is_first = self.rank.generation() == 1;
         if is_first {
             self.announce();
         }
         if self.rank.index() == 0 && !(is_first && change.lost.is_empty()) {
-            let Change { lost, joined, left, .. } = change;
+            let MembershipChange { lost, joined, left, .. } = change;
             self.rank.forget_change();
-            let members = self.rank.numbers();
+            let members = self.rank.member_ids();
             let gone = lost.iter().map(|culprit| (culprit.rank, culprit.host.as_deref()));
             let gone = gone.chain(left.iter().map(|number| (*number, None)));
             for (number, host) in gone.filter(|(number, _)| !members.contains(number)) {
@@ -122,7 +122,7 @@ impl Worker<'_> {
             self.rank.emit(Event::Regrouped {
                 generation: self.rank.generation(),
                 step: self.next,
-                members: self.rank.numbers(),
+                members: self.rank.member_ids(),
                 lost,
                 joined,
                 left,
@@ -143,19 +143,19 @@ impl Worker<'_> {
     }
 
     /// All who had the state were lost before this rank had all of it.
-    fn nobody_knows(&self, change: &Change) -> Error {
+    fn nobody_knows(&self, change: &MembershipChange) -> Error {
         let last = change
             .lost
             .last()
             .map_or(String::new(), |culprit| format!(": rank {} {}", culprit.rank, culprit.cause));
         let words = format!(
             "nobody is left who has the job's state{last}; rank {} had not all of it yet",
-            self.rank.number()
+            self.rank.member_id()
         );
         // By its own words, so that it ends the job for all: a newcomer would begin it anew.
         Error::new(Kind::RankFailed, words).hint("`thalweg resume` goes on from the last checkpoint").blame(
             Culprit {
-                rank: self.rank.number(),
+                rank: self.rank.member_id(),
                 step: Some(self.next),
                 cause: "had not all of the job's state yet when the last rank that had it was lost".into(),
                 ..Culprit::default()
@@ -195,7 +195,7 @@ impl Worker<'_> {
         ] {
             if !same {
                 let words =
-                    format!("rank {} has other {what} than the group it comes to", self.rank.number());
+                    format!("rank {} has other {what} than the group it comes to", self.rank.member_id());
                 return Err(Error::new(Kind::Rendezvous, words).hint(
                     "every host must have the same job, the same data and the same version of thalweg",
                 ));

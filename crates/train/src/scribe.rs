@@ -1,6 +1,6 @@
 //! The scribe: writes checkpoints while training goes on.
 //!
-//! At a step's boundary the state is copied onto its page, which is all that training waits for. An errand checks the
+//! At a step's boundary the state is copied onto its page, which is all that training waits for. A background task checks the
 //! copy, writes it beside its place, syncs, renames and prunes; then the checkpoint counts and is told. There is one page:
 //! if a checkpoint is due while the last is still being written, it waits its turn. So memory is bounded, every
 //! checkpoint that is due comes about, and a disk that cannot keep up slows training down instead of being lied about.
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_cluster::Rank;
+use thalweg_cluster::background_task::{BackgroundTask, TaskContext};
 use thalweg_cluster::checkpoint::Checkpoint;
-use thalweg_cluster::errand::{Aside, Errand};
 use thalweg_core::event::{Event, Level};
 use thalweg_core::{Layout, Result};
 
@@ -28,14 +28,14 @@ struct Shelf {
     keep: usize,
 }
 
-/// What comes back from the errand: the page, for the next one, and how it went.
+/// What comes back from the background task: the page, for the next one, and how it went.
 type Written = (Checkpoint, Result<()>);
 
 /// Writes checkpoints, one at a time.
 pub(crate) struct Scribe {
     shelf: Arc<Shelf>,
     page: Checkpoint,
-    writing: Option<Errand<Written>>,
+    writing: Option<BackgroundTask<Written>>,
     has_complained: bool,
 }
 
@@ -50,8 +50,8 @@ impl Scribe {
     /// Waits until the last checkpoint is on disk.
     pub(crate) fn finish(&mut self, rank: &mut Rank) -> Result<()> {
         match self.writing.take() {
-            Some(errand) => {
-                let written = rank.await_errand(&errand)?;
+            Some(task) => {
+                let written = rank.await_background_task(&task)?;
                 self.take_back(written)
             }
             None => Ok(()),
@@ -83,18 +83,18 @@ impl Scribe {
     pub(crate) fn write(&mut self, rank: &Rank, pause: Duration, asked: bool) -> Result<()> {
         let (page, shelf, writer) = (std::mem::take(&mut self.page), Arc::clone(&self.shelf), rank.index());
         let name = format!("writing the checkpoint of step {}", page.step);
-        let errand = rank.run_errand(&name, move |aside| {
-            let written = shelf.put(&page, writer, (pause, asked), aside);
+        let task = rank.start_background_task(&name, move |context| {
+            let written = shelf.put(&page, writer, (pause, asked), context);
             (page, written)
         })?;
-        self.writing = Some(errand);
+        self.writing = Some(task);
         self.look()
     }
 
     /// If the last checkpoint could not be written, now is the time to say so.
     pub(crate) fn look(&mut self) -> Result<()> {
-        let Some(errand) = &self.writing else { return Ok(()) };
-        match errand.look()? {
+        let Some(task) = &self.writing else { return Ok(()) };
+        match task.poll()? {
             Some(written) => {
                 self.writing = None;
                 self.take_back(written)
@@ -115,17 +115,17 @@ impl Shelf {
         page: &Checkpoint,
         writer: usize,
         (pause, asked): (Duration, bool),
-        aside: &Aside,
+        context: &TaskContext,
     ) -> Result<()> {
-        let start = aside.now();
+        let start = context.now();
         finite::check_model(writer, page.step, 0.0, &page.parameters, &self.layout)?;
         let path = page.write(&self.folder, &self.layout, self.keep)?;
-        aside.emit(Event::Checkpoint {
+        context.emit(Event::Checkpoint {
             step: page.step,
             path: path.display().to_string(),
             asked,
             pause_s: pause.as_secs_f64(),
-            write_s: aside.now().saturating_sub(start).as_secs_f64(),
+            write_s: context.now().saturating_sub(start).as_secs_f64(),
         });
         Ok(())
     }
@@ -136,11 +136,11 @@ mod tests {
     use super::*;
     use thalweg_cluster::checkpoint;
     use thalweg_cluster::rank::in_memory;
-    use thalweg_core::model::{Density, Role};
+    use thalweg_core::model::{Density, TensorRole};
 
     fn layout() -> Layout {
         let mut layout = Layout::default();
-        layout.push("w", &[2, 3], Role::Trainable, Density::Dense);
+        layout.push("w", &[2, 3], TensorRole::Trainable, Density::Dense);
         layout
     }
 

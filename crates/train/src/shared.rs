@@ -12,20 +12,20 @@ use crate::finite;
 use crate::worker::{Parts, Worker};
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_cluster::{Brackets, Commons, Rank, Slots};
+use thalweg_cluster::{PartialSums, Rank, ReductionTree, SharedArena};
 use thalweg_core::event::{Event, Level};
-use thalweg_core::model::Role;
-use thalweg_core::spec::bucket::Bucket;
-use thalweg_core::spec::strategy::{Algorithm, Carrier, Exchange};
+use thalweg_core::model::TensorRole;
+use thalweg_core::spec::bucket::BucketSize;
+use thalweg_core::spec::strategy::{Algorithm, Exchange, TransportChoice};
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
-use thalweg_graph::optimizer::Correction;
+use thalweg_graph::optimizer::GradientTransform;
 
 /// The first column of the commons: sums. Behind it, if they are shared, parameters and slots, twice.
 const SUMS: usize = 0;
 
 /// What is shared.
 pub(crate) struct Shared {
-    commons: Commons,
+    commons: SharedArena,
     /// Parameters and slots, if they are: all but clipping by the norm and rules over whole tensors.
     kept: Option<usize>,
     /// Which of the two counts.
@@ -40,22 +40,22 @@ impl Shared {
         rank: &mut Rank,
         job: &JobSpec,
         parts: &Parts,
-        correction: &Correction,
-        slots: Slots,
+        correction: &GradientTransform,
+        slots: PartialSums,
         step: u64,
     ) -> Result<Option<Shared>> {
         let exchange = &job.exchange;
         // Named algorithms and buckets of a size are about messages.
         let suits = exchange.kind == Exchange::Allreduce
             && exchange.algorithm == Algorithm::Auto
-            && matches!(exchange.bucket, Bucket::Auto | Bucket::Whole);
-        if !suits || exchange.transport == Carrier::Tcp || !rank.shares_memory()? {
+            && matches!(exchange.bucket, BucketSize::Auto | BucketSize::Whole);
+        if !suits || exchange.transport == TransportChoice::Tcp || !rank.agree_on_shared_memory()? {
             return Ok(None);
         }
         let kept = parts.optimizer.is_elementwise(correction).then(|| 1 + parts.optimizer.slots().len());
-        let mut commons = match rank.open_slots("arenas", slots, 1 + 2 * kept.unwrap_or(0))? {
+        let mut commons = match rank.open_arena("arenas", slots, 1 + 2 * kept.unwrap_or(0))? {
             Ok(commons) => commons,
-            Err(words) if exchange.transport == Carrier::Shm => {
+            Err(words) if exchange.transport == TransportChoice::Shm => {
                 return Err(Error::new(
                     Kind::RankFailed,
                     format!("no memory to share for gradients: {words}"),
@@ -73,7 +73,7 @@ impl Shared {
         };
         if let Some(kept) = kept {
             let columns = all_of(parts);
-            rank.write_shares("parameters", &mut commons, slots.length, |range, shared| {
+            rank.write_shards("parameters", &mut commons, slots.length, |range, shared| {
                 let range = within(&range, parts.parameters.len());
                 for (values, shared) in columns.iter().zip(&mut shared[1..=kept]) {
                     shared[..range.len()].copy_from_slice(&values[range.clone()]);
@@ -91,7 +91,7 @@ impl Shared {
     /// Where this worker writes its gradients, and the parameters it reads: shared ones, or its own.
     pub(crate) fn at_work<'a>(&'a mut self, own: &'a [f32]) -> (&'a mut [f32], &'a [f32]) {
         let column = self.kept.map(|kept| 1 + self.current * kept);
-        let (arena, shared) = self.commons.arena_beside(column.unwrap_or(SUMS));
+        let (arena, shared) = self.commons.arena_and_column(column.unwrap_or(SUMS));
         (arena, if column.is_some() { &shared[..own.len()] } else { own })
     }
 
@@ -120,13 +120,13 @@ impl Shared {
     pub(crate) fn sum_and<T>(
         &mut self,
         rank: &mut Rank,
-        brackets: Option<&Brackets>,
+        brackets: Option<&ReductionTree>,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<(T, Duration)> {
         let length = self.commons.length();
         match brackets {
-            Some(brackets) => rank.sum_brackets_and("gradients", &mut self.commons, brackets, work),
-            None => rank.sum_and("gradients", &mut self.commons, length, work),
+            Some(brackets) => rank.tree_sum_and_apply("gradients", &mut self.commons, brackets, work),
+            None => rank.sum_and_apply("gradients", &mut self.commons, length, work),
         }
     }
 
@@ -141,7 +141,7 @@ impl Shared {
         let Parts { parameters, optimizer, .. } = parts;
         let slots = optimizer.slots_mut().into_iter().map(|(_, slot)| slot);
         for (column, values) in std::iter::once(&mut parameters[..]).chain(slots).enumerate() {
-            self.commons.rescue(first + column, values);
+            self.commons.read_after_failure(first + column, values);
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Worker<'_> {
             self.all_reduce_gradient()?;
             return self.update();
         };
-        let (number, step) = (self.rank.number(), self.next);
+        let (number, step) = (self.rank.member_id(), self.next);
         let Parts { parameters, optimizer, model, .. } = &mut self.parts;
         let (rate, correction, layout) = (self.schedule.rate(step), &self.correction, model.layout());
         let (kept, current) = (shared.kept.unwrap_or(0), shared.current);
@@ -177,7 +177,7 @@ impl Worker<'_> {
                 [0, 1, 2].map(|column| from.get(column).map_or(&[][..], |values| &values[..range.len()]));
             let mut written = to.iter_mut().map(|values| &mut values[..range.len()]);
             let written = [0, 1, 2].map(|_| written.next().unwrap_or_default());
-            optimizer.update_apart(rate, correction, range.clone(), from, written, gradient);
+            optimizer.update_out_of_place(rate, correction, range.clone(), from, written, gradient);
             if let Some(values) = to.first_mut() {
                 move_statistics(layout, &range, &mut values[..range.len()], gradient);
             }
@@ -211,7 +211,7 @@ impl Worker<'_> {
 /// Running statistics are not learned: what arrives as their gradient is how far they are to move. `values` and
 /// `gradient` are those of `range`.
 pub(crate) fn move_statistics(layout: &Layout, range: &Range<usize>, values: &mut [f32], gradient: &[f32]) {
-    for tensor in layout.tensors().iter().filter(|tensor| tensor.role == Role::Statistic) {
+    for tensor in layout.tensors().iter().filter(|tensor| tensor.role == TensorRole::Statistic) {
         let start = tensor.range().start.clamp(range.start, range.end) - range.start;
         let end = tensor.range().end.clamp(range.start, range.end) - range.start;
         for (value, way) in values[start..end].iter_mut().zip(&gradient[start..end]) {

@@ -7,10 +7,10 @@
 use crate::leaves::Leaves;
 use crate::speed::Speed;
 use std::ops::Range;
-use thalweg_cluster::{Brackets, Slots};
+use thalweg_cluster::{PartialSums, ReductionTree};
 use thalweg_core::JobSpec;
 use thalweg_core::spec::strategy;
-use thalweg_data::share;
+use thalweg_data::even_range;
 
 /// How steps are divided among workers.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Split {
     /// Of the last step: its rows, everybody's pieces, and how they become one sum.
     rows: usize,
     shares: Vec<Range<usize>>,
-    brackets: Option<Brackets>,
+    brackets: Option<ReductionTree>,
 }
 
 /// A worker's part of a step.
@@ -67,22 +67,23 @@ impl Split {
     }
 
     /// How the leaves of the last step become one sum, if it has any.
-    pub(crate) fn brackets(&self) -> Option<&Brackets> {
+    pub(crate) fn brackets(&self) -> Option<&ReductionTree> {
         self.brackets.as_ref()
     }
 
     /// How many gradients a rank has in its slots after computing its part of the last step.
     pub(crate) fn held(&self, rank: usize) -> usize {
-        let terms = |brackets: &Brackets| brackets.terms().iter().filter(|term| term.rank == rank).count();
+        let terms =
+            |brackets: &ReductionTree| brackets.terms().iter().filter(|term| term.rank == rank).count();
         self.brackets().map_or(1, terms)
     }
 
     /// The memory for gradients of so many parameters, each with the loss and what else rides along behind it.
-    pub(crate) fn slots(&self, parameters: usize, riders: usize) -> Slots {
+    pub(crate) fn slots(&self, parameters: usize, riders: usize) -> PartialSums {
         let length = parameters + riders;
         match self.leaves {
-            None => Slots::one(length),
-            Some(leaves) => Slots {
+            None => PartialSums::one(length),
+            Some(leaves) => PartialSums {
                 count: leaves.most_slots(self.active(), self.speed.is_none()),
                 length,
                 // The loss is summed like the gradient; times and wishes are each rank's own.
@@ -115,7 +116,7 @@ impl Split {
         let pieces = self.leaves.map_or(rows, |leaves| leaves.filled(rows));
         let active = self.active();
         let counts: Vec<usize> = match &self.speed {
-            None => (0..active).map(|number| share(pieces, number, active).len()).collect(),
+            None => (0..active).map(|number| even_range(pieces, number, active).len()).collect(),
             Some(speed) => speed.shares(pieces),
         };
         let (mut counts, mut end) = (counts.into_iter(), 0);
@@ -134,14 +135,14 @@ impl Split {
 mod tests {
     use super::*;
     use thalweg_core::Job;
-    use thalweg_core::spec::Layers;
+    use thalweg_core::spec::JobLayers;
 
     fn split(workers: usize, settings: &[&str]) -> Split {
         split_beside(workers, &[], settings)
     }
 
     fn split_beside(workers: usize, idle: &[usize], settings: &[&str]) -> Split {
-        let mut layers = Layers::default();
+        let mut layers = JobLayers::default();
         settings.iter().for_each(|setting| layers.add_assignment(setting).unwrap());
         Split::new(&Job::resolve(layers).unwrap().spec, workers, idle)
     }

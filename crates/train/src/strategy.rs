@@ -22,15 +22,15 @@ pub fn program(job: &JobSpec) -> Program {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_cluster::Method;
+    use thalweg_cluster::AllReduceMethod;
     use thalweg_core::spec::setting::Setting;
     use thalweg_core::spec::strategy;
 
     #[test]
     fn every_name_of_the_job_is_an_algorithm_but_auto() {
         for (name, _) in strategy::Algorithm::choices() {
-            assert_eq!(Method::named(name).is_none(), *name == "auto", "{name}");
+            assert_eq!(AllReduceMethod::named(name).is_none(), *name == "auto", "{name}");
         }
-        assert_eq!(strategy::Algorithm::choices().len(), Method::all().count() + 1);
+        assert_eq!(strategy::Algorithm::choices().len(), AllReduceMethod::all().count() + 1);
     }
 }

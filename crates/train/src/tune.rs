@@ -8,11 +8,11 @@ use crate::buckets::Plan;
 use crate::worker::{Step, Worker};
 use std::time::Duration;
 use thalweg_cluster::collective::Cost;
-use thalweg_cluster::collective::forecast::is_mixed;
-use thalweg_cluster::{Algorithm, Method};
+use thalweg_cluster::collective::cost_model::has_shared_hosts;
+use thalweg_cluster::{Algorithm, AllReduceMethod};
 use thalweg_core::Result;
 use thalweg_core::event::{Event, Level};
-use thalweg_core::spec::bucket::Bucket;
+use thalweg_core::spec::bucket::BucketSize;
 
 /// No new trial begins after so long.
 const ENOUGH: Duration = Duration::from_secs(3);
@@ -24,12 +24,12 @@ const TRIALS: usize = 3;
 const LONG: usize = 1 << 20;
 
 /// Sizes that are tried where the job leaves them open.
-const SIZES: [Bucket; 5] = [
-    Bucket::Whole,
-    Bucket::Bytes(512 << 10),
-    Bucket::Bytes(2 << 20),
-    Bucket::Bytes(8 << 20),
-    Bucket::Bytes(32 << 20),
+const SIZES: [BucketSize; 5] = [
+    BucketSize::Whole,
+    BucketSize::Bytes(512 << 10),
+    BucketSize::Bytes(2 << 20),
+    BucketSize::Bytes(8 << 20),
+    BucketSize::Bytes(32 << 20),
 ];
 
 /// What the links do: seconds of a message without contents, and bytes per second of one with many.
@@ -102,11 +102,11 @@ impl Worker<'_> {
     /// The table's plan first, then all others that the job allows and that differ, those that promise most before others.
     fn candidates(&self, links: &Links) -> Vec<Plan> {
         let (layout, hosts) = (self.parts.model.layout(), self.rank.host_numbers());
-        let sizes: &[Bucket] = match &self.job.exchange.bucket {
-            Bucket::Auto => &SIZES,
+        let sizes: &[BucketSize] = match &self.job.exchange.bucket {
+            BucketSize::Auto => &SIZES,
             asked => std::slice::from_ref(asked),
         };
-        let open = Method::named(self.job.exchange.algorithm.name()).is_none();
+        let open = AllReduceMethod::named(self.job.exchange.algorithm.name()).is_none();
         let mut others: Vec<Plan> = Vec::new();
         for size in sizes {
             let plan = Plan::cut(self.job, layout, *size, hosts);
@@ -186,7 +186,7 @@ impl Worker<'_> {
 
 /// All algorithms that differ among ranks on these hosts: with one rank each, or one host, a hierarchy is none.
 fn algorithms(hosts: &[usize]) -> impl Iterator<Item = Algorithm> {
-    let mixed = is_mixed(hosts);
+    let mixed = has_shared_hosts(hosts);
     Algorithm::ALL.into_iter().filter(move |algorithm| mixed || *algorithm != Algorithm::Hierarchical)
 }
 

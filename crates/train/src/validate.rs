@@ -6,7 +6,7 @@
 use std::ops::Range;
 use thalweg_cluster::Rank;
 use thalweg_core::{Batch, Error, Model, Result, Tally};
-use thalweg_data::{Rows, share};
+use thalweg_data::{Rows, even_range};
 
 /// The rows of a block are at least and at most so many, and between them so many that there are this many blocks.
 const FEWEST: u64 = 32;
@@ -21,7 +21,7 @@ pub fn validate(
     rows: &Rows,
     batch: &mut Batch,
 ) -> Result<Tally> {
-    let mine = share(blocks(rows), rank.index(), rank.world());
+    let mine = even_range(blocks(rows), rank.index(), rank.world());
     let tallies = rank.compute("validation", 0, || evaluate_blocks(model, parameters, rows, mine, batch))?;
     let text = postcard::to_stdvec(&tallies).map_err(|error| Error::internal(error.to_string()))?;
     let mut total = Tally::default();

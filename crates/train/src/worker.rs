@@ -1,4 +1,6 @@
 //! A worker: a rank with rows, a model and an optimizer, and the verbs a strategy's program is written in.
+//!
+//! Longer than 400 lines because the programs of all strategies are written against this one type.
 
 use crate::accumulate::Accumulator;
 use crate::apprenticeship::Apprenticeship;
@@ -7,24 +9,24 @@ use crate::buckets::Plan;
 use crate::contributions::Contributions;
 use crate::finite;
 use crate::overlap::Overlap;
-use crate::pace::Pace;
 use crate::progress::Progress;
 use crate::rider::{self, Rider, Rows};
 use crate::scribe::Scribe;
 use crate::shared::{Shared, move_statistics};
+use crate::slowdown::Slowdown;
 use crate::split::Split;
 use std::path::Path;
 use std::time::Duration;
-use thalweg_cluster::{Rank, Slots};
+use thalweg_cluster::{PartialSums, Rank};
 use thalweg_core::event::{Event, Metrics, Outcome};
-use thalweg_core::schema::Shape;
-use thalweg_core::spec::inject::Mischief;
-use thalweg_core::spec::schedule::Schedule;
+use thalweg_core::schema::RowShape;
+use thalweg_core::spec::inject::FaultKind;
+use thalweg_core::spec::schedule::LearningRateSchedule;
 use thalweg_core::spec::strategy::{Algorithm as NamedAlgorithm, Exchange};
 use thalweg_core::{Batch, Error, JobSpec, Model, Result};
 use thalweg_data::{Data, Sampler};
 use thalweg_graph::Optimizer;
-use thalweg_graph::optimizer::Correction;
+use thalweg_graph::optimizer::GradientTransform;
 
 /// How long a slow spell lasts.
 const SLOW_STEPS: u64 = 20;
@@ -85,13 +87,13 @@ pub struct Worker<'a> {
     pub(crate) workers: usize,
     /// Who computes which rows, and how what they compute lies in memory.
     pub(crate) split: Split,
-    pub(crate) slots: Slots,
-    pub(crate) pace: Option<Pace>,
+    pub(crate) slots: PartialSums,
+    pub(crate) slowdown: Option<Slowdown>,
     /// The rows that batches brought to the model in this step: they count, not what was planned.
     pub(crate) consumed: Vec<u64>,
     pub(crate) accumulator: Accumulator,
-    pub(crate) schedule: Schedule,
-    pub(crate) correction: Correction,
+    pub(crate) schedule: LearningRateSchedule,
+    pub(crate) correction: GradientTransform,
     /// The gradient and, behind it, what rides along; empty where they are in memory that all share.
     pub(crate) buffer: Vec<f32>,
     pub(crate) shared: Option<Shared>,
@@ -168,15 +170,15 @@ impl<'a> Worker<'a> {
             place: None,
             workers: 0,
             split: Split::new(job, 0, &[]),
-            slots: Slots::one(0),
-            pace: None,
-            schedule: Schedule::new(job, total_steps(job, &sampler)),
+            slots: PartialSums::one(0),
+            slowdown: None,
+            schedule: LearningRateSchedule::new(job, total_steps(job, &sampler)),
             closed: start.step / sampler.steps_per_epoch().max(1),
             sampler,
             batch: parts.data.training.empty_batch(),
             consumed: Vec::new(),
             accumulator: Accumulator::new(job.train.accumulate),
-            correction: Correction::of(job),
+            correction: GradientTransform::of(job),
             buffer: Vec::new(),
             shared: None,
             plan: Plan::default(),
@@ -218,14 +220,16 @@ impl<'a> Worker<'a> {
         Ok(worker)
     }
 
-    /// Makes what belongs to one generation of the group: places, memory, the way to exchange.
-    pub(crate) fn settle_in(&mut self) -> Result<()> {
+    /// Rebuilds per-generation state: ranks, buffers, exchange plan. Every rank must call it at the same point, as it runs
+    /// collectives: the all-gather and the opening of shared arenas ([`Shared::open`]), the agreement on rank 0's bucket plan,
+    /// and, with `strategy.tune` in the first generation, the all-reduces of the tuner.
+    pub(crate) fn start_generation(&mut self) -> Result<()> {
         let (world, job) = (self.rank.world(), self.job);
         self.place = self.rank.index().checked_sub(job.servers());
         self.workers = world - job.servers().min(world);
         let course = self.apprenticeship.as_ref();
         self.divide(Split::new(job, self.workers, course.map_or(&[], |course| &course.apprentices)));
-        self.pace = Pace::of(job, self.rank.number(), self.workers);
+        self.slowdown = Slowdown::of(job, self.rank.member_id(), self.workers);
         let writes = self.rank.index() == 0;
         self.scribe = match self.scribe.take() {
             scribe if scribe.is_some() == writes => scribe,
@@ -265,7 +269,7 @@ impl<'a> Worker<'a> {
         if let Some(method) = self.plan.main_method(layout) {
             // What a job names is for all sums; what was chosen, for those of that size.
             let named = self.job.exchange.algorithm != NamedAlgorithm::Auto;
-            self.rank.exchange_by(method, if named { 0 } else { size_of_val(&self.buffer[..]) });
+            self.rank.set_allreduce_algorithm(method, if named { 0 } else { size_of_val(&self.buffer[..]) });
         }
         self.overlap = match self.job.exchange.kind {
             Exchange::Allreduce => Overlap::new(self.rank, &self.plan, layout, self.buffer.len()),
@@ -284,7 +288,7 @@ impl<'a> Worker<'a> {
                 validation_rows: data.validation.len(),
                 width: data.schema.width(),
                 window: match &data.schema.shape {
-                    Shape::Text { window, .. } => *window,
+                    RowShape::Text { window, .. } => *window,
                     _ => 0,
                 },
                 classes: data.schema.classes.clone(),
@@ -322,9 +326,9 @@ impl<'a> Worker<'a> {
         let steps = self.sampler.steps_per_epoch();
         self.rank.begin_step(number);
         self.begun_step = true;
-        match self.rank.suffer(number) {
-            Some(Mischief::Slow) => self.slow_steps = SLOW_STEPS,
-            Some(Mischief::DiskFull) => self.disk_is_full = true,
+        match self.rank.inject_fault(number) {
+            Some(FaultKind::Slow) => self.slow_steps = SLOW_STEPS,
+            Some(FaultKind::DiskFull) => self.disk_is_full = true,
             _ => {}
         }
         self.teach(number)?;
@@ -336,7 +340,7 @@ impl<'a> Worker<'a> {
         let took = match (&mut self.shared, &mut self.overlap, self.split.brackets()) {
             (Some(shared), _, brackets) => shared.sum_and(self.rank, brackets, |_, _| ())?.1,
             (None, _, Some(brackets)) => {
-                self.rank.all_reduce_brackets("gradients", brackets, self.slots, &mut self.buffer)?
+                self.rank.all_reduce_tree("gradients", brackets, self.slots, &mut self.buffer)?
             }
             (None, Some(overlap), None) => overlap.arrive(self.rank, &mut self.buffer)?,
             (None, None, None) => self.rank.all_reduce("gradients", &mut self.buffer)?,
@@ -347,14 +351,14 @@ impl<'a> Worker<'a> {
     /// The sums of all workers are in the buffer, after an exchange of that length: reads and checks them.
     pub(crate) fn take_sum(&mut self, took: Duration) -> Result<()> {
         let gradient = &sums(&self.shared, self.slots, &self.buffer)[..self.parts.parameters.len()];
-        finite::check_share(self.rank.number(), self.next, gradient, 0, self.parts.model.layout())?;
+        finite::check_share(self.rank.member_id(), self.next, gradient, 0, self.parts.model.layout())?;
         self.take_riders(took)
     }
 
     /// The same for what rode along.
     pub(crate) fn take_riders(&mut self, took: Duration) -> Result<()> {
         self.rider.read(&sums(&self.shared, self.slots, &self.buffer)[self.parts.parameters.len()..]);
-        finite::check_loss(self.rank.number(), self.next, self.rider.loss, self.parts.model.layout())?;
+        finite::check_loss(self.rank.member_id(), self.next, self.rider.loss, self.parts.model.layout())?;
         let mine = self.rider.compute_ms[self.rank.index()];
         let took = took.as_secs_f64();
         let waited = (f64::from(self.rider.slowest().1 - mine) / 1e3).min(took);
@@ -381,7 +385,7 @@ impl<'a> Worker<'a> {
     /// The step counts: audit, progress, and at the end of an epoch validation.
     pub fn finish(&mut self, step: &Step) -> Result<()> {
         if self.rank.world() == 1 {
-            self.rider.read(&self.slots.of(&self.buffer, 0)[self.parts.parameters.len()..]);
+            self.rider.read(&self.slots.slice(&self.buffer, 0)[self.parts.parameters.len()..]);
         }
         let proves = self.proves_rows();
         let planned = self.sampler.rows(step.epoch, step.index);
@@ -464,8 +468,8 @@ impl<'a> Worker<'a> {
 }
 
 /// The sums of the last exchange, wherever they are.
-fn sums<'a>(shared: &'a Option<Shared>, slots: Slots, buffer: &'a [f32]) -> &'a [f32] {
-    shared.as_ref().map_or_else(|| slots.of(buffer, 0), Shared::sums)
+fn sums<'a>(shared: &'a Option<Shared>, slots: PartialSums, buffer: &'a [f32]) -> &'a [f32] {
+    shared.as_ref().map_or_else(|| slots.slice(buffer, 0), Shared::sums)
 }
 
 /// Steps of the whole job.

@@ -5,8 +5,8 @@ mod harness;
 use harness::{Silence, distance, parameters, simulate, train, train_with};
 use std::path::Path;
 use std::time::Duration;
-use thalweg_cluster::engine::threads::Ended;
-use thalweg_comm::transport::sim::{Kind, Mishap, Network};
+use thalweg_cluster::engine::threads::RankOutcome;
+use thalweg_comm::transport::sim::{Network, SimulatedFault, SimulatedFaultKind};
 use thalweg_core::event::{Event, Outcome};
 use thalweg_core::report::RankReport;
 
@@ -78,7 +78,7 @@ fn workers_may_announce_differently() {
     assert!(distance(&parameters(folder.path()), &trained(3, &[DEEP, "train.max_steps=10", WHOLE])) < 1e-5);
 }
 
-fn accounts(ended: &[Ended<Outcome>]) -> Vec<RankReport> {
+fn accounts(ended: &[RankOutcome<Outcome>]) -> Vec<RankReport> {
     let account = |event: &Event| match event {
         Event::Account { account } => Some(account.clone()),
         _ => None,
@@ -136,7 +136,7 @@ fn repeats_in_buckets_have_the_same_bits_and_the_same_trace() {
 #[test]
 fn a_death_in_the_middle_of_a_pass_names_the_tensors() {
     let folder = tempfile::tempdir().unwrap();
-    let kill = Mishap::at(Duration::from_millis(100), Kind::Kill { rank: 1 });
+    let kill = SimulatedFault::at(Duration::from_millis(100), SimulatedFaultKind::Kill { rank: 1 });
     let settings = [DEEP, "train.epochs=100", TENSOR, "strategy.exchange.algorithm=ring"];
     let (ended, _) = simulate(slow_links(2), &[kill], folder.path(), &settings);
     let error = ended[0].result.as_ref().unwrap_err();

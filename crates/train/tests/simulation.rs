@@ -4,7 +4,7 @@ mod harness;
 
 use harness::{parameters, simulate};
 use std::time::Duration;
-use thalweg_comm::transport::sim::{Kind, Mishap, Network};
+use thalweg_comm::transport::sim::{Network, SimulatedFault, SimulatedFaultKind};
 use thalweg_core::event::Outcome;
 
 #[test]
@@ -39,7 +39,7 @@ fn another_seed_takes_another_course() {
 #[test]
 fn a_simulated_death_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let kill = Mishap::at(Duration::from_millis(20), Kind::Kill { rank: 2 });
+    let kill = SimulatedFault::at(Duration::from_millis(20), SimulatedFaultKind::Kill { rank: 2 });
     let (ended, _) = simulate(Network::ordinary(4, 7), &[kill], folder.path(), &["train.epochs=1000"]);
     for (rank, ended) in ended.iter().enumerate().filter(|(rank, _)| *rank != 2) {
         let error = ended.result.as_ref().unwrap_err();

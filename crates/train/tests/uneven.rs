@@ -4,14 +4,14 @@ mod harness;
 
 use harness::simulate;
 use std::time::Duration;
-use thalweg_cluster::engine::threads::Ended;
+use thalweg_cluster::engine::threads::RankOutcome;
 use thalweg_comm::transport::sim::Network;
 use thalweg_core::event::{Event, Outcome};
 
 const UNEVEN: [&str; 2] = ["engine.slow={2=3.0}", "engine.pace=20ms"];
 
 /// Rows per second and final accuracy.
-fn figures(ended: &[Ended<Outcome>]) -> (f64, f64) {
+fn figures(ended: &[RankOutcome<Outcome>]) -> (f64, f64) {
     assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)));
     let last = ended[0].events.iter().find_map(|event| match event {
         Event::Done { last, rows, train_s, .. } => Some((*rows as f64 / train_s, last["accuracy"])),

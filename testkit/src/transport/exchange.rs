@@ -1,19 +1,19 @@
-//! Cases in which nothing goes wrong.
+//! Cases without faults.
 
-use super::{Mesh, PLENTY, collective, each, tag};
+use super::{LONG_TIMEOUT, Mesh, run_collective, run_ranks, tag};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use thalweg_comm::collective::operation::SEGMENT;
 use thalweg_comm::collective::{
-    Algorithm, Circle, Executor, Flight, Goal, Guest, Max, Min, Operator, Sum, all_gather,
+    Algorithm, BlockingOperation, BucketSet, Collective, Executor, Group, Max, Min, Operator, Sum, all_gather,
 };
 use thalweg_comm::transport::{Incoming, Outgoing, Tag, Transport};
 use thalweg_comm::wire::HEADER;
 
-/// Several chunks between the same two ranks, of all sizes, empty ones included, arrive in the order of the list.
+/// Several chunks between two ranks, of all sizes including empty, arrive in the order of the list.
 pub fn chunks_travel_in_order<M: Mesh>() {
     let sizes = [3usize, 0, 100_000, 1, 0, 70_000];
     let contents = |rank: usize, chunk: usize| vec![(rank * 16 + chunk) as u8; sizes[chunk]];
-    each(M::connect(3), |mut transport| {
+    run_ranks(M::connect(3), |mut transport| {
         let rank = transport.rank();
         let others: Vec<usize> = (0..3).filter(|&peer| peer != rank).collect();
         let mine: Vec<Vec<u8>> = (0..sizes.len()).map(|chunk| contents(rank, chunk)).collect();
@@ -29,7 +29,7 @@ pub fn chunks_travel_in_order<M: Mesh>() {
                 receives.push(Incoming { from, chunk: chunk as u32, bytes });
             }
         }
-        transport.transfer(tag(1), &sends, &mut receives, PLENTY).expect("a transfer");
+        transport.transfer(tag(1), &sends, &mut receives, LONG_TIMEOUT).expect("a transfer");
         for (from, chunks) in others.iter().zip(&theirs) {
             for (chunk, bytes) in chunks.iter().enumerate() {
                 assert_eq!(*bytes, contents(*from, chunk));
@@ -39,35 +39,35 @@ pub fn chunks_travel_in_order<M: Mesh>() {
     });
 }
 
-/// Two ranks send each other more than any socket buffer holds, at once: it ends only if both also receive.
-pub fn large_chunks_pass_each_other<M: Mesh>() {
+/// Two ranks concurrently send each other more than any socket buffer holds: it completes only if both also receive.
+pub fn large_chunks_in_both_directions<M: Mesh>() {
     const LENGTH: usize = 8 << 20;
-    each(M::connect(2), |mut transport| {
+    run_ranks(M::connect(2), |mut transport| {
         let (rank, peer) = (transport.rank(), 1 - transport.rank());
         let mine: Vec<u8> = (0..LENGTH).map(|index| (index * 7 + rank) as u8).collect();
         let mut theirs = vec![0; LENGTH];
         let sends = [Outgoing { to: peer, chunk: 0, bytes: &mine }];
         let mut receives = [Incoming { from: peer, chunk: 0, bytes: &mut theirs }];
-        transport.transfer(tag(1), &sends, &mut receives, PLENTY).expect("a transfer");
+        transport.transfer(tag(1), &sends, &mut receives, LONG_TIMEOUT).expect("a transfer");
         assert!(theirs.iter().enumerate().all(|(index, &byte)| byte == (index * 7 + peer) as u8));
         transport.close();
     });
 }
 
-/// The element of a rank's buffer; small whole numbers, so that sums are exact in any order.
+/// An element of a rank's buffer: small integers, so that sums are exact in any order.
 fn element(rank: usize, index: usize) -> f32 {
     ((rank * 31 + index * 7) % 101) as f32 - 50.0
 }
 
-/// Ranks on hosts of three.
+/// Three ranks per host.
 fn hosts(world: usize) -> Vec<usize> {
     (0..world).map(|rank| rank / 3).collect()
 }
 
-/// Every algorithm on 1 to 9 ranks with empty buffers, buffers shorter than the world and ragged ones.
+/// Every algorithm on 1 to 9 ranks with empty buffers, buffers shorter than the world and lengths that do not divide.
 pub fn all_reduce_on_odd_worlds_and_lengths<M: Mesh>() {
     for world in 1..=9 {
-        each(M::connect(world), |mut transport| {
+        run_ranks(M::connect(world), |mut transport| {
             let rank = transport.rank();
             let mut executor = Executor::new();
             let mut operation = 0;
@@ -77,7 +77,7 @@ pub fn all_reduce_on_odd_worlds_and_lengths<M: Mesh>() {
                     operation += 1;
                     let mut buffer: Vec<f32> = (0..length).map(|index| element(rank, index)).collect();
                     executor
-                        .run(&schedule, &mut transport, tag(operation), &mut buffer, &Sum, PLENTY)
+                        .run(&schedule, &mut transport, tag(operation), &mut buffer, &Sum, LONG_TIMEOUT)
                         .expect("an all-reduce");
                     for (index, sum) in buffer.iter().enumerate() {
                         let expected: f32 = (0..world).map(|rank| element(rank, index)).sum();
@@ -94,14 +94,14 @@ pub fn all_reduce_on_odd_worlds_and_lengths<M: Mesh>() {
 pub fn long_buffers_are_pipelined<M: Mesh>() {
     for world in [2, 3, 4] {
         let length = world * SEGMENT / 4 + 7;
-        each(M::connect(world), |mut transport| {
+        run_ranks(M::connect(world), |mut transport| {
             let rank = transport.rank();
             let mut executor = Executor::new();
             for (operation, algorithm) in Algorithm::ALL.into_iter().enumerate() {
                 let schedule = algorithm.all_reduce(rank, &hosts(world));
                 let mut buffer: Vec<f32> = (0..length).map(|index| element(rank, index)).collect();
                 executor
-                    .run(&schedule, &mut transport, tag(operation as u64), &mut buffer, &Sum, PLENTY)
+                    .run(&schedule, &mut transport, tag(operation as u64), &mut buffer, &Sum, LONG_TIMEOUT)
                     .expect("an all-reduce");
                 let sum = |index: usize| (0..world).map(|rank| element(rank, index)).sum::<f32>();
                 assert!((0..length).all(|index| buffer[index] == sum(index)), "{algorithm:?}, {world} ranks");
@@ -111,17 +111,17 @@ pub fn long_buffers_are_pipelined<M: Mesh>() {
     }
 }
 
-/// The same input gives the same bits on every rank and on every repeat, also where the order of additions matters.
+/// The same input gives the same bits on every rank and in every run, also where the order of additions matters.
 pub fn repeats_are_bit_identical<M: Mesh>() {
     for algorithm in Algorithm::ALL {
         let sum = || {
-            each(M::connect(5), |mut transport| {
+            run_ranks(M::connect(5), |mut transport| {
                 let rank = transport.rank();
                 let mut buffer: Vec<f32> =
                     (0..1003).map(|index| (index as f32 + 0.1).powi(rank as i32 - 2)).collect();
                 let schedule = algorithm.all_reduce(rank, &hosts(5));
                 Executor::new()
-                    .run(&schedule, &mut transport, tag(1), &mut buffer, &Sum, PLENTY)
+                    .run(&schedule, &mut transport, tag(1), &mut buffer, &Sum, LONG_TIMEOUT)
                     .expect("an all-reduce");
                 transport.close();
                 buffer.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
@@ -133,58 +133,65 @@ pub fn repeats_are_bit_identical<M: Mesh>() {
     }
 }
 
-/// Payload is what the algorithm states, the rest is one header per message.
-pub fn counters_equal_theory<M: Mesh>() {
+/// The payload is the cost that the algorithm states; the rest is one header per frame.
+pub fn traffic_equals_the_stated_cost<M: Mesh>() {
     for (world, length) in [(1, 100), (2, 1000), (3, 1000), (4, 4096), (7, 5)] {
         for algorithm in Algorithm::ALL {
-            each(M::connect(world), |mut transport| {
+            run_ranks(M::connect(world), |mut transport| {
                 let rank = transport.rank();
                 let schedule = algorithm.all_reduce(rank, &hosts(world));
                 let mut buffer = vec![1.0f32; length];
                 Executor::new()
-                    .run(&schedule, &mut transport, tag(1), &mut buffer, &Sum, PLENTY)
+                    .run(&schedule, &mut transport, tag(1), &mut buffer, &Sum, LONG_TIMEOUT)
                     .expect("an all-reduce");
                 let traffic = transport.traffic();
                 let cost = algorithm.all_reduce_cost(rank, &hosts(world), length, 4);
-                let messages = |count: usize| (count * HEADER) as u64;
+                let headers = |count: usize| (count * HEADER) as u64;
                 let sends = schedule.steps.iter().map(|step| step.sends.len()).sum();
                 let receives = schedule.steps.iter().map(|step| step.receives.len()).sum();
                 assert_eq!(traffic.payload_sent, cost.bytes_sent);
                 assert_eq!(traffic.payload_received, cost.bytes_received);
-                assert_eq!(traffic.total_sent, cost.bytes_sent + messages(sends));
-                assert_eq!(traffic.total_received, cost.bytes_received + messages(receives));
+                assert_eq!(traffic.total_sent, cost.bytes_sent + headers(sends));
+                assert_eq!(traffic.total_received, cost.bytes_received + headers(receives));
                 transport.close();
             });
         }
     }
 }
 
-/// Several all-reduces at once over pieces of one buffer: ranks that start and drive them at different times, every
-/// algorithm, some pieces of many segments, and one of them waited for while the others are under way.
-pub fn several_operations_at_once<M: Mesh>() {
+/// Several concurrent all-reduces over ranges of one buffer: ranks start and progress them at different times, with
+/// every algorithm, some over many segments, and run a blocking operation in between.
+pub fn concurrent_operations<M: Mesh>() {
     let world = 3;
     let bounds = [0, 10, 10, 5000, 5001 + SEGMENT / 4, 6000 + SEGMENT / 4];
-    each(M::connect(world), |mut transport| {
+    run_ranks(M::connect(world), |mut transport| {
         let rank = transport.rank();
-        let mut flight = Flight::new();
+        let mut buckets = BucketSet::new();
         for (round, algorithm) in Algorithm::ALL.into_iter().enumerate() {
             let schedule = algorithm.all_reduce(rank, &hosts(world));
             let mut buffer: Vec<f32> = (0..bounds[5]).map(|index| element(rank, index)).collect();
-            for (piece, pair) in bounds.windows(2).enumerate() {
-                let number = (round * 10 + piece) as u64;
-                flight.start::<f32>(&schedule, &transport, tag(number), pair[0]..pair[1]).expect("a start");
+            for (bucket, pair) in bounds.windows(2).enumerate() {
+                let operation = (round * 10 + bucket) as u64;
+                buckets
+                    .start::<f32>(&schedule, &transport, tag(operation), pair[0]..pair[1])
+                    .expect("a start");
                 for _ in 0..rank * 3 {
-                    flight.progress(&mut transport, &mut buffer, &Sum).expect("progress");
+                    buckets.progress(&mut transport, &mut buffer, &Sum).expect("progress");
                 }
-                if piece == 2 {
+                if bucket == 2 {
                     let mut values = [rank as f32; 7];
-                    let guest =
-                        Guest { schedule: &schedule, tag: tag((round * 10 + 9) as u64), values: &mut values };
-                    flight.run_beside(&mut transport, &mut buffer, guest, &Sum, PLENTY).expect("a guest");
+                    let blocking = BlockingOperation {
+                        schedule: &schedule,
+                        tag: tag((round * 10 + 9) as u64),
+                        values: &mut values,
+                    };
+                    buckets
+                        .run_blocking(&mut transport, &mut buffer, blocking, &Sum, LONG_TIMEOUT)
+                        .expect("a blocking operation");
                     assert_eq!(values, [3.0; 7], "{algorithm:?}");
                 }
             }
-            flight.finish(&mut transport, &mut buffer, &Sum, PLENTY).expect("all of them");
+            buckets.finish(&mut transport, &mut buffer, &Sum, LONG_TIMEOUT).expect("completion");
             for (index, sum) in buffer.iter().enumerate() {
                 let expected: f32 = (0..world).map(|rank| element(rank, index)).sum();
                 assert_eq!(*sum, expected, "{algorithm:?}, index {index}");
@@ -194,13 +201,13 @@ pub fn several_operations_at_once<M: Mesh>() {
     });
 }
 
-/// An operator and what it does to two numbers.
+/// An operator and its scalar function.
 type Reduction<'a> = (&'a dyn Operator<f64>, fn(f64, f64) -> f64);
 
 /// Other element types and operators.
 pub fn other_elements_and_operators<M: Mesh>() {
     let world = 5;
-    each(M::connect(world), |mut transport| {
+    run_ranks(M::connect(world), |mut transport| {
         let rank = transport.rank();
         let mut executor = Executor::new();
         let mut operation = 0;
@@ -212,7 +219,7 @@ pub fn other_elements_and_operators<M: Mesh>() {
                 operation += 1;
                 let mut buffer: Vec<f64> = (0..77).map(|index| number(rank, index)).collect();
                 executor
-                    .run(&schedule, &mut transport, tag(operation), &mut buffer, operator, PLENTY)
+                    .run(&schedule, &mut transport, tag(operation), &mut buffer, operator, LONG_TIMEOUT)
                     .expect("an all-reduce");
                 let expected = |index: usize| (0..world).map(|rank| number(rank, index)).reduce(combined);
                 assert!((0..77).all(|index| Some(buffer[index]) == expected(index)), "{algorithm:?}");
@@ -223,7 +230,7 @@ pub fn other_elements_and_operators<M: Mesh>() {
             };
             let mut flags = [1u8 << rank, 0, 128];
             executor
-                .run(&schedule, &mut transport, tag(operation), &mut flags, &either, PLENTY)
+                .run(&schedule, &mut transport, tag(operation), &mut flags, &either, LONG_TIMEOUT)
                 .expect("an all-reduce");
             assert_eq!(flags, [31, 0, 128]);
         }
@@ -231,23 +238,25 @@ pub fn other_elements_and_operators<M: Mesh>() {
     });
 }
 
-/// Every way to every other goal, on 1 to 9 ranks, which are on hosts of their own, in pairs, or dealt out to two.
+/// Every algorithm of every other collective, on 1 to 9 ranks: one per host, two per host, or alternating on two
+/// hosts.
 pub fn other_collectives<M: Mesh>() {
     let placements: [fn(usize) -> usize; 3] = [|rank| rank, |rank| rank / 2, |rank| rank % 2];
     for world in 1..=9 {
-        each(M::connect(world), |mut transport| {
+        run_ranks(M::connect(world), |mut transport| {
             let (rank, mut executor, mut operation) = (transport.rank(), Executor::new(), 0);
-            for goal in goals(world) {
-                for (way, placement) in goal.ways().iter().flat_map(|way| placements.map(|host| (way, host)))
+            for kind in collectives(world) {
+                for (algorithm, placement) in
+                    kind.algorithms().iter().flat_map(|algorithm| placements.map(|host| (algorithm, host)))
                 {
                     let hosts: Vec<usize> = (0..world).map(placement).collect();
-                    let schedule = (way.schedule)(goal.seat(rank, &hosts));
+                    let schedule = (algorithm.schedule)(kind.rank_view(rank, &hosts));
                     let mut buffer: Vec<i32> = (0..world).map(|chunk| number(rank, chunk)).collect();
                     operation += 1;
                     executor
-                        .run(&schedule, &mut transport, tag(operation), &mut buffer, &Sum, PLENTY)
+                        .run(&schedule, &mut transport, tag(operation), &mut buffer, &Sum, LONG_TIMEOUT)
                         .expect("a run");
-                    check_numbers(goal, rank, world, &buffer, way.name);
+                    check_numbers(kind, rank, world, &buffer, algorithm.name);
                 }
             }
             transport.close();
@@ -255,84 +264,94 @@ pub fn other_collectives<M: Mesh>() {
     }
 }
 
-/// All goals with every root but the all-reduce, which has cases of its own.
-fn goals(world: usize) -> impl Iterator<Item = Goal> {
-    let rooted = (0..world).flat_map(|root| [Goal::Broadcast { root }, Goal::Reduce { root }]);
-    rooted.chain([Goal::ReduceScatter, Goal::AllGather, Goal::AllToAll, Goal::Barrier])
+/// All collectives with every root, except the all-reduce, which has cases of its own.
+fn collectives(world: usize) -> impl Iterator<Item = Collective> {
+    let rooted = (0..world).flat_map(|root| [Collective::Broadcast { root }, Collective::Reduce { root }]);
+    rooted.chain([
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::AllToAll,
+        Collective::Barrier,
+    ])
 }
 
-/// What a rank gives in a chunk of one number.
+/// The input of a rank in a chunk of one element.
 pub fn number(rank: usize, chunk: usize) -> i32 {
     1000 * rank as i32 + chunk as i32 + 1
 }
 
-/// Whether a buffer in which every chunk was a [`number`] is what a rank must have in the end.
-pub fn check_numbers(goal: Goal, rank: usize, world: usize, buffer: &[i32], about: &str) {
+/// Asserts the result of a rank for inputs of [`number`].
+pub fn check_numbers(kind: Collective, rank: usize, world: usize, buffer: &[i32], about: &str) {
     let sum = |chunk: usize| (0..world).map(|of| number(of, chunk)).sum::<i32>();
     for (chunk, value) in buffer.iter().enumerate() {
-        let expected = match goal {
-            Goal::AllReduce => sum(chunk),
-            Goal::Reduce { root } if rank == root % world => sum(chunk),
-            Goal::Broadcast { root } => number(root % world, chunk),
-            Goal::ReduceScatter if chunk == rank => sum(chunk),
-            Goal::AllGather => number(chunk, chunk),
-            Goal::AllToAll => number(chunk, rank),
+        let expected = match kind {
+            Collective::AllReduce => sum(chunk),
+            Collective::Reduce { root } if rank == root % world => sum(chunk),
+            Collective::Broadcast { root } => number(root % world, chunk),
+            Collective::ReduceScatter if chunk == rank => sum(chunk),
+            Collective::AllGather => number(chunk, chunk),
+            Collective::AllToAll => number(chunk, rank),
             _ => continue,
         };
-        assert_eq!(*value, expected, "{goal:?} by {about}, rank {rank} of {world}, chunk {chunk}");
+        assert_eq!(*value, expected, "{kind:?} by {about}, rank {rank} of {world}, chunk {chunk}");
     }
 }
 
-/// Byte strings of every length, the empty one included, reach every rank in the order of the ranks.
-pub fn ragged_gather<M: Mesh>() {
+/// Byte strings of different lengths, including empty, reach every rank in the order of the ranks.
+pub fn all_gather_of_different_lengths<M: Mesh>() {
     for world in 1..=9 {
         let text = |rank: usize| vec![rank as u8; rank * rank * 50];
-        each(M::connect(world), |mut transport| {
+        run_ranks(M::connect(world), |mut transport| {
             let mine = text(transport.rank());
-            let all = all_gather(&mut transport, tag(1), &mine, PLENTY).expect("a gather");
+            let all = all_gather(&mut transport, tag(1), &mine, LONG_TIMEOUT).expect("a gather");
             assert_eq!(all, (0..world).map(text).collect::<Vec<_>>());
             transport.close();
         });
     }
 }
 
-/// Pieces of every length, empty ones included, reach the rank they are for; among all and in a circle.
-pub fn ragged_all_to_all<M: Mesh>() {
+/// Byte strings of different lengths, including empty, reach the rank they are for, among all ranks and in a group.
+pub fn all_to_all_of_different_lengths<M: Mesh>() {
     let piece = |from: usize, to: usize| vec![(10 * from + to) as u8; (from * 7 + to * 300) % 1000 * to];
     for world in 1..=6 {
-        each(M::connect(world), |mut transport| {
+        run_ranks(M::connect(world), |mut transport| {
             let rank = transport.rank();
-            let exchange = |transport: &mut M::Transport, circle: &Circle, operation| {
-                let mine: Vec<Vec<u8>> = circle.ranks().iter().map(|to| piece(rank, *to)).collect();
+            let exchange = |transport: &mut M::Transport, group: &Group, operation| {
+                let mine: Vec<Vec<u8>> = group.ranks().iter().map(|to| piece(rank, *to)).collect();
                 let mine: Vec<&[u8]> = mine.iter().map(|piece| &piece[..]).collect();
-                let tag = Tag { group: circle.number(), ..tag(operation) };
-                let all = circle.all_to_all(transport, tag, &mine, PLENTY).expect("an exchange");
-                let expected = circle.ranks().iter().map(|from| piece(*from, rank));
+                let tag = Tag { group: group.id(), ..tag(operation) };
+                let all = group.all_to_all(transport, tag, &mine, LONG_TIMEOUT).expect("an exchange");
+                let expected = group.ranks().iter().map(|from| piece(*from, rank));
                 assert_eq!(all, expected.collect::<Vec<_>>());
             };
-            exchange(&mut transport, &Circle::everybody(rank, world), 1);
+            exchange(&mut transport, &Group::world(rank, world), 1);
             let odd: Vec<usize> = (0..world).filter(|other| other % 2 == 1).collect();
-            if let Some(circle) = Circle::new("odd", &odd, rank) {
-                exchange(&mut transport, &circle, 2);
+            if let Some(group) = Group::new("odd", &odd, rank) {
+                exchange(&mut transport, &group, 2);
             }
             transport.close();
         });
     }
 }
 
-/// Every rank can be the root; both kinds of broadcast.
+/// Every rank can be the root, for byte strings and for buffers.
 pub fn broadcast_from_every_root<M: Mesh>() {
     for world in 1..=5 {
-        each(M::connect(world), |mut transport| {
+        run_ranks(M::connect(world), |mut transport| {
             let rank = transport.rank();
             for root in 0..world {
                 let operation = 2 * root as u64;
-                let (everybody, mine) = (Circle::everybody(rank, world), vec![rank as u8; rank]);
-                let got = everybody.broadcast(&mut transport, tag(operation), root, mine, PLENTY);
+                let (world_group, mine) = (Group::world(rank, world), vec![rank as u8; rank]);
+                let got = world_group.broadcast(&mut transport, tag(operation), root, mine, LONG_TIMEOUT);
                 assert_eq!(got.expect("a broadcast"), vec![root as u8; root]);
                 let mut buffer = vec![rank as u8; 1000 * root];
-                collective(&mut transport, tag(operation + 1), Goal::Broadcast { root }, &mut buffer)
-                    .expect("a broadcast");
+                run_collective(
+                    &mut transport,
+                    tag(operation + 1),
+                    Collective::Broadcast { root },
+                    &mut buffer,
+                )
+                .expect("a broadcast");
                 assert!(buffer.iter().all(|&byte| byte == root as u8));
             }
             transport.close();
@@ -340,14 +359,15 @@ pub fn broadcast_from_every_root<M: Mesh>() {
     }
 }
 
-/// No rank is through a barrier before all have come to it.
+/// No rank leaves a barrier before all have entered it.
 pub fn barrier_waits_for_all<M: Mesh>() {
     for world in 1..=9 {
         let arrived = AtomicUsize::new(0);
-        each(M::connect(world), |mut transport| {
+        run_ranks(M::connect(world), |mut transport| {
             for round in 1..=10 {
                 arrived.fetch_add(1, Ordering::SeqCst);
-                collective(&mut transport, tag(round as u64), Goal::Barrier, &mut [0u8]).expect("a barrier");
+                run_collective(&mut transport, tag(round as u64), Collective::Barrier, &mut [0u8])
+                    .expect("a barrier");
                 assert!(arrived.load(Ordering::SeqCst) >= round * world);
             }
             transport.close();

@@ -1,23 +1,21 @@
 //! `--against BINARY`: two binaries of this project on the same work, in alternating pairs.
 //!
-//! A change is slower if the 95% bootstrap interval of the paired median lies below 1, or if it takes more than 3% more
-//! user CPU time per row. An interval wider than 10% decides nothing, which is said.
+//! A case is slower if the 95% bootstrap interval of the paired median lies below 1, or if it needs over 3% more user CPU
+//! time per row. An interval wider than 10% is inconclusive.
 
 use super::peer::{measure, median, yes};
 use crate::command::Outcome;
 use std::path::Path;
 use std::process::Command;
 
-/// How much more user CPU time a row may take.
+/// Largest acceptable ratio of user CPU time per row.
 const CPU_TOLERANCE: f64 = 1.03;
 
-/// An interval wider than this is inconclusive.
-const WIDEST: f64 = 0.10;
+/// Wider intervals are inconclusive.
+const MAX_WIDTH: f64 = 0.10;
 
-/// Samples of the bootstrap.
 const RESAMPLES: usize = 10_000;
 
-/// One case: a name, and how a binary is told to measure it.
 pub struct Case {
     /// The first column of the table.
     pub name: String,
@@ -29,14 +27,14 @@ pub struct Case {
 pub const HEADER: &str =
     "case                         ours        other  ratio  95% interval    user CPU  verdict";
 
-/// Measures training cases with both binaries in alternating pairs; a slower case is a failure.
+/// Measures training cases with both binaries in alternating pairs; fails if a case is slower.
 pub fn compare_training(ours: &Path, other: &Path, cases: &[Case], pairs: usize) -> Outcome {
     println!("{HEADER}");
-    let mut held = true;
+    let mut passed = true;
     for case in cases {
         let (mut rates, mut cpu) = (Pairs::default(), Vec::new());
         for pair in 0..pairs.max(1) {
-            // The order alternates: a machine that slows down or speeds up favours neither.
+            // The order alternates, so that drift of the machine favours neither.
             let mut order: [&Path; 2] = [ours, other];
             if pair % 2 == 1 {
                 order.reverse();
@@ -45,19 +43,19 @@ pub fn compare_training(ours: &Path, other: &Path, cases: &[Case], pairs: usize)
                 let mut command = Command::new(binary);
                 measure(command.args(&case.arguments), ["samples_per_s", "user_us_per_row"])
             });
-            let (mut mine, mut its) = (first?, second?);
+            let (mut ours, mut other) = (first?, second?);
             if pair % 2 == 1 {
-                std::mem::swap(&mut mine, &mut its);
+                std::mem::swap(&mut ours, &mut other);
             }
-            rates.push(mine[0], its[0]);
-            cpu.push(mine[1] / its[1]);
+            rates.push(ours[0], other[0]);
+            cpu.push(ours[1] / other[1]);
         }
         let cpu = median(&cpu);
         let verdict = rates.verdict();
         println!("{}", rates.line(&case.name, Some(cpu)));
-        held &= verdict != Verdict::Slower && cpu <= CPU_TOLERANCE;
+        passed &= verdict != Verdict::Slower && cpu <= CPU_TOLERANCE;
     }
-    if held { Ok(()) } else { Err("a case is slower than with the other binary".into()) }
+    if passed { Ok(()) } else { Err("a case is slower than with the other binary".into()) }
 }
 
 /// Figures of alternating runs; larger is better.
@@ -67,19 +65,16 @@ pub struct Pairs {
     other: Vec<f64>,
 }
 
-/// What the pairs say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The interval lies below 1.
     Slower,
     /// The interval is too wide to decide.
     Inconclusive,
-    /// Neither.
     NotSlower,
 }
 
 impl Pairs {
-    /// Notes a pair.
     pub fn push(&mut self, ours: f64, other: f64) {
         self.ours.push(ours);
         self.other.push(other);
@@ -89,10 +84,9 @@ impl Pairs {
         self.ours.iter().zip(&self.other).map(|(ours, other)| ours / other).collect()
     }
 
-    /// What they say.
     pub fn verdict(&self) -> Verdict {
         let [low, high] = interval(&self.ratios());
-        match (high < 1.0, high - low > WIDEST) {
+        match (high < 1.0, high - low > MAX_WIDTH) {
             (true, _) => Verdict::Slower,
             (false, true) => Verdict::Inconclusive,
             (false, false) => Verdict::NotSlower,
@@ -120,7 +114,7 @@ impl Pairs {
 fn interval(ratios: &[f64]) -> [f64; 2] {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut draw = |below: usize| {
-        // xorshift64: a bootstrap needs no better one.
+        // xorshift64 is sufficient for a bootstrap.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;

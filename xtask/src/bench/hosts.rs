@@ -1,9 +1,9 @@
-//! `cargo xtask bench hosts`: several hosts on links of a known rate, beside what a plain TCP stream gets through them.
+//! `cargo xtask bench hosts`: several hosts on links of a known rate, compared with a plain TCP stream.
 //!
-//! Hosts are network namespaces of this machine, so their processors are shared: what is measured here are links. At each
-//! rate an all-reduce stands beside its bound, 2 (n - 1) / n times its bytes at the goodput of a plain stream in the same
-//! run; at the first rate a job is trained with its gradient in buckets and as a whole, on as many hosts as there are
-//! cores (each computes while bytes travel) and on all of them; then a cable is pulled.
+//! Hosts are network namespaces of this machine and share its cores: only links are measured. At each rate an all-reduce is
+//! compared with its bound, 2 (n - 1) / n times its bytes at the goodput of a plain stream in the same run. At the first
+//! rate a job is trained with the gradient in buckets and as a whole, on as many hosts as there are cores (so that each
+//! computes while bytes are in flight) and on all hosts; then a host is disconnected.
 
 mod network;
 mod ranks;
@@ -17,19 +17,18 @@ use ranks::{Ranks, numbers};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How to measure.
 #[derive(Args)]
 pub struct Arguments {
     /// Hosts, one rank on each
     #[arg(long, default_value_t = 4)]
     hosts: usize,
-    /// Rates of the links, as `tc` writes them; the first is trained on
+    /// Rates of the links in the notation of `tc`; training uses the first
     #[arg(long, value_delimiter = ',', default_value = "1gbit,100mbit")]
     rates: Vec<String>,
-    /// MiB of the all-reduce
+    /// Size of the all-reduce in MiB
     #[arg(long, default_value_t = 16)]
     mebibytes: usize,
-    /// How long to measure each all-reduce, and each plain stream
+    /// Seconds per all-reduce and per plain stream
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// A binary to measure instead of building one
@@ -37,9 +36,9 @@ pub struct Arguments {
     binary: Option<PathBuf>,
 }
 
-/// To reach, of the bound.
-const GOAL: f64 = 0.95;
-/// The longest a group of ranks may take.
+/// Share of the bound to reach.
+const TARGET: f64 = 0.95;
+/// Timeout of a group of ranks.
 const LIMIT: Duration = Duration::from_secs(120);
 const STEP_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -50,41 +49,41 @@ const JOB: &[&str] = &[
     "train.epochs=1000000",
 ];
 
-/// Measures all and prints; a share of the bound that is missed, or a pulled cable that is not named, is a failure.
+/// Fails if an all-reduce misses its target or a disconnected host is not named in time.
 pub fn run(arguments: &Arguments) -> Outcome {
-    if let Some(why) = Network::missing() {
-        println!("skipped: hosts: {why}");
+    if let Some(reason) = Network::unavailable() {
+        println!("skipped: hosts: {reason}");
         return Ok(());
     }
     let binary = match &arguments.binary {
         Some(binary) => binary.clone(),
         None => build_thalweg(&["--release"])?,
     };
-    let mut held = true;
+    let mut passed = true;
     for rate in &arguments.rates {
         let network = Network::up(arguments.hosts, rate)?;
-        held &= all_reduce(&network, rate, &binary, arguments)?;
+        passed &= all_reduce(&network, rate, &binary, arguments)?;
     }
     let Some(rate) = arguments.rates.first() else { return Ok(()) };
     let cores = std::thread::available_parallelism().map_or(1, usize::from).clamp(2, arguments.hosts.max(2));
     if cores < arguments.hosts {
         let network = Network::up(cores, rate)?;
-        train_both_ways(&network, rate, &binary)?;
+        train_whole_and_bucketed(&network, rate, &binary)?;
     }
     let network = Network::up(arguments.hosts, rate)?;
-    train_both_ways(&network, rate, &binary)?;
-    pulled_cable(&network, &binary)?;
-    if held { Ok(()) } else { Err("a target was missed".into()) }
+    train_whole_and_bucketed(&network, rate, &binary)?;
+    disconnect_host(&network, &binary)?;
+    if passed { Ok(()) } else { Err("a target was missed".into()) }
 }
 
-/// An all-reduce beside its bound: whether it comes as near as it should.
+/// Measures an all-reduce and its bound; returns whether the target is met.
 fn all_reduce(network: &Network, rate: &str, binary: &Path, arguments: &Arguments) -> Outcome<bool> {
     let before = stream::goodput(network, 0, 1, arguments.seconds)?;
     let size = format!("{}MiB", arguments.mebibytes);
     let seconds = arguments.seconds.to_string();
-    let words = ["bench", "allreduce", "--json", "--transport", "tcp", "--algorithm", "ring"];
-    let words = [&words[..], &["--sizes", &size, "--seconds", &seconds]].concat();
-    let mut ranks = Ranks::start(network, binary, &words)?;
+    let command = ["bench", "allreduce", "--json", "--transport", "tcp", "--algorithm", "ring"];
+    let command = [&command[..], &["--sizes", &size, "--seconds", &seconds]].concat();
+    let mut ranks = Ranks::start(network, binary, &command)?;
     ranks.succeed(LIMIT)?;
     let text = ranks.output(0);
     let after = stream::goodput(network, network.len() - 1, 0, arguments.seconds)?;
@@ -105,17 +104,17 @@ fn all_reduce(network: &Network, rate: &str, binary: &Path, arguments: &Argument
         1e3 * bound,
         100.0 * bound / median,
         100.0 * bound / best,
-        100.0 * GOAL,
-        yes(bound / median >= GOAL),
+        100.0 * TARGET,
+        yes(bound / median >= TARGET),
     );
-    Ok(bound / median >= GOAL)
+    Ok(bound / median >= TARGET)
 }
 
-fn train_both_ways(network: &Network, rate: &str, binary: &Path) -> Outcome {
+fn train_whole_and_bucketed(network: &Network, rate: &str, binary: &Path) -> Outcome {
     ["whole", "auto"].into_iter().try_for_each(|bucket| train(network, rate, binary, bucket))
 }
 
-/// Some steps of a job: how fast, and what share of its exchange was hidden.
+/// Trains some steps and prints the rate and the share of overlapped exchange.
 fn train(network: &Network, rate: &str, binary: &Path, bucket: &str) -> Outcome {
     let bucket_setting = format!("strategy.exchange.bucket={bucket}");
     let settings =
@@ -124,39 +123,39 @@ fn train(network: &Network, rate: &str, binary: &Path, bucket: &str) -> Outcome 
     ranks.succeed(LIMIT)?;
     let report = ranks.report()?;
     let sum = |key: &str| numbers(&report, key).iter().sum::<f64>();
-    let (hidden, shown) = (sum("hidden_s"), sum("exchange_s"));
+    let (overlapped, exposed) = (sum("hidden_s"), sum("exchange_s"));
     println!(
-        "{rate:>8}: training on {} hosts, bucket = {bucket}: {:.0} rows/s; exchange {:.2} s, hidden {hidden:.2} s of all \
-         ranks: {:.0}% hidden",
+        "{rate:>8}: training on {} hosts, bucket = {bucket}: {:.0} rows/s; exchange {:.2} s exposed, {overlapped:.2} s \
+         overlapped over all ranks: {:.0}% overlapped",
         network.len(),
         numbers(&report, "samples_per_s").first().copied().unwrap_or(f64::NAN),
-        shown,
-        100.0 * hidden / (hidden + shown).max(1e-9),
+        exposed,
+        100.0 * overlapped / (overlapped + exposed).max(1e-9),
     );
     Ok(())
 }
 
-/// The last host's cable is pulled: its rank is named within the step's deadline, and the others go on.
-fn pulled_cable(network: &Network, binary: &Path) -> Outcome {
+/// Disconnects the last host: its rank must be named within the step deadline, and the other ranks continue.
+fn disconnect_host(network: &Network, binary: &Path) -> Outcome {
     let deadline = format!("fault.step_deadline={}s", STEP_DEADLINE.as_secs());
     let settings = [JOB, &[&deadline, "strategy.exchange.algorithm=ring"]].concat();
     let mut ranks = Ranks::train(network, binary, &settings)?;
     ranks.wait_for_steps(LIMIT)?;
     let last = network.len() - 1;
-    network.cut(last)?;
+    network.disconnect(last)?;
     let begin = Instant::now();
-    ranks.wait_for_words(0, &format!("rank {last}"), LIMIT)?;
+    ranks.wait_for_output(0, &format!("rank {last}"), LIMIT)?;
     let named = begin.elapsed();
-    ranks.wait_for_words(0, "going on from step", LIMIT)?;
-    let held = named <= STEP_DEADLINE;
+    ranks.wait_for_output(0, "going on from step", LIMIT)?;
+    let in_time = named <= STEP_DEADLINE;
     println!(
-        "a pulled cable: rank {last} named after {:.2} s (the step's deadline is {:.0} s: {}), the others go on after {:.2} s",
+        "a disconnected host: rank {last} named after {:.2} s (step deadline {:.0} s: {}), the others continue after {:.2} s",
         named.as_secs_f64(),
         STEP_DEADLINE.as_secs_f64(),
-        if held { "held" } else { "NOT held" },
+        if in_time { "met" } else { "MISSED" },
         begin.elapsed().as_secs_f64(),
     );
-    match held {
+    match in_time {
         true => Ok(()),
         false => Err(format!("rank {last} was named too late:\n{}", ranks.output(0))),
     }

@@ -1,88 +1,85 @@
-//! Times against promises: smallest, median, largest, and whether the promise held.
+//! Times compared with a target: minimum, median, maximum, and whether the target was met.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// How much later than at its moment something may come: scheduling on a busy machine.
+/// Tolerance of [`Target::At`] for scheduling on a busy machine.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// What was promised.
 #[derive(Clone, Copy)]
-pub enum Promise {
-    /// No later than this.
+pub enum Target {
+    /// At most this.
     Within(Duration),
-    /// At this moment, not earlier.
+    /// At this time, not earlier.
     At(Duration),
-    /// Nothing in particular.
-    Open,
+    None,
 }
 
-impl Promise {
-    fn holds(self, time: Duration) -> bool {
+impl Target {
+    fn is_met(self, time: Duration) -> bool {
         match self {
-            Promise::Within(limit) => time <= limit,
-            Promise::At(moment) => (moment..=moment + SLACK).contains(&time),
-            Promise::Open => true,
+            Target::Within(limit) => time <= limit,
+            Target::At(moment) => (moment..=moment + SLACK).contains(&time),
+            Target::None => true,
         }
     }
 
     fn show(self) -> String {
         match self {
-            Promise::Within(limit) => format!("within {:.0} s", limit.as_secs_f64()),
-            Promise::At(moment) => format!("at {:.0} s", moment.as_secs_f64()),
-            Promise::Open => "-".into(),
+            Target::Within(limit) => format!("within {:.0} s", limit.as_secs_f64()),
+            Target::At(moment) => format!("at {:.0} s", moment.as_secs_f64()),
+            Target::None => "-".into(),
         }
     }
 }
 
-/// The times of one case. There is at least one.
+/// The times of a case, at least one.
 pub struct Measurement {
     name: String,
-    promise: Promise,
+    target: Target,
     times: Vec<Duration>,
 }
 
 impl Measurement {
-    /// Sorts the times; nothing if there are none.
-    pub fn new(name: &str, promise: Promise, mut times: Vec<Duration>) -> Option<Measurement> {
+    /// None without times.
+    pub fn new(name: &str, target: Target, mut times: Vec<Duration>) -> Option<Measurement> {
         times.sort();
-        (!times.is_empty()).then(|| Measurement { name: name.into(), promise, times })
+        (!times.is_empty()).then(|| Measurement { name: name.into(), target, times })
     }
 
-    /// Whether every time keeps the promise.
-    pub fn held(&self) -> bool {
-        self.times.iter().all(|&time| self.promise.holds(time))
+    /// Whether every time meets the target.
+    pub fn passed(&self) -> bool {
+        self.times.iter().all(|&time| self.target.is_met(time))
     }
 
-    /// Smallest, median (the lower of two) and largest, in seconds.
+    /// Minimum, lower median and maximum in seconds.
     fn spread(&self) -> [f64; 3] {
         let last = self.times.len() - 1;
         [0, last / 2, last].map(|index| self.times[index].as_secs_f64())
     }
 
-    /// One JSON object on one line.
+    /// One line of JSON.
     pub fn json(&self) -> String {
         let [min, median, max] = self.spread();
         let mut line = format!("{{\"case\":\"{}\",\"runs\":{}", self.name, self.times.len());
-        if let Promise::Within(promise) | Promise::At(promise) = self.promise {
-            let _ = write!(line, ",\"promise_s\":{:.3}", promise.as_secs_f64());
+        if let Target::Within(target) | Target::At(target) = self.target {
+            let _ = write!(line, ",\"promise_s\":{:.3}", target.as_secs_f64());
         }
         let _ = write!(line, ",\"min_s\":{min:.3},\"median_s\":{median:.3},\"max_s\":{max:.3}");
-        let _ = write!(line, ",\"held\":{}}}", self.held());
+        let _ = write!(line, ",\"held\":{}}}", self.passed());
         line
     }
 }
 
-/// The measurements as a table for a terminal.
 pub fn table(measurements: &[Measurement]) -> String {
-    let header = "case                         runs  promise       min s  median s   max s  held\n";
+    let header = "case                         runs  target        min s  median s   max s  met\n";
     measurements.iter().fold(header.to_string(), |mut table, measurement| {
         let [min, median, max] = measurement.spread();
-        let (name, runs, promise) = (&measurement.name, measurement.times.len(), measurement.promise.show());
-        let held = if measurement.held() { "yes" } else { "NO" };
+        let (name, runs, target) = (&measurement.name, measurement.times.len(), measurement.target.show());
+        let passed = if measurement.passed() { "yes" } else { "NO" };
         let _ = writeln!(
             table,
-            "{name:<28} {runs:>4}  {promise:<11} {min:>7.3} {median:>9.3} {max:>7.3}  {held}"
+            "{name:<28} {runs:>4}  {target:<11} {min:>7.3} {median:>9.3} {max:>7.3}  {passed}"
         );
         table
     })
@@ -92,15 +89,15 @@ pub fn table(measurements: &[Measurement]) -> String {
 mod tests {
     use super::*;
 
-    fn measured(promise: Promise, milliseconds: &[u64]) -> Measurement {
+    fn measured(target: Target, milliseconds: &[u64]) -> Measurement {
         let times = milliseconds.iter().copied().map(Duration::from_millis).collect();
-        Measurement::new("a case", promise, times).expect("there are times")
+        Measurement::new("a case", target, times).expect("there are times")
     }
 
     #[test]
     fn the_spread_is_of_the_sorted_times() {
-        let promise = Promise::Within(Duration::from_secs(2));
-        let measurement = measured(promise, &[300, 100, 200]);
+        let target = Target::Within(Duration::from_secs(2));
+        let measurement = measured(target, &[300, 100, 200]);
         assert_eq!(measurement.spread(), [0.1, 0.2, 0.3]);
         let json = "{\"case\":\"a case\",\"runs\":3,\"promise_s\":2.000,\"min_s\":0.100,\"median_s\":0.200,\
                     \"max_s\":0.300,\"held\":true}";
@@ -108,10 +105,10 @@ mod tests {
     }
 
     #[test]
-    fn one_late_time_breaks_the_promise() {
-        assert!(!measured(Promise::Within(Duration::from_secs(2)), &[100, 2001]).held());
-        assert!(!measured(Promise::At(Duration::from_secs(2)), &[1900]).held());
-        assert!(measured(Promise::At(Duration::from_secs(2)), &[2000, 2900]).held());
-        assert!(table(&[measured(Promise::Open, &[1])]).contains("yes"));
+    fn one_late_time_misses_the_target() {
+        assert!(!measured(Target::Within(Duration::from_secs(2)), &[100, 2001]).passed());
+        assert!(!measured(Target::At(Duration::from_secs(2)), &[1900]).passed());
+        assert!(measured(Target::At(Duration::from_secs(2)), &[2000, 2900]).passed());
+        assert!(table(&[measured(Target::None, &[1])]).contains("yes"));
     }
 }

@@ -1,15 +1,15 @@
-//! MNIST through `thalweg train` beside `bench train`: who trains on files, with ends of epochs, checkpoints and a report,
-//! gets the speed that is measured.
+//! MNIST with `thalweg train` compared with `bench train`: training on files, with epochs, checkpoints and a report, must
+//! reach the speed of the benchmark.
 
-use super::peer::number;
+use super::peer::{median, number};
 use crate::command::{Outcome, output};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The share of `bench train`'s rows per second that `train` must reach.
-const LEAST: f64 = 0.8;
+/// The share of the benchmark's rows per second that `train` must reach.
+const TARGET: f64 = 0.8;
 
-/// A job that does what `bench train --work mlp` does.
+/// The job of `bench train --work mlp`.
 const JOB: [&str; 6] = [
     "model.zoo=mlp",
     "train.global_batch=256",
@@ -19,20 +19,19 @@ const JOB: [&str; 6] = [
     "engine.threads=1",
 ];
 
-/// Ratios of pairs of runs that follow each other, sorted. There is at least one.
+/// Ratios of consecutive runs, sorted, at least one.
 pub struct Share(Vec<f64>);
 
 impl Share {
-    /// Measures that many pairs.
     pub fn measure(binary: &Path, folder: &Path, pairs: usize, seconds: f64) -> Outcome<Share> {
-        let run = Scratch(std::env::temp_dir().join(format!("thalweg-bench-mnist-{}", std::process::id())));
+        let run = RunFolder(std::env::temp_dir().join(format!("thalweg-bench-mnist-{}", std::process::id())));
         let source = format!("data.source={}", folder.display());
         let mut ratios = Vec::new();
         for _ in 0..pairs.max(1) {
             let mut bench = Command::new(binary);
             bench.args(["bench", "train", "--json", "--work", "mlp", "--threads", "1", "--seconds"]);
             let text = output(bench.arg(seconds.to_string()))?;
-            let alone = rate(&String::from_utf8_lossy(&text))?;
+            let benchmark = rate(&String::from_utf8_lossy(&text))?;
             let mut train = Command::new(binary);
             train.args(["train", "--quiet", "--set", &source]).arg("--out").arg(&run.0);
             for key in JOB {
@@ -42,25 +41,24 @@ impl Share {
             let report = run.0.join("report.json");
             let text = std::fs::read_to_string(&report)
                 .map_err(|error| format!("cannot read {}: {error}", report.display()))?;
-            ratios.push(rate(&text)? / alone);
+            ratios.push(rate(&text)? / benchmark);
             run.clear();
         }
         Ok(Share(sorted(ratios)))
     }
 
-    /// Whether the median is enough.
-    pub fn held(&self) -> bool {
-        median(&self.0) >= LEAST
+    /// Whether the median reaches the target.
+    pub fn passed(&self) -> bool {
+        median(&self.0) >= TARGET
     }
 
-    /// A line under the table.
     pub fn line(&self) -> String {
         format!(
-            "MNIST through `train` reaches {:.2} of `bench train --work mlp` ({:.2} to {:.2}); at least {LEAST}: {}",
+            "MNIST through `train` reaches {:.2} of `bench train --work mlp` ({:.2} to {:.2}); at least {TARGET}: {}",
             median(&self.0),
             self.0[0],
             self.0[self.0.len() - 1],
-            if self.held() { "yes" } else { "NO" },
+            if self.passed() { "yes" } else { "NO" },
         )
     }
 }
@@ -69,30 +67,24 @@ fn rate(text: &str) -> Outcome<f64> {
     number(text, "samples_per_s").ok_or_else(|| format!("no samples_per_s in {text}"))
 }
 
-/// A run folder that goes when it is not needed any more.
-struct Scratch(PathBuf);
+/// A run folder that is removed on drop.
+struct RunFolder(PathBuf);
 
-impl Scratch {
+impl RunFolder {
     fn clear(&self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-impl Drop for Scratch {
+impl Drop for RunFolder {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-/// From the smallest to the largest.
 fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     values
-}
-
-/// The middle one, the lower of two.
-fn median(sorted: &[f64]) -> f64 {
-    sorted[(sorted.len() - 1) / 2]
 }
 
 #[cfg(test)]
@@ -101,8 +93,8 @@ mod tests {
 
     #[test]
     fn the_median_decides() {
-        assert!(Share(vec![0.5, 0.81, 0.9]).held());
+        assert!(Share(vec![0.5, 0.81, 0.9]).passed());
         let missed = Share(vec![0.5, 0.79, 0.9]);
-        assert!(!missed.held() && missed.line().contains("0.79") && missed.line().ends_with("NO"));
+        assert!(!missed.passed() && missed.line().contains("0.79") && missed.line().ends_with("NO"));
     }
 }

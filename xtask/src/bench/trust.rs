@@ -1,23 +1,22 @@
-//! `cargo xtask bench trust`: the times within which a failure ends a job, against what is promised.
+//! `cargo xtask bench trust`: the time from a failure to the end of the job, compared with targets.
 //!
-//! Each case starts a real job on the release binary, does harm, and looks at the clock, the exit code, the message,
-//! what is left of the job's processes and its port.
+//! Each case starts a job with the release binary, injects a failure, and checks the time, the exit code, the output, and
+//! that no process is left and the port is free.
 
-use super::measurement::{Measurement, Promise, table};
-use super::session::Session;
+use super::measurement::{Measurement, Target, table};
+use super::observed_job::ObservedJob;
 use crate::command::{Outcome, build_thalweg};
 use clap::Args;
 use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How to measure.
 #[derive(Args)]
 pub struct Arguments {
-    /// Runs of each case; the missing rank, which waits by design, runs once
+    /// Runs per case; the case of a missing rank, which waits by design, runs once
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// One JSON object per case and line instead of a table
+    /// One line of JSON per case instead of a table
     #[arg(long)]
     json: bool,
     /// A binary to measure instead of building one
@@ -25,51 +24,51 @@ pub struct Arguments {
     binary: Option<PathBuf>,
 }
 
-/// One way to do harm, and what must come of it.
+/// A failure and the expected end of the job.
 struct Case {
     name: &'static str,
-    promise: Promise,
+    target: Target,
     settings: &'static [&'static str],
-    strike: fn(&Session) -> Outcome,
+    inject: fn(&ObservedJob) -> Outcome,
     exit_code: i32,
-    words: &'static [&'static str],
+    texts: &'static [&'static str],
     wants_checkpoint: bool,
 }
 
 const CASES: &[Case] = &[
     Case {
         name: "kill -9 of a worker",
-        promise: Promise::Within(Duration::from_secs(2)),
+        target: Target::Within(Duration::from_secs(2)),
         settings: &[],
-        strike: |session| session.strike_worker(1, Signal::SIGKILL),
+        inject: |job| job.signal_worker(1, Signal::SIGKILL),
         exit_code: 3,
-        words: &["rank 1", "SIGKILL"],
+        texts: &["rank 1", "SIGKILL"],
         wants_checkpoint: false,
     },
     Case {
         name: "a stopped worker",
-        promise: Promise::Within(Duration::from_secs(2)),
+        target: Target::Within(Duration::from_secs(2)),
         settings: &["fault.step_deadline=2s"],
-        strike: |session| session.strike_worker(1, Signal::SIGSTOP),
+        inject: |job| job.signal_worker(1, Signal::SIGSTOP),
         exit_code: 3,
-        words: &["rank 1"],
+        texts: &["rank 1"],
         wants_checkpoint: false,
     },
     Case {
         name: "Ctrl-C, with checkpoint",
-        promise: Promise::Open,
+        target: Target::None,
         settings: &["fault.checkpoint_every=0"],
-        strike: Session::interrupt,
+        inject: ObservedJob::interrupt,
         exit_code: 130,
-        words: &[],
+        texts: &[],
         wants_checkpoint: true,
     },
 ];
 
-/// Ten times a promise: past it, it is no longer slow but broken.
+/// Ten times the target: a job that takes longer counts as hanging.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Measures every case and reports; a broken promise is a failure.
+/// Measures every case; a missed target is a failure.
 pub fn run(arguments: &Arguments) -> Outcome {
     let binary = match &arguments.binary {
         Some(binary) => binary.clone(),
@@ -79,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     for case in CASES {
         let times = (0..arguments.runs).map(|_| measure(case, &binary)).collect::<Outcome<Vec<_>>>();
         let times = times.map_err(|message| format!("{}: {message}", case.name))?;
-        measurements.extend(Measurement::new(case.name, case.promise, times));
+        measurements.extend(Measurement::new(case.name, case.target, times));
     }
     measurements.extend(missing_rank(&binary).map_err(|message| format!("a missing rank: {message}"))?);
     if arguments.json {
@@ -87,55 +86,55 @@ pub fn run(arguments: &Arguments) -> Outcome {
     } else {
         print!("{}", table(&measurements));
     }
-    match measurements.iter().all(Measurement::held) {
+    match measurements.iter().all(Measurement::passed) {
         true => Ok(()),
-        false => Err("a promise was not held".into()),
+        false => Err("a target was missed".into()),
     }
 }
 
-/// The time from the harm to the launcher's end.
+/// The time from the failure to the launcher's exit.
 fn measure(case: &Case, binary: &Path) -> Outcome<Duration> {
     let workers = ["engine.workers=2".to_string()];
     let settings: Vec<String> =
         workers.into_iter().chain(case.settings.iter().map(|s| s.to_string())).collect();
-    let mut session = Session::start(binary, &settings, &[])?;
-    session.wait_for_training()?;
+    let mut job = ObservedJob::start(binary, &settings, &[])?;
+    job.wait_for_training()?;
     let begin = Instant::now();
-    (case.strike)(&session)?;
-    let status = session.wait(LIMIT)?;
+    (case.inject)(&job)?;
+    let status = job.wait(LIMIT)?;
     let time = begin.elapsed();
-    check_end(&session, status.code(), case.exit_code, case.words)?;
-    if case.wants_checkpoint && !session.has_checkpoint() {
+    check_end(&job, status.code(), case.exit_code, case.texts)?;
+    if case.wants_checkpoint && !job.has_checkpoint() {
         return Err("no checkpoint was written".into());
     }
     Ok(time)
 }
 
-/// Rank 0 of two, alone: when it first says whom it misses, and when it gives up.
+/// Starts rank 0 of two alone: the time until it names the missing rank, and until it gives up.
 fn missing_rank(binary: &Path) -> Outcome<Vec<Measurement>> {
-    let (first_word, join_deadline) = (Duration::from_secs(10), Duration::from_secs(12));
+    let (first_notice, join_deadline) = (Duration::from_secs(10), Duration::from_secs(12));
     let settings = [format!("fault.join_deadline={}s", join_deadline.as_secs())];
     let variables = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")];
     let begin = Instant::now();
-    let mut session = Session::start(binary, &settings, &variables)?;
-    session.wait_for_words(&["rank 1"], LIMIT)?;
-    let said = begin.elapsed();
-    let status = session.wait(LIMIT)?;
+    let mut job = ObservedJob::start(binary, &settings, &variables)?;
+    job.wait_for_output(&["rank 1"], LIMIT)?;
+    let named = begin.elapsed();
+    let status = job.wait(LIMIT)?;
     let ended = begin.elapsed();
-    check_end(&session, status.code(), 4, &["rank 1"])?;
-    let said = Measurement::new("a missing rank: first named", Promise::At(first_word), vec![said]);
-    let ended = Measurement::new("a missing rank: given up", Promise::At(join_deadline), vec![ended]);
-    Ok(said.into_iter().chain(ended).collect())
+    check_end(&job, status.code(), 4, &["rank 1"])?;
+    let named = Measurement::new("a missing rank: first named", Target::At(first_notice), vec![named]);
+    let ended = Measurement::new("a missing rank: given up", Target::At(join_deadline), vec![ended]);
+    Ok(named.into_iter().chain(ended).collect())
 }
 
-/// The exit code, the words of the message, and that nothing is left.
-fn check_end(session: &Session, code: Option<i32>, expected: i32, words: &[&str]) -> Outcome {
-    let messages = || session.messages();
+/// Checks the exit code, the output, and the cleanup.
+fn check_end(job: &ObservedJob, code: Option<i32>, expected: i32, texts: &[&str]) -> Outcome {
+    let output = || job.output();
     if code != Some(expected) {
-        return Err(format!("exit code {code:?} instead of {expected}\n{}", messages()));
+        return Err(format!("exit code {code:?} instead of {expected}\n{}", output()));
     }
-    if !session.says(words) {
-        return Err(format!("the message does not say {words:?}\n{}", messages()));
+    if !job.has_printed(texts) {
+        return Err(format!("the output does not contain {texts:?}\n{}", output()));
     }
-    session.left_nothing().map_err(|message| format!("{message}\n{}", messages()))
+    job.check_cleanup().map_err(|message| format!("{message}\n{}", output()))
 }

@@ -1,7 +1,7 @@
-//! The transport over MPI: what its tests need, the binary with it, its conformance suite and clippy.
+//! The transport over MPI: its dependencies, the binary built with it, its conformance suite and clippy.
 //!
-//! The MPI is the one whose mpirun was found, the headers are those of the mpicc beside it. Bindings are made with libclang
-//! from the environment's packages, or from where `LIBCLANG_PATH` says. Nothing is installed anywhere else.
+//! It is built with the mpicc beside the mpirun that was found. Bindings are generated with the libclang of the
+//! environment's packages, or of `LIBCLANG_PATH`.
 
 use super::skipped;
 use crate::command::{Outcome, build_thalweg_by, cargo, output, run as run_command, succeeds};
@@ -13,9 +13,9 @@ use std::process::Command;
 /// An MPI to build with and run on.
 pub struct Mpi {
     launcher: String,
-    /// What a build has to be told.
+    /// Environment of a build.
     build: Vec<(&'static str, OsString)>,
-    /// Where what was built finds the library, if the system does not know.
+    /// Library path of the built programs; empty if the system has it.
     libraries: OsString,
 }
 
@@ -46,7 +46,7 @@ impl Mpi {
         Some(Mpi { launcher: launcher.join(" "), build, libraries })
     }
 
-    /// Builds the binary with MPI and puts it into the folder: the target folder's is the one without.
+    /// Builds the binary with MPI and copies it into the folder, as the target folder also has the one without.
     pub fn binary(&self, folder: &Path) -> Outcome<PathBuf> {
         let built = build_thalweg_by(&mut self.cargo(&[]), &["--features", "mpi"])?;
         let kept = folder.join("thalweg-mpi");
@@ -55,7 +55,7 @@ impl Mpi {
         Ok(kept)
     }
 
-    /// Runs the conformance suite of transports between processes, and clippy over what only this build has.
+    /// Runs the conformance suite of transports between processes, and clippy with the MPI feature.
     pub fn check(&self) -> Outcome {
         let mut suite = self.cargo(&["test", "-p", "thalweg-comm", "--features", "mpi", "--test", "mpi"]);
         suite.env("THALWEG_MPIRUN", &self.launcher);
@@ -75,20 +75,20 @@ impl Mpi {
         command
     }
 
-    /// Tells a test where the binary and its library are.
-    pub fn announce(&self, binary: &Path, tests: &mut Command) {
+    /// Passes the paths of binary and library to the tests.
+    pub fn set_variables(&self, binary: &Path, tests: &mut Command) {
         tests.env("THALWEG_MPI_BINARY", binary).env("THALWEG_MPI_LIBRARIES", &self.libraries);
     }
 }
 
-/// The folder of the environment's libclang.
+/// The folder of libclang in the environment.
 fn libclang(environment: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(environment.join("lib")).ok()?;
     let folders = versions.flatten().map(|version| version.path().join("site-packages/clang/native"));
     folders.into_iter().find(|folder| folder.join("libclang.so").exists())
 }
 
-/// The package has no headers of the compiler's own, such as stddef.h: another compiler's will do.
+/// The libclang package lacks builtin headers such as stddef.h; those of `cc` are used.
 fn builtin_headers() -> OsString {
     let headers = output(Command::new("cc").arg("-print-file-name=include")).unwrap_or_default();
     format!("-I{}", String::from_utf8_lossy(&headers).trim()).into()

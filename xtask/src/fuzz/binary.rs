@@ -1,32 +1,37 @@
-//! A sample of the cases through the `thalweg` binary: exit codes and what is printed.
+//! A sample of the cases through the `thalweg` binary: exit codes and error messages.
 
-use super::supervise::{Batch, Tally};
+use super::supervise::{CaseRunner, FuzzResults};
 use crate::command::Outcome;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time that a command may take on a busy machine.
-const MOST_WAIT: Duration = Duration::from_secs(120);
+/// Timeout of a command on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Runs the files of some cases.
-pub fn run(thalweg: &Path, batch: &Batch, first: u64, count: u64, tally: &mut Tally) -> Outcome {
+pub fn run(
+    thalweg: &Path,
+    runner: &CaseRunner,
+    first: u64,
+    count: u64,
+    results: &mut FuzzResults,
+) -> Outcome {
     let folder = std::env::temp_dir().join(format!("thalweg-fuzz-{}-files", std::process::id()));
     let ran =
         fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()));
     let ran = ran.and_then(|()| {
-        let written = batch.written(first, count, &folder)?;
+        let written = runner.written(first, count, &folder)?;
         for (case, line) in (first..).zip(written.lines()) {
             if let Some((kind, path)) = line.split_once(' ')
                 && let Some(arguments) = arguments(kind, Path::new(path))
             {
-                tally.cases += 1;
+                results.cases += 1;
                 match outcome(thalweg, &arguments, Path::new(path), kind)? {
                     None => {}
                     Some(finding) => {
-                        tally.found(
-                            batch,
+                        results.found(
+                            runner,
                             case,
                             &format!("{kind}, thalweg {}: {finding}", arguments.join(" ")),
                         );
@@ -40,30 +45,30 @@ pub fn run(thalweg: &Path, batch: &Batch, first: u64, count: u64, tally: &mut Ta
     ran
 }
 
-/// The command for a file; nothing for those that only running jobs read.
+/// The command for a file; None for files that only running jobs read.
 fn arguments(kind: &str, path: &Path) -> Option<Vec<String>> {
     let folder = path.parent()?.display().to_string();
     let shown = path.display().to_string();
     let source = if kind == "idx" { &folder } else { &shown };
-    let words: Vec<String> = match kind {
+    let arguments: Vec<String> = match kind {
         "job" => vec!["config".into(), shown],
         "onnx" | "model" => vec!["inspect".into(), shown],
         "checkpoint" => vec!["inspect".into(), Path::new(&folder).parent()?.display().to_string()],
         "csv" | "tsv" | "libsvm" | "parquet" | "gz" | "text" | "idx" => {
-            let mut words =
+            let mut arguments =
                 vec!["train".to_string(), "--quiet".into(), "--out".into(), format!("{folder}/run")];
             let source = format!("data.source={source}");
             for setting in [&source, "train.max_steps=2", "engine.workers=1", "data.window=3"] {
-                words.extend(["--set".into(), setting.into()]);
+                arguments.extend(["--set".into(), setting.into()]);
             }
-            words
+            arguments
         }
         _ => return None,
     };
-    Some(words)
+    Some(arguments)
 }
 
-/// What is wrong with how the command ended.
+/// The finding, if the command ended wrongly.
 fn outcome(thalweg: &Path, arguments: &[String], path: &Path, kind: &str) -> Outcome<Option<String>> {
     let errors = path.with_extension("stderr");
     let file =
@@ -76,23 +81,23 @@ fn outcome(thalweg: &Path, arguments: &[String], path: &Path, kind: &str) -> Out
     let status = loop {
         match child.try_wait().map_err(|error| error.to_string())? {
             Some(status) => break status,
-            None if begun.elapsed() > MOST_WAIT => {
+            None if begun.elapsed() > TIMEOUT => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Ok(Some("does not end".into()));
+                return Ok(Some("does not exit".into()));
             }
             None => std::thread::sleep(Duration::from_millis(10)),
         }
     };
-    let told = fs::read_to_string(&errors).unwrap_or_default();
-    let named = |part: Option<&Path>| part.is_some_and(|part| told.contains(&*part.display().to_string()));
+    let stderr = fs::read_to_string(&errors).unwrap_or_default();
+    let named = |part: Option<&Path>| part.is_some_and(|part| stderr.contains(&*part.display().to_string()));
     Ok(match status.code() {
         Some(0) => None,
-        // Numbers that can be read may still be too large to learn from.
-        Some(3) if told.contains("finite") => None,
-        Some(2) if told.contains("panicked") => Some(format!("panicked: {told}")),
+        // Valid numbers may be too large to train on.
+        Some(3) if stderr.contains("finite") => None,
+        Some(2) if stderr.contains("panicked") => Some(format!("panicked: {stderr}")),
         Some(2) if kind == "job" || named(Some(path)) || named(path.parent()) => None,
-        Some(2) => Some(format!("does not name the file: {told}")),
-        _ => Some(format!("{status}: {told}")),
+        Some(2) => Some(format!("does not name the file: {stderr}")),
+        _ => Some(format!("{status}: {stderr}")),
     })
 }

@@ -1,6 +1,6 @@
-//! The process that runs the cases, started again behind every case that ends it.
+//! Runs cases in a child process, and restarts it after a case that kills it.
 
-use super::repeated;
+use super::repeat_command;
 use crate::command::{Outcome, output};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -10,45 +10,42 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-/// Time of a processor that a case may take: other processes do not count.
-const MOST_TIME: Duration = Duration::from_secs(2);
+/// CPU time of a case; load by other processes does not count.
+const MAX_CPU_TIME: Duration = Duration::from_secs(2);
 
-/// Time on the clock that a case may take, for one that waits and computes nothing.
-const MOST_WAIT: Duration = Duration::from_secs(120);
+/// Wall time of a case, for one that blocks.
+const MAX_WALL_TIME: Duration = Duration::from_secs(120);
 
-/// How often the process is looked at.
-const PAUSE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What was found.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct FuzzResults {
     pub cases: u64,
     pub refused: u64,
     pub findings: Vec<String>,
 }
 
-impl Tally {
-    /// Tells a finding and counts it.
-    pub fn found(&mut self, batch: &Batch, case: u64, what: &str) {
-        println!("finding: case {case}: {what}\n    repeat: {}", repeated(batch, case));
+impl FuzzResults {
+    /// Prints and records a finding.
+    pub fn found(&mut self, runner: &CaseRunner, case: u64, what: &str) {
+        println!("finding: case {case}: {what}\n    repeat: {}", repeat_command(runner, case));
         self.findings.push(what.to_string());
     }
 }
 
-/// The program that runs cases, and which ones.
-pub struct Batch {
+/// The program that runs cases, and the source of the cases.
+pub struct CaseRunner {
     pub program: PathBuf,
     pub seed: u64,
     pub kind: Option<String>,
 }
 
-/// How a process ended: by itself, or at a case.
 enum End {
     Exited(ExitStatus),
     TooLong,
 }
 
-impl Batch {
+impl CaseRunner {
     fn command(&self, first: u64, count: u64, status: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command.args(["--seed", &self.seed.to_string(), "--first", &first.to_string()]);
@@ -57,13 +54,13 @@ impl Batch {
         command
     }
 
-    /// Writes the files of some cases under a folder; each line says a kind and a path.
+    /// Writes the files of some cases into a folder and prints kind and path of each.
     pub fn keep(&self, first: u64, count: u64, folder: &Path) -> Outcome {
         print!("{}", self.written(first, count, folder)?);
         Ok(())
     }
 
-    /// The same, in silence.
+    /// The same without output; returns the lines.
     pub fn written(&self, first: u64, count: u64, folder: &Path) -> Outcome<String> {
         let status = std::env::temp_dir().join(format!("thalweg-fuzz-{}-keep", std::process::id()));
         let lines = output(self.command(first, count, &status).arg("--keep").arg(folder));
@@ -71,15 +68,14 @@ impl Batch {
         Ok(String::from_utf8_lossy(&lines?).into_owned())
     }
 
-    /// Runs cases until all of them were run.
-    pub fn run(&self, first: u64, count: u64, tally: &mut Tally) -> Outcome {
+    pub fn run(&self, first: u64, count: u64, results: &mut FuzzResults) -> Outcome {
         let status = std::env::temp_dir().join(format!("thalweg-fuzz-{}", std::process::id()));
-        let ended = self.run_all(first, first.saturating_add(count), &status, tally);
+        let ended = self.run_all(first, first.saturating_add(count), &status, results);
         let _ = std::fs::remove_file(&status);
         ended
     }
 
-    fn run_all(&self, mut next: u64, end: u64, status: &Path, tally: &mut Tally) -> Outcome {
+    fn run_all(&self, mut next: u64, end: u64, status: &Path, results: &mut FuzzResults) -> Outcome {
         while next < end {
             let _ = std::fs::write(status, next.to_le_bytes());
             let mut command = self.command(next, end - next, status);
@@ -92,7 +88,7 @@ impl Batch {
             for line in lines {
                 match line.split(' ').collect::<Vec<_>>().as_slice() {
                     ["finding", case, what @ ..] => {
-                        tally.found(self, case.parse().unwrap_or(next), &what.join(" "));
+                        results.found(self, case.parse().unwrap_or(next), &what.join(" "));
                     }
                     ["done", _, count] => refused = count.parse::<u64>().ok(),
                     _ => println!("{line}"),
@@ -100,17 +96,17 @@ impl Batch {
             }
             match ended {
                 End::Exited(status) if status.success() => {
-                    tally.refused += refused.unwrap_or(0);
-                    tally.cases += end - next;
+                    results.refused += refused.unwrap_or(0);
+                    results.cases += end - next;
                     return Ok(());
                 }
                 End::Exited(status) => match status.signal() {
-                    Some(signal) => tally.found(self, case, &format!("ended by signal {signal}")),
+                    Some(signal) => results.found(self, case, &format!("ended by signal {signal}")),
                     None => return Err(format!("the process of the cases ended with {status}")),
                 },
-                End::TooLong => tally.found(self, case, "more than two seconds"),
+                End::TooLong => results.found(self, case, "more than two seconds"),
             }
-            tally.cases += case + 1 - next;
+            results.cases += case + 1 - next;
             next = case + 1;
         }
         Ok(())
@@ -131,7 +127,7 @@ fn lines_of(child: &mut Child) -> Receiver<String> {
     receiver
 }
 
-/// Waits for the end of the process, and ends it where a case takes too long.
+/// Waits for the process to exit, and kills it if a case takes too long.
 fn watch(child: &mut Child, status: &Path) -> Outcome<End> {
     let (mut case, mut since, mut used) = (None, Instant::now(), Duration::ZERO);
     loop {
@@ -140,16 +136,16 @@ fn watch(child: &mut Child, status: &Path) -> Outcome<End> {
             Ok(Some(status)) => return Ok(End::Exited(status)),
             Err(error) => return Err(format!("cannot wait for the cases: {error}")),
         }
-        let (present, time) = (case_of(status), processor_time(child.id()));
-        if present != case {
-            (case, since, used) = (present, Instant::now(), time);
+        let (current, time) = (case_of(status), cpu_time(child.id()));
+        if current != case {
+            (case, since, used) = (current, Instant::now(), time);
         }
-        if time.saturating_sub(used) > MOST_TIME || since.elapsed() > MOST_WAIT {
+        if time.saturating_sub(used) > MAX_CPU_TIME || since.elapsed() > MAX_WALL_TIME {
             let _ = child.kill();
             let _ = child.wait();
             return Ok(End::TooLong);
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -159,13 +155,13 @@ fn case_of(status: &Path) -> Option<u64> {
     Some(u64::from_le_bytes(bytes))
 }
 
-/// What a process has computed so far.
-fn processor_time(process: u32) -> Duration {
+/// CPU time of a process.
+fn cpu_time(process: u32) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     Duration::from_millis(10 * ticks(&text))
 }
 
-/// Ticks of user and system, a hundredth of a second each, behind the name in parentheses.
+/// User and system time in ticks of 10 ms: the 14th and 15th field of /proc/PID/stat.
 fn ticks(stat: &str) -> u64 {
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
@@ -176,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_a_process_is_read() {
+    fn cpu_time_is_parsed() {
         let stat = "17 (a (b) c) R 1 17 17 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 99 0 0";
         assert_eq!(ticks(stat), 300);
         assert_eq!(ticks(""), 0);

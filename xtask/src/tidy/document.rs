@@ -1,4 +1,4 @@
-//! Rules about what users read: links, README, changelog, sub-commands.
+//! Rules about documents: links, named paths, README, changelog, sub-commands.
 
 use super::Finding;
 use super::tree::Tree;
@@ -6,7 +6,7 @@ use super::tree::Tree;
 const README_LINES: usize = 120;
 const SUBCOMMANDS: &str = "crates/thalweg/src/command";
 
-/// Relative links in Markdown lead to files of the repository.
+/// Relative links in Markdown name files of the repository.
 pub fn links(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, text) in tree.with_extension("md") {
@@ -17,7 +17,7 @@ pub fn links(tree: &Tree) -> Vec<Finding> {
                 findings.push(Finding::new(
                     &file.path,
                     line,
-                    format!("`{target}` is no file of the repository"),
+                    format!("`{target}` is not a file of the repository"),
                 ));
             }
         }
@@ -45,12 +45,12 @@ fn targets(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Without a title behind it and without angle brackets around it.
+/// Strips the title and angle brackets.
 fn link_path(target: &str) -> &str {
     target.split(" \"").next().unwrap_or(target).trim().trim_matches(['<', '>'])
 }
 
-/// The path from the root that a relative path in a folder means; nothing if it leaves the repository.
+/// Resolves a relative path in a folder against the root; None if it leaves the repository.
 fn resolved(folder: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = if path.starts_with('/') { Vec::new() } else { folder.split('/').collect() };
     for part in path.split('/') {
@@ -67,8 +67,8 @@ fn resolved(folder: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Folders of the repository that no user has.
-const OURS: [&str; 5] = ["crates/", "docs/", "examples/", "testkit/", "xtask/"];
+/// Folders whose paths belong to the repository and not to a user.
+const FOLDERS: [&str; 5] = ["crates/", "docs/", "examples/", "testkit/", "xtask/"];
 
 /// Files and folders of the repository that ARCHITECTURE.md and docs/ name in back-ticks exist. A Rust file may be named by
 /// the end of its path, as `worker.rs` or `op/matrix.rs`.
@@ -78,7 +78,7 @@ pub fn named_paths(tree: &Tree) -> Vec<Finding> {
     for (file, text) in tree.with_extension("md").filter(|(file, _)| read(&file.path)) {
         for (line, name) in quoted(text) {
             let ending = format!("/{name}");
-            let exists = match OURS.iter().any(|folder| name.starts_with(folder)) {
+            let exists = match FOLDERS.iter().any(|folder| name.starts_with(folder)) {
                 true => tree.holds(name.trim_end_matches('/')),
                 false if name.ends_with(".rs") => {
                     tree.files.iter().any(|file| file.path == name || file.path.ends_with(&ending))
@@ -97,7 +97,7 @@ pub fn named_paths(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What stands in back-ticks outside code blocks and could be a path, with its line.
+/// Text in back-ticks outside code blocks that could be a path, with its line.
 fn quoted(text: &str) -> Vec<(usize, &str)> {
     let is_path = |name: &&str| {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte))
@@ -115,7 +115,7 @@ fn quoted(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// The changelog has a place for what is not released yet.
+/// The changelog has a section for unreleased changes.
 pub fn changelog(tree: &Tree) -> Vec<Finding> {
     let text = tree.text("CHANGELOG.md").unwrap_or_default();
     let headed = text.lines().any(|line| line.starts_with("## ") && line.contains("Unreleased"));
@@ -126,7 +126,7 @@ pub fn changelog(tree: &Tree) -> Vec<Finding> {
 pub fn readme_length(tree: &Tree) -> Vec<Finding> {
     match tree.text("README.md").map(|text| text.lines().count()) {
         None => {
-            vec![Finding::new("README.md", 1, "write it: what this is, for whom, the first two commands")]
+            vec![Finding::new("README.md", 1, "write it: purpose, audience, first commands")]
         }
         Some(lines) if lines > README_LINES => {
             let advice = format!("{lines} lines; move details to docs/, {README_LINES} at most");
@@ -136,7 +136,7 @@ pub fn readme_length(tree: &Tree) -> Vec<Finding> {
     }
 }
 
-/// Every sub-command of the binary is mentioned where users look.
+/// README or docs/ mention every sub-command.
 pub fn subcommands(tree: &Tree, excepted: &[&str]) -> Vec<Finding> {
     let read = |path: &str| path == "README.md" || path.starts_with("docs/");
     let documents: Vec<&str> =
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_lead_somewhere() {
+    fn broken_links_are_found() {
         let page = "[a](../README.md#x) [b](b.md) ![c](<pictures/c.svg> \"title\")\n[d](https://x.y/z) [e](#here)\n\
                     [gone](gone.md)\n```\n[code](nowhere.md)\n```\n<img src=\"pictures/none.svg\">\n[out](../../x)\n";
         let tree = Tree::of(&[
@@ -191,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn the_changelog_is_open() {
+    fn the_changelog_has_an_unreleased_section() {
         assert_eq!(changelog(&Tree::of(&[])).len(), 1);
         assert!(changelog(&Tree::of(&[("CHANGELOG.md", "# Changes\n\n## Unreleased\n")])).is_empty());
     }
 
     #[test]
-    fn readme_is_there_and_short() {
+    fn readme_exists_and_is_short() {
         assert_eq!(readme_length(&Tree::of(&[])).len(), 1);
         assert_eq!(readme_length(&Tree::of(&[("README.md", &"x\n".repeat(121))])).len(), 1);
         assert!(readme_length(&Tree::of(&[("README.md", &"x\n".repeat(120))])).is_empty());

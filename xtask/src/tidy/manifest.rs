@@ -1,9 +1,9 @@
-//! Rules about Cargo.toml: which crate may depend on which, and what every crate says of itself.
+//! Rules about Cargo.toml: dependencies between crates, descriptions and crate documentation.
 
 use super::Finding;
 use super::tree::Tree;
 
-/// The crates from the ground up; each may depend only on crates of the rows below it.
+/// The crates bottom-up; each may depend only on crates of earlier rows.
 const LAYERS: &[&[&str]] = &[
     &["thalweg-core"],
     &["thalweg-graph", "thalweg-comm", "thalweg-data"],
@@ -12,7 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["thalweg"],
 ];
 
-/// Crates that serve the workspace and nobody may be built on.
+/// Tools of the workspace, which no crate may depend on.
 const TOOLS: &[&str] = &["thalweg-fuzz", "thalweg-testkit", "xtask"];
 
 /// A `key = value` line of a manifest.
@@ -58,14 +58,14 @@ pub fn layers(tree: &Tree) -> Vec<Finding> {
     for (path, text, package) in packages(tree) {
         let own = layer(package);
         if own.is_none() && !TOOLS.contains(&package) {
-            let advice = format!("give {package} its place in LAYERS of xtask/src/tidy/manifest.rs");
+            let advice = format!("add {package} to LAYERS in xtask/src/tidy/manifest.rs");
             findings.push(Finding::new(path, 1, advice));
         }
-        for (line, dependency) in built_on(text) {
+        for (line, dependency) in dependencies(text) {
             let below = layer(dependency);
             let upward = own.is_some_and(|own| below.is_some_and(|below| below >= own));
             if upward || TOOLS.contains(&dependency) {
-                let advice = format!("{package} must not be built on {dependency}; move what it needs down");
+                let advice = format!("{package} must not depend on {dependency}; move the shared code down");
                 findings.push(Finding::new(path, line, advice));
             }
         }
@@ -73,8 +73,8 @@ pub fn layers(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The dependencies a crate is built on (those of its tests are free), with their lines.
-fn built_on(text: &str) -> Vec<(usize, &str)> {
+/// Dependencies and build dependencies with their lines; dev-dependencies are free.
+fn dependencies(text: &str) -> Vec<(usize, &str)> {
     let counts = |section: &str| {
         let own = section.rsplit('.').next().unwrap_or(section);
         own == "dependencies" || own == "build-dependencies"
@@ -114,7 +114,7 @@ pub fn documented(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(path, 1, format!("{package} has neither src/lib.rs nor src/main.rs")));
         }
         for (root, _) in present.iter().filter(|(_, text)| !text.trim_start().starts_with("//!")) {
-            findings.push(Finding::new(root, 1, "start with a `//!` comment: the picture in words"));
+            findings.push(Finding::new(root, 1, "start with a `//!` comment: an overview of the crate"));
         }
     }
     findings
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn core_is_built_on_nothing_of_ours() {
+    fn core_depends_on_no_other_crate() {
         let bad = core_with("[dependencies]\nserde.workspace = true\nthalweg-graph.workspace = true\n");
         assert_eq!(lines_of(&layers(&Tree::of(&[("crates/core/Cargo.toml", &bad)]))), [7]);
         let table = core_with("[dependencies.thalweg-data]\npath = \"../data\"\n");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_stay_apart_and_below_is_fine() {
+    fn crates_of_one_layer_are_independent() {
         let graph = "[package]\nname = \"thalweg-graph\"\n[dependencies]\nthalweg-core.workspace = true\n";
         let comm = "[target.'cfg(unix)'.dependencies]\nthalweg-comm.workspace = true\n";
         assert!(layers(&Tree::of(&[("g/Cargo.toml", graph)])).is_empty());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_testkit_is_for_tests() {
+    fn the_testkit_is_a_dev_dependency() {
         let tests = core_with("[dev-dependencies]\nthalweg-testkit.workspace = true\n");
         assert!(layers(&Tree::of(&[("c/Cargo.toml", &tests)])).is_empty());
         let built = core_with("[dependencies]\nthalweg-testkit = { path = \"x\" }\n");
@@ -159,18 +159,18 @@ mod tests {
     }
 
     #[test]
-    fn a_new_crate_asks_for_its_place() {
+    fn a_new_crate_needs_a_layer() {
         let tree = Tree::of(&[("n/Cargo.toml", "[package]\nname = \"thalweg-new\"\n")]);
-        assert!(layers(&tree)[0].what_to_do.contains("LAYERS"));
+        assert!(layers(&tree)[0].advice.contains("LAYERS"));
     }
 
     #[test]
-    fn every_crate_says_what_it_is() {
+    fn every_crate_is_described() {
         let bare = "[package]\nname = \"xtask\"\n";
         let tree = Tree::of(&[("x/Cargo.toml", bare), ("x/src/lib.rs", "fn f() {}")]);
         assert_eq!(described(&tree).len(), 2);
         assert_eq!(documented(&tree)[0].path, "x/src/lib.rs");
-        let fine = Tree::of(&[("c/Cargo.toml", CORE), ("c/src/lib.rs", "//! Picture.\n")]);
+        let fine = Tree::of(&[("c/Cargo.toml", CORE), ("c/src/lib.rs", "//! Overview.\n")]);
         assert!(described(&fine).is_empty() && documented(&fine).is_empty());
     }
 }

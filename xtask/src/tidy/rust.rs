@@ -1,6 +1,6 @@
-//! Just enough of Rust's grammar to tell code from comments and literals.
+//! A minimal Rust lexer that separates code from comments and literals.
 
-/// The source with comments and literals blanked out, line by line the same length.
+/// The source with comments and literals replaced by spaces; lines keep their length.
 pub fn code_only(source: &str) -> String {
     let characters: Vec<char> = source.chars().collect();
     let mut code = String::with_capacity(source.len());
@@ -18,7 +18,7 @@ pub fn code_only(source: &str) -> String {
     code
 }
 
-/// Where the comment or literal that begins here ends; `at` if none begins here.
+/// The end of the comment or literal that begins at `at`; `at` if none does.
 fn literal_end(text: &[char], at: usize) -> usize {
     let next = |offset: usize| text.get(at + offset).copied().unwrap_or('\0');
     let in_word = at > 0 && is_word(text[at - 1]);
@@ -56,7 +56,7 @@ fn block_comment_end(text: &[char], at: usize) -> usize {
     text.len()
 }
 
-/// `r"..."` or `r##"..."##`; an `r` before anything else begins nothing.
+/// `r"..."` or `r##"..."##`; `at` for any other `r`.
 fn raw_string_end(text: &[char], at: usize) -> usize {
     let hashes = text[at + 1..].iter().take_while(|&&c| c == '#').count();
     let begin = at + 1 + hashes;
@@ -76,7 +76,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Whether the word stands in the line on its own, not inside a longer one.
+/// Whether the line contains the whole word.
 pub fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_strings_end_where_they_should() {
+    fn raw_strings_end_at_their_delimiter() {
         let code = code_only("a(r#\"in \"quotes\" here\"#, br\"x\", r\"y\\\") + for_b");
         for hidden in ["in", "quotes", "here", "x", "y"] {
             assert!(!has_word(&code, hidden), "{hidden} in {code}");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ends_ends_with_the_file() {
+    fn unterminated_literals_end_with_the_file() {
         for open in ["\"abc", "/* abc", "r#\"abc\"", "'\\", "// abc"] {
             assert_eq!(code_only(open).trim(), "", "{open}");
         }

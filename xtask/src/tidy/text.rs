@@ -1,4 +1,4 @@
-//! Rules about every text: white space, paths of one machine, size.
+//! Rules about all text files: white space, machine-specific paths, size.
 
 use super::Finding;
 use super::tree::{File, Tree};
@@ -8,10 +8,10 @@ use std::path::Path;
 
 const LARGEST: u64 = 1 << 20;
 
-/// Folders that exist on one machine only; spelled in parts, for this file is read too.
+/// Folders that exist on one machine only; written in parts, since this file is checked too.
 const MACHINE_FOLDERS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
-/// Data keeps its white space: an empty last column is a value.
+/// Data files keep their white space: an empty last column is a value.
 const DATA: &[&str] = &["csv", "tsv", "libsvm", "txt", "jsonl", "snap", "svg", "cast"];
 
 /// No text names a folder of one machine.
@@ -19,7 +19,7 @@ pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, text) in tree.texts() {
         for (number, line) in text.lines().enumerate() {
-            if let Some(folder) = MACHINE_FOLDERS.iter().find(|folder| begins_path(line, folder)) {
+            if let Some(folder) = MACHINE_FOLDERS.iter().find(|folder| has_path_in(line, folder)) {
                 let advice = format!("`{folder}` exists on one machine only; use a relative path");
                 findings.push(Finding::new(&file.path, number + 1, advice));
             }
@@ -28,8 +28,8 @@ pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether an absolute path in the line begins with that folder.
-fn begins_path(line: &str, folder: &str) -> bool {
+/// Whether the line has an absolute path in that folder.
+fn has_path_in(line: &str, folder: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || "._-~})/".contains(c);
     line.match_indices(folder).any(|(at, _)| !line[..at].chars().next_back().is_some_and(continues))
 }
@@ -37,15 +37,15 @@ fn begins_path(line: &str, folder: &str) -> bool {
 /// No line ends in white space, and every text ends in one newline.
 pub fn white_space(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (file, text) in written_by_hand(tree) {
+    for (file, text) in sources(tree) {
         for (number, _) in text.lines().enumerate().filter(|(_, line)| line.trim_end() != *line) {
             findings.push(Finding::new(
                 &file.path,
                 number + 1,
-                "take out the white space at the end (xtask fix)",
+                "remove the trailing white space (xtask fix)",
             ));
         }
-        if text != mended(text) && text.lines().all(|line| line.trim_end() == line) {
+        if text != trimmed(text) && text.lines().all(|line| line.trim_end() == line) {
             let last = text.lines().count().max(1);
             findings.push(Finding::new(&file.path, last, "end the file with one newline (xtask fix)"));
         }
@@ -53,25 +53,25 @@ pub fn white_space(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-fn written_by_hand(tree: &Tree) -> impl Iterator<Item = (&File, &str)> {
+fn sources(tree: &Tree) -> impl Iterator<Item = (&File, &str)> {
     tree.texts().filter(|(file, _)| !DATA.contains(&file.extension()))
 }
 
-/// The text without white space at the ends of its lines and with one newline at its end.
-fn mended(text: &str) -> String {
+/// The text without trailing white space and with one newline at its end.
+fn trimmed(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     let joined = lines.join("\n");
     let joined = joined.trim_end_matches('\n');
     if joined.is_empty() { String::new() } else { format!("{joined}\n") }
 }
 
-/// Mends white space in place and returns the paths of the files that changed.
-pub fn mend(root: &Path, tree: &Tree) -> Outcome<Vec<String>> {
+/// Fixes white space in place and returns the paths of changed files.
+pub fn fix(root: &Path, tree: &Tree) -> Outcome<Vec<String>> {
     let mut changed = Vec::new();
-    for (file, text) in written_by_hand(tree) {
-        let mended = mended(text);
-        if mended != text {
-            let written = fs::write(root.join(&file.path), mended);
+    for (file, text) in sources(tree) {
+        let trimmed = trimmed(text);
+        if trimmed != text {
+            let written = fs::write(root.join(&file.path), trimmed);
             written.map_err(|error| format!("cannot write {}: {error}", file.path))?;
             changed.push(file.path.clone());
         }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_one_machine_are_found() {
+    fn machine_paths_are_found() {
         let home = concat!("/ho", "me/");
         let text = format!("fine: ../shared{home}x and https://a.b{home}\nbad: \"{home}me\"\n");
         let found = machine_paths(&Tree::of(&[("a.toml", &text)]));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn white_space_is_found_and_mended() {
+    fn white_space_is_found_and_fixed() {
         let tree = Tree::of(&[
             ("a.md", "x \ny\t\n"),
             ("b.md", "x"),
@@ -113,8 +113,8 @@ mod tests {
         let found: Vec<_> = white_space(&tree).iter().map(|found| (found.path.clone(), found.line)).collect();
         let expected = [("a.md", 1), ("a.md", 2), ("b.md", 1), ("c.md", 2)];
         assert_eq!(found, expected.map(|(path, line)| (path.to_string(), line)));
-        assert_eq!(mended("x \ny\t\n\n"), "x\ny\n");
-        assert_eq!(mended(&mended("a\r\nb")), "a\nb\n");
+        assert_eq!(trimmed("x \ny\t\n\n"), "x\ny\n");
+        assert_eq!(trimmed(&trimmed("a\r\nb")), "a\nb\n");
     }
 
     #[test]

@@ -6,11 +6,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// One file; the path is relative to the root, with `/`.
+/// A file; the path is relative to the root, with `/`.
 pub struct File {
     pub path: String,
     pub bytes: u64,
-    /// What it says, unless it is binary.
+    /// None for binary files.
     pub text: Option<String>,
 }
 
@@ -21,13 +21,13 @@ impl File {
         name.split_once('.').map_or(name, |(stem, _)| if stem.is_empty() { name } else { stem })
     }
 
-    /// What stands behind the last dot of the name.
+    /// The part of the name after its last dot.
     pub fn extension(&self) -> &str {
         let name = self.path.rsplit('/').next().unwrap_or(&self.path);
         name.rsplit_once('.').map_or("", |(_, extension)| extension)
     }
 
-    /// The folder it lies in; empty for the root.
+    /// Its folder; empty for the root.
     pub fn folder(&self) -> &str {
         self.path.rsplit_once('/').map_or("", |(folder, _)| folder)
     }
@@ -49,7 +49,7 @@ impl Tree {
         Ok(Tree { files })
     }
 
-    /// A tree made of texts.
+    /// A tree of the given texts.
     #[cfg(test)]
     pub fn of(files: &[(&str, &str)]) -> Tree {
         let file = |(path, text): &(&str, &str)| File {
@@ -60,12 +60,11 @@ impl Tree {
         Tree { files: files.iter().map(file).collect() }
     }
 
-    /// The text of the file at that path.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.files.iter().find(|file| file.path == path)?.text.as_deref()
     }
 
-    /// Whether there is such a file, or a folder with files in it.
+    /// Whether there is such a file or folder.
     pub fn holds(&self, path: &str) -> bool {
         let folder = format!("{path}/");
         path.is_empty() || self.files.iter().any(|file| file.path == path || file.path.starts_with(&folder))
@@ -77,13 +76,13 @@ impl Tree {
         matching.filter_map(|file| Some((file, file.text.as_deref()?)))
     }
 
-    /// Every file that is not binary.
+    /// All text files.
     pub fn texts(&self) -> impl Iterator<Item = (&File, &str)> {
         self.files.iter().filter_map(|file| Some((file, file.text.as_deref()?)))
     }
 }
 
-/// Nothing if it is not there: deleted and not yet committed, or a link to nowhere.
+/// None if it cannot be read: deleted and not yet committed, or a broken link.
 fn read_file(root: &Path, path: &str) -> Option<File> {
     let content = fs::read(root.join(path)).ok()?;
     let bytes = content.len() as u64;
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_taken_apart() {
+    fn paths_are_split_into_folder_stem_and_extension() {
         let tree = Tree::of(&[("a/b/one.test.rs", ""), (".gitignore", ""), ("LICENSE", "")]);
         let parts: Vec<_> =
             tree.files.iter().map(|file| (file.folder(), file.stem(), file.extension())).collect();
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_count_as_held() {
+    fn folders_are_held() {
         let tree = Tree::of(&[("docs/guide/a.md", "")]);
         assert!(tree.holds("docs") && tree.holds("docs/guide/a.md"));
         assert!(!tree.holds("doc") && !tree.holds("docs/guide/b.md"));

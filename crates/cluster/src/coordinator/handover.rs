@@ -1,41 +1,42 @@
-//! The role passes on when the rank that has it has left: where a launcher can say who takes it, nobody stays for it.
+//! Handover of the role after the rank in this process has left, if the launcher can choose another coordinator.
 //!
-//! It happens where the next group would be formed: all members have reported and wait, no step is under way, and what the
-//! next coordinator has to know they tell it themselves.
+//! It happens instead of forming the next group: all members have reported and wait, no step is in progress, and the
+//! members report everything the next coordinator needs.
 
-use super::Chair;
+use super::Coordinator;
 use crate::hosts;
 use crate::linux;
-use crate::membership::Formed;
+use crate::membership::MembershipView;
 use crate::rendezvous::message::{Control, Member, send};
 use std::net::Shutdown;
 use thalweg_comm::host::host_identity;
 use thalweg_core::Culprit;
 
-impl Chair {
-    /// Whether the role passes on instead of this group being formed. Where somebody was just lost, this coordinator
-    /// knows more of it than the next one would.
-    pub(super) fn passes_on(&self, formed: &Formed, lost: &[Culprit]) -> bool {
-        let (own, host) = (self.charge.launcher, (host_identity(), linux::host_name()));
-        let heir = |member: &Member| {
+impl Coordinator {
+    /// Whether to hand over instead of forming this group. After a loss this coordinator stays, because it knows more about
+    /// it than the next one would.
+    pub(super) fn should_hand_over(&self, view: &MembershipView, lost: &[Culprit]) -> bool {
+        let (own, host) = (self.config.launcher, (host_identity(), linux::host_name()));
+        let can_succeed = |member: &Member| {
             let theirs = (&member.identity, &member.host);
-            member.launcher == own && hosts::are_one((&host.0, &host.1), theirs)
+            member.launcher == own && hosts::same_host((&host.0, &host.1), theirs)
         };
-        let here = |number| self.guests.get(number).is_some_and(|guest| guest.settled && heir(&guest.member));
-        let complete = formed.lost.is_empty() && lost.is_empty();
-        self.has_left && own.is_some() && complete && formed.members.keys().any(here)
+        let is_connected =
+            |id| self.connected.get(id).is_some_and(|peer| peer.has_roster && can_succeed(&peer.member));
+        let complete = view.lost.is_empty() && lost.is_empty();
+        self.has_left && own.is_some() && complete && view.members.keys().any(is_connected)
     }
 
-    /// Gives up the port, tells the members to look for the next coordinator, and the launcher to name one.
-    pub(super) fn pass_on(&mut self, formed: Formed) {
+    /// Closes the port, tells the members to wait for the next coordinator, and the launcher to choose one.
+    pub(super) fn hand_over(&mut self, view: MembershipView) {
         self.stop_listening();
-        for (_, mut guest) in std::mem::take(&mut self.guests) {
-            if guest.settled {
-                let _ = send(&mut guest.stream, &Control::Moved);
+        for (_, mut peer) in std::mem::take(&mut self.connected) {
+            if peer.has_roster {
+                let _ = send(&mut peer.stream, &Control::Moved);
             }
-            // Those who wait to be let in see the end, and come to the next one.
-            let _ = guest.stream.shutdown(Shutdown::Write);
+            // Ranks that are not admitted yet see the end of the connection, and join the next coordinator.
+            let _ = peer.stream.shutdown(Shutdown::Write);
         }
-        (self.voice.resign)(formed.left);
+        (self.callbacks.resign)(view.left);
     }
 }

@@ -1,101 +1,101 @@
-//! Before a newcomer enters the group: can it be connected with all who are there?
+//! Probes whether a newcomer and all members can be connected, before it is admitted.
 //!
-//! Of two ranks the higher one calls the lower, so that way is tried, by that one: it opens a connection to the other's data
-//! port and says what came of it. A newcomer that cannot be connected is told so and goes; nobody else has waited for it.
+//! Of two ranks the higher one connects to the lower, so the higher one probes: it opens a connection to the other's data
+//! port and reports the result. A newcomer that cannot be connected is refused, without having held up the others.
 
-use super::Chair;
-use crate::rendezvous::message::{Answer, Control, send};
+use super::Coordinator;
+use crate::membership_policy::MembershipActions;
+use crate::rendezvous::message::{Control, ControlResponse, send};
 use crate::rendezvous::{describe, mesh};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use thalweg_core::{Error, Kind};
 
-/// The least time for all to try, and to say what came of it.
-const LEAST: Duration = Duration::from_secs(10);
+/// The least time for all probes and their results.
+const MIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A newcomer on its way in.
+/// A newcomer that is being probed.
 pub(super) struct Candidate {
     since: Duration,
-    /// Who has not said yet whether it can reach whom.
+    /// Pairs (caller, called) without a result yet.
     awaited: BTreeSet<(usize, usize)>,
 }
 
-impl Chair {
-    /// Asks for what has to be known before a newcomer is let in; one that meets nobody is.
-    pub(super) fn examine(&mut self, newcomer: usize) {
-        let others = self.guests.keys().copied().filter(|other| *other != newcomer);
+impl Coordinator {
+    /// Requests all probes of a newcomer; without other ranks it is admitted at once.
+    pub(super) fn start_probes(&mut self, newcomer: usize) {
+        let others = self.connected.keys().copied().filter(|other| *other != newcomer);
         let awaited: BTreeSet<(usize, usize)> =
             others.map(|other| (other.max(newcomer), other.min(newcomer))).collect();
         for (caller, called) in &awaited {
-            self.ask_to_probe(*caller, *called);
+            self.request_probe(*caller, *called);
         }
         let since = self.now();
         self.candidates.insert(newcomer, Candidate { since, awaited });
-        self.follow_probes(since);
+        self.check_probes(since);
     }
 
-    fn ask_to_probe(&mut self, caller: usize, called: usize) {
-        let leads = called == self.charge.own;
-        let Some(member) = self.guests.get(&called).map(|guest| guest.member.clone()) else { return };
-        let Some(caller) = self.guests.get_mut(&caller) else { return };
-        // One that cannot hear it has gone, and is noticed by its reader.
-        let _ = match caller.settled {
+    fn request_probe(&mut self, caller: usize, called: usize) {
+        let leads = called == self.config.own;
+        let Some(member) = self.connected.get(&called).map(|peer| peer.member.clone()) else { return };
+        let Some(caller) = self.connected.get_mut(&caller) else { return };
+        // An error means that it is gone, which its reader notices.
+        let _ = match caller.has_roster {
             true => send(&mut caller.stream, &Control::Probe(Box::new(member))),
-            false => send(&mut caller.stream, &Answer::Probe { member: Box::new(member), leads }),
+            false => send(&mut caller.stream, &ControlResponse::Probe { member: Box::new(member), leads }),
         };
     }
 
-    /// A rank says whether it can reach another.
-    pub(super) fn judge_probe(&mut self, caller: usize, called: usize, error: Option<String>) {
+    pub(super) fn on_probe_result(&mut self, caller: usize, called: usize, error: Option<String>) {
         let pair = (caller, called);
         let asked = self.candidates.iter_mut().find(|(_, candidate)| candidate.awaited.contains(&pair));
         let Some((&newcomer, candidate)) = asked else { return };
         candidate.awaited.remove(&pair);
         match error {
-            None => self.follow_probes(self.now()),
-            Some(words) => {
-                let name = |number: usize| self.name(number);
-                let way = self
-                    .guests
+            None => self.check_probes(self.now()),
+            Some(error) => {
+                let name = |id: usize| self.name(id);
+                let address = self
+                    .connected
                     .get(&called)
-                    .map_or(String::new(), |guest| format!(" at {}", describe(guest.member.data)));
-                let message = format!("{} cannot reach {}{way}: {words}", name(caller), name(called));
+                    .map_or(String::new(), |peer| format!(" at {}", describe(peer.member.data)));
+                let message = format!("{} cannot reach {}{address}: {error}", name(caller), name(called));
                 self.refuse(newcomer, &Error::new(Kind::Rendezvous, message).hint(mesh::ADVICE));
             }
         }
     }
 
-    fn name(&self, number: usize) -> String {
-        let host = self.guests.get(&number).map(|guest| &guest.member.host);
-        host.map_or_else(|| format!("rank {number}"), |host| format!("rank {number} on {host}"))
+    fn name(&self, id: usize) -> String {
+        let host = self.connected.get(&id).map(|peer| &peer.member.host);
+        host.map_or_else(|| format!("rank {id}"), |host| format!("rank {id} on {host}"))
     }
 
-    /// Lets in those of whom all is known, and sends away those of whom it takes too long.
-    pub(super) fn follow_probes(&mut self, now: Duration) {
-        let patience = self.charge.rules.step_deadline.max(LEAST);
-        let guests = &self.guests;
-        let here = |number: &usize| guests.contains_key(number);
-        self.candidates.retain(|number, _| here(number));
+    /// Admits newcomers whose probes have all succeeded, and refuses those whose probes take too long.
+    pub(super) fn check_probes(&mut self, now: Duration) {
+        let timeout = self.config.membership.step_deadline.max(MIN_TIMEOUT);
+        let connected = &self.connected;
+        let is_connected = |id: &usize| connected.contains_key(id);
+        self.candidates.retain(|id, _| is_connected(id));
         for candidate in self.candidates.values_mut() {
-            candidate.awaited.retain(|(caller, called)| here(caller) && here(called));
+            candidate.awaited.retain(|(caller, called)| is_connected(caller) && is_connected(called));
         }
-        let known = |candidate: &Candidate| candidate.awaited.is_empty();
-        let ready = self.candidates.iter().find(|(_, candidate)| known(candidate)).map(|(number, _)| *number);
-        if let Some(number) = ready {
-            self.candidates.remove(&number);
-            let orders = self.judgement.membership.come(number, now);
-            let rulings = self.judgement.rule(orders, now);
-            self.carry_out(rulings);
-            return self.follow_probes(now);
+        let complete = |candidate: &Candidate| candidate.awaited.is_empty();
+        let ready = self.candidates.iter().find(|(_, candidate)| complete(candidate)).map(|(id, _)| *id);
+        if let Some(id) = ready {
+            self.candidates.remove(&id);
+            let commands = self.policy.membership.add(id, now);
+            let commands = self.policy.complete(commands, now);
+            self.execute(commands);
+            return self.check_probes(now);
         }
-        let late = |candidate: &Candidate| now.saturating_sub(candidate.since) >= patience;
+        let late = |candidate: &Candidate| now.saturating_sub(candidate.since) >= timeout;
         let late = self.candidates.iter().find(|(_, candidate)| late(candidate));
-        if let Some((&number, candidate)) = late {
-            let (caller, called) = candidate.awaited.first().copied().unwrap_or((number, number));
-            let seconds = patience.as_secs_f64();
+        if let Some((&id, candidate)) = late {
+            let (caller, called) = candidate.awaited.first().copied().unwrap_or((id, id));
+            let seconds = timeout.as_secs_f64();
             let message =
-                format!("rank {caller} did not say within {seconds} s whether it can reach rank {called}");
-            self.refuse(number, &Error::new(Kind::Rendezvous, message).hint("try again"));
+                format!("rank {caller} did not report within {seconds} s whether it can reach rank {called}");
+            self.refuse(id, &Error::new(Kind::Rendezvous, message).hint("try again"));
         }
     }
 }

@@ -1,32 +1,34 @@
-//! Those who cannot come in, and those who come when it is over: each is told why, and so is whoever looks at rank 0.
+//! Refused ranks, and ranks that join after the job is over: each gets the reason, and rank 0 reports it.
 
-use super::Chair;
-use crate::rendezvous::message::{Answer, Arrival, Call, Join, Member, send};
-use crate::rendezvous::welcome;
+use super::Coordinator;
+use crate::membership_policy::MembershipActions;
+use crate::rendezvous::join_validation;
+use crate::rendezvous::message::{ControlRequest, ControlResponse, JoinKind, JoinRequest, Member, send};
 use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 use thalweg_core::{Culprit, Error, Kind};
 
-/// How long ranks that have not come before the end are waited for, to be told of it.
-const LATECOMERS: Duration = Duration::from_secs(5);
+/// How long the coordinator stays after an abort for ranks that have not connected yet.
+const LATE_JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Strangers that are named; more are not worth the room.
-const STRANGERS: usize = 8;
+/// The most unauthenticated callers that are reported.
+const MAX_UNAUTHENTICATED: usize = 8;
 
-impl Chair {
-    /// Somebody could not prove itself. Who it is is not known: it is told, and nothing else is done.
-    pub(super) fn hear_of_stranger(&mut self, from: IpAddr, why: &str) {
-        if self.strangers.len() < STRANGERS && !self.strangers.contains_key(&from) {
-            (self.voice.say)(format!("turned away a caller from {from}: it {why}"));
-            self.strangers.insert(from, why.to_string());
+impl Coordinator {
+    /// A caller failed the handshake; it is only reported, because its rank is not known.
+    pub(super) fn on_unauthenticated(&mut self, from: IpAddr, reason: &str) {
+        if self.unauthenticated.len() < MAX_UNAUTHENTICATED && !self.unauthenticated.contains_key(&from) {
+            (self.callbacks.warn)(format!("refused a connection from {from}: it {reason}"));
+            self.unauthenticated.insert(from, reason.to_string());
         }
     }
 
-    /// Before the first group, a rank that has come to the wrong job will not come to the right one: it is over for all.
-    pub(super) fn end_for(&mut self, join: &Join, reason: &str) {
-        let expected = self.judgement.membership.has(join.member.rank);
-        let first = join.arrival == Arrival::First && self.judgement.membership.generation() == 0;
-        if !(first && expected) || self.guests.contains_key(&join.member.rank) || self.verdict.is_some() {
+    /// Before the first group, an expected rank with another job ends this job: it will not join with the right one.
+    pub(super) fn abort_for_mismatch(&mut self, join: &JoinRequest, reason: &str) {
+        let expected = self.policy.membership.has(join.member.rank);
+        let first = join.kind == JoinKind::Initial && self.policy.membership.generation() == 0;
+        if !(first && expected) || self.connected.contains_key(&join.member.rank) || self.aborted_at.is_some()
+        {
             return;
         }
         let Member { rank, host, .. } = &join.member;
@@ -37,59 +39,60 @@ impl Chair {
             cause: "has another job".into(),
             ..Culprit::default()
         };
-        self.told.insert(*rank);
+        self.informed.insert(*rank);
         let error = Error::new(Kind::Rendezvous, reason).blame(culprit);
         self.abort(error.hint("start all ranks with the same job, flags, data and world"));
     }
 
-    /// After the end: whoever comes is told why it is over.
-    pub(super) fn turn_back(&mut self, call: &Call, mut stream: TcpStream) {
-        if let Some(error) = &self.last_word {
-            let _ = send(&mut stream, &Answer::Refused(error.clone()));
+    /// After an abort, refuses every request with the reason.
+    pub(super) fn refuse_late(&mut self, request: &ControlRequest, mut stream: TcpStream) {
+        if let Some(error) = &self.abort_error {
+            let _ = send(&mut stream, &ControlResponse::Refused(error.clone()));
         }
-        if let Call::Join(join) = call {
-            self.told.insert(join.member.rank);
+        if let ControlRequest::Join(join) = request {
+            self.informed.insert(join.member.rank);
         }
     }
 
-    /// How long to stay after the end: until all who may still come have been told.
-    pub(super) fn farewell(&self) -> Option<Duration> {
-        // A rank 0 that never began does not come itself.
-        let absent = self.charge.failed.is_some().then_some(self.charge.own);
-        let owed = |rank: &usize| {
-            Some(*rank) != absent && !self.told.contains(rank) && !self.guests.contains_key(rank)
+    /// How long to stay after an abort for expected ranks that are not informed yet; `None` if there are none.
+    pub(super) fn late_join_timeout(&self) -> Option<Duration> {
+        // A rank 0 that failed before its start does not join.
+        let absent = self.config.failed.is_some().then_some(self.config.own);
+        let is_uninformed = |rank: &usize| {
+            Some(*rank) != absent && !self.informed.contains(rank) && !self.connected.contains_key(rank)
         };
-        let early = self.judgement.membership.generation() == 0;
-        (early && self.listener.is_some() && self.charge.expected.iter().any(owed)).then_some(LATECOMERS)
+        let early = self.policy.membership.generation() == 0;
+        (early && self.listener.is_some() && self.config.expected.iter().any(is_uninformed))
+            .then_some(LATE_JOIN_TIMEOUT)
     }
 
-    /// A rank that was started again under its number, while the others have gone on without it, comes as a newcomer; one
-    /// whose loss has not been noticed yet has to come again.
-    pub(super) fn started_again(&mut self, join: &mut Join) -> Option<Error> {
+    /// A rank that was restarted with its id, after the others went on without it, joins as a newcomer; if its loss has not
+    /// been noticed yet, it has to try again.
+    pub(super) fn on_restart(&mut self, join: &mut JoinRequest) -> Option<Error> {
         let rank = join.member.rank;
-        let began = self.judgement.membership.generation() > 0 && self.charge.rules.elastic;
-        if join.arrival != Arrival::First || !began || self.verdict.is_some() {
+        let began = self.policy.membership.generation() > 0 && self.config.membership.elastic;
+        if join.kind != JoinKind::Initial || !began || self.aborted_at.is_some() {
             return None;
         }
-        if self.guests.get(&rank).is_some_and(|guest| welcome::is_gone(&guest.stream)) {
+        if self.connected.get(&rank).is_some_and(|peer| join_validation::is_closed(&peer.stream)) {
             let now = self.now();
-            let rulings = self.judgement.close(rank, now, now);
-            self.carry_out(rulings);
+            let commands = self.policy.on_close(rank, now, now);
+            self.execute(commands);
         }
-        if let Some(here) = self.guests.get(&rank) {
+        if let Some(here) = self.connected.get(&rank) {
             let Member { host, process, .. } = &here.member;
-            let words = format!("rank {rank} is here already, from {host} (pid {process})");
+            let message = format!("rank {rank} is connected already, from {host} (pid {process})");
             return Some(
-                Error::new(Kind::Rendezvous, words).hint("end that process, or wait until it is given up"),
+                Error::new(Kind::Rendezvous, message).hint("end that process, or wait until it is removed"),
             );
         }
-        if self.judgement.membership.has(rank) {
+        if self.policy.membership.has(rank) {
             return Some(Error::new(
                 Kind::Rendezvous,
-                format!("the others wait for rank {rank} to come back"),
+                format!("the others wait for rank {rank} to connect again"),
             ));
         }
-        join.arrival = Arrival::New;
+        join.kind = JoinKind::New;
         None
     }
 }

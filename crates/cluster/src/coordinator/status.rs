@@ -1,23 +1,23 @@
-//! How the job goes, for whoever asks: who is here, at which step, and when something moved last.
+//! The status of the job, on request: connected ranks, step, and time since the last progress.
 
-use super::Chair;
+use super::Coordinator;
 use crate::rendezvous::message::Status;
 use std::time::Duration;
 use thalweg_core::event::Phase;
 
-/// What a group may take beyond its deadlines to get going again after a loss.
+/// Time beyond the deadlines that a group may take to recover from a loss.
 const RECOVERY: Duration = Duration::from_secs(3);
 
-/// When anything moved last.
+/// When any rank made progress last.
 #[derive(Default)]
-pub(super) struct Progress {
+pub(super) struct LastProgress {
     seen: (u64, u64),
     since: Duration,
 }
 
-impl Progress {
-    /// Takes in the furthest step and all that was counted up to now.
-    fn follow(&mut self, now: Duration, seen: (u64, u64)) {
+impl LastProgress {
+    /// `seen` is the latest step, and the sum of all progress counters.
+    fn update(&mut self, now: Duration, seen: (u64, u64)) {
         if seen != self.seen {
             (self.seen, self.since) = (seen, now);
         }
@@ -28,38 +28,37 @@ impl Progress {
     }
 }
 
-impl Chair {
-    /// Looks whether anything has moved.
+impl Coordinator {
     pub(super) fn note_progress(&mut self) {
-        let own = self.voice.beacon.pulse();
-        let others = self.guests.keys().filter_map(|number| self.judgement.watch.last(*number));
-        let seen = others.fold((own.step, own.progress), |(step, counted), pulse| {
-            (step.max(pulse.step), counted.wrapping_add(pulse.progress))
+        let own = self.callbacks.rank_status.heartbeat();
+        let others = self.connected.keys().filter_map(|id| self.policy.monitor.last_heartbeat(*id));
+        let seen = others.fold((own.step, own.progress), |(step, counted), heartbeat| {
+            (step.max(heartbeat.step), counted.wrapping_add(heartbeat.progress))
         });
         let now = self.now();
-        self.progress.follow(now, seen);
+        self.progress.update(now, seen);
     }
 
-    fn prepares(&self, number: usize) -> bool {
-        self.judgement.watch.last(number).is_some_and(|pulse| pulse.phase == Phase::Preparing)
+    fn is_preparing(&self, id: usize) -> bool {
+        self.policy.monitor.last_heartbeat(id).is_some_and(|heartbeat| heartbeat.phase == Phase::Preparing)
     }
 
     pub(super) fn status(&self) -> Status {
-        let (now, own) = (self.now(), self.voice.beacon.pulse());
-        let membership = &self.judgement.membership;
-        let rules = &self.charge.rules;
+        let (now, own) = (self.now(), self.callbacks.rank_status.heartbeat());
+        let membership = &self.policy.membership;
+        let config = &self.config.membership;
         let forming = !membership.is_working();
         let deadline = match own.phase {
-            _ if membership.generation() == 0 => rules.limits.patience,
-            Phase::Starting | Phase::Preparing => rules.prepare_deadline,
+            _ if membership.generation() == 0 => config.limits.timeout,
+            Phase::Starting | Phase::Preparing => config.prepare_deadline,
             // Rank 0 may wait for one that prepares.
-            _ if self.guests.keys().any(|number| self.prepares(*number)) => rules.prepare_deadline,
-            _ => rules.step_deadline * 2 + RECOVERY,
+            _ if self.connected.keys().any(|id| self.is_preparing(*id)) => config.prepare_deadline,
+            _ => config.step_deadline * 2 + RECOVERY,
         };
         Status {
             generation: membership.generation(),
-            joined: self.guests.len(),
-            expected: self.guests.len() + if forming { membership.missing().len() } else { 0 },
+            joined: self.connected.len(),
+            expected: self.connected.len() + if forming { membership.missing().len() } else { 0 },
             step: self.progress.seen.0,
             phase: own.phase,
             doing: own.name,
@@ -74,15 +73,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_moves_is_progress() {
-        let mut progress = Progress::default();
+    fn only_changes_count_as_progress() {
+        let mut progress = LastProgress::default();
         let at = Duration::from_secs;
-        progress.follow(at(1), (0, 5));
-        progress.follow(at(9), (0, 5));
+        progress.update(at(1), (0, 5));
+        progress.update(at(9), (0, 5));
         assert_eq!(progress.age(at(9)), at(8));
-        progress.follow(at(10), (0, 6));
+        progress.update(at(10), (0, 6));
         assert_eq!(progress.age(at(12)), at(2));
-        progress.follow(at(13), (1, 6));
+        progress.update(at(13), (1, 6));
         assert_eq!(progress.age(at(13)), at(0));
     }
 }

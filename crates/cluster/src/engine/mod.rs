@@ -1,6 +1,5 @@
-//! Who starts the ranks: this command itself (`local`), or a launcher that left its variables (`environment`); or
-//! nobody does, and they are threads in this process, in real time or in virtual time (`threads`), where they may
-//! also come and go (`simulated`).
+//! Starts ranks: as worker processes of this command (`local`), under another launcher that left its variables
+//! (`environment`), as threads of this process (`threads`), or on a simulated network in virtual time (`simulated`).
 
 pub mod environment;
 pub mod local;

@@ -1,42 +1,41 @@
-//! One worker process of the local launcher: how it is started, heard, spoken to, and how it ended.
+//! One worker process of the local launcher: start, records, commands and exit status.
 
-use super::local::Plan;
+use super::local::LaunchPlan;
 use super::program::Program;
 use crate::interruption::Signal;
+use crate::launcher_connection::{JOINS, LauncherCommand, VARIABLE};
 use crate::linux;
-use crate::uplink::{JOINS, VARIABLE, Wish};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
-use thalweg_core::event::{Phase, Pulse, Record};
+use thalweg_core::event::{Heartbeat, Phase, Record};
 use thalweg_core::{Error, Result};
 
-/// By the order in which they were started.
-pub(super) enum Heard {
-    Said(usize, Box<Record>),
-    Garbled(usize, String),
+/// A message of a worker, with its index in start order.
+pub(super) enum WorkerMessage {
+    Record(usize, Box<Record>),
+    Malformed(usize, String),
     Closed(usize),
 }
 
-/// A worker of this machine.
 pub(super) struct Worker {
     pub(super) rank: usize,
-    /// It came while the job ran: the others do without it if it fails before it has met them.
+    /// Started while the job ran: the job continues if it fails before it has joined.
     pub(super) joins: bool,
     pub(super) child: Child,
-    line: UnixStream,
-    /// Its line is drained: everything it had to say was heard.
+    commands: UnixStream,
+    /// Its record stream has ended and was read to the end.
     pub(super) closed: bool,
     pub(super) status: Option<ExitStatus>,
-    pub(super) last: Pulse,
-    /// It gave a reason for its end.
+    pub(super) last: Heartbeat,
+    /// It reported its own failure.
     pub(super) explained: bool,
-    /// It was lost, and the others went on.
+    /// The group continued without it.
     pub(super) lost: bool,
-    /// How it ended, or why it was ended.
+    /// How it exited, or why it was killed.
     pub(super) cause: Option<String>,
 }
 
@@ -45,48 +44,48 @@ impl Worker {
         self.status.is_none()
     }
 
-    /// Whether the others have never counted on it.
-    pub(super) fn is_stranger(&self) -> bool {
+    /// Whether it was started for a running job and has not joined the group yet.
+    pub(super) fn has_not_joined(&self) -> bool {
         self.joins && self.last.phase == Phase::Starting
     }
 
-    /// It is in a group, whatever was last heard of it.
-    pub(super) fn has_met_the_others(&mut self) {
+    /// Records that it is a member, before its first heartbeat as one arrives.
+    pub(super) fn mark_joined(&mut self) {
         self.last.phase = Phase::Preparing;
     }
 
-    /// Whether it is one of those who hold the job's state between them: a stranger has none of it.
-    pub(super) fn is_at_work(&self) -> bool {
-        self.is_alive() && !self.is_stranger()
+    /// Whether it is alive and a member of the group, so that it holds part of the job's state.
+    pub(super) fn is_in_group(&self) -> bool {
+        self.is_alive() && !self.has_not_joined()
     }
 
-    /// Whether the job is not over with the others: it works on, or has done its part.
-    pub(super) fn carries_on(&self) -> bool {
-        self.is_at_work() || self.status.is_some_and(is_fine)
+    /// Whether the job can continue or has succeeded with it: it is in the group, or exited normally.
+    pub(super) fn keeps_job_alive(&self) -> bool {
+        self.is_in_group() || self.status.is_some_and(is_fine)
     }
 
-    pub(super) fn wish(&mut self, wish: &Wish) {
-        if let Ok(mut line) = serde_json::to_vec(wish) {
+    pub(super) fn send(&mut self, command: &LauncherCommand) {
+        if let Ok(mut line) = serde_json::to_vec(command) {
             line.push(b'\n');
-            // One that cannot hear it has ended.
-            let _ = self.line.write_all(&line);
+            // Fails only if the worker has exited.
+            let _ = self.commands.write_all(&line);
         }
     }
 }
 
-/// Starts a worker, and a thread that listens to it.
-pub(super) fn start(
-    plan: &Plan,
+/// Starts a worker, and a thread that reads its records.
+pub(super) fn spawn(
+    plan: &LaunchPlan,
     program: &Program,
     rank: usize,
     index: usize,
     joins: bool,
-    sender: &Sender<Heard>,
+    sender: &Sender<WorkerMessage>,
 ) -> Result<Worker> {
     let failed = |error: std::io::Error| Error::io(format!("cannot start worker {rank}"), &error);
-    let (line, far_end) = UnixStream::pair().map_err(failed)?;
-    // All that can fail comes before the process: one that nobody knows of would never be ended.
-    let reader = line.try_clone().map_err(failed)?;
+    let (commands, worker_end) = UnixStream::pair().map_err(failed)?;
+    // Everything that can fail comes before the spawn, so that no process is left behind unsupervised.
+    let reader = commands.try_clone().map_err(failed)?;
     let mut command = program.command();
     command.args(plan.command.iter().skip(1)).envs(plan.variables.iter().cloned());
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", plan.world.to_string());
@@ -99,33 +98,33 @@ pub(super) fn start(
         Some((host, port)) => command.env("MASTER_ADDR", host).env("MASTER_PORT", port.to_string()),
         None => command.env_remove("MASTER_ADDR").env_remove("MASTER_PORT"),
     };
-    command.stdin(Stdio::from(OwnedFd::from(far_end))).process_group(0);
+    command.stdin(Stdio::from(OwnedFd::from(worker_end))).process_group(0);
     let mut child = command.spawn().map_err(failed)?;
     let sender = sender.clone();
-    let listen = move || {
+    let read_records = move || {
         for text in BufReader::new(reader).lines() {
             let Ok(text) = text else { break };
-            let heard = match serde_json::from_str::<Record>(&text) {
-                Ok(record) => Heard::Said(index, Box::new(record)),
-                Err(error) => Heard::Garbled(index, error.to_string()),
+            let message = match serde_json::from_str::<Record>(&text) {
+                Ok(record) => WorkerMessage::Record(index, Box::new(record)),
+                Err(error) => WorkerMessage::Malformed(index, error.to_string()),
             };
-            if sender.send(heard).is_err() {
+            if sender.send(message).is_err() {
                 return;
             }
         }
-        let _ = sender.send(Heard::Closed(index));
+        let _ = sender.send(WorkerMessage::Closed(index));
     };
-    if let Err(error) = std::thread::Builder::new().spawn(listen) {
+    if let Err(error) = std::thread::Builder::new().spawn(read_records) {
         linux::kill_group(child.id());
         let _ = child.wait();
         return Err(failed(error));
     }
-    let last = Pulse::default();
+    let last = Heartbeat::default();
     Ok(Worker {
         rank,
         joins,
         child,
-        line,
+        commands,
         closed: false,
         status: None,
         last,
@@ -135,18 +134,18 @@ pub(super) fn start(
     })
 }
 
-/// Done, or stopped as it was asked to.
+/// Whether it succeeded or stopped on request.
 pub(super) fn is_fine(status: ExitStatus) -> bool {
     status.success() || stopping_signal(status).is_some()
 }
 
-/// The signal that asked for the stop of the job, on this host or another, after which a worker ended as it should.
+/// The signal that requested the stop, on this host or another, from the exit code of a worker that stopped normally.
 pub(super) fn stopping_signal(status: ExitStatus) -> Option<Signal> {
     let ended_by = |signal: &Signal| status.code() == Some(i32::from(signal.exit_code()));
     [Signal::Interrupt, Signal::Terminate].into_iter().find(ended_by)
 }
 
-/// How a process ended: `was killed by signal 9 (SIGKILL)`.
+/// Describes an exit status: `was killed by signal 9 (SIGKILL)`.
 pub(super) fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => format!("was killed by signal {signal} ({})", linux::signal_name(signal)),

@@ -1,156 +1,103 @@
-//! Ranks as threads of one process: connected by memory, or over a simulated network in virtual time.
+//! Ranks as threads of one process, connected in memory.
 //!
-//! Programs cannot tell: they see the same [`Rank`]. Tests run strategies on it, and simulations any number of ranks.
+//! Programs see the same [`Rank`] as in worker processes. Tests run strategies this way.
 
-use crate::beacon::Beacon;
 use crate::hosts::Hosts;
-use crate::rank::{Emit, PREPARATION, Parts, Rank};
+use crate::rank::{Emit, PREPARATION, Rank, RankParts};
+use crate::rank_status::RankStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use thalweg_comm::host::{self, Neighbours};
-use thalweg_comm::transport::sim::{Mishap, Network, SimClock, Simulation, Trace};
+use thalweg_comm::host::{self, LocalPeers};
 use thalweg_comm::transport::{Transport, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::Event;
 use thalweg_core::{Error, Result};
 
-/// What a rank's program returned, and the events it told.
+/// The result of a rank's program, and its events in order.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ended<T> {
-    /// The program's answer.
+pub struct RankOutcome<T> {
     pub result: Result<T>,
-    /// Its events, in order.
     pub events: Vec<Event>,
 }
 
-/// Runs a program on every rank of a world of threads; the answers come in the order of ranks.
+/// Runs a program on every rank of a world of threads; results are in rank order.
 pub fn run<T: Send>(
     world: usize,
     seed: u64,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
-) -> Vec<Ended<T>> {
-    // Threads share memory as processes of one host do; where the system does not allow it, they do without.
-    let mut neighbours = host::threads(world).unwrap_or_default().into_iter();
+) -> Vec<RankOutcome<T>> {
+    // Threads share memory like processes of one host; where the system does not allow it, they run without.
+    let mut local_peers = host::connect_threads(world).unwrap_or_default().into_iter();
     let ranks = mesh(world).into_iter().map(|transport| {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-        (Box::new(transport) as Box<dyn Transport>, clock, neighbours.next().unwrap_or_default())
+        (Box::new(transport) as Box<dyn Transport>, clock, local_peers.next().unwrap_or_default())
     });
-    heard(
-        Stage { seats: ranks.collect(), seed, step_deadline: Duration::from_secs(30), name: "mem" },
+    run_collecting_events(
+        ThreadWorld { ranks: ranks.collect(), seed, step_deadline: Duration::from_secs(30), carrier: "mem" },
         program,
     )
 }
 
-/// Runs a program on every rank of a simulated world; the same arguments give the same answers and the same trace.
-pub fn simulate<T: Send>(
-    network: Network,
-    mishaps: &[Mishap],
-    step_deadline: Duration,
-    program: impl Fn(&mut Rank) -> Result<T> + Sync,
-) -> (Vec<Ended<T>>, Trace) {
-    let simulation = Simulation::new(network.clone(), mishaps);
-    let ended = heard(stage(&simulation, &network, step_deadline), program);
-    (ended, simulation.trace())
-}
-
-/// The same, with somebody who watches every rank while it runs.
-pub fn simulate_watched<T: Send>(
-    network: Network,
-    step_deadline: Duration,
-    watcher: &(dyn Fn(usize) -> Watcher + Sync),
-    program: impl Fn(&mut Rank) -> Result<T> + Sync,
-) -> (Vec<Result<T>>, Trace) {
-    let simulation = Simulation::new(network.clone(), &[]);
-    let ended = each(stage(&simulation, &network, step_deadline), watcher, program);
-    (ended, simulation.trace())
-}
-
-/// Who watches a rank.
-pub struct Watcher {
-    /// Hears its events.
+/// The caller's view of a running rank.
+pub struct RankObserver {
     pub emit: Emit,
-    /// Sees what it does, and can ask it to stop.
-    pub beacon: Arc<Beacon>,
+    /// Shows the rank's progress, and takes requests to stop.
+    pub rank_status: Arc<RankStatus>,
 }
 
-fn stage(simulation: &Simulation, network: &Network, step_deadline: Duration) -> Stage {
-    let seats = simulation.ranks().into_iter().map(|transport| {
-        let clock: Arc<dyn Clock> = Arc::new(Virtual(simulation.clock(transport.rank())));
-        (Box::new(transport) as Box<dyn Transport>, clock, Neighbours::new())
-    });
-    Stage { seats: seats.collect(), seed: network.seed, step_deadline, name: "sim" }
+/// A rank's transport, clock, and the peers it shares memory with.
+pub(super) type ThreadRank = (Box<dyn Transport>, Arc<dyn Clock>, LocalPeers);
+
+/// A world of threads before its program starts.
+pub(super) struct ThreadWorld {
+    pub(super) ranks: Vec<ThreadRank>,
+    pub(super) seed: u64,
+    pub(super) step_deadline: Duration,
+    /// Transport named in the report.
+    pub(super) carrier: &'static str,
 }
 
-/// The clock of a simulated rank.
-struct Virtual(SimClock);
-
-impl Clock for Virtual {
-    fn now(&self) -> Duration {
-        self.0.now()
-    }
-
-    fn sleep(&self, duration: Duration) {
-        self.0.sleep(duration);
-    }
-
-    fn charge(&self, operations: u64) {
-        self.0.charge(operations);
-    }
-
-    fn is_virtual(&self) -> bool {
-        true
-    }
-}
-
-/// What a rank needs to take part: its connections, its time, and whom it shares memory with.
-type Seat = (Box<dyn Transport>, Arc<dyn Clock>, Neighbours);
-
-/// A world of threads before its program begins.
-struct Stage {
-    seats: Vec<Seat>,
-    seed: u64,
-    step_deadline: Duration,
-    /// What carries its bytes.
-    name: &'static str,
-}
-
-/// Keeps the events of every rank.
-fn heard<T: Send>(stage: Stage, program: impl Fn(&mut Rank) -> Result<T> + Sync) -> Vec<Ended<T>> {
-    let events: Vec<Arc<Mutex<Vec<Event>>>> = stage.seats.iter().map(|_| Arc::default()).collect();
-    let watcher = |rank: usize| {
-        let heard = Arc::clone(&events[rank]);
+pub(super) fn run_collecting_events<T: Send>(
+    world: ThreadWorld,
+    program: impl Fn(&mut Rank) -> Result<T> + Sync,
+) -> Vec<RankOutcome<T>> {
+    let events: Vec<Arc<Mutex<Vec<Event>>>> = world.ranks.iter().map(|_| Arc::default()).collect();
+    let observer = |rank: usize| {
+        let events = Arc::clone(&events[rank]);
         let emit: Emit =
-            Arc::new(move |event| heard.lock().unwrap_or_else(PoisonError::into_inner).push(event));
-        Watcher { emit, beacon: Beacon::new() }
+            Arc::new(move |event| events.lock().unwrap_or_else(PoisonError::into_inner).push(event));
+        RankObserver { emit, rank_status: RankStatus::new() }
     };
-    let results = each(stage, &watcher, program);
-    let told = |events: &Mutex<Vec<Event>>| {
+    let results = run_threads(world, &observer, program);
+    let take = |events: &Mutex<Vec<Event>>| {
         std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner))
     };
-    results.into_iter().zip(&events).map(|(result, events)| Ended { result, events: told(events) }).collect()
+    let outcome =
+        |(result, events): (Result<T>, &Arc<Mutex<Vec<Event>>>)| RankOutcome { result, events: take(events) };
+    results.into_iter().zip(&events).map(outcome).collect()
 }
 
-fn each<T: Send>(
-    stage: Stage,
-    watcher: &(dyn Fn(usize) -> Watcher + Sync),
+pub(super) fn run_threads<T: Send>(
+    world: ThreadWorld,
+    observer: &(dyn Fn(usize) -> RankObserver + Sync),
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
-    let Stage { seats, seed, step_deadline, name } = stage;
-    let (world, program) = (seats.len(), &program);
-    let one = move |(transport, clock, neighbours): Seat| {
-        let Watcher { emit, beacon } = watcher(transport.rank());
-        let mut rank = Rank::new(Parts {
+    let ThreadWorld { ranks, seed, step_deadline, carrier } = world;
+    let (world, program) = (ranks.len(), &program);
+    let run_rank = move |(transport, clock, local_peers): ThreadRank| {
+        let RankObserver { emit, rank_status } = observer(transport.rank());
+        let mut rank = Rank::new(RankParts {
             transport: transport.into(),
             clock,
             emit,
-            beacon,
+            rank_status,
             hosts: Hosts::one("memory", world),
-            neighbours,
-            carrier: name,
+            local_peers,
+            carrier,
             generation: 1,
-            numbers: Vec::new(),
+            member_ids: Vec::new(),
             change: Default::default(),
-            delegate: None,
+            membership_client: None,
             step_deadline,
             prepare_deadline: PREPARATION,
             seed,
@@ -162,7 +109,7 @@ fn each<T: Send>(
         result
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = seats.into_iter().map(|seat| scope.spawn(move || one(seat))).collect();
+        let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || run_rank(rank))).collect();
         let panicked = |_| Err(Error::internal("a rank panicked"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
     })

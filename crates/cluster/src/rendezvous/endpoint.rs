@@ -1,29 +1,29 @@
-//! Where a coordinator may be found, as text: `HOST:PORT`, `HOST:FIRST-LAST` if it takes one of several ports, or `@FILE` if
-//! it writes its address there.
+//! A rendezvous endpoint as text: `HOST:PORT`, `HOST:FIRST-LAST` for one of several ports, or `@FILE` if rank 0 writes
+//! its address there.
 
-use crate::engine::environment::Meeting;
+use crate::engine::environment::RendezvousEndpoint;
 use std::io::Read;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
-use thalweg_core::error::plain_words;
+use thalweg_core::error::os_message;
 
-/// What stands before the name of a file.
+/// Prefix of a file name.
 const FILE: char = '@';
 
-/// The longest text that is read as an address.
-const LONGEST: u64 = 512;
+/// Largest number of bytes read as an address.
+const MAX_ADDRESS: u64 = 512;
 
-/// Where the others look for rank 0; nothing if only the launcher can say it.
-pub fn of(meeting: &Meeting) -> Option<String> {
-    match meeting {
-        Meeting::At { host, port, last } if port == last => Some(format!("{host}:{port}")),
-        Meeting::At { host, port, last } => Some(format!("{host}:{port}-{last}")),
-        Meeting::InFile(path) => Some(format!("{FILE}{}", path.display())),
-        Meeting::ByLauncher => None,
+/// The text of an endpoint; None if only the launcher knows the address.
+pub fn to_text(endpoint: &RendezvousEndpoint) -> Option<String> {
+    match endpoint {
+        RendezvousEndpoint::At { host, port, last } if port == last => Some(format!("{host}:{port}")),
+        RendezvousEndpoint::At { host, port, last } => Some(format!("{host}:{port}-{last}")),
+        RendezvousEndpoint::InFile(path) => Some(format!("{FILE}{}", path.display())),
+        RendezvousEndpoint::ByLauncher => None,
     }
 }
 
-/// The addresses to try, in order; otherwise why there are none now.
+/// The addresses to try, in order, or why there are none at present.
 pub fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, String> {
     if let Some(path) = endpoint.strip_prefix(FILE) {
         let address = read(Path::new(path))?;
@@ -32,12 +32,12 @@ pub fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, String> {
     lookup(endpoint).map_err(|why| format!("{endpoint}: {why}"))
 }
 
-/// Rank 0 may not have written it yet, or wrote it in an earlier attempt.
+/// The file may not exist yet, or may be left from an earlier attempt.
 fn read(path: &Path) -> Result<String, String> {
     let mut text = String::new();
-    crate::regular::open(path)
-        .and_then(|file| file.take(LONGEST).read_to_string(&mut text))
-        .map_err(|error| format!("the address in {}: {}", path.display(), plain_words(&error)))?;
+    crate::regular_file::open(path)
+        .and_then(|file| file.take(MAX_ADDRESS).read_to_string(&mut text))
+        .map_err(|error| format!("the address in {}: {}", path.display(), os_message(&error)))?;
     match text.trim() {
         "" => Err(format!("the address in {}: the file is empty", path.display())),
         address => Ok(address.to_string()),
@@ -58,7 +58,7 @@ fn lookup(endpoint: &str) -> Result<Vec<SocketAddr>, String> {
         }),
         None => endpoint.to_socket_addrs().map(Iterator::collect),
     };
-    let found = found.map_err(|error| unknown(format!(": {}", plain_words(&error))))?;
+    let found = found.map_err(|error| unknown(format!(": {}", os_message(&error))))?;
     if found.is_empty() { Err(unknown(String::new())) } else { Ok(found) }
 }
 
@@ -67,15 +67,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_tried_in_order_and_files_read_anew() {
-        let several = Meeting::At { host: "127.0.0.1".into(), port: 29501, last: 29503 };
-        let ports = resolve(&of(&several).unwrap()).unwrap();
+    fn ports_are_tried_in_order_and_files_are_read_each_time() {
+        let several = RendezvousEndpoint::At { host: "127.0.0.1".into(), port: 29501, last: 29503 };
+        let ports = resolve(&to_text(&several).unwrap()).unwrap();
         assert_eq!(ports.iter().map(SocketAddr::port).collect::<Vec<_>>(), [29501, 29502, 29503]);
-        assert_eq!(of(&Meeting::at("n1", 7)).unwrap(), "n1:7");
-        assert_eq!(of(&Meeting::ByLauncher), None);
+        assert_eq!(to_text(&RendezvousEndpoint::at("n1", 7)).unwrap(), "n1:7");
+        assert_eq!(to_text(&RendezvousEndpoint::ByLauncher), None);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("address");
-        let endpoint = of(&Meeting::InFile(path.clone())).unwrap();
+        let endpoint = to_text(&RendezvousEndpoint::InFile(path.clone())).unwrap();
         assert!(resolve(&endpoint).unwrap_err().contains("no such file"), "{:?}", resolve(&endpoint));
         std::fs::write(&path, "").unwrap();
         assert!(resolve(&endpoint).unwrap_err().ends_with("the file is empty"));

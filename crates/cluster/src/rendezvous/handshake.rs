@@ -1,4 +1,4 @@
-//! Two sides prove to each other that they know the token, before either believes anything.
+//! Mutual authentication by the shared token (HMAC over both nonces), before either side accepts any message.
 
 use super::message::{receive_within, send};
 use super::timed::Timed;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use std::io;
 
-/// Oldest and newest protocol this version speaks.
+/// Oldest and newest protocol version supported.
 pub const PROTOCOL: (u16, u16) = (5, 5);
 
-/// The largest message of somebody who has not proven anything yet, in bytes; ours are smaller than 64.
-const UNPROVEN: u32 = 256;
+/// Largest message of an unauthenticated peer, in bytes; valid ones are smaller than 64.
+const MAX_UNAUTHENTICATED: u32 = 256;
 
-/// What a connection is for. It is part of the proof: one cannot be passed off as the other.
+/// What a connection is for. It is part of the proof, so that a proof cannot be reused for the other purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     /// Rendezvous and control.
@@ -26,44 +26,43 @@ pub enum Purpose {
 struct Hello {
     magic: [u8; 4],
     protocol: (u16, u16),
-    /// Optional abilities, one bit each; none is defined yet.
+    /// Optional features, one bit each; none is defined yet.
     features: u64,
     purpose: Purpose,
     nonce: [u8; 32],
 }
 
-/// Side that connects, or side that accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Connects; proves itself first.
     Caller,
-    /// Accepts; proves itself second, and only to somebody proven.
+    /// Accepts; proves itself second, and only to an authenticated caller.
     Listener,
 }
 
-/// Carries out the handshake within the time that is left. The error says what is wrong with the other side; a
-/// [`io::ErrorKind::PermissionDenied`] is final, anything else may pass.
-pub fn shake(stream: &mut Timed<'_>, side: Side, purpose: Purpose, token: &[u8]) -> io::Result<()> {
+/// Runs the handshake within the deadline of the stream. An [`io::ErrorKind::PermissionDenied`] is a refusal that names
+/// the reason; other errors may be temporary.
+pub fn handshake(stream: &mut Timed<'_>, side: Side, purpose: Purpose, token: &[u8]) -> io::Result<()> {
     stream.stream().set_nodelay(true)?;
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(io::Error::other)?;
     let mine = Hello { magic: *b"THLW", protocol: PROTOCOL, features: 0, purpose, nonce };
     send(stream, &mine)?;
-    let theirs: Hello = receive_within(stream, UNPROVEN)?;
-    examine(&theirs, purpose)?;
+    let theirs: Hello = receive_within(stream, MAX_UNAUTHENTICATED)?;
+    check_hello(&theirs, purpose)?;
     match side {
         Side::Caller => prove_first(stream, token, purpose, &mine.nonce, &theirs.nonce),
         Side::Listener => prove_second(stream, token, purpose, &theirs.nonce, &mine.nonce),
     }
 }
 
-/// Whether whoever accepted this connection greets as a job of thalweg does. Nothing is said to it.
+/// Whether the listener of this connection sends thalweg's hello. Sends nothing.
 pub fn is_a_job(stream: &mut Timed<'_>) -> bool {
-    receive_within::<Hello>(stream, UNPROVEN).is_ok_and(|hello| hello.magic == *b"THLW")
+    receive_within::<Hello>(stream, MAX_UNAUTHENTICATED).is_ok_and(|hello| hello.magic == *b"THLW")
 }
 
-/// Whether the other side is one of us at all.
-fn examine(theirs: &Hello, purpose: Purpose) -> io::Result<()> {
+/// Checks magic, protocol version and purpose.
+fn check_hello(theirs: &Hello, purpose: Purpose) -> io::Result<()> {
     if theirs.magic != *b"THLW" {
         return Err(refused("does not speak thalweg's protocol"));
     }
@@ -79,8 +78,8 @@ fn examine(theirs: &Hello, purpose: Purpose) -> io::Result<()> {
     Ok(())
 }
 
-/// The listener's answer to the caller's proof: its own, or none if it does not believe the caller's. It is said in so
-/// many words, since a connection that merely closes may have lost its place to somebody else and be tried again.
+/// The listener's response to the caller's proof: its own, or None if the caller's is wrong. The refusal is explicit,
+/// because a connection that just closes may have been dropped for a newer one, and is retried.
 type Reply = Option<[u8; 32]>;
 
 fn prove_first(
@@ -91,7 +90,7 @@ fn prove_first(
     listener: &[u8; 32],
 ) -> io::Result<()> {
     send(stream, &sum(proof(token, Side::Caller, purpose, caller, listener)?))?;
-    let reply: Reply = receive_within(stream, UNPROVEN)?;
+    let reply: Reply = receive_within(stream, MAX_UNAUTHENTICATED)?;
     let theirs =
         reply.ok_or_else(|| refused("refused the token; set the same THALWEG_TOKEN on every host"))?;
     verify(proof(token, Side::Listener, purpose, caller, listener)?, &theirs)
@@ -104,7 +103,7 @@ fn prove_second(
     caller: &[u8; 32],
     listener: &[u8; 32],
 ) -> io::Result<()> {
-    let theirs: [u8; 32] = receive_within(stream, UNPROVEN)?;
+    let theirs: [u8; 32] = receive_within(stream, MAX_UNAUTHENTICATED)?;
     let verified = verify(proof(token, Side::Caller, purpose, caller, listener)?, &theirs);
     let reply: Reply = match verified {
         Ok(()) => Some(sum(proof(token, Side::Listener, purpose, caller, listener)?)),
@@ -126,13 +125,13 @@ fn refused(why: &str) -> io::Error {
 
 fn proof(
     token: &[u8],
-    who: Side,
+    side: Side,
     purpose: Purpose,
     caller: &[u8; 32],
     listener: &[u8; 32],
 ) -> io::Result<Hmac<Sha256>> {
     let mut mac = Hmac::<Sha256>::new_from_slice(token).map_err(io::Error::other)?;
-    mac.update(if who == Side::Caller { b"thalweg caller" } else { b"thalweg listener" });
+    mac.update(if side == Side::Caller { b"thalweg caller" } else { b"thalweg listener" });
     mac.update(&[purpose as u8]);
     mac.update(caller);
     mac.update(listener);
@@ -146,7 +145,7 @@ fn sum(mac: Hmac<Sha256>) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rendezvous::timed::PATIENCE;
+    use crate::rendezvous::timed::HANDSHAKE_TIMEOUT;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
@@ -158,7 +157,12 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let served = std::thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
-            shake(&mut Timed::new(&stream, PATIENCE), Side::Listener, Purpose::Control, listener_token)
+            handshake(
+                &mut Timed::new(&stream, HANDSHAKE_TIMEOUT),
+                Side::Listener,
+                Purpose::Control,
+                listener_token,
+            )
         });
         let called = caller(TcpStream::connect(address).unwrap());
         (served.join().unwrap(), called)
@@ -167,7 +171,9 @@ mod tests {
     #[test]
     fn the_same_token_lets_in_and_another_does_not() {
         let call = |token: &'static [u8], purpose| {
-            move |stream: TcpStream| shake(&mut Timed::new(&stream, PATIENCE), Side::Caller, purpose, token)
+            move |stream: TcpStream| {
+                handshake(&mut Timed::new(&stream, HANDSHAKE_TIMEOUT), Side::Caller, purpose, token)
+            }
         };
         let (served, called) = both(b"secret", call(b"secret", Purpose::Control));
         assert!(served.is_ok() && called.is_ok());
@@ -195,7 +201,8 @@ mod tests {
         send(&mut served, &hello).unwrap();
         served.shutdown(std::net::Shutdown::Write).unwrap();
         let error =
-            shake(&mut Timed::new(&stream, PATIENCE), Side::Caller, Purpose::Control, b"secret").unwrap_err();
+            handshake(&mut Timed::new(&stream, HANDSHAKE_TIMEOUT), Side::Caller, Purpose::Control, b"secret")
+                .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{error}");
     }
 }

@@ -1,228 +1,145 @@
-//! A rank's part of the rendezvous: reach rank 0, prove oneself, wait for the roster.
+//! A rank's part of the rendezvous: connect to rank 0, send the join request, wait for the roster.
 
-use super::message::{Answer, Arrival, Call, Join, Member, Roster, Status, receive, send};
-use super::reach::{Reached, Round, reach};
-use super::roster::{await_roster, check, mend};
-use super::timed::{PATIENCE, Timed};
-use super::{Invitation, unreachable};
-use crate::exhaustion;
+use super::connect_to_rank0::{AuthenticatedStream, RetryRound, connect_to_rank0};
+use super::coordinator_errors::coordinator_lost;
+use super::message::{ControlRequest, ControlResponse, JoinKind, JoinRequest, Member, Roster, send};
+use super::roster::{await_roster, check, fix_addresses};
+use super::timed::{HANDSHAKE_TIMEOUT, Timed};
+use super::{JoinConfig, unreachable};
+use crate::resource_limits;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use thalweg_core::error::plain_words;
-use thalweg_core::event::Pulse;
-use thalweg_core::{Culprit, Error, Kind, Result};
+use thalweg_core::event::Heartbeat;
+use thalweg_core::{Error, Kind, Result};
 
-/// When a rank that lost its coordinator says that it looks for it.
-const SOON: Duration = Duration::from_secs(3);
+/// Time until the first notice of a rank that lost its coordinator.
+const FIRST_NOTICE: Duration = Duration::from_secs(3);
 
-/// What a rank has after the rendezvous.
+/// The result of the rendezvous.
 pub struct Joined {
-    /// The group.
     pub roster: Roster,
     /// The connection to the coordinator.
     pub control: TcpStream,
-    /// The shared secret.
     pub token: Vec<u8>,
 }
 
-/// Joins the group whose coordinator listens at that [`endpoint`](super::endpoint). `data` is where this rank listens for the others; it is opened
-/// on the way that leads to the coordinator if it is not there yet. `has_moved`: somebody else has taken the role, elsewhere.
+/// Joins the group whose coordinator listens at that [`endpoint`](super::endpoint). `data` is this rank's listener for
+/// data connections; if None, it is opened on the interface of the control connection. `has_moved`: whether another
+/// process has taken the coordinator's role.
 pub fn join(
-    invitation: &Invitation,
-    (arrival, doing): (Arrival, &Pulse),
+    join_config: &JoinConfig,
+    (kind, doing): (JoinKind, &Heartbeat),
     coordinator: &str,
     data: &mut Option<TcpListener>,
     has_moved: &dyn Fn() -> bool,
-    say: &dyn Fn(String),
+    notify: &dyn Fn(String),
 ) -> Result<Joined> {
     let start = Instant::now();
-    let mut round = Round::default();
-    if matches!(arrival, Arrival::Again { .. }) {
-        // One that was in the group is missed, and says soon that it finds nobody.
-        round.reminder = SOON;
+    let mut round = RetryRound::default();
+    if matches!(kind, JoinKind::Rejoin { .. }) {
+        // The group waits for a former member, so its notice comes early.
+        round.reminder = FIRST_NOTICE;
     }
     loop {
-        let reached = reach(invitation, coordinator, start, &mut round, has_moved, say)?;
-        let address = reached.address;
-        let why = match enter(invitation, (arrival, doing), (reached, coordinator), data, start, say)? {
-            Entry::Joined(joined) => return Ok(joined),
-            Entry::OtherRun => Error::new(Kind::Rendezvous, format!("{address} belongs to another run")),
-            Entry::NotYet(error) if start.elapsed() >= invitation.deadline => return Err(error),
-            Entry::NotYet(error) => error,
-        };
+        let connection = connect_to_rank0(join_config, coordinator, start, &mut round, has_moved, notify)?;
+        let address = connection.address;
+        let why =
+            match request_join(join_config, (kind, doing), (connection, coordinator), data, start, notify)? {
+                JoinOutcome::Joined(joined) => return Ok(joined),
+                JoinOutcome::OtherRun => {
+                    Error::new(Kind::Rendezvous, format!("{address} belongs to another run"))
+                }
+                JoinOutcome::NotYet(error) if start.elapsed() >= join_config.deadline => return Err(error),
+                JoinOutcome::NotYet(error) => error,
+            };
         round.declined.insert(address, why.message);
     }
 }
 
-/// What came of a request to join.
-enum Entry {
-    /// The group.
+/// The response to a join request.
+enum JoinOutcome {
     Joined(Joined),
-    /// Another job, or another attempt at this one, listens there.
+    /// The listener belongs to another job, or to another attempt at this one.
     OtherRun,
-    /// To be tried again.
+    /// To be retried.
     NotYet(Error),
 }
 
-/// Asks a coordinator to be let in, and waits until all are there.
-fn enter(
-    invitation: &Invitation,
-    (arrival, doing): (Arrival, &Pulse),
-    (reached, coordinator): (Reached, &str),
+/// Sends the join request and waits for the roster.
+fn request_join(
+    join_config: &JoinConfig,
+    (kind, doing): (JoinKind, &Heartbeat),
+    (connection, coordinator): (AuthenticatedStream, &str),
     data: &mut Option<TcpListener>,
     start: Instant,
-    say: &dyn Fn(String),
-) -> Result<Entry> {
-    let Reached { stream: control, token, .. } = reached;
+    notify: &dyn Fn(String),
+) -> Result<JoinOutcome> {
+    let AuthenticatedStream { stream: control, token, .. } = connection;
     let here = control.local_addr().map_err(|error| Error::io("no local address", &error))?;
     let listener = match data {
         Some(listener) => listener,
-        None => data.insert(listen(invitation, here)?),
+        None => data.insert(listen(join_config, here)?),
     };
     let port = listener.local_addr().map_err(|error| Error::io("no local address", &error))?.port();
     let address = unreachable::route(SocketAddr::new(here.ip(), port));
     let member = Member {
-        rank: invitation.rank,
-        host: invitation.host.clone(),
+        rank: join_config.rank,
+        host: join_config.host.clone(),
         process: std::process::id(),
         data: address,
         identity: thalweg_comm::host::host_identity(),
-        launcher: crate::uplink::launcher(),
+        launcher: crate::launcher_connection::launcher_pid(),
     };
-    let request = Join {
+    let request = JoinRequest {
         member: member.clone(),
-        world: invitation.world,
-        job: invitation.job,
-        text: invitation.text.clone(),
-        run: invitation.run.clone(),
-        model: invitation.model.clone(),
-        data: invitation.data.clone(),
-        arrival,
+        world: join_config.world,
+        job: join_config.job,
+        text: join_config.text.clone(),
+        run: join_config.run.clone(),
+        model: join_config.model.clone(),
+        data: join_config.data.clone(),
+        kind,
         doing: doing.clone(),
     };
-    send(&mut Timed::new(&control, PATIENCE), &Call::Join(Box::new(request)))
-        .map_err(|error| lost(&error, invitation.rank, coordinator))?;
-    let mut roster = match await_roster(invitation, coordinator, &control, start, say)? {
-        Answer::Roster(roster) => roster,
-        Answer::NotYet(error) => return Ok(Entry::NotYet(error)),
-        _ => return Ok(Entry::OtherRun),
+    send(&mut Timed::new(&control, HANDSHAKE_TIMEOUT), &ControlRequest::Join(Box::new(request)))
+        .map_err(|error| coordinator_lost(&error, join_config.rank, coordinator))?;
+    let mut roster = match await_roster(join_config, coordinator, &control, start, notify)? {
+        ControlResponse::Roster(roster) => roster,
+        ControlResponse::NotYet(error) => return Ok(JoinOutcome::NotYet(error)),
+        _ => return Ok(JoinOutcome::OtherRun),
     };
     check(&roster, Some(&member)).map_err(|wrong| {
-        lost(&io::Error::new(io::ErrorKind::InvalidData, wrong), invitation.rank, coordinator)
+        coordinator_lost(&io::Error::new(io::ErrorKind::InvalidData, wrong), join_config.rank, coordinator)
     })?;
-    mend(&mut roster, &control);
-    Ok(Entry::Joined(Joined { roster, control, token }))
+    fix_addresses(&mut roster, &control);
+    Ok(JoinOutcome::Joined(Joined { roster, control, token }))
 }
 
-/// Asks a coordinator what its job is: as a job file, with a number that is free. One that hangs up may have given its role
-/// away: the next one is asked.
-pub fn ask(invitation: &Invitation, coordinator: &str, say: &dyn Fn(String)) -> Result<(String, usize)> {
-    let start = Instant::now();
-    loop {
-        let reached = reach(invitation, coordinator, start, &mut Round::default(), &|| false, say)?;
-        let control = reached.stream;
-        let mut timed = Timed::new(&control, PATIENCE);
-        let answer = send(&mut timed, &Call::Ask).and_then(|()| receive::<Answer>(&mut timed));
-        let error = match answer {
-            Ok(Answer::Job { text, number }) => return Ok((text, number)),
-            Ok(Answer::Refused(error)) => return Err(error),
-            Ok(_) => io::Error::new(io::ErrorKind::InvalidData, "it answers something else"),
-            Err(error) if has_hung_up(&error) && start.elapsed() < invitation.deadline => {
-                std::thread::sleep(Duration::from_millis(20));
-                continue;
-            }
-            Err(error) => error,
-        };
-        return Err(Error::new(
-            Kind::Rendezvous,
-            format!("{coordinator} does not say what its job is: {}", plain_words(&error)),
-        )
-        .hint("is it a job of this version of thalweg?"));
-    }
-}
-
-/// Asks a coordinator how its job goes.
-pub fn ask_status(invitation: &Invitation, coordinator: &str) -> Result<Status> {
-    let reached = reach(invitation, coordinator, Instant::now(), &mut Round::default(), &|| false, &|_| {})?;
-    let mut timed = Timed::new(&reached.stream, PATIENCE);
-    let answer = send(&mut timed, &Call::Status).and_then(|()| receive::<Answer>(&mut timed));
-    let why = match answer {
-        Ok(Answer::Status(status)) => return Ok(*status),
-        Ok(Answer::Refused(error)) => return Err(error),
-        Ok(_) => "it answers something else".to_string(),
-        Err(error) => plain_words(&error),
-    };
-    let words = format!("{coordinator} does not say how its job goes: {why}");
-    Err(Error::new(Kind::Rendezvous, words).hint("is it a job of this version of thalweg?"))
-}
-
-fn has_hung_up(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
-}
-
-/// Rank 0 was there and is no more. Whoever can see its process knows better why: this only points to it.
-pub(super) fn lost(error: &io::Error, rank: usize, coordinator: &str) -> Error {
-    let (how, why) = match error.kind() {
-        _ if has_hung_up(error) => ("vanished", "its connection closed without a goodbye".to_string()),
-        io::ErrorKind::InvalidData => ("broke the protocol", plain_words(error)),
-        _ => ("was lost", plain_words(error)),
-    };
-    let words =
-        format!("{} at {coordinator} {how} while rank {rank} waited for the others: {why}", leader(rank));
-    blame(Error::new(Kind::RankFailed, words), rank, format!("{how}: {why}"))
-}
-
-/// Rank 0 was reached and then said nothing until the deadline.
-pub(super) fn unanswered(coordinator: &str, rank: usize) -> Error {
-    let error = Error::new(Kind::Rendezvous, format!("{} at {coordinator} does not answer", leader(rank)))
-        .hint("it was reached, but says nothing: is it stopped?");
-    blame(error, rank, "does not answer".into())
-}
-
-/// What rank `rank` calls the coordinator: rank 0 looks for another only after the role has moved.
-fn leader(rank: usize) -> &'static str {
-    if rank == 0 { "the coordinator" } else { "rank 0" }
-}
-
-/// Nobody blames itself for another one's silence.
-fn blame(error: Error, rank: usize, cause: String) -> Error {
-    match rank {
-        0 => error,
-        _ => error.blame(Culprit {
-            rank: 0,
-            operation: Some("rendezvous".into()),
-            cause,
-            ..Culprit::default()
-        }),
-    }
-}
-
-/// Opens the port for data: where the control connection comes from; on all addresses for rank 0 and for who reaches it over
-/// loopback, if others may come from elsewhere.
-fn listen(invitation: &Invitation, here: SocketAddr) -> Result<TcpListener> {
-    let beside = invitation.rank == 0 || here.ip().is_loopback();
-    let everywhere = beside && !invitation.token.is_empty() && invitation.anywhere;
+/// Opens the listener for data connections on the address of the control connection. Rank 0, and ranks that reach it
+/// over loopback, listen on all addresses if there may be ranks on other hosts.
+fn listen(join_config: &JoinConfig, here: SocketAddr) -> Result<TcpListener> {
+    let on_rank0_host = join_config.rank == 0 || here.ip().is_loopback();
+    let everywhere = on_rank0_host && !join_config.token.is_empty() && join_config.anywhere;
     let address = match (everywhere, here.is_ipv6()) {
         (false, _) => here.ip(),
         (true, false) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         (true, true) => std::net::Ipv6Addr::UNSPECIFIED.into(),
     };
     TcpListener::bind((address, 0))
-        .map_err(|error| exhaustion::io(&format!("cannot listen on {address}"), &error))
+        .map_err(|error| resource_limits::io(&format!("cannot listen on {address}"), &error))
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::inquest::blames_other;
+    use crate::diagnosis::blames_other;
     use crate::rendezvous::handshake::Purpose;
-    use crate::rendezvous::reception::Reception;
-    use thalweg_core::spec::strategy::Carrier;
+    use crate::rendezvous::handshake_acceptor::HandshakeAcceptor;
+    use thalweg_core::spec::strategy::TransportChoice;
 
-    pub(in super::super) fn invitation(rank: usize, deadline: Duration) -> Invitation {
-        Invitation {
+    fn join_config(rank: usize, deadline: Duration) -> JoinConfig {
+        JoinConfig {
             rank,
             world: 2,
             job: [7; 32],
@@ -233,32 +150,40 @@ pub(super) mod tests {
             token: b"secret".to_vec(),
             host: "box".into(),
             anywhere: false,
-            carrier: Carrier::Tcp,
+            carrier: TransportChoice::Tcp,
             deadline,
         }
     }
 
-    fn first(invitation: &Invitation, coordinator: &str) -> Error {
-        join(invitation, (Arrival::First, &Pulse::default()), coordinator, &mut None, &|| false, &|_| {})
-            .err()
-            .unwrap()
+    fn first(join_config: &JoinConfig, coordinator: &str) -> Error {
+        join(
+            join_config,
+            (JoinKind::Initial, &Heartbeat::default()),
+            coordinator,
+            &mut None,
+            &|| false,
+            &|_| {},
+        )
+        .err()
+        .unwrap()
     }
 
     #[test]
-    fn a_coordinator_that_dies_while_ranks_arrive_is_named() {
+    fn a_coordinator_that_dies_during_the_rendezvous_is_named() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         listener.set_nonblocking(true).unwrap();
         let dying = std::thread::spawn(move || {
-            let mut reception: Reception<Call> = Reception::new(Purpose::Control, b"secret");
+            let mut acceptor: HandshakeAcceptor<ControlRequest> =
+                HandshakeAcceptor::new(Purpose::Control, b"secret");
             loop {
-                reception.admit(&listener).unwrap();
-                if let Some((Call::Join(join), _)) = reception.next(Duration::from_millis(1)) {
+                acceptor.accept(&listener).unwrap();
+                if let Some((ControlRequest::Join(join), _)) = acceptor.next(Duration::from_millis(1)) {
                     return join.member.rank;
                 }
             }
         });
-        let error = first(&invitation(1, Duration::from_secs(60)), &address);
+        let error = first(&join_config(1, Duration::from_secs(60)), &address);
         assert_eq!(dying.join().unwrap(), 1);
         assert_eq!(
             error.message,
@@ -267,7 +192,7 @@ pub(super) mod tests {
             )
         );
         assert_eq!(error.kind, Kind::RankFailed);
-        assert!(blames_other(1, &error), "hearsay: the kernel's word weighs more");
+        assert!(blames_other(1, &error), "only witness evidence: an exit status outranks it");
         let culprit = error.culprit.unwrap();
         assert_eq!(
             (culprit.rank, culprit.cause.as_str()),
@@ -275,31 +200,33 @@ pub(super) mod tests {
         );
     }
 
-    /// Joins a coordinator that answers with this list of ranks.
+    /// Joins a coordinator that responds with this list of ranks.
     fn join_fake(roster: impl FnOnce(Member) -> Vec<Member> + Send) -> Error {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         listener.set_nonblocking(true).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let mut reception: Reception<Call> = Reception::new(Purpose::Control, b"secret");
+                let mut acceptor: HandshakeAcceptor<ControlRequest> =
+                    HandshakeAcceptor::new(Purpose::Control, b"secret");
                 loop {
-                    reception.admit(&listener).unwrap();
-                    if let Some((call, mut stream)) = reception.next(Duration::from_millis(1)) {
-                        let Call::Join(join) = call else { panic!("it has nothing to ask") };
+                    acceptor.accept(&listener).unwrap();
+                    if let Some((call, mut stream)) = acceptor.next(Duration::from_millis(1)) {
+                        let ControlRequest::Join(join) = call else { panic!("not a join request") };
                         let members = roster(join.member);
-                        let standings = vec![Default::default(); members.len()];
-                        let answer = Answer::Roster(Roster { members, standings, ..Roster::default() });
+                        let positions = vec![Default::default(); members.len()];
+                        let answer =
+                            ControlResponse::Roster(Roster { members, positions, ..Roster::default() });
                         return send(&mut stream, &answer).unwrap();
                     }
                 }
             });
-            first(&invitation(1, Duration::from_secs(60)), &address)
+            first(&join_config(1, Duration::from_secs(60)), &address)
         })
     }
 
     #[test]
-    fn a_list_of_ranks_that_makes_no_sense_is_refused() {
+    fn an_invalid_roster_is_refused() {
         let message = |roster: fn(Member) -> Vec<Member>| {
             let error = join_fake(roster);
             assert_eq!(error.kind, Kind::RankFailed);

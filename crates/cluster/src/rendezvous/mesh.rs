@@ -1,136 +1,135 @@
-//! The data connections: every rank with every other, each proven again.
+//! The data connections between all ranks, each with a handshake of its own.
 
-use super::handshake::{Purpose, Side, shake};
+use super::handshake::{Purpose, Side, handshake};
+use super::handshake_acceptor::HandshakeAcceptor;
+use super::join_validation::is_closed;
 use super::message::{Control, Member, Roster, send};
-use super::reception::Reception;
-use super::timed::{PATIENCE, Timed};
-use super::welcome::is_gone;
-use super::{Invitation, REMINDER, describe, ranks, route, unreachable};
-use crate::beacon::Beacon;
-use crate::exhaustion;
+use super::timed::{HANDSHAKE_TIMEOUT, Timed};
+use super::{JoinConfig, REMINDER, describe, ranks, route, unreachable};
+use crate::rank_status::RankStatus;
+use crate::resource_limits;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use thalweg_core::error::plain_words;
+use thalweg_core::error::os_message;
 use thalweg_core::{Culprit, Error, Kind, Result};
 
-/// Who calls, by its place, in which generation.
+/// The rank of a caller, and its generation.
 pub type Caller = (usize, u32);
 
-/// What to do about ranks that cannot be connected.
+/// Hint for ranks that cannot be connected.
 pub const ADVICE: &str = "every rank must be able to reach every other; check firewalls between these hosts";
 
-/// How long to try to open a connection, before a newcomer is let in.
-const PROBE: Duration = Duration::from_secs(5);
+/// Timeout of a test connection before a newcomer is admitted.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long one attempt to connect may take, and how long the last one has at least.
-const CONNECT: Duration = Duration::from_secs(2);
-const LAST_TRY: Duration = Duration::from_millis(500);
+/// Timeout of one attempt to connect, and the minimum for the last one.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const MIN_LAST_ATTEMPT: Duration = Duration::from_millis(500);
 
-/// How long a rank waits for the others before it says for whom.
-const SOON: Duration = Duration::from_secs(3);
+/// Time until the first notice about missing ranks.
+const FIRST_NOTICE: Duration = Duration::from_secs(3);
 
-/// How many generations ahead of its own a rank keeps calls for.
-const AHEAD: u32 = 16;
+/// Connections for generations further ahead than this are dropped.
+const MAX_AHEAD: u32 = 16;
 
-/// Calls of generations to come that are kept; more than a group has members are not.
+/// Accepted connections of later generations, at most one per rank.
 #[derive(Default)]
-pub struct Early(Vec<(Caller, TcpStream)>);
+pub struct EarlyConnections(Vec<(Caller, TcpStream)>);
 
-impl Early {
-    /// Keeps a call that came in this generation: the newest of each place, and none of generations that are far away.
-    fn keep(&mut self, caller: Caller, stream: TcpStream, generation: u32, most: usize) {
-        let (place, ahead) = (caller.0, caller.1.saturating_sub(generation));
-        if ahead == 0 || ahead > AHEAD || place >= most {
+impl EarlyConnections {
+    /// Keeps a connection that arrived in `generation`: the newest of each rank below `max_ranks`, up to [`MAX_AHEAD`].
+    fn keep(&mut self, caller: Caller, stream: TcpStream, generation: u32, max_ranks: usize) {
+        let (rank, ahead) = (caller.0, caller.1.saturating_sub(generation));
+        if ahead == 0 || ahead > MAX_AHEAD || rank >= max_ranks {
             return;
         }
-        self.0.retain(|(known, _)| known.0 != place);
+        self.0.retain(|(known, _)| known.0 != rank);
         self.0.push((caller, stream));
     }
 
     fn take(&mut self) -> Vec<(Caller, TcpStream)> {
-        let mut calls = std::mem::take(&mut self.0);
-        calls.retain(|(_, stream)| !is_gone(stream));
-        calls
+        let mut connections = std::mem::take(&mut self.0);
+        connections.retain(|(_, stream)| !is_closed(stream));
+        connections
     }
 }
 
-/// Tries to open a connection to a member's data port, in a thread of its own, and says what came of it.
-pub fn probe(member: Member, tell: impl FnOnce(&Control) + Send + 'static) {
-    // Where no thread can be started, the newcomer is let in late or not at all; this rank goes on.
+/// Opens a test connection to a member's data port in a thread of its own, and passes the result to `respond`.
+pub fn probe(member: Member, respond: impl FnOnce(&Control) + Send + 'static) {
+    // Without a thread the newcomer is admitted late or not at all; this rank is not affected.
     let _ = std::thread::Builder::new().spawn(move || {
         let address = unreachable::route(member.data);
-        let tried = TcpStream::connect_timeout(&address, PROBE);
-        let error = tried.err().map(|error| format!("{}{}", plain_words(&error), route(address)));
-        tell(&Control::Probed { rank: member.rank, error });
+        let tried = TcpStream::connect_timeout(&address, PROBE_TIMEOUT);
+        let error = tried.err().map(|error| format!("{}{}", os_message(&error), route(address)));
+        respond(&Control::Probed { rank: member.rank, error });
     });
 }
 
-/// What it takes to connect a group.
-pub struct Group<'a> {
-    /// What this rank was invited with.
-    pub invitation: &'a Invitation,
-    /// Who they are.
+/// What a rank needs to connect to the members of a roster.
+pub struct MeshConfig<'a> {
+    pub join_config: &'a JoinConfig,
     pub roster: &'a Roster,
-    /// This rank's place among them.
-    pub place: usize,
-    /// Where this rank listens.
+    /// This rank's index in the roster.
+    pub rank: usize,
+    /// This rank's listener for data connections.
     pub data: &'a TcpListener,
-    /// Where a verdict or an interruption appears.
-    pub beacon: &'a Beacon,
-    /// How long it may take.
-    pub patience: Duration,
-    /// Hears whom this rank waits for.
-    pub say: &'a dyn Fn(String),
+    /// Shows aborts and the end of this generation.
+    pub rank_status: &'a RankStatus,
+    pub timeout: Duration,
+    /// Receives notices about missing ranks.
+    pub notify: &'a dyn Fn(String),
 }
 
-/// Calls the ranks in lower places and is called by those in higher ones. `early` keeps the calls of generations to come.
+/// Connects to the lower ranks and accepts connections of the higher ones. `early` keeps connections of later
+/// generations.
 ///
-/// Pulses and verdicts travel already: a rank that is lost meanwhile ends this as well.
-pub fn connect(group: &Group<'_>, early: &mut Early) -> Result<Vec<Option<TcpStream>>> {
-    let deadline = Instant::now() + group.patience;
-    let mut peers: Vec<Option<TcpStream>> = (0..group.roster.members.len()).map(|_| None).collect();
-    for (place, peer) in peers.iter_mut().enumerate().take(group.place) {
-        *peer = Some(group.call(place, deadline)?);
+/// Heartbeats are exchanged already, so the loss of a rank ends this as well.
+pub fn connect(mesh: &MeshConfig<'_>, early: &mut EarlyConnections) -> Result<Vec<Option<TcpStream>>> {
+    let deadline = Instant::now() + mesh.timeout;
+    let mut peers: Vec<Option<TcpStream>> = (0..mesh.roster.members.len()).map(|_| None).collect();
+    for (rank, peer) in peers.iter_mut().enumerate().take(mesh.rank) {
+        *peer = Some(mesh.connect_to(rank, deadline)?);
     }
-    group.answer(&mut peers, early, deadline)?;
+    mesh.accept(&mut peers, early, deadline)?;
     Ok(peers)
 }
 
-impl Group<'_> {
+impl MeshConfig<'_> {
     fn check(&self) -> Result<()> {
-        self.beacon.ending(self.roster.generation).map_or(Ok(()), Err)
+        self.rank_status.end_reason(self.roster.generation).map_or(Ok(()), Err)
     }
 
-    fn call(&self, place: usize, deadline: Instant) -> Result<TcpStream> {
-        let (invitation, peer) = (self.invitation, &self.roster.members[place]);
+    fn connect_to(&self, rank: usize, deadline: Instant) -> Result<TcpStream> {
+        let (join_config, peer) = (self.join_config, &self.roster.members[rank]);
         let address = unreachable::route(peer.data);
-        let mut reminder = Instant::now() + SOON;
+        let mut reminder = Instant::now() + FIRST_NOTICE;
         loop {
             self.check()?;
-            let left = deadline.saturating_duration_since(Instant::now()).max(LAST_TRY);
-            let attempt = TcpStream::connect_timeout(&address, left.min(CONNECT)).and_then(|stream| {
-                let mut timed = Timed::new(&stream, left.min(PATIENCE));
-                shake(&mut timed, Side::Caller, Purpose::Data, &invitation.token)?;
-                send(&mut timed, &(self.place, self.roster.generation))?;
-                drop(timed);
-                Ok(stream)
-            });
+            let left = deadline.saturating_duration_since(Instant::now()).max(MIN_LAST_ATTEMPT);
+            let attempt =
+                TcpStream::connect_timeout(&address, left.min(CONNECT_TIMEOUT)).and_then(|stream| {
+                    let mut timed = Timed::new(&stream, left.min(HANDSHAKE_TIMEOUT));
+                    handshake(&mut timed, Side::Caller, Purpose::Data, &join_config.token)?;
+                    send(&mut timed, &(self.rank, self.roster.generation))?;
+                    drop(timed);
+                    Ok(stream)
+                });
             match attempt {
                 Ok(stream) => return Ok(stream),
-                Err(error) if exhaustion::explain("", &error).is_some() => {
+                Err(error) if resource_limits::explain("", &error).is_some() => {
                     let what = format!("cannot connect to rank {} at {address}", peer.rank);
-                    return Err(exhaustion::io(&what, &error));
+                    return Err(resource_limits::io(&what, &error));
                 }
                 Err(error) if Instant::now() >= deadline => {
                     return Err(Error::new(
                         Kind::Rendezvous,
                         format!(
                             "rank {} cannot reach rank {} on {} at {address}{}: {}",
-                            invitation.rank,
+                            join_config.rank,
                             peer.rank,
                             peer.host,
                             route(address),
-                            plain_words(&error)
+                            os_message(&error)
                         ),
                     )
                     .hint(ADVICE)
@@ -139,9 +138,9 @@ impl Group<'_> {
                 Err(error) => {
                     if Instant::now() >= reminder {
                         reminder += REMINDER;
-                        let (own, words) = (invitation.rank, plain_words(&error));
-                        (self.say)(format!(
-                            "rank {own} cannot reach rank {} at {address}: {words}",
+                        let (own, why) = (join_config.rank, os_message(&error));
+                        (self.notify)(format!(
+                            "rank {own} cannot reach rank {} at {address}: {why}",
                             peer.rank
                         ));
                     }
@@ -151,40 +150,50 @@ impl Group<'_> {
         }
     }
 
-    fn answer(&self, peers: &mut [Option<TcpStream>], early: &mut Early, deadline: Instant) -> Result<()> {
-        let mut reception: Reception<Caller> = Reception::new(Purpose::Data, &self.invitation.token);
+    fn accept(
+        &self,
+        peers: &mut [Option<TcpStream>],
+        early: &mut EarlyConnections,
+        deadline: Instant,
+    ) -> Result<()> {
+        let mut acceptor: HandshakeAcceptor<Caller> =
+            HandshakeAcceptor::new(Purpose::Data, &self.join_config.token);
         self.data.set_nonblocking(true).map_err(|error| Error::io("cannot listen", &error))?;
         let mut waiting = early.take().into_iter();
-        let mut reminder = Instant::now() + SOON;
+        let mut reminder = Instant::now() + FIRST_NOTICE;
         loop {
             self.check()?;
-            reception.admit(self.data)?;
-            while let Some(((place, generation), stream)) =
-                waiting.next().or_else(|| reception.next(Duration::from_millis(1)))
+            acceptor.accept(self.data)?;
+            while let Some(((rank, generation), stream)) =
+                waiting.next().or_else(|| acceptor.next(Duration::from_millis(1)))
             {
                 if generation > self.roster.generation {
-                    let most = 2 * self.roster.members.len() + usize::from(u8::MAX);
-                    early.keep((place, generation), stream, self.roster.generation, most);
-                } else if place > self.place
+                    let max_ranks = 2 * self.roster.members.len() + usize::from(u8::MAX);
+                    early.keep((rank, generation), stream, self.roster.generation, max_ranks);
+                } else if rank > self.rank
                     && generation == self.roster.generation
-                    && peers.get(place).is_some_and(Option::is_none)
+                    && peers.get(rank).is_some_and(Option::is_none)
                 {
-                    peers[place] = Some(stream);
+                    peers[rank] = Some(stream);
                 }
             }
-            let number = |place: usize| self.roster.members[place].rank;
+            let member_id = |rank: usize| self.roster.members[rank].rank;
             let missing: Vec<usize> =
-                (self.place + 1..peers.len()).filter(|&place| peers[place].is_none()).map(number).collect();
+                (self.rank + 1..peers.len()).filter(|&rank| peers[rank].is_none()).map(member_id).collect();
             let Some(first) = missing.first() else { return Ok(()) };
             if Instant::now() >= reminder {
                 reminder += REMINDER;
-                (self.say)(format!("rank {} waits for {} to connect", self.invitation.rank, ranks(&missing)));
+                (self.notify)(format!(
+                    "rank {} waits for {} to connect",
+                    self.join_config.rank,
+                    ranks(&missing)
+                ));
             }
             if Instant::now() >= deadline {
                 let at = self.data.local_addr().map_or_else(|_| "?".into(), describe);
                 return Err(Error::new(
                     Kind::Rendezvous,
-                    format!("{} did not connect to rank {} at {at}", ranks(&missing), self.invitation.rank),
+                    format!("{} did not connect to rank {} at {at}", ranks(&missing), self.join_config.rank),
                 )
                 .hint(ADVICE)
                 .blame(Culprit {
@@ -198,5 +207,5 @@ impl Group<'_> {
 }
 
 fn unreachable(rank: usize, error: &std::io::Error) -> Culprit {
-    Culprit { rank, cause: format!("cannot be reached: {}", plain_words(error)), ..Culprit::default() }
+    Culprit { rank, cause: format!("cannot be reached: {}", os_message(error)), ..Culprit::default() }
 }

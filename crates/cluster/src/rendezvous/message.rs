@@ -1,199 +1,185 @@
-//! Messages between ranks before and beside the data: postcard behind a length, bounded.
+//! Messages of the rendezvous and of control connections: postcard with a length prefix and a size limit.
+//!
+//! The encoding is positional: variants and fields keep their order.
 
-use crate::membership::Standing;
+use crate::membership::MemberPosition;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use thalweg_core::event::{Phase, Pulse};
+use thalweg_core::event::{Heartbeat, Phase};
 use thalweg_core::{Culprit, Error};
 
-/// The largest message anybody may send.
-const LIMIT: u32 = 1 << 20;
+/// Largest message, in bytes.
+const MAX_MESSAGE: u32 = 1 << 20;
 
-/// What a rank says of itself when it joins.
+/// A member of the group, as it describes itself when it joins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Member {
-    /// Its number.
+    /// Its member id.
     pub rank: usize,
-    /// Its machine.
     pub host: String,
-    /// Its process.
+    /// Its pid.
     pub process: u32,
-    /// Where it listens for data.
+    /// Its listener for data connections.
     pub data: SocketAddr,
-    /// The same for ranks that can share memory, if it can.
+    /// Equal for ranks that can share memory; None if this one cannot.
     pub identity: Option<String>,
-    /// The process that started it and speaks with it, if there is one.
+    /// Pid of its launcher, if it is connected to one.
     pub launcher: Option<u32>,
 }
 
-/// What somebody comes to the coordinator for.
+/// The first message of a process to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Call {
-    /// To learn what the job is.
-    Ask,
-    /// To take part.
-    Join(Box<Join>),
-    /// To learn how the job goes.
+pub enum ControlRequest {
+    /// Asks for the job file and a free rank.
+    Job,
+    Join(Box<JoinRequest>),
+    /// Asks for the status of the job.
     Status,
 }
 
-/// What a rank says to join.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Join {
-    /// Who it is.
+pub struct JoinRequest {
     pub member: Member,
-    /// How many ranks it expects.
+    /// Number of ranks it expects.
     pub world: usize,
     /// Digest of its job.
     pub job: [u8; 32],
-    /// The job itself, as a job file: so that what differs can be named.
+    /// The job as a job file, so that the error can name the difference.
     pub text: String,
-    /// Which attempt at which job this is, where its launcher has a name for it.
+    /// The launcher's id of this attempt; empty if it has none.
     pub run: String,
-    /// Digest of what it trains; empty if it does not know yet.
+    /// Digest of the model; empty if not known yet.
     pub model: Vec<u8>,
-    /// Digest of the rows it trains with; empty if it does not know yet.
+    /// Digest of the training rows; empty if not known yet.
     pub data: String,
-    /// Why it comes.
-    pub arrival: Arrival,
-    /// What it was in before.
-    pub doing: Pulse,
+    pub kind: JoinKind,
+    /// What it was doing before.
+    pub doing: Heartbeat,
 }
 
-/// Why a rank comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Arrival {
-    /// The job begins, and it is one of those who are expected.
-    First,
-    /// It was in the group of that generation, whose coordinator is gone.
-    Again {
-        /// The last generation it heard of.
+pub enum JoinKind {
+    /// One of the expected ranks of a new job.
+    Initial,
+    /// A member of a group whose coordinator was lost.
+    Rejoin {
+        /// The last generation it knows of.
         after: u32,
-        /// Where it stands.
-        standing: Standing,
+        position: MemberPosition,
     },
-    /// It wants to be let in while the others work.
+    /// Joins a running job.
     New,
 }
 
-/// A group: who its members are and where they stand.
+/// The members of a generation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Roster {
-    /// Its generation.
     pub generation: u32,
-    /// The number of the member whose process has the coordinator's role.
+    /// Id of the member whose process has the coordinator's role.
     pub leader: usize,
-    /// The members by place: in the order of their numbers.
+    /// By rank: in the order of their ids.
     pub members: Vec<Member>,
-    /// What each said of itself.
-    pub standings: Vec<Standing>,
-    /// Who was lost since the last one, and how.
+    /// The position of each member.
+    pub positions: Vec<MemberPosition>,
+    /// Members lost since the last generation.
     pub lost: Vec<Culprit>,
-    /// Who came since the last one.
+    /// Members that joined since the last generation.
     pub joined: Vec<usize>,
-    /// Who left in good order since the last one.
+    /// Members that left in good order since the last generation.
     pub left: Vec<usize>,
 }
 
-/// What the coordinator answers while ranks arrive.
+/// A response of the coordinator during the rendezvous.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Answer {
-    /// This is the job, for those who asked.
+pub enum ControlResponse {
     Job {
-        /// As a job file.
+        /// The job as a job file.
         text: String,
-        /// A number that nobody has.
+        /// A free member id.
         number: usize,
     },
-    /// These are still missing.
+    /// Ranks are still missing.
     Waiting {
-        /// Their numbers.
         missing: Vec<usize>,
-        /// Since when, in seconds.
+        /// For how long.
         seconds: u64,
     },
-    /// All are here.
+    /// All have joined.
     Roster(Roster),
-    /// This is another run than yours, which listens on one of the same ports.
+    /// The listener belongs to another run on the same ports.
     OtherRun,
-    /// You cannot join now; come again, unless you have tried for too long.
+    /// The rank cannot join now, and retries until its deadline.
     NotYet(Error),
-    /// You cannot join, or it is over.
+    /// The rank cannot join, or the job has ended.
     Refused(Error),
-    /// Can you open a connection to this member's data port?
+    /// Requests a test connection to this member's data port.
     Probe {
-        /// Where it listens.
         member: Box<Member>,
         /// Whether it is the rank whose process has the coordinator's role.
         leads: bool,
     },
-    /// This is how the job goes, for those who asked.
     Status(Box<Status>),
 }
 
-/// How a job goes.
+/// The status of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Generation of the group; 0 before the ranks have met.
+    /// 0 before the first group is formed.
     pub generation: u32,
-    /// Ranks that are here.
     pub joined: usize,
-    /// Ranks there are to be now.
+    /// Number of ranks expected now.
     pub expected: usize,
-    /// The furthest step.
+    /// The highest step of any rank.
     pub step: u64,
-    /// What the coordinator's rank is doing.
+    /// Phase and operation of the coordinator's rank.
     pub phase: Phase,
-    /// The name of it.
     pub doing: String,
-    /// Seconds since any rank moved.
+    /// Seconds since any rank made progress.
     pub progress_s: f64,
-    /// How long that may take, in seconds.
+    /// Largest allowed `progress_s`.
     pub deadline_s: f64,
 }
 
-/// What travels on the control connection once training runs.
+/// A message on the control connection of a member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Control {
-    /// I live, and do this.
-    Pulse(Pulse),
-    /// This happened to me in an operation with others, or so that rank told me; I wait for the verdict.
-    Witness(Box<Error>, Pulse, Option<usize>),
-    /// I have left my operations after that generation and stand here; this is what I was in.
-    Report(u32, Standing, Pulse),
-    /// I give up.
-    Failed(Box<Error>, Pulse),
-    /// I was asked to leave and go; the job does not end with me.
+    Heartbeat(Heartbeat),
+    /// An operation failed with this error, seen by the sender or reported to it by that rank; it waits for a decision.
+    Witness(Box<Error>, Heartbeat, Option<usize>),
+    /// The sender has left its operations after that generation: its position, and what it was doing.
+    Report(u32, MemberPosition, Heartbeat),
+    /// The sender failed by its own error.
+    Failed(Box<Error>, Heartbeat),
+    /// The sender leaves the group, which continues.
     Leave,
-    /// I am done and leave in order.
+    /// The sender has finished the job.
     Goodbye,
-    /// From the coordinator: this generation is over, and why.
+    /// From the coordinator: this generation has ended, and why.
     Interrupt(u32, Box<Error>),
-    /// From the coordinator: this is the group now.
+    /// From the coordinator: the new group.
     Roster(Box<Roster>),
-    /// From the coordinator: it is over, and why.
+    /// From the coordinator: the job is aborted, and why.
     Abort(Box<Error>),
-    /// From the coordinator: another one takes the role, and forms the group.
+    /// From the coordinator: another process takes the role and forms the next group.
     Moved,
-    /// From the coordinator, to one of the members: ask all for a stop at the next boundary.
+    /// From the coordinator to one member: have all stop at the next step boundary.
     Pause,
-    /// From the coordinator: can you open a connection to this newcomer's data port?
+    /// From the coordinator: requests a test connection to this newcomer's data port.
     Probe(Box<Member>),
-    /// What came of it.
+    /// The result of a test connection.
     Probed {
-        /// Whose port it is.
+        /// The member probed.
         rank: usize,
-        /// Why not, if it cannot be reached.
+        /// None if it can be reached.
         error: Option<String>,
     },
 }
 
-/// Sends a message.
 pub fn send<T: Serialize>(stream: &mut impl Write, message: &T) -> io::Result<()> {
     let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
-    let length = u32::try_from(body.len()).ok().filter(|&length| length <= LIMIT);
+    let length = u32::try_from(body.len()).ok().filter(|&length| length <= MAX_MESSAGE);
     let length = length.ok_or_else(|| io::Error::other("message too large"))?;
     let mut frame = Vec::with_capacity(body.len() + 4);
     frame.extend_from_slice(&length.to_le_bytes());
@@ -201,9 +187,9 @@ pub fn send<T: Serialize>(stream: &mut impl Write, message: &T) -> io::Result<()
     stream.write_all(&frame)
 }
 
-/// Receives a message. The stream's read timeout is the deadline.
+/// Receives a message; the stream's read timeout is the deadline.
 pub fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<T> {
-    receive_within(stream, LIMIT)
+    receive_within(stream, MAX_MESSAGE)
 }
 
 /// Receives a message of at most `limit` bytes.
@@ -220,7 +206,7 @@ pub fn receive_within<T: DeserializeOwned>(stream: &mut impl Read, limit: u32) -
             format!("a message of {length} bytes is not one of ours"),
         ));
     }
-    // Reading through `take` grows the buffer with what really arrives, not with what is promised.
+    // `take` grows the buffer with the bytes that arrive, not with the announced length.
     let mut body = Vec::new();
     stream.take(u64::from(length)).read_to_end(&mut body)?;
     if body.len() < length as usize {
@@ -248,14 +234,14 @@ mod tests {
             (io::ErrorKind::UnexpectedEof, "the connection was closed")
         );
         assert!(receive::<Control>(&mut b"GET / HTTP/1.1\r\n\r\n".as_slice()).is_err());
-        assert!(receive::<Join>(&mut [255u8; 64].as_slice()).is_err());
+        assert!(receive::<JoinRequest>(&mut [255u8; 64].as_slice()).is_err());
     }
     #[test]
     fn a_message_beyond_the_limit_is_refused_by_its_length() {
         let mut wire = Vec::new();
         send(&mut wire, &vec![1u8; 300]).unwrap();
         assert_eq!(receive::<Vec<u8>>(&mut wire.as_slice()).unwrap().len(), 300);
-        // The length alone is enough to refuse it.
+        // Refused by the length prefix alone.
         let error = receive_within::<Vec<u8>>(&mut &wire[..4], 256).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }

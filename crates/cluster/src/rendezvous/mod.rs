@@ -1,69 +1,69 @@
-//! How ranks find each other.
+//! Rendezvous: how the ranks of a job find and connect to each other.
 //!
-//! The coordinator listens; every rank, its own included, connects and proves that it knows the token. When all are there,
-//! each gets the roster and connects to every other rank for the data. The first connection stays open: pulses and
-//! verdicts travel on it (see [`crate::line`] and [`crate::coordinator`]).
+//! The coordinator listens; every rank, its own included, connects and proves that it knows the token. When all have
+//! joined, each receives the roster and opens a data connection to every other rank. The first connection stays open
+//! for heartbeats and aborts (see `control_connection.rs` and `coordinator/`).
 //!
-//! Nothing a stranger sends changes any state before the proof; every handshake has one deadline, every message a
-//! bound, and both listeners a bounded number of places, which the unproven lose to newcomers (see [`reception`]).
+//! Unauthenticated input changes no state; every handshake has one deadline, every message a size limit, and both
+//! listeners a limited number of pending handshakes, the oldest of which give way to new ones (see
+//! [`handshake_acceptor`]).
 
 use crate::linux;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
-use thalweg_core::spec::strategy::Carrier;
+use thalweg_core::spec::strategy::TransportChoice;
 
+mod connect_to_rank0;
+mod coordinator_errors;
 pub mod endpoint;
 pub mod handshake;
+pub mod handshake_acceptor;
 pub mod join;
+pub mod join_validation;
 pub mod listen;
 pub mod local_token;
 pub mod mesh;
 pub mod message;
 pub mod mpi;
-pub mod neighbourhood;
-mod reach;
-pub mod reception;
+pub mod query;
 mod roster;
+pub mod shm_setup;
 pub mod timed;
 pub mod unreachable;
-pub mod welcome;
 
-/// How often somebody who waits says for whom.
+/// Interval of the notices of a waiting rank.
 pub const REMINDER: Duration = Duration::from_secs(10);
 
-/// What a rank brings to the rendezvous.
+/// What a rank joins the rendezvous with.
 #[derive(Clone, Debug)]
-pub struct Invitation {
-    /// Its number.
+pub struct JoinConfig {
     pub rank: usize,
-    /// How many there are to be.
+    /// Expected number of ranks; 0 for a process that only asks for the job.
     pub world: usize,
     /// Digest of the job.
     pub job: [u8; 32],
-    /// The job itself, as a job file.
+    /// The job as a job file.
     pub text: String,
-    /// Which attempt at which job this is, where a launcher has a name for it.
+    /// The launcher's id of this attempt; empty if it has none.
     pub run: String,
-    /// Digest of what is trained; empty if it is not known.
+    /// Digest of the model; empty if not known yet.
     pub model: Vec<u8>,
-    /// Digest of the rows it is trained with; empty if it is not known.
+    /// Digest of the training rows; empty if not known yet.
     pub data: String,
-    /// The shared secret; empty: the one that rank 0 offers to processes of its user, if all ranks are on one host.
+    /// The shared secret; if empty, the one rank 0 offers to processes of its user on its host.
     pub token: Vec<u8>,
-    /// Its machine.
     pub host: String,
-    /// Whether ranks may come from other machines.
+    /// Whether ranks may connect from other hosts.
     pub anywhere: bool,
-    /// How long to try.
     pub deadline: Duration,
-    /// What is to carry the data.
-    pub carrier: Carrier,
+    /// Transport of the data connections.
+    pub carrier: TransportChoice,
 }
 
-/// How many addresses are named where there are many.
-const NAMED: usize = 4;
+/// Largest number of addresses listed.
+const MAX_LISTED: usize = 4;
 
-/// `10.0.0.1:29500 (interface eth0)`; for all addresses at once those that others can use: `0.0.0.0:29500 (10.0.0.1 on
+/// `10.0.0.1:29500 (interface eth0)`; for the unspecified address the reachable ones: `0.0.0.0:29500 (10.0.0.1 on
 /// eth0)`.
 pub fn describe(address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
@@ -76,7 +76,8 @@ fn interface(address: IpAddr) -> String {
     linux::interface_of(address).map_or_else(String::new, |name| format!(" (interface {name})"))
 }
 
-/// The addresses under which a listener on all of them can be reached; one for IPv6 takes both families.
+/// The addresses under which a listener on the unspecified address can be reached; an IPv6 listener accepts both
+/// families.
 fn usable(ipv6: bool, addresses: &[(IpAddr, String)]) -> String {
     let all: Vec<String> = addresses
         .iter()
@@ -85,16 +86,15 @@ fn usable(ipv6: bool, addresses: &[(IpAddr, String)]) -> String {
         .collect();
     match all.len() {
         0 => "no interface but loopback is up".into(),
-        count if count <= NAMED => all.join(", "),
-        count => format!("{} and {} more", all[..NAMED].join(", "), count - NAMED),
+        count if count <= MAX_LISTED => all.join(", "),
+        count => format!("{} and {} more", all[..MAX_LISTED].join(", "), count - MAX_LISTED),
     }
 }
 
-/// The address and interface from which the system would go there, as ` from 10.0.0.2 (interface eth0)`; nothing if
-/// there is no way.
+/// The local address and interface of the route to `to`, as ` from 10.0.0.2 (interface eth0)`; empty without a route.
 pub fn route(to: SocketAddr) -> String {
     let any: IpAddr = if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    // Connecting a datagram socket sends nothing, but chooses the way.
+    // Connecting a datagram socket sends nothing, but chooses the route.
     let local = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(to)?;
         socket.local_addr()
@@ -114,7 +114,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn all_addresses_at_once_are_named_one_by_one() {
+    fn the_unspecified_address_lists_the_reachable_ones() {
         let on = |address: &str, name: &str| (address.parse().unwrap(), name.to_string());
         let mut addresses = vec![on("10.77.9.1", "eth0"), on("fd00::1", "eth0")];
         assert_eq!(usable(false, &addresses), "10.77.9.1 on eth0");
@@ -128,11 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn the_way_is_named_for_both_families() {
+    fn the_route_is_described_for_both_families() {
         assert_eq!(route("127.0.0.1:29500".parse().unwrap()), " from 127.0.0.1 (interface lo)");
         assert_eq!(describe("127.0.0.1:29500".parse().unwrap()), "127.0.0.1:29500 (interface lo)");
         if linux::interface_of(Ipv6Addr::LOCALHOST.into()).is_none() {
-            // Past the test runner, which hides what a passing test prints.
+            // Written directly, because the test runner hides output of passing tests.
             return drop(writeln!(std::io::stderr(), "skipped: this machine has no IPv6"));
         }
         assert_eq!(route("[::1]:29500".parse().unwrap()), " from ::1 (interface lo)");

@@ -1,17 +1,17 @@
-//! Ranks that have met go on over the MPI whose launcher started them.
+//! Transport over the MPI library whose launcher started the ranks.
 //!
-//! MPI is entered only now: it waits for all ranks without a deadline, and by now they are all there and pulses tell who is
-//! not any more. The connections they have to each other stay, as sentinels.
+//! MPI is initialised only after the rendezvous: it waits for all ranks without a deadline, and by then all have joined
+//! and heartbeats detect the loss of one. The data connections stay open to detect lost peers.
 
-use super::mesh::Group;
-use super::neighbourhood::Connected;
+use super::mesh::MeshConfig;
+use super::shm_setup::ConnectedTransport;
 use std::net::TcpStream;
-use thalweg_core::spec::strategy::Carrier;
+use thalweg_core::spec::strategy::TransportChoice;
 use thalweg_core::{Error, Result};
 
-/// Refuses what this build cannot do.
-pub fn check(carrier: Carrier) -> Result<()> {
-    if carrier == Carrier::Mpi && !cfg!(feature = "mpi") {
+/// Fails if `mpi` is requested from a build without it.
+pub fn check(carrier: TransportChoice) -> Result<()> {
+    if carrier == TransportChoice::Mpi && !cfg!(feature = "mpi") {
         return Err(Error::job("the transport `mpi` is not part of this build of thalweg").hint(
             "build it on the cluster, with mpicc and libclang at hand: cargo build --release --features mpi",
         ));
@@ -19,41 +19,40 @@ pub fn check(carrier: Carrier) -> Result<()> {
     Ok(())
 }
 
-/// What to do about a rank that MPI knows nothing of.
+/// Hint for a rank that MPI does not know.
 pub const START_WITH_MPIRUN: &str =
     "let MPI's own launcher start the ranks, that of the MPI thalweg was built with: mpirun -n 4 thalweg ...";
 
-/// Enters MPI, together with all other ranks.
+/// Initialises MPI, together with all other ranks.
 #[cfg(feature = "mpi")]
-pub(super) fn settle(
-    group: &Group<'_>,
+pub(super) fn set_up(
+    mesh: &MeshConfig<'_>,
     peers: Vec<Option<TcpStream>>,
-    neighbours: usize,
-) -> Result<Connected> {
+    local_peers: usize,
+) -> Result<ConnectedTransport> {
     use thalweg_comm::transport::mpi::{Library, Mpi};
     use thalweg_core::Kind;
     let broken = |error: std::io::Error| Error::io("cannot use MPI", &error);
-    let (rank, world) = (group.place, group.roster.members.len());
-    let library = Library::enter().map_err(broken)?;
-    let (known, all) = library.place();
+    let (rank, world) = (mesh.rank, mesh.roster.members.len());
+    let library = Library::init().map_err(broken)?;
+    let (known, all) = library.rank_and_size();
     if (known, all) != (rank, world) {
         let message = format!("this is rank {rank} of {world}, but MPI takes it for rank {known} of {all}");
         return Err(Error::new(Kind::Rendezvous, message).hint(START_WITH_MPIRUN));
     }
-    let all = library.group(world).map_err(broken)?;
+    let all = library.split_group(world).map_err(broken)?;
     let all = all.ok_or_else(|| Error::internal("MPI has no group of all ranks"))?;
-    let transport = Mpi::new(all, peers, neighbours, Some(library)).map_err(broken)?;
-    Ok(Connected { transport: Box::new(transport), neighbours: Vec::new(), carrier: "mpi" })
+    let transport = Mpi::new(all, peers, local_peers, Some(library)).map_err(broken)?;
+    Ok(ConnectedTransport { transport: Box::new(transport), local_peers: Vec::new(), carrier: "mpi" })
 }
 
-/// There is no MPI in this build.
 #[cfg(not(feature = "mpi"))]
-pub(super) fn settle(
-    group: &Group<'_>,
+pub(super) fn set_up(
+    mesh: &MeshConfig<'_>,
     _peers: Vec<Option<TcpStream>>,
-    _neighbours: usize,
-) -> Result<Connected> {
-    check(group.invitation.carrier)?;
+    _local_peers: usize,
+) -> Result<ConnectedTransport> {
+    check(mesh.join_config.carrier)?;
     Err(Error::internal("only the transport `mpi` needs MPI"))
 }
 
@@ -63,8 +62,8 @@ mod tests {
 
     #[test]
     fn a_build_without_mpi_says_how_to_get_one_with_it() {
-        assert!(check(Carrier::Auto).is_ok() && check(Carrier::Tcp).is_ok());
-        let refused = check(Carrier::Mpi).err();
+        assert!(check(TransportChoice::Auto).is_ok() && check(TransportChoice::Tcp).is_ok());
+        let refused = check(TransportChoice::Mpi).err();
         assert_eq!(refused.is_none(), cfg!(feature = "mpi"));
         assert!(refused.is_none_or(|error| error.hint.is_some_and(|hint| hint.contains("--features mpi"))));
     }

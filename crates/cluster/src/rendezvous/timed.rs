@@ -1,30 +1,30 @@
-//! A connection with one deadline for all that is said on it.
+//! A connection with one deadline for all reads and writes.
 //!
-//! A time-out per read would let a stranger drip a byte now and then and stay for hours.
+//! With a timeout per read, a client that sends a byte now and then could hold a connection for hours.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// What a whole handshake may take, from the first byte to the last.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Deadline of a whole handshake.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads and writes until the time is up, whatever arrives meanwhile.
+/// Reads and writes until the deadline.
 ///
-/// It leaves the connection with time-outs of [`PATIENCE`] for each read and write: nobody waits on it for ever.
+/// Dropping it leaves the connection with timeouts of [`HANDSHAKE_TIMEOUT`] per read and write, so that none blocks
+/// forever.
 pub struct Timed<'a> {
     stream: &'a TcpStream,
-    patience: Duration,
+    timeout: Duration,
     end: Instant,
 }
 
 impl<'a> Timed<'a> {
-    /// The time runs from now on.
-    pub fn new(stream: &'a TcpStream, patience: Duration) -> Timed<'a> {
-        Timed { stream, patience, end: Instant::now() + patience }
+    /// The timeout starts now.
+    pub fn new(stream: &'a TcpStream, timeout: Duration) -> Timed<'a> {
+        Timed { stream, timeout, end: Instant::now() + timeout }
     }
 
-    /// The connection itself.
     pub fn stream(&self) -> &TcpStream {
         self.stream
     }
@@ -35,11 +35,11 @@ impl<'a> Timed<'a> {
     }
 
     fn expired(&self) -> io::Error {
-        io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", self.patience.as_secs_f64()))
+        io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", self.timeout.as_secs_f64()))
     }
 
-    /// The system calls an expired time-out a resource that is temporarily unavailable.
-    fn in_words(&self, error: io::Error) -> io::Error {
+    /// The kernel reports an expired timeout as EAGAIN.
+    fn map_timeout(&self, error: io::Error) -> io::Error {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => self.expired(),
             _ => error,
@@ -51,7 +51,7 @@ impl Read for Timed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(self.left()?))?;
         let mut stream = self.stream;
-        stream.read(buffer).map_err(|error| self.in_words(error))
+        stream.read(buffer).map_err(|error| self.map_timeout(error))
     }
 }
 
@@ -59,7 +59,7 @@ impl Write for Timed<'_> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(self.left()?))?;
         let mut stream = self.stream;
-        stream.write(buffer).map_err(|error| self.in_words(error))
+        stream.write(buffer).map_err(|error| self.map_timeout(error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -69,9 +69,9 @@ impl Write for Timed<'_> {
 
 impl Drop for Timed<'_> {
     fn drop(&mut self) {
-        // Fails only on a connection that is broken, which the next read will tell.
-        let _ = self.stream.set_read_timeout(Some(PATIENCE));
-        let _ = self.stream.set_write_timeout(Some(PATIENCE));
+        // Fails only on a broken connection, which the next read reports.
+        let _ = self.stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT));
+        let _ = self.stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT));
     }
 }
 
@@ -102,11 +102,11 @@ mod tests {
             );
             over.store(true, Ordering::Relaxed);
         });
-        assert_eq!(stream.read_timeout().unwrap(), Some(PATIENCE));
+        assert_eq!(stream.read_timeout().unwrap(), Some(HANDSHAKE_TIMEOUT));
     }
 
     #[test]
-    fn silence_is_told_in_words() {
+    fn a_timeout_is_reported_as_such() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let error = Timed::new(&stream, Duration::from_millis(20)).read(&mut [0]).unwrap_err();

@@ -1,32 +1,30 @@
-//! Tensors that live in shared memory: ranks of one host reduce them in place, without a copy.
+//! Tensors in shared memory: the ranks of one host reduce them in place, without copies.
 //!
-//! Every rank owns an arena, which the others have mapped for reading only. Beside them lies memory that all write,
-//! each its own share: the columns of the [`Commons`]. The first holds sums; the others what the group keeps
-//! together, such as parameters that all read. The commons belong to one generation of the group: the next makes new
-//! ones, so that a rank that was given up and wakes again writes to nothing that matters.
+//! Every rank owns an arena, which the other ranks map read-only. Beside the arenas are columns that all ranks write, each
+//! its own shard; arenas and columns together are the [`SharedArena`]. Column 0 holds sums, the others hold what the group
+//! shares, such as parameters that all ranks read. A [`SharedArena`] belongs to one generation: the next one allocates new
+//! memory, so that a rank that was declared lost and resumes writes to nothing that is still used.
 //!
-//! An operation has two meetings (see [`crate::protocol`] for the order of their stores and loads):
+//! An operation has two barriers (`protocol.rs` has their memory ordering):
 //!
 //! ```text
-//!   quiet          every rank writes its arena and reads the columns
-//!   -- meet --
-//!   at work        every rank reads its share of all arenas and writes its share of the columns
-//!   -- meet --
-//!   quiet
+//!   idle           every rank writes its arena and reads the columns
+//!   -- barrier --
+//!   reducing       every rank reads its shard of all arenas and writes its shard of the columns
+//!   -- barrier --
+//!   idle
 //! ```
 //!
-//! Nobody writes what another reads: arenas are written only in quiet and read by others only at work, columns the
-//! other way round, and shares do not overlap. The borrow of the commons is what holds a rank in its phase: arena and
-//! columns are slices that borrow it, and every operation needs it whole.
+//! No memory is written and read at the same time: arenas are written only while idle and read by other ranks only while
+//! reducing, columns the other way round, and shards do not overlap. Borrowing keeps a rank in its phase: arena and
+//! columns are slices that borrow the [`SharedArena`], and every operation borrows it mutably.
 //!
-//! While a rank waits in a meeting it is in [`Transport::attend`](crate::Transport::attend): the deaths, deadlines and
-//! orders to stop that end any transfer end a meeting too, and name the same rank.
+//! A rank that waits at a barrier is in [`Transport::wait`](crate::Transport::wait): lost ranks, deadlines and aborts end
+//! a barrier as they end a transfer, with the same error.
 
-mod commons;
-mod meeting;
-mod opening;
-mod share;
+mod allocation;
+mod barrier;
+mod shared_arena;
 mod sum;
 
-pub use commons::{Commons, Terms};
-pub use share::share;
+pub use shared_arena::{OperationContext, SharedArena};

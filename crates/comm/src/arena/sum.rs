@@ -1,13 +1,13 @@
-//! Adding up what several ranks hold, in the order of ranks: the same bits on every repeat.
+//! Sums over the arenas of all ranks, in the order of ranks: repeated runs give the same bits.
 
-use crate::collective::brackets::BLOCK;
+use crate::collective::reduction_tree::BLOCK;
 
-/// Elements from which on a result would only push other things out of the caches.
+/// From this many elements on, the result would only evict other data from the caches.
 const LARGE: usize = 2 << 20;
 
 /// `out[i] = terms[0][i] + terms[1][i] + ...`, added from left to right; all have the same length.
 ///
-/// `total` is how many elements all ranks sum together.
+/// `total` is the number of elements that all ranks sum together; it decides whether the result bypasses the caches.
 pub(super) fn sum_into(out: &mut [f32], terms: &[&[f32]], total: usize) {
     let large = total >= LARGE;
     let mut block = [0.0; BLOCK];
@@ -16,12 +16,12 @@ pub(super) fn sum_into(out: &mut [f32], terms: &[&[f32]], total: usize) {
         let piece = at..at + out.len();
         at = piece.end;
         let target = if large { &mut block[..out.len()] } else { &mut *out };
-        // As many as fit the registers at once, then the next ones on top of them.
+        // As many terms at a time as fit into the registers.
         let (first, rest) = terms.split_at(terms.len().min(8));
-        add_up(target, first, piece.clone(), false);
-        rest.chunks(7).for_each(|more| add_up(target, more, piece.clone(), true));
+        sum_terms(target, first, piece.clone(), false);
+        rest.chunks(7).for_each(|more| sum_terms(target, more, piece.clone(), true));
         if large {
-            store_past_caches(out, &block[..out.len()]);
+            store_nontemporal(out, &block[..out.len()]);
         }
     }
     if large {
@@ -29,8 +29,8 @@ pub(super) fn sum_into(out: &mut [f32], terms: &[&[f32]], total: usize) {
     }
 }
 
-/// Sums up to eight terms, `out` itself before them if it counts.
-fn add_up(out: &mut [f32], terms: &[&[f32]], piece: std::ops::Range<usize>, onto: bool) {
+/// Sums up to eight terms, onto `out` if `onto` is set.
+fn sum_terms(out: &mut [f32], terms: &[&[f32]], piece: std::ops::Range<usize>, onto: bool) {
     let term = |index: usize| &terms[index][piece.clone()];
     match (terms.len(), onto) {
         (1, false) => out.copy_from_slice(term(0)),
@@ -46,7 +46,7 @@ fn add_up(out: &mut [f32], terms: &[&[f32]], piece: std::ops::Range<usize>, onto
     }
 }
 
-/// A loop that the compiler vectorises: all terms are read, one sum is written.
+/// A loop that the compiler vectorises: one pass over all terms, one store per sum.
 fn add<const N: usize>(out: &mut [f32], terms: [&[f32]; N]) {
     let terms = terms.map(|term| &term[..out.len()]);
     for (index, out) in out.iter_mut().enumerate() {
@@ -64,9 +64,8 @@ fn add_onto(out: &mut [f32], term: &[f32]) {
     }
 }
 
-/// Writes straight to memory what nobody reads soon: the line is not fetched first, and nothing leaves the caches for
-/// it.
-fn store_past_caches(out: &mut [f32], values: &[f32]) {
+/// Nontemporal stores for data that is not read soon: the cache line is not fetched first and evicts no other.
+fn store_nontemporal(out: &mut [f32], values: &[f32]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx") {
         // SAFETY: the processor has AVX.
@@ -75,7 +74,7 @@ fn store_past_caches(out: &mut [f32], values: &[f32]) {
     out.copy_from_slice(values);
 }
 
-/// The same, 32 bytes at a time.
+/// Stores 32 bytes at a time.
 ///
 /// # Safety
 /// The processor must have AVX.
@@ -83,21 +82,21 @@ fn store_past_caches(out: &mut [f32], values: &[f32]) {
 #[target_feature(enable = "avx")]
 unsafe fn stream(out: &mut [f32], values: &[f32]) {
     use std::arch::x86_64::{__m256, _mm256_loadu_ps, _mm256_stream_ps};
-    // SAFETY: every pattern of bits is a number; the middle is aligned as streaming stores need it.
+    // SAFETY: every bit pattern is a number; the middle is aligned for streaming stores.
     let (head, middle, _) = unsafe { out.align_to_mut::<__m256>() };
     let (before, between) = (head.len(), head.len() + 8 * middle.len());
     head.copy_from_slice(&values[..before]);
     for (target, value) in middle.iter_mut().zip(values[before..between].as_chunks::<8>().0) {
-        // SAFETY: eight values are read, an aligned eight are written.
+        // SAFETY: reads eight values and writes an aligned vector of eight.
         unsafe { _mm256_stream_ps(std::ptr::from_mut(target).cast(), _mm256_loadu_ps(value.as_ptr())) };
     }
     out[between..].copy_from_slice(&values[between..]);
 }
 
-/// Stores past the caches are in no order with others until this.
+/// Nontemporal stores are not ordered with other stores before this fence.
 fn order_stores() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a fence; all 64-bit processors of this kind have it.
+    // SAFETY: all x86-64 processors have this fence.
     unsafe {
         std::arch::x86_64::_mm_sfence();
     }
@@ -108,14 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_are_added_from_left_to_right_for_any_number_and_length() {
+    fn terms_are_added_from_left_to_right_for_any_count_and_length() {
         for ranks in 1..=20 {
             for (length, total) in [(0, 0), (1, 1), (5, 5), (BLOCK + 3, BLOCK), (2 * BLOCK + 5, LARGE)] {
                 let terms: Vec<Vec<f32>> = (0..ranks)
                     .map(|rank| (0..length).map(|index| 0.1 + (rank * 7 + index) as f32 * 1.7).collect())
                     .collect();
                 let views: Vec<&[f32]> = terms.iter().map(Vec::as_slice).collect();
-                // Off by one, so that the ends are not aligned.
+                // Shifted by one element, so that the ends are not aligned.
                 let mut out = vec![f32::NAN; length + 2];
                 sum_into(&mut out[1..=length], &views, total);
                 for index in 0..length {

@@ -1,20 +1,19 @@
-//! What a collective costs: stated by each algorithm beside its schedules, and proven by the [checker](super::checker).
+//! The cost of a collective: stated by each algorithm beside its schedule, and proven by the [checker](super::checker).
 
-/// What a collective costs one rank for a buffer of a given length.
+/// The cost for one rank and a buffer of a given length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// The longest chain of messages that wait for one another, on any rank: each pays the latency once.
+    /// The longest chain of dependent messages, over all ranks: each pays the latency once.
     pub steps: u64,
-    /// Payload bytes that leave this rank.
+    /// Payload without headers.
     pub bytes_sent: u64,
-    /// Payload bytes that arrive at this rank.
     pub bytes_received: u64,
     /// Additions of two elements.
     pub additions: u64,
 }
 
 impl Cost {
-    /// The cost of so many steps in which these numbers of elements of `width` bytes are sent, received and added.
+    /// `sent`, `received` and `added` are numbers of elements of `width` bytes.
     pub fn of(steps: usize, sent: usize, received: usize, added: usize, width: usize) -> Cost {
         let bytes = |elements: usize| elements as u64 * width as u64;
         Cost {
@@ -25,7 +24,7 @@ impl Cost {
         }
     }
 
-    /// The cost of the same way [backwards](super::Schedule::reversed), where what was sent arrives and is added.
+    /// The cost of the [dual schedule](super::Schedule::reversed): what was sent is received and added.
     pub fn reversed(self, width: usize) -> Cost {
         Cost {
             steps: self.steps,
@@ -39,7 +38,7 @@ impl Cost {
 impl std::ops::Add for Cost {
     type Output = Cost;
 
-    /// One after the other.
+    /// Two collectives in sequence.
     fn add(self, other: Cost) -> Cost {
         Cost {
             steps: self.steps + other.steps,

@@ -1,8 +1,8 @@
-//! Direct: everybody sends everybody its part at once.
+//! Direct: every rank sends to every other rank at once.
 //!
-//! Rank r is responsible for chunk r: in one step it gets that chunk from all others and adds them up in the order of
-//! the list; in a second step it gives the sum to all. Two latencies whatever n, as few bytes as the ring, but n - 1
-//! messages at a time: each worker is a parameter server for 1/n of the model.
+//! Rank r reduces chunk r: in one step it receives that chunk from all other ranks and adds them in the order of the list;
+//! in a second step it sends the sum to all. Two steps for any n and as few bytes as the ring, but n - 1 messages at a time:
+//! each worker is a parameter server for 1/n of the model.
 //!
 //! Delay (Langer et al., section 3.4.1): `2 (n-1)/n T + (n-1)/n R`.
 
@@ -15,7 +15,7 @@ pub fn all_reduce(rank: usize, world: usize) -> Schedule {
     reduce_scatter(rank, world).then(all_gather(rank, world))
 }
 
-/// Rank r ends with chunk r of the sum; its other chunks stay as they were.
+/// Rank r ends with chunk r of the sum; its other chunks are unchanged.
 pub fn reduce_scatter(rank: usize, world: usize) -> Schedule {
     in_one_step(rank, world, Chunks::one, |_| Chunks::one(rank), Action::Reduce)
 }
@@ -29,7 +29,7 @@ pub fn all_gather(rank: usize, world: usize) -> Schedule {
 pub fn broadcast(rank: usize, world: usize, root: usize) -> Schedule {
     let others = (1..world).map(|distance| (root + distance) % world);
     let steps = match rank == root {
-        true => in_steps(Step {
+        true => step_if_any(Step {
             sends: others.map(|to| SendChunks { to, chunks: Chunks::one(0) }).collect(),
             receives: Vec::new(),
         }),
@@ -48,7 +48,7 @@ pub fn gather(rank: usize, world: usize, root: usize) -> Schedule {
     let others = (1..world).map(|distance| (root + distance) % world);
     let receive = |from: usize| ReceiveChunks::new(from, Chunks::one(from), Action::Copy);
     let steps = match rank == root {
-        true => in_steps(Step { sends: Vec::new(), receives: others.map(receive).collect() }),
+        true => step_if_any(Step { sends: Vec::new(), receives: others.map(receive).collect() }),
         false => vec![Step::sending(root, Chunks::one(rank))],
     };
     Schedule { chunks: world.max(1), steps }
@@ -59,46 +59,46 @@ pub fn scatter(rank: usize, world: usize, root: usize) -> Schedule {
     gather(rank, world, root).reversed(Action::Copy)
 }
 
-/// Something to each other rank and something from each; neighbours first, so that not all begin with rank 0.
+/// One chunk to each other rank and one from each. Starts with the neighbours, so that not all ranks begin with rank 0.
 fn in_one_step(
     rank: usize,
     world: usize,
-    leaving: impl Fn(usize) -> Chunks,
-    arriving: impl Fn(usize) -> Chunks,
+    sent_to: impl Fn(usize) -> Chunks,
+    received_from: impl Fn(usize) -> Chunks,
     action: Action,
 ) -> Schedule {
-    let behind = (1..world).map(|distance| (rank + distance) % world);
+    let after = (1..world).map(|distance| (rank + distance) % world);
     let before = (1..world).map(|distance| (rank + world - distance) % world);
     let step = Step {
-        sends: behind.map(|to| SendChunks { to, chunks: leaving(to) }).collect(),
-        receives: before.map(|from| ReceiveChunks::new(from, arriving(from), action)).collect(),
+        sends: after.map(|to| SendChunks { to, chunks: sent_to(to) }).collect(),
+        receives: before.map(|from| ReceiveChunks::new(from, received_from(from), action)).collect(),
     };
-    Schedule { chunks: world.max(1), steps: in_steps(step) }
+    Schedule { chunks: world.max(1), steps: step_if_any(step) }
 }
 
-/// One step, or none where there is nobody else.
-fn in_steps(step: Step) -> Vec<Step> {
+/// One step, or none in a world of one rank.
+fn step_if_any(step: Step) -> Vec<Step> {
     if step == Step::default() { Vec::new() } else { vec![step] }
 }
 
-/// What [`all_reduce`] costs a rank for `length` elements of `width` bytes.
+/// The cost of [`all_reduce`] for `length` elements of `width` bytes.
 pub fn all_reduce_cost(rank: usize, world: usize, length: usize, width: usize) -> Cost {
     reduce_scatter_cost(rank, world, length, width) + all_gather_cost(rank, world, length, width)
 }
 
-/// What [`reduce_scatter`] costs: all chunks but the own one leave, the own one arrives n - 1 times.
+/// The cost of [`reduce_scatter`]: sends all chunks but the rank's own, which it receives n - 1 times.
 pub fn reduce_scatter_cost(rank: usize, world: usize, length: usize, width: usize) -> Cost {
     let (own, others) = (chunk_range(length, world, rank).len(), world.saturating_sub(1));
     Cost::of(others.min(1), length - own, others * own, others * own, width)
 }
 
-/// What [`all_gather`] costs: the other way round.
+/// The cost of [`all_gather`], the dual of [`reduce_scatter`].
 pub fn all_gather_cost(rank: usize, world: usize, length: usize, width: usize) -> Cost {
     let (own, others) = (chunk_range(length, world, rank).len(), world.saturating_sub(1));
     Cost::of(others.min(1), others * own, length - own, 0, width)
 }
 
-/// What [`broadcast`] costs: a buffer from the root to each.
+/// The cost of [`broadcast`]: one buffer from the root to each rank.
 pub fn broadcast_cost(rank: usize, world: usize, root: usize, length: usize, width: usize) -> Cost {
     let others = world.saturating_sub(1);
     match rank == root {
@@ -107,7 +107,7 @@ pub fn broadcast_cost(rank: usize, world: usize, root: usize, length: usize, wid
     }
 }
 
-/// What [`reduce`] costs: the other way round.
+/// The cost of [`reduce`], the dual of [`broadcast`].
 pub fn reduce_cost(rank: usize, world: usize, root: usize, length: usize, width: usize) -> Cost {
     broadcast_cost(rank, world, root, length, width).reversed(width)
 }

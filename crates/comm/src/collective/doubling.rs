@@ -1,10 +1,10 @@
-//! Recursive doubling: the fewest steps of all.
+//! Recursive doubling: the fewest steps of all algorithms, for short buffers.
 //!
-//! In step k ranks whose numbers differ in bit k exchange their whole buffers and both add: after log2 n steps
-//! everybody has everything. Every rank computes the sum itself; as all compute the same tree of additions and an
-//! addition gives the same bits either way round, all have the same bits. For short buffers.
+//! In step k ranks that differ in bit k exchange their whole buffers and both add: after log2 n steps every rank has the
+//! sum. Every rank computes it itself; the bits are the same because all compute the same tree of additions and addition is
+//! commutative.
 //!
-//! Delay (Langer et al., section 3.4.1): `ceil(log2 n) (T + R)`; here for powers of two, others are folded first.
+//! Delay (Langer et al., section 3.4.1): `ceil(log2 n) (T + R)` for powers of two; other world sizes are folded first.
 
 use super::cost::{Cost, ceil_log2};
 use super::fold::Fold;
@@ -14,7 +14,7 @@ use super::schedule::{Action, Chunks, ReceiveChunks, Schedule, SendChunks, Step}
 /// Every rank ends with the sum of all buffers.
 pub fn all_reduce(rank: usize, world: usize) -> Schedule {
     let fold = Fold::new(rank, world);
-    fold.around(1, |position| {
+    fold.wrap(1, |position| {
         let exchange = |bit: usize| {
             let peer = fold.rank_at(position ^ (1 << bit));
             Step {
@@ -26,21 +26,21 @@ pub fn all_reduce(rank: usize, world: usize) -> Schedule {
     })
 }
 
-/// What [`all_reduce`] costs a rank for `length` elements of `width` bytes.
+/// The cost of [`all_reduce`] for `length` elements of `width` bytes.
 pub fn all_reduce_cost(rank: usize, world: usize, length: usize, width: usize) -> Cost {
     let fold = Fold::new(rank, world);
     let steps = ceil_log2(fold.active);
     fold.cost(length, width, steps, |_| (steps * length, steps * length))
 }
 
-/// Rank r begins with chunk r and ends with all chunks. In step k it has those of the 2^k ranks from its own on, and gives
-/// them, or as many as are missing there, to the rank 2^k before it: any n, and as few bytes as the ring.
+/// Rank r begins with chunk r and ends with all chunks. In step k it has the 2^k chunks from its own on, and sends them, or
+/// as many as are missing there, to the rank 2^k before it. For any n, with as few bytes as the ring.
 pub fn all_gather(rank: usize, world: usize) -> Schedule {
     let step = |(distance, count): (usize, usize)| {
         let (to, from) = ((rank + world - distance) % world, (rank + distance) % world);
         Step {
-            sends: round(rank, count, world).map(|chunks| SendChunks { to, chunks }).collect(),
-            receives: round(from, count, world)
+            sends: wrapping_chunks(rank, count, world).map(|chunks| SendChunks { to, chunks }).collect(),
+            receives: wrapping_chunks(from, count, world)
                 .map(|chunks| ReceiveChunks::new(from, chunks, Action::Copy))
                 .collect(),
         }
@@ -48,31 +48,31 @@ pub fn all_gather(rank: usize, world: usize) -> Schedule {
     Schedule { chunks: world.max(1), steps: doublings(world).map(step).collect() }
 }
 
-/// How far the chunks go in each step of [`all_gather`], and how many.
+/// For each step of [`all_gather`]: the distance to the peer and the number of chunks.
 fn doublings(world: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..ceil_log2(world)).map(move |bit| (1 << bit, (1 << bit).min(world - (1 << bit))))
 }
 
-/// So many chunks from `first` on; those beyond the end begin anew.
-fn round(first: usize, count: usize, world: usize) -> impl Iterator<Item = Chunks> {
+/// `count` chunks from `first` on, modulo the world size.
+fn wrapping_chunks(first: usize, count: usize, world: usize) -> impl Iterator<Item = Chunks> {
     let before = count.min(world - first);
     let parts = [Chunks { first, count: before }, Chunks { first: 0, count: count - before }];
     parts.into_iter().filter(|chunks| chunks.count > 0)
 }
 
-/// What [`all_gather`] costs: what a rank has leaves in each step, all other chunks arrive.
+/// The cost of [`all_gather`]: sends the chunks it has in each step, receives all chunks but its own.
 pub fn all_gather_cost(rank: usize, world: usize, length: usize, width: usize) -> Cost {
     let elements = |chunks: Chunks| chunks.elements(length, world).len();
-    let sent = doublings(world).flat_map(|(_, count)| round(rank, count, world)).map(elements).sum();
+    let sent =
+        doublings(world).flat_map(|(_, count)| wrapping_chunks(rank, count, world)).map(elements).sum();
     let received = length - chunk_range(length, world, rank).len();
     Cost::of(ceil_log2(world), sent, received, 0, width)
 }
 
-/// Nobody leaves before all have come: in step k every rank tells the one 2^k behind it that it has heard of the 2^k
-/// before it (dissemination, any n). The buffer is one element whose value does not matter: what arrives is only the news,
-/// but with an empty buffer no step would wait for the one before.
+/// Dissemination barrier, for any n: in step k every rank sends to the one 2^k behind it, after the 2^k ranks before it have
+/// reached it. The buffer is one element of any value: with an empty buffer no step would wait for the one before.
 pub fn barrier(rank: usize, world: usize) -> Schedule {
-    let news = |bit: usize| {
+    let step = |bit: usize| {
         let distance = (1 << bit) % world;
         let (to, from) = ((rank + distance) % world, (rank + world - distance) % world);
         Step {
@@ -80,10 +80,10 @@ pub fn barrier(rank: usize, world: usize) -> Schedule {
             receives: vec![ReceiveChunks::new(from, Chunks::one(0), Action::Reduce)],
         }
     };
-    Schedule { chunks: 1, steps: (0..ceil_log2(world)).map(news).collect() }
+    Schedule { chunks: 1, steps: (0..ceil_log2(world)).map(step).collect() }
 }
 
-/// What [`barrier`] costs: its element once in every step, both ways.
+/// The cost of [`barrier`]: the buffer once per step, both ways.
 pub fn barrier_cost(_: usize, world: usize, length: usize, width: usize) -> Cost {
     let steps = ceil_log2(world);
     Cost::of(steps, steps * length, steps * length, steps * length, width)

@@ -1,28 +1,27 @@
-//! Runs a schedule on a transport, in place, to its end.
+//! Runs a schedule on a transport, in place, to completion.
 
 use super::operation::{Operation, Progress};
 use super::operator::{Element, Operator};
 use super::partition::Partition;
 use super::schedule::Schedule;
-use crate::transport::{Company, Fault, Tag, Transport, Vigil};
+use crate::transport::{MatchMode, Tag, Transport, TransportError, WaitState};
 use std::time::Duration;
 
-/// Runs schedules; keeps its memory between runs, so that no run after the first allocates any.
+/// Runs schedules; reuses its memory, so that only the first run allocates.
 #[derive(Default)]
 pub struct Executor {
     operation: Operation,
 }
 
 impl Executor {
-    /// An executor without memory; it grows with the first run.
     pub fn new() -> Executor {
         Executor::default()
     }
 
-    /// Runs `schedule` over `buffer`, all of it within `deadline`; all ranks must call it with schedules of the same
-    /// collective, the same tag and the same buffer length (a different length is a protocol fault).
+    /// Runs `schedule` over `buffer` within `deadline`. All ranks must call it with schedules of the same collective, the
+    /// same tag and the same buffer length (a different length is a protocol error).
     ///
-    /// After a fault the buffer's contents are unspecified.
+    /// After an error the buffer's contents are unspecified.
     pub fn run<T: Element>(
         &mut self,
         schedule: &Schedule,
@@ -31,13 +30,13 @@ impl Executor {
         buffer: &mut [T],
         operator: &dyn Operator<T>,
         deadline: Duration,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), TransportError> {
         self.operation.start::<T>(schedule, transport, tag, buffer.len())?;
         self.finish(transport, buffer, operator, deadline)
     }
 
-    /// The same for chunks of any lengths.
-    pub fn run_ragged<T: Element>(
+    /// As [`Executor::run`], for chunks of any lengths.
+    pub(super) fn run_ragged<T: Element>(
         &mut self,
         schedule: &Schedule,
         transport: &mut dyn Transport,
@@ -45,7 +44,7 @@ impl Executor {
         (buffer, partition): (&mut [T], Partition<'_>),
         operator: &dyn Operator<T>,
         deadline: Duration,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), TransportError> {
         self.operation.start_ragged::<T>(schedule, transport, tag, partition)?;
         self.finish(transport, buffer, operator, deadline)
     }
@@ -56,14 +55,14 @@ impl Executor {
         buffer: &mut [T],
         operator: &dyn Operator<T>,
         deadline: Duration,
-    ) -> Result<(), Fault> {
-        let mut vigil = Vigil::new(transport.now(), deadline);
+    ) -> Result<(), TransportError> {
+        let mut wait_state = WaitState::new(transport.now(), deadline);
         loop {
-            let progress = self.operation.progress(transport, buffer, operator, Company::Alone)?;
+            let progress = self.operation.progress(transport, buffer, operator, MatchMode::Exact)?;
             if progress == Progress::Done {
                 return Ok(());
             }
-            transport.attend(&mut vigil, self.operation.wanted(), progress == Progress::Moved)?;
+            transport.wait(&mut wait_state, self.operation.wanted(), progress == Progress::Moved)?;
         }
     }
 }
@@ -80,11 +79,14 @@ mod tests {
     fn refusal(schedule: &Schedule, buffer: &mut [f32]) {
         let mut ranks = mesh(2);
         let run = Executor::new().run(schedule, &mut ranks[0], TAG, buffer, &Sum, Duration::ZERO);
-        assert!(matches!(run, Err(Fault { peer: Some(0), cause: Cause::Protocol(_), .. })), "{run:?}");
+        assert!(
+            matches!(run, Err(TransportError { peer: Some(0), cause: Cause::Protocol(_), .. })),
+            "{run:?}"
+        );
     }
 
     #[test]
-    fn schedules_that_make_no_sense_are_refused() {
+    fn invalid_schedules_are_refused() {
         let copy = |chunk| ReceiveChunks::new(1, Chunks::one(chunk), Action::Copy);
         let send = |chunk| SendChunks { to: 1, chunks: Chunks::one(chunk) };
         let overwritten = Step { sends: vec![send(0)], receives: vec![copy(0)] };
@@ -93,13 +95,13 @@ mod tests {
         for step in [overwritten, twice, unknown] {
             refusal(&Schedule { chunks: 2, steps: vec![step] }, &mut [0.0; 8]);
         }
-        // Chunks that change places must be of the same length.
+        // Exchanged chunks must have the same length.
         refusal(&pairwise::all_to_all(0, 2), &mut [0.0; 7]);
     }
 
     #[test]
     fn additions_follow_the_order_of_the_list() {
-        // Two large numbers that cancel and a small one: it survives only if it comes last.
+        // Two large numbers cancel; the small one survives only if it is added last.
         let receive = |from| ReceiveChunks::new(from, Chunks::one(0), Action::Reduce);
         let steps = |rank, order: [usize; 2]| match rank {
             0 => Step { sends: vec![], receives: order.map(receive).to_vec() },

@@ -1,25 +1,23 @@
-//! Worlds that are no power of two, for algorithms that need one.
+//! Folding: runs an algorithm that needs a power of two on any world size.
 //!
-//! With p the largest power of two within n, the first 2 (n-p) ranks form pairs. The odd one of a pair gives its buffer
-//! to the even one, which adds it and takes part for both; the result goes back at the end. The ranks that take part
-//! are numbered 0..p. A pair pays one more buffer each way, and everybody waits for it: on such worlds the ring is
-//! better for long buffers.
+//! With p the largest power of two up to n, the first 2 (n-p) ranks form pairs. The odd rank of a pair sends its buffer to
+//! the even one, which adds it and participates for both; the result is sent back at the end. The participating (active)
+//! ranks have positions 0..p. A pair transfers one more buffer each way, and all ranks wait for it: for such world sizes
+//! the ring is better for long buffers.
 
 use super::cost::Cost;
 use super::schedule::{Action, Chunks, Schedule, Step};
 
-/// A rank's part in a folded world.
+/// A rank's role in a folded world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fold {
     rank: usize,
-    /// Number of pairs.
     pairs: usize,
-    /// Number of ranks that take part: the largest power of two within the world.
+    /// Number of active ranks: the largest power of two up to the world size.
     pub active: usize,
 }
 
 impl Fold {
-    /// The part of `rank` in a world of `world`.
     pub fn new(rank: usize, world: usize) -> Fold {
         let active = 1 << world.max(1).ilog2();
         Fold { rank, pairs: world.max(1) - active, active }
@@ -29,7 +27,7 @@ impl Fold {
         self.rank < 2 * self.pairs
     }
 
-    /// The number among those who take part; `None` if another rank stands for this one.
+    /// The position among the active ranks; `None` if the pair's even rank participates for this one.
     pub fn position(self) -> Option<usize> {
         match self.is_paired() {
             false => Some(self.rank - self.pairs),
@@ -37,13 +35,12 @@ impl Fold {
         }
     }
 
-    /// Who takes part at that position.
     pub fn rank_at(self, position: usize) -> usize {
         if position < self.pairs { 2 * position } else { position + self.pairs }
     }
 
-    /// Those steps between the giving and the giving back; they are for those who take part.
-    pub fn around(self, chunks: usize, steps: impl FnOnce(usize) -> Vec<Step>) -> Schedule {
+    /// Wraps the steps of the active ranks, given by position, into the folding and unfolding steps.
+    pub fn wrap(self, chunks: usize, steps: impl FnOnce(usize) -> Vec<Step>) -> Schedule {
         let all = Chunks::all(chunks);
         let Some(position) = self.position() else {
             let even = self.rank - 1;
@@ -62,20 +59,20 @@ impl Fold {
         Schedule { chunks, steps: all_steps }
     }
 
-    /// What [`Fold::around`] costs, given how many steps are between and how many elements those who take part move, either
-    /// way, and add in them.
+    /// The cost of [`Fold::wrap`]: `steps` of the wrapped algorithm, in which an active rank moves (both ways) and adds the
+    /// numbers of elements that `wrapped` returns.
     pub fn cost(
         self,
         length: usize,
         width: usize,
         steps: usize,
-        between: impl FnOnce(usize) -> (usize, usize),
+        wrapped: impl FnOnce(usize) -> (usize, usize),
     ) -> Cost {
         let fold = if self.pairs > 0 { 2 } else { 0 };
         let (moved, added) = match self.position() {
             None => (length, 0),
             Some(position) => {
-                let (moved, added) = between(position);
+                let (moved, added) = wrapped(position);
                 let other = if self.is_paired() { length } else { 0 };
                 (moved + other, added + other)
             }

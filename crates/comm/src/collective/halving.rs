@@ -1,9 +1,9 @@
-//! Halving and doubling (Rabenseifner): as few bytes as the ring in as few steps as a tree.
+//! Recursive halving and doubling (Rabenseifner): as few bytes as the ring in as few steps as a tree.
 //!
-//! In the first half, ranks whose numbers differ in the highest bit exchange halves of the buffer and each adds the
-//! half it keeps; then quarters with the next bit, until each holds one finished chunk. The second half runs backwards:
-//! chunks, then quarters, then halves are exchanged until all have all. 2 log2 n steps, 2 (n-1)/n of the buffer per
-//! rank, (n-1)/n additions; worlds that are no power of two are folded first, which costs a pair one buffer each way.
+//! First, ranks that differ in the highest bit exchange halves of the buffer and each adds the half it keeps; then quarters
+//! with the next bit, until each rank has one complete chunk. Then the same in reverse: chunks, quarters and halves are
+//! exchanged until every rank has the whole buffer. 2 log2 n steps, 2 (n-1)/n of the buffer per rank, (n-1)/n additions;
+//! other world sizes than powers of two are folded first, which costs a pair one buffer each way.
 
 use super::cost::{Cost, ceil_log2};
 use super::doubling;
@@ -13,16 +13,16 @@ use super::schedule::{Action, Chunks, ReceiveChunks, Schedule, SendChunks, Step}
 /// Every rank ends with the sum of all buffers, the same bits on each.
 pub fn all_reduce(rank: usize, world: usize) -> Schedule {
     let fold = Fold::new(rank, world);
-    fold.around(fold.active, |position| {
+    fold.wrap(fold.active, |position| {
         let bits = ceil_log2(fold.active);
-        let step = |bit: usize, leaving: Chunks, arriving: Chunks, action: Action| {
+        let step = |bit: usize, sent: Chunks, received: Chunks, action: Action| {
             let peer = fold.rank_at(position ^ (1 << bit));
             Step {
-                sends: vec![SendChunks { to: peer, chunks: leaving }],
-                receives: vec![ReceiveChunks::new(peer, arriving, action)],
+                sends: vec![SendChunks { to: peer, chunks: sent }],
+                receives: vec![ReceiveChunks::new(peer, received, action)],
             }
         };
-        // At a bit, a rank's half is the 2^bit chunks that share its higher bits.
+        // At each bit, a rank keeps the 2^bit chunks whose higher bits are its own.
         let mine = |bit: usize| half(position, bit);
         let theirs = |bit: usize| half(position ^ (1 << bit), bit);
         let halve = (0..bits).rev().map(|bit| step(bit, theirs(bit), mine(bit), Action::Reduce));
@@ -35,21 +35,20 @@ fn half(position: usize, bit: usize) -> Chunks {
     Chunks { first: position >> bit << bit, count: 1 << bit }
 }
 
-/// Rank r ends with chunk r of the sum: [`doubling::all_gather`] backwards, for any n without folding. (On powers of two the
-/// first half of [`all_reduce`] would do as well, but it pairs ranks otherwise.)
+/// Rank r ends with chunk r of the sum: the dual of [`doubling::all_gather`], for any n without folding.
 pub fn reduce_scatter(rank: usize, world: usize) -> Schedule {
     doubling::all_gather(rank, world).reversed(Action::Reduce)
 }
 
-/// What [`reduce_scatter`] costs.
+/// The cost of [`reduce_scatter`].
 pub fn reduce_scatter_cost(rank: usize, world: usize, length: usize, width: usize) -> Cost {
     doubling::all_gather_cost(rank, world, length, width).reversed(width)
 }
 
-/// What [`all_reduce`] costs a rank for `length` elements of `width` bytes.
+/// The cost of [`all_reduce`] for `length` elements of `width` bytes.
 ///
-/// What a rank keeps in the first half it gives in the second, and the other way round: both together are all chunks
-/// but its own once, and its halves once.
+/// What a rank keeps while halving it sends while doubling, and vice versa: in total all chunks but its own once, and the
+/// kept halves once.
 pub fn all_reduce_cost(rank: usize, world: usize, length: usize, width: usize) -> Cost {
     let fold = Fold::new(rank, world);
     let bits = ceil_log2(fold.active);

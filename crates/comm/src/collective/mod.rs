@@ -3,9 +3,9 @@
 //! An algorithm is a pure function from (rank, world) to a [`Schedule`]: what this rank sends and receives, step by
 //! step, over numbered chunks of its buffer. One [`Executor`] runs any schedule on any transport, with any
 //! [`Operator`] on any [`Element`]; [`checker`] proves it symbolically; each algorithm states its [`Cost`] beside it.
-//! A new algorithm is one file with a schedule and a cost, and a row in [`way`], or for an all-reduce in [`algorithm`].
+//! A new algorithm is one file with a schedule and a cost, and an entry in [`algorithm`].
 //!
-//! | operation      | algorithms                                                                                |
+//! | collective     | algorithms                                                                                |
 //! |----------------|-------------------------------------------------------------------------------------------|
 //! | all-reduce     | [`ring`], [`binomial`], [`doubling`], [`halving`], [`direct`], [`hierarchical`]           |
 //! | reduce         | [`ring`], [`binomial`], [`direct`], [`hierarchical`]                                      |
@@ -15,55 +15,47 @@
 //! | all-to-all     | [`pairwise`]                                                                              |
 //! | barrier        | [`doubling`]                                                                              |
 //!
-//! [`Goal`] is such an operation with the schedule that is taken when nobody chooses; [`gather`] uses them for byte strings
-//! whose lengths only their owners know. [`bracketed`] is apart from it: an all-reduce of
-//! several terms per rank whose order of additions is data itself ([`Brackets`]).
-//! So is [`native`], the all-reduce of a transport that has one; a [`Method`] is either that or a schedule.
+//! [`Collective`] is the kind of a collective, with its default algorithm. [`byte_collectives`] are those of byte strings
+//! of different lengths. Two all-reduces are not schedules: [`native`], that of the transport itself, and [`reproducible`],
+//! whose order of additions is data ([`ReductionTree`]) and does not depend on the world size.
 //!
-//! A [`Circle`] is a group of some ranks, among whom any schedule can run. Several operations at once are a [`Flight`], over
-//! pieces of one buffer that stays the caller's, or are [`Underway`], with memory of their own.
+//! A [`Group`] is a subset of the ranks. [`nonblocking`] runs several operations at once.
 
 pub mod algorithm;
 pub mod binomial;
-pub mod bracketed;
-pub mod brackets;
+pub mod byte_collectives;
 pub mod checker;
-pub mod circle;
-pub mod cost;
+mod cost;
+pub mod cost_model;
 pub mod direct;
 pub mod doubling;
-pub mod executor;
-pub mod flight;
-pub mod fold;
-pub mod forecast;
-pub mod gather;
-pub mod goal;
+mod executor;
+mod fold;
+mod group;
 pub mod halving;
 pub mod hierarchical;
-pub mod method;
+mod kind;
 pub mod native;
+pub mod nonblocking;
 pub mod operation;
 pub mod operator;
 pub mod pairwise;
 pub mod partition;
+pub mod reduction_tree;
+pub mod reproducible;
 pub mod ring;
-pub mod schedule;
-pub mod underway;
-pub mod way;
+mod schedule;
 
-pub use algorithm::Algorithm;
-pub use bracketed::Bracketed;
-pub use brackets::{Brackets, Slots, Term};
-pub use circle::Circle;
+pub use algorithm::{Algorithm, AlgorithmEntry, AllReduceMethod, RankView};
+pub use byte_collectives::all_gather;
 pub use cost::Cost;
 pub use executor::Executor;
-pub use flight::{Flight, Guest};
-pub use gather::all_gather;
-pub use goal::Goal;
-pub use method::Method;
-pub use operation::{Operation, Progress};
+pub use group::Group;
+pub use kind::Collective;
+pub use nonblocking::{BlockingOperation, BucketSet, NonblockingTransport, OperationId};
+pub use operation::Progress;
 pub use operator::{Element, Max, Min, Operator, Sum};
-pub use partition::{Counts, Partition, chunk_range};
+pub use partition::chunk_range;
+pub use reduction_tree::{PartialSums, ReductionTree, Term};
+pub use reproducible::ReproducibleAllReduce;
 pub use schedule::{Action, Chunks, ReceiveChunks, Schedule, SendChunks, Step};
-pub use underway::{Ticket, Underway};
-pub use way::{Seat, Way};

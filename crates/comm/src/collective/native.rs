@@ -1,39 +1,39 @@
-//! The all-reduce of the transport itself, where it has one: that of the cluster's MPI.
+//! The transport's own all-reduce, currently that of MPI.
 //!
-//! There is no schedule of ours to it, so nothing is proven about it here: which bits the sum has is the library's business,
-//! and who holds it up cannot be seen from inside. A rank that is lost ends it as it ends any other operation; one that is
-//! only late is among the suspects, and those are all others. It carries no tag: that all mean the same tensor is not checked.
+//! It is not a schedule: the checker does not cover it, the order of additions is up to the library, and a late rank cannot
+//! be identified. A lost rank ends it like any other operation; after a timeout all other ranks are suspects. Its messages
+//! carry no tag, so ranks that reduce different tensors are not detected.
 
-use crate::transport::{Cause, Fault, Interest, Moved, Tag, Transport, Vigil};
+use crate::transport::{Cause, Interest, IoProgress, Tag, Transport, TransportError, WaitState};
 use std::time::Duration;
 
-/// Adds up `buffer` over all ranks, in place, within `deadline`; all ranks must call it with buffers of the same length.
+/// Sums `buffer` over all ranks, in place, within `deadline`; all ranks must call it with buffers of the same length.
 ///
-/// After a fault the buffer's contents are unspecified.
+/// After an error the buffer's contents are unspecified.
 pub fn all_reduce(
     transport: &mut dyn Transport,
     tag: Tag,
     buffer: &mut [f32],
     deadline: Duration,
-) -> Result<(), Fault> {
-    let mut vigil = Vigil::new(transport.now(), deadline);
+) -> Result<(), TransportError> {
+    let mut wait_state = WaitState::new(transport.now(), deadline);
     let (rank, world) = (transport.rank(), transport.world());
-    // One that is through may leave before this rank is: none is asked for a frame.
+    // No frame is expected: a rank that is done may leave before this one is.
     let wanted = vec![Interest::default(); world];
     loop {
-        let moved = match transport.add_up(tag, buffer)? {
-            Moved::Whole => return Ok(()),
-            Moved::Part => true,
-            Moved::Nothing => false,
+        let moved = match transport.native_all_reduce(tag, buffer)? {
+            IoProgress::Complete => return Ok(()),
+            IoProgress::Partial => true,
+            IoProgress::Blocked => false,
         };
-        transport.attend(&mut vigil, &wanted, moved).map_err(|fault| match fault.cause {
-            // Who is late cannot be seen from inside it: nobody is blamed, everybody may be behind it.
-            Cause::Silent { waited } => Fault {
+        transport.wait(&mut wait_state, &wanted, moved).map_err(|error| match error.cause {
+            // The late rank is unknown: no rank is blamed, all are suspects.
+            Cause::Silent { waited } => TransportError {
                 peer: None,
                 cause: Cause::Silent { waited },
                 suspects: (0..world).filter(|&peer| peer != rank).collect(),
             },
-            _ => fault,
+            _ => error,
         })?;
     }
 }
@@ -44,11 +44,11 @@ mod tests {
     use crate::transport::mesh;
 
     #[test]
-    fn a_transport_without_one_says_so() {
+    fn a_transport_without_an_all_reduce_returns_an_error() {
         let mut ranks = mesh(2);
-        assert!(!ranks[0].adds_up());
+        assert!(!ranks[0].has_native_all_reduce());
         let tag = Tag { generation: 1, operation: 1, ..Tag::default() };
-        let fault = all_reduce(&mut ranks[0], tag, &mut [1.0], Duration::ZERO).expect_err("it has none");
-        assert!(matches!(&fault.cause, Cause::Protocol(what) if what.contains("no all-reduce")), "{fault}");
+        let error = all_reduce(&mut ranks[0], tag, &mut [1.0], Duration::ZERO).expect_err("no all-reduce");
+        assert!(matches!(&error.cause, Cause::Protocol(what) if what.contains("no all-reduce")), "{error}");
     }
 }

@@ -1,77 +1,78 @@
 //! One collective in progress.
 //!
-//! A schedule's sends and receives are cut into segments, each a frame of its own, and every segment moves as soon as
-//! it may: it does not wait for its step, only for those earlier ones of its rank that touch the same elements. So while
-//! one segment is added, the next arrives and the one before travels on. Between two ranks the order of the schedule
-//! holds; contributions to an element are combined in the order of the schedule, so that a repeat gives the same bits.
+//! The sends and receives of a schedule are divided into segments, one frame each. A segment does not wait for its step,
+//! only for earlier transfers of this rank that touch the same elements: while one segment is added, the next one arrives
+//! and the one before is sent on. Between two ranks the order of the schedule holds; contributions to an element are
+//! combined in the order of the schedule, so that repeated runs give the same bits.
 //!
-//! [`Operation::progress`] never blocks: [`super::Executor`] drives one operation to its end, and several can be driven
-//! side by side as long as every rank starts them in the same order.
+//! [`Operation::progress`] never blocks: [`super::Executor`] runs one operation to completion, and several can run
+//! concurrently if every rank starts them in the same order.
 
 use super::operator::{Element, Operator};
 use super::partition::Partition;
 use super::schedule::{Action, ReceiveChunks, Schedule, SendChunks};
-use crate::transport::{Cause, Company, Fault, Incoming, Interest, Moved, Outgoing, Tag, Transport};
+use crate::transport::{
+    Cause, Incoming, Interest, IoProgress, MatchMode, Outgoing, Tag, Transport, TransportError,
+};
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
 
-// Elements travel as they lie in memory, and frames are little-endian.
+// Elements are sent as they are in memory, and frames are little-endian.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// Most bytes of a segment.
+/// Maximum bytes of a segment.
 pub const SEGMENT: usize = 1 << 20;
 
-/// Least bytes of a segment, except for the last.
-const SHORTEST: usize = 512 << 10;
+/// Minimum bytes of a segment, except for the last.
+const MIN_SEGMENT: usize = 512 << 10;
 
-/// Elements of the segments of a transfer of `length` elements of `width` bytes: a quarter of it, so that it overlaps
-/// with what comes before and after, but large enough that headers, system calls and wake-ups do not count (over
-/// loopback, half a MiB is a quarter faster than an eighth) and small enough to be near when it is combined. Part of the
-/// protocol: both ends cut alike.
+/// Elements per segment of a transfer of `length` elements of `width` bytes: a quarter, so that it overlaps with the
+/// transfers before and after; long enough that headers, system calls and wake-ups are negligible (over loopback, 512 KiB
+/// is a quarter faster than 128 KiB) and short enough to be in a cache when it is combined. Part of the wire protocol: both
+/// ends divide alike.
 fn segment_length(length: usize, width: usize) -> usize {
     let width = width.max(1);
-    ((length / 4).saturating_mul(width).clamp(SHORTEST, SEGMENT) / width).max(1)
+    ((length / 4).saturating_mul(width).clamp(MIN_SEGMENT, SEGMENT) / width).max(1)
 }
 
-/// One collective in progress; keeps its memory for the next one.
+/// One collective in progress; reuses its memory for the next one.
 #[derive(Default)]
 pub struct Operation {
     tag: Option<Tag>,
     transfers: Vec<Transfer>,
-    /// All before this one are done.
+    /// All transfers before this one are done.
     first_open: usize,
-    /// Per peer the send and the receive at hand.
+    /// By peer: the current send and receive.
     sending: Vec<Option<usize>>,
     receiving: Vec<Option<usize>>,
     wanted: Vec<Interest>,
-    /// One place per peer for a segment that is to be combined.
-    staging: Vec<Line>,
-    places: Vec<usize>,
+    /// Received segments that are still to be combined, one per peer, and where each peer's begins.
+    staging: Vec<CacheLine>,
+    staging_offsets: Vec<usize>,
 }
 
 /// Memory aligned for any element.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
-/// A send or a receive on its way.
+/// A send or a receive in progress.
 struct Transfer {
     peer: usize,
     kind: Kind,
-    /// All its elements.
     range: Range<usize>,
-    /// Elements of its segments.
+    /// Elements per segment.
     segment: usize,
-    /// Up to where it is done.
+    /// The elements before it are done.
     position: usize,
     done: bool,
-    /// Its segment at hand is under way.
+    /// Bytes of the current segment have moved.
     begun: bool,
-    /// Its segment at hand has arrived and waits to be combined.
+    /// The current segment has been received and is still to be combined.
     staged: bool,
-    /// How far the sender's elements are ahead of these.
-    ahead: usize,
-    /// The next one with the same peer in the same direction.
+    /// Offset from an element here to the same element at the sender, modulo 2^64.
+    sender_offset: usize,
+    /// The next transfer with the same peer in the same direction.
     next: Option<usize>,
 }
 
@@ -81,57 +82,50 @@ enum Kind {
     Receive(Action),
 }
 
-/// How far an operation has come in one go.
+/// The result of one nonblocking attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It is complete.
     Done,
-    /// Something moved; there may be more at once.
+    /// Something moved; another attempt may succeed at once.
     Moved,
-    /// Nothing moved: wait.
+    /// Nothing moved: wait before the next attempt.
     Idle,
 }
 
 impl Operation {
-    /// No operation yet.
     pub fn new() -> Operation {
         Operation::default()
     }
 
-    /// Takes up a schedule for a buffer of `length` elements of type `T`, as one rank of the transport's group.
+    /// Starts a schedule for a buffer of `length` elements of type `T`.
     pub fn start<T: Element>(
         &mut self,
         schedule: &Schedule,
         transport: &dyn Transport,
         tag: Tag,
         length: usize,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), TransportError> {
         self.start_ragged::<T>(schedule, transport, tag, Partition::Even(length))
     }
 
-    /// The same for chunks of any lengths; all ranks must divide alike.
-    pub fn start_ragged<T: Element>(
+    /// As [`Operation::start`], for chunks of any lengths; all ranks must divide alike.
+    pub(super) fn start_ragged<T: Element>(
         &mut self,
         schedule: &Schedule,
         transport: &dyn Transport,
         tag: Tag,
         partition: Partition<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), TransportError> {
         let (rank, world) = (transport.rank(), transport.world());
-        let sound =
-            |step: &super::Step| step.is_within(rank, world, schedule.chunks) && step.overwritten().is_none();
-        if !schedule.steps.iter().all(sound) {
-            return Err(misuse(
-                rank,
-                "the schedule overwrites a chunk in use or names one that does not exist",
-            ));
+        let is_valid = |step: &super::Step| {
+            step.is_valid(rank, world, schedule.chunks) && step.overwritten_chunks().is_none()
+        };
+        if !schedule.steps.iter().all(is_valid) {
+            return Err(misuse(rank, "the schedule overwrites a chunk in use or contains an unknown one"));
         }
-        // Frames number their elements with 32 bits.
+        // Frames have 32 bits for the index of an element.
         if !partition.fits(schedule.chunks) || u32::try_from(partition.length()).is_err() {
-            return Err(misuse(
-                rank,
-                "the chunks do not fit the schedule, or the buffer has 2^32 elements or more",
-            ));
+            return Err(misuse(rank, "the chunks do not fit the schedule or exceed 2^32 - 1 elements"));
         }
         self.tag = Some(tag);
         self.first_open = 0;
@@ -149,23 +143,23 @@ impl Operation {
             }
             for ReceiveChunks { from, sent, chunks, action } in &step.receives {
                 let range = partition.elements(*chunks, schedule.chunks);
-                let theirs = partition.elements_sent(*sent, *chunks, schedule.chunks);
-                if theirs.len() != range.len() {
+                let at_sender = partition.elements_sent(*sent, *chunks, schedule.chunks);
+                if at_sender.len() != range.len() {
                     let what =
-                        "chunks that change places must have the same length: use all_to_all for others";
+                        "exchanged chunks must have the same length: use all_to_all for different lengths";
                     return Err(misuse(rank, what));
                 }
-                let ahead = theirs.start.wrapping_sub(range.start);
-                self.transfers.push(Transfer::new::<T>(*from, Kind::Receive(*action), range, ahead));
+                let sender_offset = at_sender.start.wrapping_sub(range.start);
+                self.transfers.push(Transfer::new::<T>(*from, Kind::Receive(*action), range, sender_offset));
             }
         }
-        self.link();
-        self.make_room::<T>();
+        self.chain_transfers();
+        self.allocate_staging::<T>();
         Ok(())
     }
 
     /// Chains the transfers of each peer and direction.
-    fn link(&mut self) {
+    fn chain_transfers(&mut self) {
         for index in (0..self.transfers.len()).rev() {
             let transfer = &mut self.transfers[index];
             let heads = match transfer.kind {
@@ -176,38 +170,38 @@ impl Operation {
         }
     }
 
-    /// Gives each peer whose chunks are combined a place in the staging area.
-    fn make_room<T: Element>(&mut self) {
+    /// Reserves staging memory for each peer whose chunks are combined.
+    fn allocate_staging<T: Element>(&mut self) {
         let mut lines = 0;
-        self.places.clear();
-        self.places.resize(self.receiving.len(), 0);
-        for (peer, place) in self.places.iter_mut().enumerate() {
+        self.staging_offsets.clear();
+        self.staging_offsets.resize(self.receiving.len(), 0);
+        for (peer, offset) in self.staging_offsets.iter_mut().enumerate() {
             let staged =
                 self.transfers.iter().filter(|transfer| transfer.peer == peer && transfer.is_staged());
             let longest =
                 staged.map(|transfer| transfer.range.len().min(transfer.segment)).max().unwrap_or(0);
-            *place = lines;
-            lines += (longest * size_of::<T>()).div_ceil(size_of::<Line>());
+            *offset = lines;
+            lines += (longest * size_of::<T>()).div_ceil(size_of::<CacheLine>());
         }
         if self.staging.len() < lines {
-            self.staging.resize(lines, Line::zeroed());
+            self.staging.resize(lines, CacheLine::zeroed());
         }
     }
 
-    /// Moves what can be moved without waiting. Called with the same buffer until it is done.
+    /// Advances as far as possible without blocking. Called with the same buffer until it is done.
     ///
-    /// After a fault the buffer's contents are unspecified.
+    /// After an error the buffer's contents are unspecified.
     pub fn progress<T: Element>(
         &mut self,
         transport: &mut dyn Transport,
         buffer: &mut [T],
         operator: &dyn Operator<T>,
-        company: Company,
-    ) -> Result<Progress, Fault> {
+        mode: MatchMode,
+    ) -> Result<Progress, TransportError> {
         let mut moved = false;
         for peer in 0..self.receiving.len() {
             if let Some(index) = self.receiving[peer] {
-                moved |= self.receive(index, transport, buffer, operator, company)?;
+                moved |= self.receive(index, transport, buffer, operator, mode)?;
             }
         }
         for peer in 0..self.sending.len() {
@@ -222,18 +216,18 @@ impl Operation {
         }
     }
 
-    /// By peer, what the operation waits for.
+    /// What the operation waits for, by peer.
     pub fn wanted(&mut self) -> &[Interest] {
         for (peer, interest) in self.wanted.iter_mut().enumerate() {
-            // What has arrived and only waits for its turn is owed by nobody: its sender may have left since.
+            // A staged segment has arrived already, and its sender may have left since.
             interest.read = self.receiving[peer].is_some_and(|index| !self.transfers[index].staged);
             interest.write = self.sending[peer].is_some_and(|index| {
                 let transfer = &self.transfers[index];
                 transfer.begun
-                    || !is_held_up(
+                    || !is_blocked(
                         &self.transfers[self.first_open..],
                         index - self.first_open,
-                        transfer.at_hand(),
+                        transfer.current_segment(),
                     )
             });
         }
@@ -245,20 +239,21 @@ impl Operation {
         index: usize,
         transport: &mut dyn Transport,
         buffer: &[T],
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, TransportError> {
         let transfer = &self.transfers[index];
-        let range = transfer.at_hand();
-        if !transfer.begun && self.is_held_up(index, &range) {
+        let range = transfer.current_segment();
+        if !transfer.begun && self.is_blocked(index, &range) {
             return Ok(false);
         }
         let Some(tag) = self.tag else { return Ok(false) };
-        let bytes = bytemuck::cast_slice(buffer.get(range.clone()).ok_or_else(|| shrunk(transport.rank()))?);
+        let bytes =
+            bytemuck::cast_slice(buffer.get(range.clone()).ok_or_else(|| too_short(transport.rank()))?);
         let moved = transport.send(tag, Outgoing { to: transfer.peer, chunk: range.start as u32, bytes })?;
-        self.transfers[index].begun |= moved != Moved::Nothing;
-        if moved == Moved::Whole {
+        self.transfers[index].begun |= moved != IoProgress::Blocked;
+        if moved == IoProgress::Complete {
             self.complete(index, range.end);
         }
-        Ok(moved != Moved::Nothing)
+        Ok(moved != IoProgress::Blocked)
     }
 
     fn receive<T: Element>(
@@ -267,45 +262,47 @@ impl Operation {
         transport: &mut dyn Transport,
         buffer: &mut [T],
         operator: &dyn Operator<T>,
-        company: Company,
-    ) -> Result<bool, Fault> {
+        mode: MatchMode,
+    ) -> Result<bool, TransportError> {
         let transfer = &self.transfers[index];
-        let range = transfer.at_hand();
+        let range = transfer.current_segment();
         if transfer.staged {
             return Ok(self.apply(index, buffer, operator));
         }
-        if !transfer.begun && !transfer.is_staged() && self.is_held_up(index, &range) {
+        if !transfer.begun && !transfer.is_staged() && self.is_blocked(index, &range) {
             return Ok(false);
         }
         let Some(tag) = self.tag else { return Ok(false) };
-        let (from, chunk) = (transfer.peer, range.start.wrapping_add(transfer.ahead) as u32);
+        let (from, chunk) = (transfer.peer, range.start.wrapping_add(transfer.sender_offset) as u32);
         let bytes = if transfer.is_staged() {
-            &mut bytemuck::cast_slice_mut(&mut self.staging[self.places[from]..])
+            &mut bytemuck::cast_slice_mut(&mut self.staging[self.staging_offsets[from]..])
                 [..range.len() * size_of::<T>()]
         } else {
-            bytemuck::cast_slice_mut(buffer.get_mut(range.clone()).ok_or_else(|| shrunk(transport.rank()))?)
+            bytemuck::cast_slice_mut(
+                buffer.get_mut(range.clone()).ok_or_else(|| too_short(transport.rank()))?,
+            )
         };
-        let moved = transport.receive(tag, Incoming { from, chunk, bytes }, company)?;
+        let moved = transport.receive(tag, Incoming { from, chunk, bytes }, mode)?;
         let transfer = &mut self.transfers[index];
-        transfer.begun |= moved != Moved::Nothing;
-        if moved == Moved::Whole {
+        transfer.begun |= moved != IoProgress::Blocked;
+        if moved == IoProgress::Complete {
             transfer.staged = transfer.is_staged();
             match transfer.staged {
                 true => drop(self.apply(index, buffer, operator)),
                 false => self.complete(index, range.end),
             }
         }
-        Ok(moved != Moved::Nothing)
+        Ok(moved != IoProgress::Blocked)
     }
 
-    /// Combines a segment that has arrived with the buffer, if it is its turn.
+    /// Combines a staged segment with the buffer unless it is blocked; returns whether it did.
     fn apply<T: Element>(&mut self, index: usize, buffer: &mut [T], operator: &dyn Operator<T>) -> bool {
         let transfer = &self.transfers[index];
-        let range = transfer.at_hand();
-        if self.is_held_up(index, &range) {
+        let range = transfer.current_segment();
+        if self.is_blocked(index, &range) {
             return false;
         }
-        let bytes: &[u8] = bytemuck::cast_slice(&self.staging[self.places[transfer.peer]..]);
+        let bytes: &[u8] = bytemuck::cast_slice(&self.staging[self.staging_offsets[transfer.peer]..]);
         let arrived: &[T] = bytemuck::cast_slice(&bytes[..range.len() * size_of::<T>()]);
         if let Some(mine) = buffer.get_mut(range.clone()) {
             match transfer.kind {
@@ -318,11 +315,11 @@ impl Operation {
     }
 
     /// Whether an earlier transfer still has to read or write these elements.
-    fn is_held_up(&self, index: usize, range: &Range<usize>) -> bool {
-        is_held_up(&self.transfers[self.first_open..], index - self.first_open, range.clone())
+    fn is_blocked(&self, index: usize, range: &Range<usize>) -> bool {
+        is_blocked(&self.transfers[self.first_open..], index - self.first_open, range.clone())
     }
 
-    /// The segment at hand is done, up to `position`.
+    /// Marks the current segment, up to `position`, as done.
     fn complete(&mut self, index: usize, position: usize) {
         let transfer = &mut self.transfers[index];
         (transfer.position, transfer.begun, transfer.staged) = (position, false, false);
@@ -340,7 +337,7 @@ impl Operation {
 }
 
 impl Transfer {
-    fn new<T: Element>(peer: usize, kind: Kind, range: Range<usize>, ahead: usize) -> Transfer {
+    fn new<T: Element>(peer: usize, kind: Kind, range: Range<usize>, sender_offset: usize) -> Transfer {
         let (position, segment) = (range.start, segment_length(range.len(), size_of::<T>()));
         Transfer {
             peer,
@@ -351,25 +348,24 @@ impl Transfer {
             done: false,
             begun: false,
             staged: false,
-            ahead,
+            sender_offset,
             next: None,
         }
     }
 
-    /// Whether what arrives is put aside first.
+    /// Whether segments are received into the staging memory.
     fn is_staged(&self) -> bool {
         matches!(self.kind, Kind::Receive(Action::Reduce | Action::Exchange))
     }
 
-    /// The elements of the segment at hand.
-    fn at_hand(&self) -> Range<usize> {
+    fn current_segment(&self) -> Range<usize> {
         self.position..self.range.end.min(self.position + self.segment)
     }
 }
 
-/// Whether one of the transfers before `index` has yet to touch these elements in a way that must come first: whoever
-/// writes waits for earlier readers and writers, whoever reads for earlier writers.
-fn is_held_up(transfers: &[Transfer], index: usize, range: Range<usize>) -> bool {
+/// Whether a transfer before `index` still has to access these elements first: a write waits for earlier reads and
+/// writes, a read for earlier writes.
+fn is_blocked(transfers: &[Transfer], index: usize, range: Range<usize>) -> bool {
     let reads = transfers[index].kind == Kind::Send;
     transfers[..index].iter().any(|earlier| {
         let harmless = earlier.done || reads && earlier.kind == Kind::Send;
@@ -377,12 +373,12 @@ fn is_held_up(transfers: &[Transfer], index: usize, range: Range<usize>) -> bool
     })
 }
 
-fn misuse(rank: usize, what: &str) -> Fault {
-    Fault::of(rank, Cause::Protocol(what.into()))
+fn misuse(rank: usize, what: &str) -> TransportError {
+    TransportError::new(rank, Cause::Protocol(what.into()))
 }
 
-fn shrunk(rank: usize) -> Fault {
-    misuse(rank, "the buffer is shorter than when the operation began")
+fn too_short(rank: usize) -> TransportError {
+    misuse(rank, "the buffer is shorter than when the operation was started")
 }
 
 #[cfg(test)]
@@ -393,7 +389,7 @@ mod tests {
     fn segments_are_quarters_within_bounds() {
         assert_eq!(
             [0, 100, 3 << 20, 4 << 20, 1 << 30].map(|length| segment_length(length, 1)),
-            [SHORTEST, SHORTEST, 768 << 10, SEGMENT, SEGMENT]
+            [MIN_SEGMENT, MIN_SEGMENT, 768 << 10, SEGMENT, SEGMENT]
         );
         assert_eq!(segment_length(1 << 20, 4), SEGMENT / 4);
         assert_eq!(segment_length(9, SEGMENT * 2), 1);

@@ -1,16 +1,16 @@
-//! What is reduced, and how: element types and operators, both open.
+//! Element types and reduction operators; both can be extended.
 
 use bytemuck::Pod;
 
-/// Something that can travel as it lies in memory. Any plain type can be one.
+/// An element of a buffer, sent as it is in memory: any plain type.
 pub trait Element: Pod + Send + Sync {}
 
 impl<T: Pod + Send + Sync> Element for T {}
 
-/// How two contributions become one.
+/// Combines two contributions.
 ///
 /// `combine` must be associative up to rounding and commutative to the bit: some algorithms compute `a + b` on one rank
-/// and `b + a` on another, and both must hold the same.
+/// and `b + a` on another, and all ranks must end with the same bits.
 pub trait Operator<T: Element>: Send + Sync {
     /// `mine[i] = mine[i] combined with arrived[i]`; both have the same length.
     fn combine(&self, mine: &mut [T], arrived: &[T]);
@@ -23,29 +23,25 @@ impl<T: Element, F: Fn(&mut [T], &[T]) + Send + Sync> Operator<T> for F {
     }
 }
 
-/// The sum.
 #[derive(Clone, Copy, Debug)]
 pub struct Sum;
 
-/// The smaller one; of floating-point numbers by their total order, so that zeros of both signs and NaN have a place.
+/// The minimum; of floating-point numbers by their total order, which includes zeros of both signs and NaN.
 #[derive(Clone, Copy, Debug)]
 pub struct Min;
 
-/// The larger one, likewise.
+/// The maximum, by the same order as [`Min`].
 #[derive(Clone, Copy, Debug)]
 pub struct Max;
 
-/// An element with arithmetic: what [`Sum`], [`Min`] and [`Max`] need. Whole numbers wrap around.
+/// The arithmetic of [`Sum`], [`Min`] and [`Max`]. Integers wrap around.
 pub trait Number: Element {
-    /// The sum.
     fn plus(self, other: Self) -> Self;
-    /// The smaller one.
     fn smaller(self, other: Self) -> Self;
-    /// The larger one.
     fn larger(self, other: Self) -> Self;
 
-    /// The same numbers, if they are of single precision: all that a transport's own sum takes.
-    fn singles(_numbers: &mut [Self]) -> Option<&mut [f32]> {
+    /// The slice as `f32`, the only type that a transport's own all-reduce supports; `None` for other types.
+    fn as_f32_mut(_numbers: &mut [Self]) -> Option<&mut [f32]> {
         None
     }
 }
@@ -61,7 +57,7 @@ macro_rules! floating_point {
     )+};
 }
 
-macro_rules! whole {
+macro_rules! integer {
     ($($type:ty)+) => {$(
         impl Number for $type {
             fn plus(self, other: Self) -> Self { self.wrapping_add(other) }
@@ -73,15 +69,15 @@ macro_rules! whole {
 
 floating_point! {
     f32 {
-        fn singles(numbers: &mut [f32]) -> Option<&mut [f32]> {
+        fn as_f32_mut(numbers: &mut [f32]) -> Option<&mut [f32]> {
             Some(numbers)
         }
     }
     f64
 }
-whole!(u8 i32 u32 i64 u64);
+integer!(u8 i32 u32 i64 u64);
 
-/// A plain loop that the compiler vectorises.
+/// A loop that the compiler vectorises.
 fn each<T: Element>(mine: &mut [T], arrived: &[T], combined: impl Fn(T, T) -> T) {
     for (mine, arrived) in mine.iter_mut().zip(arrived) {
         *mine = combined(*mine, *arrived);
@@ -111,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn smaller_and_larger_do_not_depend_on_the_order() {
+    fn min_and_max_do_not_depend_on_the_order() {
         let bits = |operator: &dyn Operator<f32>, a: f32, b: f32| {
             let (mut one, mut other) = ([a], [b]);
             operator.combine(&mut one, &[b]);
@@ -126,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_wrap_around() {
+    fn integers_wrap_around() {
         let mut mine = [250u8, 3];
         Sum.combine(&mut mine, &[10, 4]);
         assert_eq!(mine, [4, 7]);

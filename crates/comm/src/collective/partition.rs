@@ -1,36 +1,36 @@
-//! How a buffer is divided into chunks: evenly, where a list says, or into pieces for and of every rank.
+//! Range splitting: how a buffer is divided into chunks of a collective, and into the shards of the ranks.
 
+use super::reduction_tree::GRAIN;
 use super::schedule::Chunks;
 use std::ops::Range;
 
-/// How a buffer is divided into chunks.
+/// The chunks of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub enum Partition<'a> {
-    /// So many elements, divided evenly, see [`chunk_range`].
+    /// A buffer of this length, divided evenly by [`chunk_range`].
     Even(usize),
-    /// Each chunk ends where the list says, and begins where the one before it ends.
+    /// The end of each chunk; it begins at the end of the chunk before.
     Ends(&'a [usize]),
-    /// Pieces for every rank, then pieces of every rank, as rank `rank` has them.
+    /// All-to-all: the chunks that this rank sends to each rank, then those that it receives from each.
     Pairs(Counts<'a>, usize),
 }
 
-/// How many elements every rank has for every other.
+/// How many elements every rank sends to every other, MPI's `alltoallv` counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts<'a> {
-    /// Those of rank r for rank s are at `r * world + s`.
+    /// From rank r to rank s at `r * world + s`.
     pub counts: &'a [usize],
-    /// So many ranks.
     pub world: usize,
 }
 
 impl Counts<'_> {
-    /// Elements that a rank has for others.
-    pub fn leaving(self, rank: usize) -> usize {
+    /// Elements that `rank` sends to other ranks.
+    pub fn sent_by(self, rank: usize) -> usize {
         (0..self.world).filter(|&to| to != rank).map(|to| self.counts[rank * self.world + to]).sum()
     }
 
-    /// Elements that others have for a rank.
-    pub fn arriving(self, rank: usize) -> usize {
+    /// Elements that `rank` receives from other ranks.
+    pub fn received_by(self, rank: usize) -> usize {
         (0..self.world).filter(|&from| from != rank).map(|from| self.counts[from * self.world + rank]).sum()
     }
 
@@ -38,12 +38,10 @@ impl Counts<'_> {
         (0..self.world).map(move |to| self.counts[from * self.world + to])
     }
 
-    /// The lengths of all chunks of a rank.
     fn lengths(self, rank: usize) -> impl Iterator<Item = usize> {
         self.row(rank).chain((0..self.world).map(move |from| self.counts[from * self.world + rank]))
     }
 
-    /// The elements of some chunks of a rank.
     fn elements(self, rank: usize, of: Chunks) -> Range<usize> {
         let start = self.lengths(rank).take(of.first).sum();
         start..start + self.lengths(rank).skip(of.first).take(of.count).sum::<usize>()
@@ -51,7 +49,6 @@ impl Counts<'_> {
 }
 
 impl Partition<'_> {
-    /// All elements.
     pub fn length(self) -> usize {
         match self {
             Partition::Even(length) => length,
@@ -60,7 +57,7 @@ impl Partition<'_> {
         }
     }
 
-    /// Whether it divides into so many chunks.
+    /// Whether it is a valid division into `chunks`.
     pub fn fits(self, chunks: usize) -> bool {
         match self {
             Partition::Even(_) => true,
@@ -71,7 +68,6 @@ impl Partition<'_> {
         }
     }
 
-    /// The elements that some of so many chunks hold.
     pub fn elements(self, of: Chunks, chunks: usize) -> Range<usize> {
         match self {
             Partition::Even(length) => of.elements(length, chunks),
@@ -83,24 +79,34 @@ impl Partition<'_> {
         }
     }
 
-    /// The elements of what arrives in `of`, as they lie at its sender, who sent it as chunks from `sent` on.
+    /// The elements at the sender of what is received into `of` and was sent as chunks from `sent` on.
     pub fn elements_sent(self, sent: usize, of: Chunks, chunks: usize) -> Range<usize> {
-        let theirs = Chunks { first: sent, ..of };
+        let at_sender = Chunks { first: sent, ..of };
         match self {
-            // What comes from a rank goes to that rank's place behind the pieces for all.
-            Partition::Pairs(counts, _) => counts.elements(of.first.saturating_sub(counts.world), theirs),
-            _ => self.elements(theirs, chunks),
+            // The chunk received from rank r has index world + r.
+            Partition::Pairs(counts, _) => counts.elements(of.first.saturating_sub(counts.world), at_sender),
+            _ => self.elements(at_sender, chunks),
         }
     }
 }
 
-/// Chunk `index` of `chunks` of a buffer of `length` elements: all of nearly the same size, the first ones one
-/// element longer where it does not divide, and empty ones at the end if there are more chunks than elements.
+/// Chunk `index` of `chunks` of a buffer of `length` elements. Sizes differ by at most one, the longer chunks first; with
+/// more chunks than elements the last ones are empty.
 pub fn chunk_range(length: usize, chunks: usize, index: usize) -> Range<usize> {
     let chunks = chunks.max(1);
     let (size, longer) = (length / chunks, length % chunks);
     let start = |index: usize| index * size + index.min(longer);
     start(index)..start(index + 1)
+}
+
+/// The shard of `rank` of `world` of a buffer in memory that all ranks write: nearly equal, in the order of ranks.
+///
+/// Apart from the last, shards end at multiples of `GRAIN`, so that no cache line is written by two ranks. This makes
+/// them different from [`chunk_range`], which balances to the element.
+pub fn shard_range(length: usize, rank: usize, world: usize) -> Range<usize> {
+    let grains = length / GRAIN;
+    let cut = |rank: usize| if rank == world { length } else { grains * rank / world * GRAIN };
+    cut(rank)..cut(rank + 1)
 }
 
 #[cfg(test)]
@@ -123,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn ragged_chunks_end_where_they_are_told() {
+    fn ragged_chunks_end_where_the_list_says() {
         let partition = Partition::Ends(&[3, 3, 10]);
         assert_eq!([0, 1, 2].map(|chunk| partition.elements(Chunks::one(chunk), 3)), [0..3, 3..3, 3..10]);
         assert_eq!((partition.elements(Chunks::all(3), 3), partition.length()), (0..10, 10));
@@ -131,12 +137,26 @@ mod tests {
     }
 
     #[test]
-    fn pieces_for_all_stand_before_pieces_of_all() {
-        // Rank 0 has 1 and 2 elements for ranks 0 and 1, rank 1 has 3 and 4.
+    fn sent_chunks_come_before_received_chunks() {
+        // Rank 0 sends 1 and 2 elements to ranks 0 and 1, rank 1 sends 3 and 4.
         let partition = Partition::Pairs(Counts { counts: &[1, 2, 3, 4], world: 2 }, 0);
         assert!(partition.fits(4) && !partition.fits(2));
         let elements = [0, 1, 2, 3].map(|chunk| partition.elements(Chunks::one(chunk), 4));
         assert_eq!((elements, partition.length()), ([0..1, 1..3, 3..4, 4..7], 7));
-        assert_eq!(partition.elements_sent(0, Chunks::one(3), 4), 0..3, "the first that rank 1 has");
+        assert_eq!(partition.elements_sent(0, Chunks::one(3), 4), 0..3, "the first chunk of rank 1");
+    }
+
+    #[test]
+    fn shards_are_contiguous_and_balanced() {
+        for world in 1..=9 {
+            for length in [0, 1, 31, 32, 100, 1000, 12345] {
+                let shards: Vec<Range<usize>> =
+                    (0..world).map(|rank| shard_range(length, rank, world)).collect();
+                assert_eq!((shards[0].start, shards[world - 1].end), (0, length));
+                assert!(shards.windows(2).all(|pair| pair[0].end == pair[1].start));
+                let longest = shards.iter().map(|shard| shard.len()).max();
+                assert!(longest <= Some(length / world + 2 * GRAIN), "{length} {world} {shards:?}");
+            }
+        }
     }
 }

@@ -1,121 +1,104 @@
-//! What one rank does in a collective, as data: steps of sends and receives over numbered chunks of its buffer.
+//! The schedule of one rank in a collective, as data: steps of sends and receives over numbered chunks of its buffer.
 
 use super::cost::Cost;
 use super::partition::{Partition, chunk_range};
 use std::ops::Range;
 
-/// What one rank does in a collective.
+/// One rank's part in a collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// Number of chunks the buffer is divided into, see [`Partition`].
     pub chunks: usize,
-    /// One after the other; all that a step contains happens at once.
+    /// Run in order.
     pub steps: Vec<Step>,
 }
 
-/// Sends and receives that happen at once.
+/// Sends and receives that run concurrently.
 ///
 /// Sends read the buffer as it was before the step. A chunk that is overwritten in place ([`Action::Copy`]) is touched
 /// by nothing else in its step; received chunks are combined in the order of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Chunks that leave.
     pub sends: Vec<SendChunks>,
-    /// Chunks that arrive.
     pub receives: Vec<ReceiveChunks>,
 }
 
-/// Neighbouring chunks that travel together.
+/// Consecutive chunks, sent as one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunks {
-    /// The first one.
     pub first: usize,
-    /// How many.
     pub count: usize,
 }
 
 impl Chunks {
-    /// A single chunk.
     pub fn one(chunk: usize) -> Chunks {
         Chunks { first: chunk, count: 1 }
     }
 
-    /// All chunks of a buffer.
     pub fn all(chunks: usize) -> Chunks {
         Chunks { first: 0, count: chunks }
     }
 
-    /// Their numbers.
-    pub fn numbers(self) -> Range<usize> {
+    pub fn indices(self) -> Range<usize> {
         self.first..self.first.saturating_add(self.count)
     }
 
-    /// The elements they hold of a buffer of `length` elements in `chunks` chunks.
+    /// Their elements in a buffer of `length` elements that is divided evenly into `chunks`.
     pub fn elements(self, length: usize, chunks: usize) -> Range<usize> {
         let start = chunk_range(length, chunks, self.first).start;
         start..chunk_range(length, chunks, self.first + self.count).start
     }
 
-    /// Whether any chunk is in both.
     pub fn overlaps(self, other: Chunks) -> bool {
-        self.numbers().start < other.numbers().end && other.numbers().start < self.numbers().end
+        self.indices().start < other.indices().end && other.indices().start < self.indices().end
     }
 }
 
-/// Chunks that leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendChunks {
-    /// The rank that receives them.
     pub to: usize,
-    /// Which.
     pub chunks: Chunks,
 }
 
-/// Chunks that arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveChunks {
-    /// The rank that sends them.
     pub from: usize,
-    /// The number of the first at the sender. Only an all-to-all puts chunks in another place than they came from.
+    /// Index of the first chunk at the sender; it differs from `chunks.first` in an all-to-all only.
     pub sent: usize,
-    /// Where they go.
     pub chunks: Chunks,
-    /// What becomes of those that are already there.
     pub action: Action,
 }
 
 impl ReceiveChunks {
-    /// Chunks that go to the place they have at the sender.
+    /// Chunks with the same indices on both sides.
     pub fn new(from: usize, chunks: Chunks, action: Action) -> ReceiveChunks {
         ReceiveChunks { from, sent: chunks.first, chunks, action }
     }
 }
 
-/// What becomes of the chunk that is already there.
+/// How a received chunk is combined with the one in the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is replaced, straight from the network: no one may still be reading it.
+    /// Received in place: nothing in the same step may read the old contents.
     Copy,
-    /// It is replaced when all that the step sends of it has left: the two may change places.
+    /// Replaced after the step's sends of it are complete, so that two ranks can swap chunks.
     Exchange,
-    /// The arriving one is combined with it, in most cases added.
+    /// Combined by the [operator](super::Operator), usually added.
     Reduce,
 }
 
 impl Step {
-    /// A step that only sends.
     pub fn sending(to: usize, chunks: Chunks) -> Step {
         Step { sends: vec![SendChunks { to, chunks }], receives: Vec::new() }
     }
 
-    /// A step that only receives.
     pub fn receiving(from: usize, chunks: Chunks, action: Action) -> Step {
         Step { sends: Vec::new(), receives: vec![ReceiveChunks::new(from, chunks, action)] }
     }
 
-    /// Whether every rank and every chunk it names exists, and none of the ranks is its own.
-    pub fn is_within(&self, rank: usize, world: usize, chunks: usize) -> bool {
-        let fits = |peer: usize, of: Chunks| peer < world && peer != rank && of.numbers().end <= chunks;
+    /// Whether all its peers and chunks exist, and no peer is `rank` itself.
+    pub(super) fn is_valid(&self, rank: usize, world: usize, chunks: usize) -> bool {
+        let fits = |peer: usize, of: Chunks| peer < world && peer != rank && of.indices().end <= chunks;
         self.sends.iter().all(|send| fits(send.to, send.chunks))
             && self.receives.iter().all(|receive| {
                 fits(receive.from, receive.chunks)
@@ -123,8 +106,8 @@ impl Step {
             })
     }
 
-    /// Chunks that it overwrites although it also sends them, or that it receives a second time.
-    pub fn overwritten(&self) -> Option<Chunks> {
+    /// Chunks that the step overwrites while it also sends them or receives them a second time.
+    pub(super) fn overwritten_chunks(&self) -> Option<Chunks> {
         let is_sent = |chunks: Chunks| self.sends.iter().any(|send| send.chunks.overlaps(chunks));
         let is_received_beside = |index: usize, chunks: Chunks| {
             let mut others = self.receives.iter().enumerate().filter(|(other, _)| *other != index);
@@ -141,7 +124,7 @@ impl Step {
 }
 
 impl Schedule {
-    /// What it costs its rank to move elements of `width` bytes so, counted one by one, in a collective of so many rounds.
+    /// The cost, counted from the steps, with elements of `width` bytes; `rounds` is that of the whole collective.
     pub fn cost(&self, rounds: usize, partition: Partition<'_>, width: usize) -> Cost {
         let elements = |chunks: Chunks| partition.elements(chunks, self.chunks).len();
         let sends = self.steps.iter().flat_map(|step| &step.sends);
@@ -156,19 +139,19 @@ impl Schedule {
         )
     }
 
-    /// The same steps among some ranks of a larger world: `members[r]` does what rank `r` does here.
-    pub fn among(mut self, members: &[usize]) -> Schedule {
+    /// Replaces every rank r by `ranks[r]`.
+    pub(super) fn map_ranks(mut self, ranks: &[usize]) -> Schedule {
         for step in &mut self.steps {
-            step.sends.iter_mut().for_each(|send| send.to = members[send.to]);
-            step.receives.iter_mut().for_each(|receive| receive.from = members[receive.from]);
+            step.sends.iter_mut().for_each(|send| send.to = ranks[send.to]);
+            step.receives.iter_mut().for_each(|receive| receive.from = ranks[receive.from]);
         }
         self
     }
 
-    /// The same steps over so many chunks: `block(c)` are those that are moved in place of chunk `c`. For schedules that
-    /// leave chunks in their places.
-    pub fn over(mut self, chunks: usize, block: impl Fn(usize) -> Vec<Chunks>) -> Schedule {
-        let blocks = |of: Chunks| of.numbers().flat_map(&block).collect::<Vec<_>>();
+    /// Replaces every chunk c by the chunks `block(c)` of a buffer of `chunks`. Only for schedules whose chunks have the
+    /// same index at sender and receiver.
+    pub(super) fn map_chunks(mut self, chunks: usize, block: impl Fn(usize) -> Vec<Chunks>) -> Schedule {
+        let blocks = |of: Chunks| of.indices().flat_map(&block).collect::<Vec<_>>();
         for step in &mut self.steps {
             let sends = step.sends.iter();
             step.sends = sends
@@ -187,22 +170,22 @@ impl Schedule {
         self
     }
 
-    /// The same way backwards: what was handed out comes back, and is added up or put in its place. A broadcast becomes a
-    /// reduce to its root, an all-gather in which nothing arrives twice a reduce-scatter. For schedules that leave chunks in
-    /// their places.
+    /// The dual schedule: steps in reverse order, sends and receives exchanged. A broadcast becomes a reduce to the same
+    /// root; an all-gather in which no chunk arrives twice becomes a reduce-scatter. Only for schedules whose chunks have
+    /// the same index at sender and receiver.
     pub fn reversed(self, action: Action) -> Schedule {
-        let back = |step: Step| {
-            let take = |&SendChunks { to, chunks }: &_| ReceiveChunks::new(to, chunks, action);
-            let give = |&ReceiveChunks { from, chunks, .. }: &_| SendChunks { to: from, chunks };
+        let reverse = |step: Step| {
+            let receive = |&SendChunks { to, chunks }: &_| ReceiveChunks::new(to, chunks, action);
+            let send = |&ReceiveChunks { from, chunks, .. }: &_| SendChunks { to: from, chunks };
             Step {
-                sends: step.receives.iter().map(give).collect(),
-                receives: step.sends.iter().map(take).collect(),
+                sends: step.receives.iter().map(send).collect(),
+                receives: step.sends.iter().map(receive).collect(),
             }
         };
-        Schedule { chunks: self.chunks, steps: self.steps.into_iter().rev().map(back).collect() }
+        Schedule { chunks: self.chunks, steps: self.steps.into_iter().rev().map(reverse).collect() }
     }
 
-    /// This, then that, over the same chunks.
+    /// Appends the steps of another schedule over the same chunks.
     pub fn then(mut self, next: Schedule) -> Schedule {
         self.chunks = self.chunks.max(next.chunks);
         self.steps.extend(next.steps);
@@ -215,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_overlap_only_where_they_share_a_chunk() {
+    fn ranges_overlap_only_if_they_share_a_chunk() {
         let chunks = Chunks { first: 2, count: 3 };
         assert!(chunks.overlaps(Chunks::one(4)) && chunks.overlaps(Chunks::all(3)));
         assert!(!chunks.overlaps(Chunks::one(5)) && !chunks.overlaps(Chunks::all(2)));

@@ -1,4 +1,4 @@
-//! The name and the addresses of this machine.
+//! Name and addresses of this machine.
 
 use nix::net::if_::InterfaceFlags;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ pub fn host_name() -> String {
     })
 }
 
-/// The network interface that has an address, such as `lo` or `eth0`.
+/// The network interface with this address, such as `lo` or `eth0`.
 pub fn interface_of(address: IpAddr) -> Option<String> {
     let interfaces = nix::ifaddrs::getifaddrs().ok()?;
     interfaces
@@ -20,8 +20,8 @@ pub fn interface_of(address: IpAddr) -> Option<String> {
         .map(|i| i.interface_name)
 }
 
-/// The addresses under which other machines may reach this one, each with its interface, IPv4 before IPv6. Loopback,
-/// interfaces that are down and link-local addresses, which mean nothing elsewhere, are left out.
+/// Addresses by which other machines may reach this one, each with its interface, IPv4 before IPv6. Without loopback,
+/// link-local addresses and interfaces that are down.
 pub fn outward_addresses() -> Vec<(IpAddr, String)> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let mut found: Vec<(IpAddr, String)> = interfaces
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_cannot_use_is_not_outward() {
+    fn loopback_and_link_local_addresses_are_not_outward() {
         for (address, outward) in [
             ("127.0.0.1", false),
             ("169.254.1.1", false),

@@ -1,40 +1,35 @@
-//! What this machine has to offer: cores, memory, shared memory, as far as the kernel tells.
+//! Cores, memory and shared memory of this machine, as far as the kernel reports them under `/proc` and `/sys`.
 //!
-//! Linux tells it in files under `/proc` and `/sys`. Elsewhere the values stay unknown; nothing depends on them but
-//! advice.
+//! Elsewhere the values are unknown; only advice and early checks depend on them.
 
 use std::path::{Path, PathBuf};
 
 /// Cores and memory of this machine, and the share of them this process may use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
-    /// Cores that are switched on.
+    /// Cores that are online.
     pub cores: usize,
     /// Cores this process may run on.
     pub affinity: usize,
-    /// Cores' worth of time its control group may use; nothing if there is no limit.
+    /// Cores' worth of time that its control group may use; `None` without a limit.
     pub quota: Option<f64>,
-    /// Bytes of memory.
+    /// In bytes, as all sizes here.
     pub memory_total: Option<u64>,
-    /// Bytes of memory that could be had now.
     pub memory_available: Option<u64>,
-    /// Bytes of memory its control group may use; nothing if there is no limit.
+    /// Limit of its control group; `None` without a limit.
     pub memory_limit: Option<u64>,
-    /// Bytes of shared memory.
     pub shm_total: Option<u64>,
-    /// Bytes of shared memory that are free.
     pub shm_available: Option<u64>,
-    /// The same for all processes since this kernel started.
+    /// Equal for all processes until the kernel restarts.
     pub boot_id: Option<String>,
 }
 
-/// The core this thread runs on, until it is moved to another; a guess, then.
+/// The core this thread runs on; a hint, as the thread may be moved at any time.
 pub(crate) fn current_core() -> Option<u64> {
     nix::sched::sched_getcpu().ok().map(|core| core as u64)
 }
 
 impl Machine {
-    /// Looks at this machine.
     pub fn read() -> Machine {
         let mut machine = Machine::read_under(Path::new("/"));
         if let Ok(shm) = nix::sys::statvfs::statvfs("/dev/shm") {
@@ -45,13 +40,13 @@ impl Machine {
         machine
     }
 
-    /// Cores' worth of time this process can count on.
+    /// Cores' worth of time that this process may use.
     pub fn usable_cores(&self) -> f64 {
         let allowed = self.affinity.max(1) as f64;
         self.quota.map_or(allowed, |quota| quota.min(allowed))
     }
 
-    /// Looks at the files under a root.
+    /// Reads the files under a root folder.
     fn read_under(root: &Path) -> Machine {
         let text = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
         let portable = std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -92,14 +87,14 @@ fn count_list(list: &str) -> Option<usize> {
     })
 }
 
-/// The control groups this process is in: version 2 has one tree, version 1 one for each resource.
+/// The control groups of this process: version 2 has one tree, version 1 one for each resource.
 struct ControlGroups {
     root: PathBuf,
     membership: String,
 }
 
 impl ControlGroups {
-    /// The group's folders for a resource, from its own up to the root of the tree: limits of all of them hold.
+    /// The folders for a resource, from the group's own up to the root of the tree: the limits of all of them hold.
     fn folders(&self, controller: &str) -> Vec<PathBuf> {
         let tree = self.root.join("sys/fs/cgroup");
         let lines = self.membership.lines().filter_map(|line| {
@@ -152,7 +147,7 @@ impl ControlGroups {
 mod tests {
     use super::*;
 
-    /// A machine made of files.
+    /// Reads a machine from these files.
     fn machine(files: &[(&str, &str)]) -> Machine {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -209,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_readable_is_no_reason_to_fail() {
+    fn unreadable_files_are_no_error() {
         let found = machine(&[
             ("proc/self/status", "Cpus_allowed_list:\t3-1\n"),
             ("proc/meminfo", "MemTotal: many kB"),

@@ -1,13 +1,13 @@
-//! How fast the system lets bytes leave.
+//! Packet pacing of TCP connections.
 
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use std::net::TcpStream;
 
-/// Lets bytes leave as soon as they are written: for connections within one host, where nothing is congested.
+/// Selects a congestion control without pacing, for connections within one host, where nothing is congested.
 ///
-/// Some systems pace what is sent by default (BBR), after the rates they have seen; with bursts and silences in turn, as here, that
-/// made an all-reduce of 1 MiB take half as long again. Reno is there in every kernel and for every user.
-pub(crate) fn send_at_once(stream: &TcpStream) {
-    // Without it, it is only slower.
+/// Some systems pace by default (BBR), by the rates measured so far. Bursts and pauses in turn, as of collectives,
+/// made an all-reduce of 1 MiB take half as long again. Reno exists in every kernel and needs no privilege.
+pub(crate) fn disable_pacing(stream: &TcpStream) {
+    // A failure only costs speed.
     let _ = setsockopt(stream, TcpCongestion, &"reno".into());
 }

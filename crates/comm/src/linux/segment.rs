@@ -1,8 +1,9 @@
-//! Memory that processes of one host share, without a name in any file system: it goes with its last user.
+//! Shared memory segments of processes of one host (memfd). They have no name in any file system and are freed with
+//! their last user.
 //!
-//! A segment is sealed before anybody else sees it. It can neither shrink nor grow, so that no access to it can ever
-//! end in a bus error; and the memory of one owner can be mapped by others for reading only, whatever they try. Who
-//! receives a segment checks both before it maps anything.
+//! A segment is sealed before its descriptor is passed on. It can neither shrink nor grow, so that no access can end
+//! in a bus error, and the segment of one owner can be mapped read-only by all others. A receiver verifies both
+//! before it maps.
 
 use super::machine::Machine;
 use nix::errno::Errno;
@@ -18,16 +19,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-/// Who may write to a segment.
+/// Which processes may write to a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// The one that made it.
+    /// Only the process that created it.
     Owner,
-    /// All that have it.
     All,
 }
 
-/// Not larger nor smaller, ever, and no further seals.
+/// Fixed size, and no further seals.
 const FIXED: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 
 impl Writers {
@@ -39,8 +39,8 @@ impl Writers {
     }
 }
 
-/// Some shared memory, mapped. What is in it changes under other processes' hands: it is reached through
-/// pointers and atomics, and those who make slices of it must know that nobody writes there meanwhile.
+/// A mapped segment. Other processes change its contents at any time: it is accessed through pointers and atomics,
+/// and code that makes slices of it must know that no process writes there meanwhile.
 #[derive(Debug)]
 pub struct Segment {
     base: NonNull<u8>,
@@ -48,14 +48,14 @@ pub struct Segment {
     writable: bool,
 }
 
-// SAFETY: a segment is an address range that stays mapped until it is dropped; what is done with its contents is up to
-// those who use its pointers.
+// SAFETY: a segment is an address range that stays mapped until it is dropped; the users of its
+// pointers are responsible for accesses to its contents.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// New memory, all zero, really there and sealed; the descriptor is for handing it on.
+    /// A new zeroed segment, populated and sealed, and the descriptor to pass on.
     pub fn create(length: usize, writers: Writers) -> io::Result<(Segment, OwnedFd)> {
         check_room(length, length)?;
         let descriptor = memfd_create("thalweg", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
@@ -68,13 +68,13 @@ impl Segment {
         Ok((segment, descriptor))
     }
 
-    /// Maps memory that another process made, if it has the length and the seals that it must have.
+    /// Maps a segment that another process created; an error unless it has the expected length and seals.
     pub fn attach(descriptor: &OwnedFd, length: usize, writers: Writers) -> io::Result<Segment> {
         let seals = SealFlag::from_bits_retain(fcntl(descriptor, FcntlArg::F_GET_SEALS)?);
         let actual = fstat(descriptor)?.st_size;
         if !seals.contains(writers.seals()) || usize::try_from(actual) != Ok(length) {
             let what =
-                format!("{actual} bytes of shared memory with seals {seals:?} are not what was agreed");
+                format!("{actual} bytes of shared memory with seals {seals:?} are not the agreed segment");
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         let segment = Segment::map(descriptor, length, writers == Writers::All)?;
@@ -91,15 +91,15 @@ impl Segment {
         Ok(Segment { base: base.cast(), length, writable })
     }
 
-    /// Large pages save time where the machine allows them for shared memory; where it does not, nothing is lost.
+    /// Huge pages save time where the machine allows them for shared memory; elsewhere the call has no effect.
     fn advise_huge_pages(&self) {
         // SAFETY: advice on our own mapping; it changes no contents.
         let _ = unsafe { madvise(self.base.cast(), self.length, MmapAdvise::MADV_HUGEPAGE) };
     }
 
-    /// Gets all pages now: later there would be a signal where there is an error here.
+    /// Allocates all pages now: a lack of memory is an error here and would be a signal later.
     fn populate(&self, descriptor: &OwnedFd) -> io::Result<()> {
-        // SAFETY: it writes nothing, it only makes pages present; on our own mapping.
+        // SAFETY: it only makes pages of our own mapping present and changes no contents.
         let made = unsafe { madvise(self.base.cast(), self.length, MmapAdvise::MADV_POPULATE_WRITE) };
         match made {
             Err(Errno::EINVAL) => {
@@ -110,43 +110,44 @@ impl Segment {
         }
     }
 
-    /// Where it begins.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Its bytes.
+    /// In bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Whether this process may write to it.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// The counter that begins at this byte, one of the first [`WORDS`]. Only who may write to the segment may store to it.
-    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset + 8 <= WORDS.min(self.length), "a counter of the segment");
-        // SAFETY: aligned and inside the mapping, which lives as long as the borrow; what is not a counter begins behind
-        // `WORDS`, so that every process reaches this place through an atomic only.
+    /// The counter at this byte offset, below [`COUNTER_BYTES`]. To store to it the segment must be writable.
+    pub(crate) fn counter(&self, offset: usize) -> &AtomicU64 {
+        assert!(
+            offset.is_multiple_of(8) && offset + 8 <= COUNTER_BYTES.min(self.length),
+            "a counter of the segment"
+        );
+        // SAFETY: aligned and inside the mapping, which lives as long as the borrow; all other data begins behind
+        // `COUNTER_BYTES`, so that every process accesses this place only through an atomic.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 }
 
-/// Bytes at the beginning of a segment that hold counters and nothing else.
-pub(crate) const WORDS: usize = 4096;
+/// Bytes at the beginning of a segment that hold only counters.
+pub(crate) const COUNTER_BYTES: usize = 4096;
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: the range is ours, and no borrow of it outlives the segment.
+        // SAFETY: the mapping is ours, and no borrow of it outlives the segment.
         let _ = unsafe { munmap(self.base.cast(), self.length) };
     }
 }
 
-/// Refuses segments of which this machine has no room for the longest, or for all of its ranks together, before the kernel
-/// has to kill somebody over it.
-pub fn check_room(longest: usize, together: usize) -> io::Result<()> {
+/// Refuses segments if the longest one, or the total of all ranks of this machine, does not fit, before the kernel
+/// has to kill a process for lack of memory.
+pub fn check_room(longest: usize, total: usize) -> io::Result<()> {
     // Past this limit the kernel refuses, or ends a process that does not ignore its signal.
     let (files, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
     if longest as u64 > files {
@@ -157,16 +158,16 @@ pub fn check_room(longest: usize, together: usize) -> io::Result<()> {
         );
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
     }
-    fit(together, &Machine::read())
+    check_memory(total, &Machine::read())
 }
 
-fn fit(together: usize, machine: &Machine) -> io::Result<()> {
+fn check_memory(total: usize, machine: &Machine) -> io::Result<()> {
     let limits = [machine.memory_available, machine.memory_limit];
     match limits.into_iter().flatten().min() {
-        Some(room) if together as u64 > room => {
+        Some(room) if total as u64 > room => {
             let what = format!(
                 "{} MiB of shared memory are more than the {} MiB this machine can give",
-                together >> 20,
+                total >> 20,
                 room >> 20
             );
             Err(io::Error::new(io::ErrorKind::OutOfMemory, what))
@@ -183,25 +184,25 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn what_the_owner_writes_others_read_and_cannot_change() {
+    fn others_read_the_owners_segment_and_cannot_write_it() {
         let (mine, descriptor) = Segment::create(8192, Writers::Owner).unwrap();
         let theirs = Segment::attach(&descriptor, 8192, Writers::Owner).unwrap();
-        mine.word(WORDS - 8).store(7, Ordering::Release);
-        assert_eq!(theirs.word(WORDS - 8).load(Ordering::Acquire), 7);
+        mine.counter(COUNTER_BYTES - 8).store(7, Ordering::Release);
+        assert_eq!(theirs.counter(COUNTER_BYTES - 8).load(Ordering::Acquire), 7);
         assert!(mine.is_writable() && !theirs.is_writable());
         assert!(Segment::map(&descriptor, 8192, true).is_err(), "sealed against writers");
         assert!(File::from(descriptor).write_all(&[1]).is_err(), "sealed against writers");
     }
 
     #[test]
-    fn it_never_changes_its_size() {
+    fn its_size_is_fixed() {
         let (_mine, descriptor) = Segment::create(8192, Writers::All).unwrap();
         assert!(ftruncate(&descriptor, 4096).is_err() && ftruncate(&descriptor, 16384).is_err());
         assert!(Segment::attach(&descriptor, 8192, Writers::All).unwrap().is_writable());
     }
 
     #[test]
-    fn memory_without_seals_or_of_another_size_is_refused() {
+    fn segments_without_seals_or_of_another_size_are_refused() {
         let unsealed = memfd_create("test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
         ftruncate(&unsealed, 4096).unwrap();
         assert!(Segment::attach(&unsealed, 4096, Writers::All).is_err());
@@ -211,15 +212,15 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_is_refused_in_words() {
+    fn more_memory_than_available_is_an_error() {
         let error = Segment::create(1 << 60, Writers::All).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
         let limited = Machine { memory_limit: Some(10 << 20), ..Machine::default() };
-        assert!(fit(10 << 20, &limited).is_ok());
-        let words = fit(20 << 20, &limited).unwrap_err().to_string();
-        assert_eq!(words, "20 MiB of shared memory are more than the 10 MiB this machine can give");
+        assert!(check_memory(10 << 20, &limited).is_ok());
+        let message = check_memory(20 << 20, &limited).unwrap_err().to_string();
+        assert_eq!(message, "20 MiB of shared memory are more than the 10 MiB this machine can give");
         assert!(check_room(4096, 4096).is_ok());
         let error = check_room(4096, 1 << 60).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "each fits, all together do not");
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "each fits, the total does not");
     }
 }

@@ -1,9 +1,10 @@
-//! A message for processes of the same user on this host: how ranks without a token get one.
+//! Offers a message to processes of the same user on this host: how ranks without a token get one.
 //!
-//! The offer is a listening socket in the abstract namespace, named after a port. The kernel tells who is at the other end
-//! (`SO_PEERCRED`), so both sides know that they belong to one user before a byte is said. Processes of another PID
-//! namespace are not seen and count as strangers: with the host's network, root of one container is not root of another.
-//! Abstract names can be taken by anybody, so there are several per port, and those that strangers hold are passed over.
+//! The offer is a listening socket in the abstract namespace, named after a port. The kernel identifies the process
+//! at the other end (`SO_PEERCRED`), so both sides know that they belong to one user before a byte is sent. Processes
+//! of another PID namespace are invisible and count as foreign: with the host's network, root of one container is not
+//! root of another. Any process can bind an abstract name, so there are several per port, and those of foreign
+//! processes are skipped.
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
@@ -14,19 +15,19 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-/// Names per port: as many strangers, or jobs on other addresses, may hold one.
+/// Names per port: foreign processes and jobs on other addresses may hold some.
 const NAMES: usize = 16;
 
-/// Callers that are answered in one call.
+/// Callers answered per call of [`TokenOffer::answer`].
 const BATCH: usize = 64;
 
 /// The longest message, in bytes.
-const LIMIT: u64 = 1024;
+const MAX_MESSAGE: u64 = 1024;
 
 /// How long a caller waits for the message.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A message that is offered to this user's processes for as long as this lives.
+/// Offers a message to processes of this user until it is dropped.
 #[derive(Debug)]
 pub struct TokenOffer {
     listener: UnixListener,
@@ -34,10 +35,10 @@ pub struct TokenOffer {
 }
 
 impl TokenOffer {
-    /// Opens the first free name of a port.
+    /// Binds the first free name of a port.
     pub fn open(port: u16, message: &[u8]) -> io::Result<TokenOffer> {
-        for place in 0..NAMES {
-            match UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(port, place))?) {
+        for index in 0..NAMES {
+            match UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(port, index))?) {
                 Ok(listener) => {
                     listener.set_nonblocking(true)?;
                     return Ok(TokenOffer { listener, message: message.to_vec() });
@@ -49,37 +50,37 @@ impl TokenOffer {
         Err(io::Error::new(ErrorKind::AddrInUse, format!("all {NAMES} names of the port are taken")))
     }
 
-    /// Answers the callers that wait; never blocks.
+    /// Answers the waiting callers without blocking.
     pub fn answer(&self) {
         for _ in 0..BATCH {
             let Ok((mut caller, _)) = self.listener.accept() else { return };
             if is_own(&caller) && caller.set_nonblocking(true).is_ok() {
-                // A few hundred bytes fit the socket's buffer; a caller that has gone needs none.
+                // A few hundred bytes fit the socket's buffer; a caller that has disconnected needs none.
                 let _ = caller.write_all(&self.message);
             }
         }
     }
 }
 
-/// What is offered under the names of a port.
+/// What was found under the names of a port.
 #[derive(Debug, Default)]
-pub struct Offers {
+pub struct FoundOffers {
     /// The messages of this user's processes.
     pub messages: Vec<Vec<u8>>,
     /// Whether a process of another user, or of another container, holds a name.
-    pub strangers: bool,
-    /// Whether a process of this user holds a name and does not answer, or turned this one away.
+    pub foreign: bool,
+    /// Whether a process of this user holds a name and does not answer, or refused this one.
     pub unanswered: bool,
 }
 
 /// Asks all names of a port.
-pub fn token_offers(port: u16) -> Offers {
-    let mut offers = Offers::default();
-    for place in 0..NAMES {
-        match call(&name(port, place)) {
+pub fn find_token_offers(port: u16) -> FoundOffers {
+    let mut offers = FoundOffers::default();
+    for index in 0..NAMES {
+        match request(&name(port, index)) {
             Ok(Some(message)) if message.is_empty() => offers.unanswered = true,
             Ok(Some(message)) => offers.messages.push(message),
-            Ok(None) => offers.strangers = true,
+            Ok(None) => offers.foreign = true,
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
             Err(_) => offers.unanswered = true,
         }
@@ -87,11 +88,11 @@ pub fn token_offers(port: u16) -> Offers {
     offers
 }
 
-/// The message behind a name; nothing if a stranger holds it.
-fn call(name: &str) -> io::Result<Option<Vec<u8>>> {
+/// The message under a name; `None` if a foreign process holds it.
+fn request(name: &str) -> io::Result<Option<Vec<u8>>> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    // A stranger's full queue would block a connection for ever.
+    // The full queue of a foreign process would block the connection for ever.
     match connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?) {
         Err(Errno::EAGAIN) => return Err(ErrorKind::WouldBlock.into()),
         other => other?,
@@ -101,17 +102,17 @@ fn call(name: &str) -> io::Result<Option<Vec<u8>>> {
         return Ok(None);
     }
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let mut message = Vec::new();
-    stream.take(LIMIT).read_to_end(&mut message)?;
+    stream.take(MAX_MESSAGE).read_to_end(&mut message)?;
     Ok(Some(message))
 }
 
-fn name(port: u16, place: usize) -> String {
-    format!("thalweg-token-{port}-{place}")
+fn name(port: u16, index: usize) -> String {
+    format!("thalweg-token-{port}-{index}")
 }
 
-/// Whether the other end is a process of this user that this one can see.
+/// Whether the other end is a process of this user in this PID namespace.
 fn is_own(stream: &UnixStream) -> bool {
     getsockopt(stream, PeerCredentials)
         .is_ok_and(|peer| peer.uid() == nix::unistd::geteuid().as_raw() && peer.pid() > 0)
@@ -123,12 +124,12 @@ mod tests {
     use nix::sys::socket::{Backlog, listen};
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// A number for names that no other test uses: they need no free port.
-    fn number(test: u16) -> u16 {
+    /// A port number for names that no other test uses; it is never bound as a port.
+    fn unique_port(test: u16) -> u16 {
         (std::process::id() as u16).wrapping_mul(7).wrapping_add(test)
     }
 
-    fn asked(port: u16, offers: &[&TokenOffer]) -> Offers {
+    fn find_answered(port: u16, offers: &[&TokenOffer]) -> FoundOffers {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -137,36 +138,36 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
-            let found = token_offers(port);
+            let found = find_token_offers(port);
             over.store(true, Ordering::Relaxed);
             found
         })
     }
 
     #[test]
-    fn processes_of_one_user_get_the_message_for_as_long_as_it_is_offered() {
-        let port = number(0);
-        assert!(token_offers(port).messages.is_empty());
+    fn processes_of_one_user_get_the_message_while_it_is_offered() {
+        let port = unique_port(0);
+        assert!(find_token_offers(port).messages.is_empty());
         let offer = TokenOffer::open(port, b"a token").unwrap();
         let other = TokenOffer::open(port, b"of another address").unwrap();
-        assert_eq!(asked(port, &[&offer, &other]).messages, [&b"a token"[..], b"of another address"]);
+        assert_eq!(find_answered(port, &[&offer, &other]).messages, [&b"a token"[..], b"of another address"]);
         drop(offer);
-        assert_eq!(asked(port, &[&other]).messages, [b"of another address"]);
+        assert_eq!(find_answered(port, &[&other]).messages, [b"of another address"]);
     }
 
     #[test]
-    fn one_that_does_not_answer_is_told_apart_from_none() {
-        let port = number(1);
+    fn an_unanswered_offer_is_distinguished_from_none() {
+        let port = unique_port(1);
         let offer = TokenOffer::open(port, b"a token").unwrap();
-        let found = token_offers(port);
-        assert!(found.messages.is_empty() && found.unanswered && !found.strangers);
+        let found = find_token_offers(port);
+        assert!(found.messages.is_empty() && found.unanswered && !found.foreign);
         drop(offer);
-        assert!(!token_offers(port).unanswered);
+        assert!(!find_token_offers(port).unanswered);
     }
 
     #[test]
     fn a_full_queue_does_not_block_a_caller() {
-        let port = number(2);
+        let port = unique_port(2);
         let held = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(port, 0)).unwrap()).unwrap();
         listen(&held, Backlog::new(1).unwrap()).unwrap();
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
@@ -180,6 +181,6 @@ mod tests {
                 break;
             }
         }
-        assert!(token_offers(port).messages.is_empty());
+        assert!(find_token_offers(port).messages.is_empty());
     }
 }

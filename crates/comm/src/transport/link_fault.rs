@@ -1,57 +1,61 @@
-//! Faults of one link, to be injected: what a network or a member that lies does to it.
+//! Faults to inject into one link: what a bad network or a faulty member does to it.
+//!
+//! Part of the product, not only of the tests: `fault.inject` of a job reaches [`Transport::inject`] on real ranks,
+//! for the kinds `cut`, `cut-one-way`, `corrupt` and `lie`. The simulator injects the same forged frames.
 
-use crate::wire::{Departure, HEADER, Header, Tag};
+#[cfg(doc)]
+use super::Transport;
+use crate::wire::{CloseReason, HEADER, Header, Tag};
 
-/// What happens to the link to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkFault {
     /// The connection breaks.
     Cut,
-    /// What is sent to the peer from now on is lost on its way, and neither is told; the other direction works.
+    /// Bytes to the peer are silently lost from now on; the other direction works.
     CutOneWay,
-    /// Bytes that make no sense are sent, as by a bad cable.
+    /// Bytes that are no frame are sent, as by a bad cable.
     Garbage,
-    /// A frame of that generation is sent that is whole and wrong.
-    Forged(Forgery, u32),
+    /// A well-formed but invalid frame of this generation is sent.
+    Forged(ForgedFrame, u32),
 }
 
-/// What is wrong about a frame that has the right checksum: what a member sends that lies.
+/// What is invalid about a frame with a correct checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forgery {
-    /// It belongs to an operation that no rank will ever come to.
+pub enum ForgedFrame {
+    /// An operation that no rank will ever reach.
     Operation,
-    /// It belongs to a group that no rank has formed.
+    /// A group that does not exist.
     Group,
-    /// It says that more bytes follow than ever do.
+    /// A length beyond the bytes that follow.
     Length,
-    /// It says goodbye, and its sender stays.
-    Farewell,
+    /// A close frame, although its sender stays.
+    Close,
 }
 
 impl LinkFault {
-    /// The bytes that the peer gets because of it.
+    /// The bytes that the peer receives.
     pub(crate) fn bytes(self) -> Vec<u8> {
         match self {
             LinkFault::Cut | LinkFault::CutOneWay => Vec::new(),
             LinkFault::Garbage => vec![0xa5; HEADER],
-            LinkFault::Forged(forgery, generation) => forgery.frame(generation),
+            LinkFault::Forged(frame, generation) => frame.encode(generation),
         }
     }
 }
 
-impl Forgery {
-    /// All of them.
-    pub const ALL: [Forgery; 4] = [Forgery::Operation, Forgery::Group, Forgery::Length, Forgery::Farewell];
+impl ForgedFrame {
+    pub const ALL: [ForgedFrame; 4] =
+        [ForgedFrame::Operation, ForgedFrame::Group, ForgedFrame::Length, ForgedFrame::Close];
 
-    /// Such a frame of that generation.
-    pub fn frame(self, generation: u32) -> Vec<u8> {
+    /// Header and payload.
+    pub fn encode(self, generation: u32) -> Vec<u8> {
         let tag = Tag { generation, operation: u64::MAX >> 1, ..Tag::default() };
         let payload = b"forged";
         let header = match self {
-            Forgery::Operation => Header::data(tag, 0, payload),
-            Forgery::Group => Header::data(Tag { group: u32::MAX, ..tag }, 0, payload),
-            Forgery::Length => Header { length: 1 << 20, ..Header::data(tag, 0, payload) },
-            Forgery::Farewell => return Header::farewell(generation, Departure::Done).encode().to_vec(),
+            ForgedFrame::Operation => Header::data(tag, 0, payload),
+            ForgedFrame::Group => Header::data(Tag { group: u32::MAX, ..tag }, 0, payload),
+            ForgedFrame::Length => Header { length: 1 << 20, ..Header::data(tag, 0, payload) },
+            ForgedFrame::Close => return Header::close(generation, CloseReason::Done).encode().to_vec(),
         };
         [&header.encode()[..], payload].concat()
     }
@@ -62,17 +66,17 @@ mod tests {
     use super::*;
     use crate::wire::Kind;
 
-    /// A receiver has no way to tell a forged frame from another by its bytes.
+    /// A receiver cannot distinguish a forged frame from a valid one by its bytes.
     #[test]
-    fn forged_frames_are_whole() {
-        for forgery in [Forgery::Operation, Forgery::Group] {
-            let frame = forgery.frame(7);
+    fn forged_frames_are_well_formed() {
+        for forged in [ForgedFrame::Operation, ForgedFrame::Group] {
+            let frame = forged.encode(7);
             let header = Header::decode(&frame).unwrap();
             assert_eq!((header.kind, header.tag.generation), (Kind::Data, 7));
             assert_eq!(header, Header::data(header.tag, header.chunk, &frame[HEADER..]));
         }
-        let farewell = Header::decode(&Forgery::Farewell.frame(7)).unwrap();
-        assert_eq!(farewell.departure(), Some(Departure::Done));
-        assert!(Header::decode(&Forgery::Length.frame(7)).unwrap().length as usize > b"forged".len());
+        let close = Header::decode(&ForgedFrame::Close.encode(7)).unwrap();
+        assert_eq!(close.close_reason(), Some(CloseReason::Done));
+        assert!(Header::decode(&ForgedFrame::Length.encode(7)).unwrap().length as usize > b"forged".len());
     }
 }

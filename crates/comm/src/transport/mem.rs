@@ -1,13 +1,13 @@
 //! Threads of one process.
 //!
-//! Every pair of ranks has a pipe in each direction. Frames pass through it as the bytes they would be on a
-//! network, checksum and all, and are counted. A pipe is short, and a send is done only when the other rank has
-//! taken its last byte: a schedule that secretly relies on a buffer hangs here, and a test finds it.
-//! [`Links`] plays the saboteur: it kills and stops ranks, cuts links and puts alien bytes on them.
+//! Every pair of ranks has a pipe in each direction. Frames pass through it as the same bytes as on a network,
+//! checksum included, and are counted. A pipe is short, and a send is complete only when the peer has read its last
+//! byte: a schedule that relies on buffering hangs here, and a test finds it. [`LinkControl`] injects faults: it
+//! kills and stops ranks, cuts links and inserts bytes.
 
-use super::links::{Link, Wires};
-use super::stream::Streamed;
-use super::vigil::Interest;
+use super::link::{Link, LinkSet};
+use super::stream::StreamTransport;
+use super::wait_state::Interest;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,230 +15,227 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A transport between threads.
-pub type Mem = Streamed<Pipes>;
+pub type Mem = StreamTransport<MemLinks>;
 
-/// Bytes that fit into a pipe. More than a header, less than any tensor worth distributing.
+/// Bytes that fit into a pipe: more than a header, less than any tensor worth distributing.
 const CAPACITY: usize = 64 << 10;
 
-/// A group of `world` ranks, connected to each other; hand one to each thread.
+/// A fully connected group of `world` ranks, one for each thread.
 pub fn mesh(world: usize) -> Vec<Mem> {
-    let bells: Vec<Arc<Bell>> = (0..world).map(|_| Arc::default()).collect();
+    let wakeups: Vec<Arc<Wakeups>> = (0..world).map(|_| Arc::default()).collect();
     let pipe = |from: usize, to: usize| {
-        Arc::new(Pipe { state: Mutex::default(), ends: [bells[from].clone(), bells[to].clone()] })
+        Arc::new(Pipe { state: Mutex::default(), ends: [wakeups[from].clone(), wakeups[to].clone()] })
     };
     let pipes: Vec<Vec<Arc<Pipe>>> =
         (0..world).map(|from| (0..world).map(|to| pipe(from, to)).collect()).collect();
     let gates = (0..world).map(|_| Arc::default()).collect();
-    let links = Links { pipes: Arc::new(pipes), gates, meter: Arc::default() };
+    let control = LinkControl { pipes: Arc::new(pipes), gates, meter: Arc::default() };
     let rank = |rank: usize| {
-        let link = |peer: usize| Duplex {
-            incoming: links.pipes[peer][rank].clone(),
-            outgoing: links.pipes[rank][peer].clone(),
-            gate: links.gates[rank].clone(),
-            meter: links.meter.clone(),
+        let link = |peer: usize| MemLink {
+            incoming: control.pipes[peer][rank].clone(),
+            outgoing: control.pipes[rank][peer].clone(),
+            gate: control.gates[rank].clone(),
+            meter: control.meter.clone(),
         };
-        let streams = (0..world).map(|peer| (peer != rank).then(|| link(peer))).collect();
-        let pipes = Pipes { streams, bells: bells.clone(), rank, heard: 0, links: links.clone() };
-        Streamed::over(rank, pipes)
+        let links = (0..world).map(|peer| (peer != rank).then(|| link(peer))).collect();
+        let wakeups = wakeups.clone();
+        StreamTransport::over(rank, MemLinks { links, wakeups, rank, seen: 0, control: control.clone() })
     };
     (0..world).map(rank).collect()
 }
 
 impl Mem {
-    /// The handle that breaks things.
-    pub fn links(&self) -> Links {
-        self.wires().links.clone()
+    pub fn link_control(&self) -> LinkControl {
+        self.link_set().control.clone()
     }
 }
 
-/// Breaks the connections of an in-memory group.
+/// Injects faults into the connections of an in-memory group.
 #[derive(Clone)]
-pub struct Links {
+pub struct LinkControl {
     pipes: Arc<Vec<Vec<Arc<Pipe>>>>,
-    gates: Vec<Arc<Gate>>,
-    meter: Arc<Meter>,
+    gates: Vec<Arc<StopGate>>,
+    meter: Arc<SendMeter>,
 }
 
-impl Links {
-    /// Ends both directions between two ranks at once.
+impl LinkControl {
+    /// Closes both directions between two ranks.
     pub fn cut(&self, one: usize, other: usize) {
         self.pipes[one][other].close();
         self.pipes[other][one].close();
     }
 
-    /// Ends all connections of a rank, as its death would.
+    /// Closes all connections of a rank, as its death would.
     pub fn kill(&self, rank: usize) {
         for peer in (0..self.pipes.len()).filter(|&peer| peer != rank) {
             self.cut(rank, peer);
         }
     }
 
-    /// Lets a rank stand still where it next touches its pipes, its connections open, until [`Links::resume`].
+    /// Stops a rank at its next access to its pipes, with its connections open, until [`LinkControl::resume`].
     pub fn stop(&self, rank: usize) {
-        self.gates[rank].shut.store(true, Ordering::Release);
+        self.gates[rank].stopped.store(true, Ordering::Release);
     }
 
-    /// Lets a stopped rank go on.
     pub fn resume(&self, rank: usize) {
         let gate = &self.gates[rank];
         let guard = unpoisoned(gate.lock.lock());
-        gate.shut.store(false, Ordering::Release);
+        gate.stopped.store(false, Ordering::Release);
         drop(guard);
-        gate.opened.notify_all();
+        gate.resumed.notify_all();
     }
 
-    /// Bytes that ranks have sent so far, all together: by it a moment of a run can be named.
-    pub fn carried(&self) -> u64 {
-        self.meter.carried.load(Ordering::Relaxed)
+    /// Bytes that all ranks have sent so far; tests use it to time faults.
+    pub fn bytes_sent(&self) -> u64 {
+        self.meter.sent.load(Ordering::Relaxed)
     }
 
-    /// Lets no rank send more once so many bytes were sent; to strike at that moment, for tests.
+    /// Blocks all sends once this many bytes were sent, to inject a fault at that moment; for tests.
     #[doc(hidden)]
-    pub fn hold_at(&self, bytes: u64) {
-        self.meter.held_below.store(u64::MAX - bytes, Ordering::Relaxed);
-        self.pipes.iter().flatten().for_each(|pipe| pipe.ring());
+    pub fn block_sends_at(&self, bytes: u64) {
+        self.meter.limit_complement.store(u64::MAX - bytes, Ordering::Relaxed);
+        self.pipes.iter().flatten().for_each(|pipe| pipe.wake_ends());
     }
 
-    /// Puts bytes on the way from one rank to another as if they had been sent.
+    /// Inserts bytes into the stream from one rank to another.
     pub fn inject(&self, from: usize, to: usize, bytes: &[u8]) {
         let pipe = &self.pipes[from][to];
-        let mut flow = pipe.lock();
-        flow.bytes.extend(bytes);
-        flow.forged += bytes.len();
-        drop(flow);
-        pipe.ring();
+        let mut pipe_state = pipe.lock();
+        pipe_state.bytes.extend(bytes);
+        pipe_state.injected += bytes.len();
+        drop(pipe_state);
+        pipe.wake_ends();
     }
 }
 
-/// What a group has sent so far, and where it is held.
+/// Bytes that a group has sent, and its limit.
 #[derive(Default)]
-struct Meter {
-    carried: AtomicU64,
-    /// How far below the largest number the limit is: nothing is held at first.
-    held_below: AtomicU64,
+struct SendMeter {
+    sent: AtomicU64,
+    /// `u64::MAX` minus the limit, so that the default is no limit.
+    limit_complement: AtomicU64,
 }
 
-impl Meter {
-    fn is_held(&self) -> bool {
-        self.carried.load(Ordering::Relaxed) >= u64::MAX - self.held_below.load(Ordering::Relaxed)
+impl SendMeter {
+    fn is_at_limit(&self) -> bool {
+        self.sent.load(Ordering::Relaxed) >= u64::MAX - self.limit_complement.load(Ordering::Relaxed)
     }
 }
 
-/// Where a stopped rank stands.
+/// Blocks the thread of a stopped rank.
 #[derive(Default)]
-struct Gate {
-    shut: AtomicBool,
+struct StopGate {
+    stopped: AtomicBool,
     lock: Mutex<()>,
-    opened: Condvar,
+    resumed: Condvar,
 }
 
-impl Gate {
-    /// Returns at once if it is open.
+impl StopGate {
     fn pass(&self) {
-        if self.shut.load(Ordering::Acquire) {
+        if self.stopped.load(Ordering::Acquire) {
             let guard = unpoisoned(self.lock.lock());
-            drop(self.opened.wait_while(guard, |_| self.shut.load(Ordering::Acquire)));
+            drop(self.resumed.wait_while(guard, |_| self.stopped.load(Ordering::Acquire)));
         }
     }
 }
 
-/// Wakes one rank: a count of what happened to its pipes.
+/// Wakes one rank: counts the changes of its pipes.
 #[derive(Default)]
-struct Bell {
-    rung: Mutex<u64>,
+struct Wakeups {
+    count: Mutex<u64>,
     changed: Condvar,
 }
 
-impl Bell {
-    fn ring(&self) {
-        *unpoisoned(self.rung.lock()) += 1;
+impl Wakeups {
+    fn wake(&self) {
+        *unpoisoned(self.count.lock()) += 1;
         self.changed.notify_all();
     }
 
     fn count(&self) -> u64 {
-        *unpoisoned(self.rung.lock())
+        *unpoisoned(self.count.lock())
     }
 
-    /// Returns when the count has passed `heard`, or after `timeout`.
-    fn wait(&self, heard: u64, timeout: Duration) {
-        let guard = unpoisoned(self.rung.lock());
-        let waited = self.changed.wait_timeout_while(guard, timeout, |rung| *rung == heard);
+    /// Returns when the count is no longer `seen`, or after `timeout`.
+    fn wait(&self, seen: u64, timeout: Duration) {
+        let guard = unpoisoned(self.count.lock());
+        let waited = self.changed.wait_timeout_while(guard, timeout, |count| *count == seen);
         drop(waited);
     }
 }
 
-/// Bytes on their way from one rank to another.
+/// A byte stream from one rank to another.
 struct Pipe {
-    state: Mutex<Flow>,
-    ends: [Arc<Bell>; 2],
+    state: Mutex<PipeState>,
+    ends: [Arc<Wakeups>; 2],
 }
 
 #[derive(Default)]
-struct Flow {
+struct PipeState {
     bytes: VecDeque<u8>,
     closed: bool,
-    /// How many of them stand at the end without having been sent: nobody waits until they are read.
-    forged: usize,
+    /// Injected bytes at the end of `bytes`: no send waits until they are read.
+    injected: usize,
 }
 
 impl Pipe {
-    fn lock(&self) -> MutexGuard<'_, Flow> {
+    fn lock(&self) -> MutexGuard<'_, PipeState> {
         unpoisoned(self.state.lock())
     }
 
-    fn ring(&self) {
-        self.ends.iter().for_each(|bell| bell.ring());
+    fn wake_ends(&self) {
+        self.ends.iter().for_each(|end| end.wake());
     }
 
     fn close(&self) {
         self.lock().closed = true;
-        self.ring();
+        self.wake_ends();
     }
 }
 
-/// A thread that panicked holds nothing half-changed here: every change under a lock is complete in itself.
+/// A panic of another thread leaves no inconsistent state here: every change under a lock is complete in itself.
 fn unpoisoned<T>(result: Result<T, PoisonError<T>>) -> T {
     result.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The two pipes between this rank and another.
-pub struct Duplex {
+/// The two pipes between this rank and a peer.
+pub struct MemLink {
     incoming: Arc<Pipe>,
     outgoing: Arc<Pipe>,
-    gate: Arc<Gate>,
-    meter: Arc<Meter>,
+    gate: Arc<StopGate>,
+    meter: Arc<SendMeter>,
 }
 
-impl Read for Duplex {
+impl Read for MemLink {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.gate.pass();
-        let mut flow = self.incoming.lock();
-        if flow.bytes.is_empty() {
-            return if flow.closed { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
+        let mut pipe = self.incoming.lock();
+        if pipe.bytes.is_empty() {
+            return if pipe.closed { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
         }
-        let count = flow.bytes.read(buffer)?;
-        drop(flow);
-        self.incoming.ring();
+        let count = pipe.bytes.read(buffer)?;
+        drop(pipe);
+        self.incoming.wake_ends();
         Ok(count)
     }
 }
 
-impl Write for Duplex {
+impl Write for MemLink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.gate.pass();
-        let mut flow = self.outgoing.lock();
-        if flow.closed {
+        let mut pipe = self.outgoing.lock();
+        if pipe.closed {
             return Err(ErrorKind::BrokenPipe.into());
         }
-        let count = bytes.len().min(CAPACITY.saturating_sub(flow.bytes.len()));
-        if count == 0 || self.meter.is_held() {
+        let count = bytes.len().min(CAPACITY.saturating_sub(pipe.bytes.len()));
+        if count == 0 || self.meter.is_at_limit() {
             return Err(ErrorKind::WouldBlock.into());
         }
-        flow.bytes.extend(&bytes[..count]);
-        flow.forged = 0;
-        drop(flow);
-        self.meter.carried.fetch_add(count as u64, Ordering::Relaxed);
-        self.outgoing.ring();
+        pipe.bytes.extend(&bytes[..count]);
+        pipe.injected = 0;
+        drop(pipe);
+        self.meter.sent.fetch_add(count as u64, Ordering::Relaxed);
+        self.outgoing.wake_ends();
         Ok(count)
     }
 
@@ -247,46 +244,47 @@ impl Write for Duplex {
     }
 }
 
-impl Link for Duplex {
-    fn last_words(&mut self) -> io::Result<Vec<u8>> {
+impl Link for MemLink {
+    fn unread(&mut self) -> io::Result<Vec<u8>> {
         Ok(self.incoming.lock().bytes.iter().copied().collect())
     }
 
     fn is_drained(&mut self) -> bool {
-        let flow = self.outgoing.lock();
-        flow.bytes.len() <= flow.forged
+        let pipe = self.outgoing.lock();
+        pipe.bytes.len() <= pipe.injected
     }
 
-    fn finish(&mut self) {
+    fn shutdown_write(&mut self) {
         self.outgoing.close();
     }
 }
 
-impl Drop for Duplex {
+impl Drop for MemLink {
     fn drop(&mut self) {
         self.outgoing.close();
         self.incoming.close();
     }
 }
 
-/// The pipes of one rank.
-pub struct Pipes {
-    streams: Vec<Option<Duplex>>,
-    bells: Vec<Arc<Bell>>,
+/// The links of one rank.
+pub struct MemLinks {
+    links: Vec<Option<MemLink>>,
+    wakeups: Vec<Arc<Wakeups>>,
     rank: usize,
-    heard: u64,
-    links: Links,
+    /// Count of this rank's wakeups at the last [`LinkSet::mark`].
+    seen: u64,
+    control: LinkControl,
 }
 
-impl Wires for Pipes {
-    type Link = Duplex;
+impl LinkSet for MemLinks {
+    type Link = MemLink;
 
-    fn links(&mut self) -> &mut [Option<Duplex>] {
-        &mut self.streams
+    fn links(&mut self) -> &mut [Option<MemLink>] {
+        &mut self.links
     }
 
     fn mark(&mut self) {
-        self.heard = self.bells[self.rank].count();
+        self.seen = self.wakeups[self.rank].count();
     }
 
     fn wait(
@@ -296,18 +294,18 @@ impl Wires for Pipes {
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
-        self.links.gates[self.rank].pass();
-        self.bells[self.rank].wait(self.heard, timeout);
-        for (peer, stream) in self.streams.iter().enumerate() {
-            if watched[peer] && stream.as_ref().is_some_and(|stream| stream.incoming.lock().closed) {
+        self.control.gates[self.rank].pass();
+        self.wakeups[self.rank].wait(self.seen, timeout);
+        for (peer, link) in self.links.iter().enumerate() {
+            if watched[peer] && link.as_ref().is_some_and(|link| link.incoming.lock().closed) {
                 hung_up.push(peer);
             }
         }
         Ok(())
     }
 
-    fn nudge(&mut self) {
-        let others = self.bells.iter().enumerate().filter(|(peer, _)| *peer != self.rank);
-        others.for_each(|(_, bell)| bell.ring());
+    fn wake_peers(&mut self) {
+        let others = self.wakeups.iter().enumerate().filter(|(peer, _)| *peer != self.rank);
+        others.for_each(|(_, wakeups)| wakeups.wake());
     }
 }

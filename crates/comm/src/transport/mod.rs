@@ -1,42 +1,44 @@
 //! Moving frames between the ranks of one group.
 //!
-//! A [`Transport`] is a rank's view of its group. Two verbs never block: [`Transport::send`] and
-//! [`Transport::receive`] go on with one frame. [`Transport::attend`] waits, with a deadline, until there may be more to
-//! do, and turns whatever happened to the others into a fault that names one. [`Transport::transfer`], made of them,
-//! carries out any number of sends and receives at once, so that nothing depends on a buffer in between.
-//! [`mem`] connects threads, [`shm`] processes of one host, [`tcp`] hosts, [`sim`] ranks in virtual time, and with the
-//! feature of that name `mpi` what an MPI connects; all are [`stream::Streamed`] over their own byte streams, so that framing, checksums, deadlines and blame exist once.
+//! A [`Transport`] is one rank's endpoint in its group. [`Transport::send`] and [`Transport::receive`] are
+//! nonblocking and advance one frame each. [`Transport::wait`] blocks, with a deadline, until another attempt may
+//! succeed, and turns the loss of any rank into a [`TransportError`] that names it. [`Transport::transfer`] combines
+//! the three: it runs any number of sends and receives concurrently, so that no schedule depends on buffering.
+//!
+//! [`mem`] connects threads, [`shm`] processes of one host, [`tcp`] hosts, [`sim`] simulated ranks in virtual time,
+//! and `mpi` (a feature) the ranks of an MPI job. All of them are [`stream::StreamTransport`]s over their own byte
+//! streams, so that framing, checksums, deadlines and failure attribution are implemented once.
 
-pub mod activity;
-mod aside;
-pub mod fault;
+mod early_frames;
+pub mod error;
 mod inbox;
+pub mod link;
 mod link_fault;
-pub mod links;
 pub mod mem;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod outbox;
+mod peer_activity;
+mod peer_state;
 mod polling;
-pub mod ring;
+mod progress_counters;
 pub mod shm;
-mod sign;
+pub mod shm_ring;
 pub mod sim;
-mod standing;
 pub mod stream;
 pub mod tcp;
 mod transfer;
-pub mod vigil;
+pub(crate) mod wait_state;
 
 pub use crate::wire::Tag;
-pub use activity::Activity;
-pub use fault::{Cause, Fault, culprit};
-pub use link_fault::{Forgery, LinkFault};
-pub use mem::{Links, Mem, mesh};
-pub use ring::Ring;
-pub use shm::{Shm, Way};
+pub use error::{Cause, TransportError, culprit};
+pub use link_fault::{ForgedFrame, LinkFault};
+pub use mem::{LinkControl, Mem, mesh};
+pub use progress_counters::ProgressCounters;
+pub use shm::{Shm, ShmLink};
+pub use shm_ring::ShmRing;
 pub use tcp::Tcp;
-pub use vigil::{Interest, Vigil};
+pub use wait_state::{Interest, WaitState};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,149 +47,147 @@ use std::time::Duration;
 /// A chunk to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    /// The rank that receives it.
     pub to: usize,
-    /// Which part of the buffer it is.
+    /// Index of the chunk within the operation's buffer.
     pub chunk: u32,
-    /// Its bytes, at most [`crate::wire::MAX_PAYLOAD`].
+    /// At most [`crate::wire::MAX_PAYLOAD`].
     pub bytes: &'a [u8],
 }
 
-/// A chunk to receive, and the memory it goes to.
+/// A chunk to receive, and the memory it is received into.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// The rank that sends it.
     pub from: usize,
-    /// Which part of the buffer it is.
+    /// Index of the chunk within the operation's buffer.
     pub chunk: u32,
-    /// Where it goes; the sender must send exactly this many bytes.
+    /// The sender must send exactly this many bytes.
     pub bytes: &'a mut [u8],
 }
 
-/// One rank's view of a group of ranks that are connected to each other.
+/// One rank's endpoint in a fully connected group of ranks.
 pub trait Transport: Send {
-    /// This rank.
     fn rank(&self) -> usize;
 
     /// Number of ranks in the group.
     fn world(&self) -> usize;
 
-    /// Time since some fixed moment, by which deadlines are measured.
+    /// Monotonic time since a fixed moment; deadlines are measured by it.
     fn now(&self) -> Duration;
 
-    /// Goes on sending this frame, as far as it goes without waiting. Repeated with the same frame until all of it has
-    /// moved; the memory may change only then. While a frame is under way to a rank, another one to it moves nothing.
+    /// Advances the send of this frame as far as possible without blocking. The caller repeats it with the same frame
+    /// until it is complete and must not change the memory before. While one frame to a rank is in progress, another
+    /// to the same rank is blocked.
     ///
-    /// No send relies on a buffer: it may take until the other rank receives.
-    fn send(&mut self, tag: Tag, frame: Outgoing<'_>) -> Result<Moved, Fault>;
+    /// A send never relies on buffering: it may complete only when the peer receives.
+    fn send(&mut self, tag: Tag, frame: Outgoing<'_>) -> Result<IoProgress, TransportError>;
 
-    /// Goes on receiving this frame, as far as it goes without waiting. Repeated with the same memory until all of it
-    /// has moved. Frames from a rank arrive in the order in which it sent them: one that is not expected is a fault of
-    /// that rank, unless it belongs to another operation and `company` says that several are in progress.
-    fn receive(&mut self, tag: Tag, frame: Incoming<'_>, company: Company) -> Result<Moved, Fault>;
+    /// Advances the receive of this frame as far as possible without blocking. The caller repeats it with the same
+    /// memory until it is complete. Frames from one rank arrive in the order in which they were sent: an unexpected
+    /// frame is an error of its sender, unless `mode` allows frames of other operations.
+    fn receive(
+        &mut self,
+        tag: Tag,
+        frame: Incoming<'_>,
+        mode: MatchMode,
+    ) -> Result<IoProgress, TransportError>;
 
-    /// Called when an attempt to move all frames at hand has ended, with what is still wanted by peer and whether
-    /// anything moved. Returns when another attempt makes sense.
+    /// Called after one attempt to advance all frames, with what is still wanted from each peer and whether anything
+    /// moved. Returns when another attempt makes sense.
     ///
-    /// Ends with a fault that names a rank when *any* rank of the group is lost (not only those of interest), when the
-    /// vigil's deadline has passed, or when [`Abort::abort`] is called. A rank that left the group by
-    /// [`Transport::close`] is a fault only for those who still want something from it.
-    fn attend(&mut self, vigil: &mut Vigil, wanted: &[Interest], moved: bool) -> Result<(), Fault>;
+    /// Fails with an error that names a rank when *any* rank of the group is lost (not only the wanted ones), when
+    /// the deadline of `wait` has passed, or when [`Abort::abort`] is called. A rank that left the group by
+    /// [`Transport::close`] is an error only for ranks that still want something from it.
+    fn wait(&mut self, wait: &mut WaitState, wanted: &[Interest], moved: bool) -> Result<(), TransportError>;
 
-    /// What it means that these have not moved all that was wanted of them by the end of a vigil in which
-    /// [`Transport::attend`] found so: whether they never came to the operations that were asked for, or are slow.
-    fn overdue(&self, vigil: &Vigil, owed: Vec<usize>) -> Fault;
+    /// The error for a wait that ended while frames of the `pending` peers were incomplete. It distinguishes peers
+    /// that never entered the operation from peers that are slow.
+    fn timeout_error(&self, wait: &WaitState, pending: Vec<usize>) -> TransportError;
 
-    /// Looks, without waiting, whether a rank of the group is lost, for one that has work of its own and waits for nobody.
-    fn glance(&mut self) -> Result<(), Fault>;
+    /// Checks, without blocking, whether a rank of the group is lost. For ranks that compute and wait for no peer.
+    fn poll(&mut self) -> Result<(), TransportError>;
 
-    /// Lets peers that wait in [`Transport::attend`] look again: what they wait for, in memory that is shared with them,
-    /// may have changed. It does not touch those that are awake, and nothing where no memory is shared.
-    fn nudge(&mut self);
+    /// Wakes peers that sleep in [`Transport::wait`], because shared memory that they wait for may have changed. No
+    /// effect on running peers, nor where no memory is shared.
+    fn wake_peers(&mut self);
 
-    /// From now on other groups than the one that is received for may be at work, too: their frames wait until they are
-    /// asked for, and so do those of later operations.
+    /// From now on several groups may use the connections concurrently: frames of other groups, and of later
+    /// operations, stay buffered until they are received.
     fn admit_groups(&mut self);
 
-    /// Whether it has an all-reduce of its own.
-    fn adds_up(&self) -> bool;
+    /// Whether the transport has an all-reduce of its own.
+    fn has_native_all_reduce(&self) -> bool;
 
-    /// Goes on adding up this buffer over all ranks by the transport's own means, in place, as far as it goes without
-    /// waiting. Repeated with the same buffer until all of it has moved; all ranks must do so, with buffers of the same
-    /// length. A fault where it [has none](Transport::adds_up).
-    fn add_up(&mut self, tag: Tag, buffer: &mut [f32]) -> Result<Moved, Fault>;
+    /// Advances the transport's own all-reduce (sum, in place) as far as possible without blocking. All ranks repeat
+    /// it with buffers of the same length until it is complete. An error without
+    /// [`Transport::has_native_all_reduce`].
+    fn native_all_reduce(&mut self, tag: Tag, buffer: &mut [f32]) -> Result<IoProgress, TransportError>;
 
-    /// Carries out all sends and receives at once and returns when all are done, see [`Transport::send`],
-    /// [`Transport::receive`] and [`Transport::attend`]. Several chunks to or from the same rank travel in the order of
-    /// the list.
+    /// Runs all sends and receives concurrently and returns when all are complete. Chunks to or from the same rank
+    /// travel in the order of the list.
     ///
-    /// After a fault the contents of the receiving memory are unspecified, the group is at its end, and every
-    /// further transfer returns the same fault.
+    /// After an error the contents of the receive buffers are unspecified, the group is unusable, and every further
+    /// transfer returns the same error.
     fn transfer(
         &mut self,
         tag: Tag,
         sends: &[Outgoing<'_>],
         receives: &mut [Incoming<'_>],
         deadline: Duration,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), TransportError> {
         transfer::transfer(self, tag, sends, receives, deadline)
     }
 
-    /// Lets a fault happen to the link to a peer. Nothing where there is none.
+    /// Injects a fault into the link to a peer, for `fault.inject`; see [`LinkFault`]. No effect without such a link.
     fn inject(&mut self, _peer: usize, _fault: LinkFault) {}
 
-    /// What has passed through so far.
     fn traffic(&self) -> Traffic;
 
     /// A handle by which another thread ends a transfer in progress.
     fn abort_handle(&self) -> Abort;
 
-    /// Where other threads see that it moves things.
-    fn activity(&self) -> &Activity;
+    fn progress_counters(&self) -> &ProgressCounters;
 
-    /// Leaves the group in good order: the others are told that this rank is done, not dead.
+    /// Leaves the group in good order: a close frame tells the peers that this rank is done.
     ///
-    /// A transport that is dropped without it looks like a dead rank to the others, which is what a rank that ends
-    /// with an error of its own wants.
+    /// A transport that is dropped without it looks like a dead rank to its peers, as it should for a rank that
+    /// fails.
     fn close(&mut self);
 }
 
-/// How far a frame has come.
+/// Result of one nonblocking attempt to move a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moved {
-    /// Not at all.
-    Nothing,
-    /// A bit further.
-    Part,
-    /// All of it.
-    Whole,
+pub enum IoProgress {
+    /// No byte moved.
+    Blocked,
+    Partial,
+    Complete,
 }
 
-/// Whether a rank has one operation in progress or several.
+/// Which frames besides the expected one may arrive from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Company {
-    /// One: a frame of another operation is a fault, unless [several groups](Transport::admit_groups) are at work.
-    Alone,
-    /// Several: a frame of another operation waits until that one asks for it.
-    Several,
+pub enum MatchMode {
+    /// None: any other frame is an error. [`Transport::admit_groups`] widens it to [`MatchMode::OtherGroups`].
+    Exact,
+    /// Frames of other groups, and of later operations of this one, stay buffered until they are received.
+    OtherGroups,
+    /// Frames of all other operations stay buffered until they are received.
+    AnyOperation,
 }
 
-/// Bytes that passed through a transport since it was made.
+/// Bytes that passed through a transport since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Payload handed to the network.
     pub payload_sent: u64,
-    /// Payload taken from the network.
     pub payload_received: u64,
-    /// All bytes handed to the network, headers included.
+    /// Headers included.
     pub total_sent: u64,
-    /// All bytes taken from the network, headers included.
+    /// Headers included.
     pub total_received: u64,
 }
 
 impl Traffic {
-    /// Counts a sum of so many bytes that was not made of messages of ours as those it needs at least: from every rank
-    /// what it adds to the others' shares, and the sum of its own.
+    /// Counts an all-reduce of `bytes` that was not made of frames as its lower bound: every rank sends and receives
+    /// 2 (world - 1) / world of the buffer.
     pub(crate) fn add_sum(&mut self, bytes: usize, world: usize) {
         let least = (2 * bytes as u64 * (world as u64 - 1)).div_ceil(world as u64);
         self.payload_sent += least;
@@ -197,7 +197,7 @@ impl Traffic {
     }
 }
 
-/// Ends the transfers of one rank from another thread, within some 20 ms.
+/// Ends the transfers of one rank from another thread, within about 20 ms.
 #[derive(Clone, Debug, Default)]
 pub struct Abort(Arc<AtomicBool>);
 
@@ -207,7 +207,6 @@ impl Abort {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether [`Abort::abort`] was called.
     pub fn is_aborted(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

@@ -1,14 +1,14 @@
-//! The frame to one peer that is being written.
+//! Writes frames to one peer.
 //!
-//! A small state machine over a byte stream that never blocks. It works straight on the caller's memory: header and payload
-//! leave in one vectored write.
+//! A state machine over a nonblocking byte stream. It writes straight from the caller's memory, header and payload in
+//! one vectored write.
 
-use super::links::{Link, try_later};
-use super::{Moved, Outgoing, Tag, Traffic};
+use super::link::{Link, would_block};
+use super::{IoProgress, Outgoing, Tag, Traffic};
 use crate::wire::{HEADER, Header};
 use std::io::{self, ErrorKind, IoSlice};
 
-/// The frame to one peer that is under way, if any.
+/// The frame to one peer that is being written, if any.
 pub(crate) struct Outbox {
     current: Option<(Tag, u32)>,
     header: [u8; HEADER],
@@ -17,30 +17,29 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Nothing is under way.
     pub fn new() -> Outbox {
         Outbox { current: None, header: [0; HEADER], written: 0, total: 0 }
     }
 
-    /// Whether a frame is half-written, so that no other can follow on this stream. One that is written to its end is
-    /// whole, even if the peer has not taken it yet.
-    pub fn is_torn(&self) -> bool {
+    /// Whether a frame is partially written, so that no other can follow on this stream. A completely written frame
+    /// may still be unread by the peer.
+    pub fn is_partial(&self) -> bool {
         self.current.is_some() && self.written > 0 && self.written < self.total
     }
 
-    /// Whether the frame under way was written to its end, so that only the peer's taking it is left to be seen.
+    /// Whether the frame is completely written and only its delivery is outstanding.
     pub fn is_written(&self) -> bool {
         self.current.is_some() && self.written == self.total
     }
 
-    /// Writes what the stream takes in one go.
-    pub fn push(
+    /// Advances the send of this frame by one write.
+    pub fn send(
         &mut self,
         link: &mut impl Link,
         tag: Tag,
         frame: Outgoing<'_>,
         traffic: &mut Traffic,
-    ) -> io::Result<Moved> {
+    ) -> io::Result<IoProgress> {
         let payload = frame.bytes;
         match self.current {
             None => {
@@ -48,7 +47,7 @@ impl Outbox {
                 self.current = Some((tag, frame.chunk));
                 (self.written, self.total) = (0, HEADER + payload.len());
             }
-            Some(current) if current != (tag, frame.chunk) => return Ok(Moved::Nothing),
+            Some(current) if current != (tag, frame.chunk) => return Ok(IoProgress::Blocked),
             Some(_) => {}
         }
         let before = self.written;
@@ -62,7 +61,7 @@ impl Outbox {
             let count = match count {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => count,
-                Err(error) if try_later(&error) => return Ok(Moved::Nothing),
+                Err(error) if would_block(&error) => return Ok(IoProgress::Blocked),
                 Err(error) => return Err(error),
             };
             self.written += count;
@@ -71,9 +70,9 @@ impl Outbox {
         if self.is_written() && link.is_drained() {
             traffic.payload_sent += payload.len() as u64;
             self.current = None;
-            return Ok(Moved::Whole);
+            return Ok(IoProgress::Complete);
         }
-        Ok(if self.written > before { Moved::Part } else { Moved::Nothing })
+        Ok(if self.written > before { IoProgress::Partial } else { IoProgress::Blocked })
     }
 }
 
@@ -84,7 +83,7 @@ mod tests {
 
     const TAG: Tag = Tag { generation: 3, operation: 5, group: 7, tensor: 11 };
 
-    /// A stream that takes a few bytes, which nobody has read yet.
+    /// A stream with room for a few bytes.
     struct Narrow {
         room: usize,
         drained: bool,
@@ -109,7 +108,7 @@ mod tests {
     }
 
     impl Link for Narrow {
-        fn last_words(&mut self) -> io::Result<Vec<u8>> {
+        fn unread(&mut self) -> io::Result<Vec<u8>> {
             Ok(Vec::new())
         }
 
@@ -117,27 +116,31 @@ mod tests {
             self.drained
         }
 
-        fn finish(&mut self) {}
+        fn shutdown_write(&mut self) {}
     }
 
     #[test]
-    fn only_a_frame_that_is_written_in_part_is_torn() {
+    fn only_a_partially_written_frame_is_partial() {
         let (mut outbox, mut traffic) = (Outbox::new(), Traffic::default());
         let mut link = Narrow { room: HEADER + 2, drained: false };
-        let mut push = |link: &mut Narrow| {
+        let mut send = |link: &mut Narrow| {
             let frame = Outgoing { to: 0, chunk: 9, bytes: b"four" };
-            let moved = outbox.push(link, TAG, frame, &mut traffic).ok();
-            (moved, outbox.is_torn(), outbox.is_written())
+            let moved = outbox.send(link, TAG, frame, &mut traffic).ok();
+            (moved, outbox.is_partial(), outbox.is_written())
         };
         // The header first, then as much of the payload as there is room for.
         while link.room > 0 {
-            assert_eq!(push(&mut link), (Some(Moved::Part), true, false));
+            assert_eq!(send(&mut link), (Some(IoProgress::Partial), true, false));
         }
-        assert_eq!(push(&mut link), (Some(Moved::Nothing), true, false));
+        assert_eq!(send(&mut link), (Some(IoProgress::Blocked), true, false));
         link.room = 2;
-        assert_eq!(push(&mut link), (Some(Moved::Part), false, true), "whole, though nobody took it");
+        assert_eq!(
+            send(&mut link),
+            (Some(IoProgress::Partial), false, true),
+            "complete, though not delivered"
+        );
         link.drained = true;
-        assert_eq!(push(&mut link), (Some(Moved::Whole), false, false));
+        assert_eq!(send(&mut link), (Some(IoProgress::Complete), false, false));
         assert_eq!(traffic.payload_sent, 4);
     }
 }

@@ -1,4 +1,4 @@
-//! One `poll(2)` for all peers: what can be read or written, and who has hung up.
+//! One `poll(2)` for all peers: readable, writable, hung up.
 
 use crate::linux::hangup::is_hang_up;
 use nix::errno::Errno;
@@ -6,13 +6,13 @@ use nix::poll::{PollFd, PollTimeout, poll};
 use std::io;
 use std::time::Duration;
 
-/// Waits for the first event of a peer that is `watched`, or of the bell if there is one, or until the time is up; adds to
-/// `hung_up` the peers that ended their streams. What to poll of a peer says `polled`.
+/// Waits for the first event of a `watched` peer or of `wakeup`, or until the timeout; appends to `hung_up` the peers
+/// that ended their streams. `poll_fd` returns the descriptor and events of a peer.
 pub(super) fn poll_peers<'a, L>(
     links: &'a [Option<L>],
     watched: &[bool],
-    polled: impl Fn(usize, &'a L) -> PollFd<'a>,
-    bell: Option<PollFd<'a>>,
+    poll_fd: impl Fn(usize, &'a L) -> PollFd<'a>,
+    wakeup: Option<PollFd<'a>>,
     timeout: Duration,
     hung_up: &mut Vec<usize>,
 ) -> io::Result<()> {
@@ -21,16 +21,16 @@ pub(super) fn poll_peers<'a, L>(
     for (peer, link) in links.iter().enumerate() {
         if let (Some(link), true) = (link, watched[peer]) {
             peers.push(peer);
-            all.push(polled(peer, link));
+            all.push(poll_fd(peer, link));
         }
     }
-    all.extend(bell);
+    all.extend(wakeup);
     let timeout = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
     match poll(&mut all, PollTimeout::from(timeout)) {
         Ok(_) | Err(Errno::EINTR) => {}
         Err(error) => return Err(error.into()),
     }
-    let gone = peers.iter().zip(&all).filter(|(_, polled)| is_hang_up(polled));
-    hung_up.extend(gone.map(|(peer, _)| *peer));
+    let ended = peers.iter().zip(&all).filter(|(_, polled)| is_hang_up(polled));
+    hung_up.extend(ended.map(|(peer, _)| *peer));
     Ok(())
 }

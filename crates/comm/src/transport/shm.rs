@@ -1,82 +1,84 @@
 //! Processes of one host, and those of other hosts beside them.
 //!
-//! A rank reaches its neighbours through shared memory ([`Ring`]) and all others over TCP; which way it takes to whom
-//! is fixed when the group is made, and programs see one transport. While a rank waits it looks; only when that would
-//! take a core from somebody does it sleep, on one `poll(2)` for all: its bell, which neighbours ring if they see that
-//! it sleeps, the connections to neighbours, whose end is theirs, and the sockets to other hosts.
+//! A rank reaches the peers on its host through shared memory ([`ShmRing`]) and all others over TCP. The kind of each
+//! link is fixed when the group is formed, and callers see one transport. A waiting rank polls memory; when that
+//! would take a core from another rank it sleeps, in one `poll(2)` for all: its eventfd, which local peers notify if
+//! it sleeps, the connections to local peers, whose end is that of the peer, and the sockets to other hosts.
 
-use super::links::{Link, Wires};
+use super::link::{Link, LinkSet};
 use super::polling::poll_peers;
-use super::ring::Ring;
-use super::stream::Streamed;
+use super::shm_ring::ShmRing;
+use super::stream::StreamTransport;
 use super::tcp::{Socket, check_mesh};
-use super::vigil::Interest;
-use crate::host::Bell;
-use crate::wait::Patience;
+use super::wait_state::Interest;
+use crate::host::EventFd;
+use crate::wait::SpinPolicy;
 use nix::poll::{PollFd, PollFlags};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// A transport through shared memory where there is any, over TCP elsewhere.
-pub type Shm = Streamed<Ways>;
+pub type Shm = StreamTransport<ShmLinks>;
 
 impl Shm {
-    /// Rank `rank` of a group of `ways.len()`, with a way to each of the others; `bell` is the one its neighbours have.
-    pub fn new(rank: usize, ways: Vec<Option<Way>>, bell: Bell) -> io::Result<Shm> {
-        check_mesh(rank, &ways)?;
-        let neighbours = ways.iter().flatten().filter(|way| matches!(way, Way::Ring(_))).count();
-        let patience = Patience::in_memory(neighbours + 1);
-        Ok(Streamed::over(rank, Ways { ways, bell, patience, dozing: false }))
+    /// Rank `rank` of a group of `links.len()`, with a link to each other rank; `wakeup` is the eventfd that its
+    /// local peers have.
+    pub fn new(rank: usize, links: Vec<Option<ShmLink>>, wakeup: EventFd) -> io::Result<Shm> {
+        check_mesh(rank, &links)?;
+        let local_peers = links.iter().flatten().filter(|link| matches!(link, ShmLink::Ring(_))).count();
+        let spin_policy = SpinPolicy::for_shared_memory(local_peers + 1);
+        Ok(StreamTransport::over(
+            rank,
+            ShmLinks { links, wakeup, spin_policy, notifications_requested: false },
+        ))
     }
 }
 
-/// The way to one peer.
-pub enum Way {
-    /// Through memory.
-    Ring(Ring),
-    /// Over the network.
+/// The link to one peer.
+pub enum ShmLink {
+    Ring(ShmRing),
     Socket(Socket),
 }
 
-impl Way {
-    /// What to poll to wait for this, and to learn of the other's end; what comes through memory rings a bell.
-    fn polled(&self, interest: Interest) -> PollFd<'_> {
+impl ShmLink {
+    /// Descriptor and events to poll. A ring is polled only for the end of its peer: its data is notified by eventfd.
+    fn poll_fd(&self, interest: Interest) -> PollFd<'_> {
         match self {
-            Way::Ring(ring) => ring.neighbour().polled(),
-            Way::Socket(socket) => socket.polled(interest),
+            ShmLink::Ring(ring) => ring.peer().poll_fd(),
+            ShmLink::Socket(socket) => socket.poll_fd(interest),
         }
     }
 }
 
-impl Read for Way {
+impl Read for ShmLink {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Way::Ring(ring) => ring.read(buffer),
-            Way::Socket(socket) => socket.read(buffer),
+            ShmLink::Ring(ring) => ring.read(buffer),
+            ShmLink::Socket(socket) => socket.read(buffer),
         }
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match self {
-            Way::Ring(ring) => ring.read_vectored(buffers),
-            Way::Socket(socket) => socket.read_vectored(buffers),
+            ShmLink::Ring(ring) => ring.read_vectored(buffers),
+            ShmLink::Socket(socket) => socket.read_vectored(buffers),
         }
     }
 }
 
-impl Write for Way {
+impl Write for ShmLink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Way::Ring(ring) => ring.write(bytes),
-            Way::Socket(socket) => socket.write(bytes),
+            ShmLink::Ring(ring) => ring.write(bytes),
+            ShmLink::Socket(socket) => socket.write(bytes),
         }
     }
 
     fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Way::Ring(ring) => ring.write_vectored(buffers),
-            Way::Socket(socket) => socket.write_vectored(buffers),
+            ShmLink::Ring(ring) => ring.write_vectored(buffers),
+            ShmLink::Socket(socket) => socket.write_vectored(buffers),
         }
     }
 
@@ -85,49 +87,49 @@ impl Write for Way {
     }
 }
 
-impl Link for Way {
-    fn last_words(&mut self) -> io::Result<Vec<u8>> {
+impl Link for ShmLink {
+    fn unread(&mut self) -> io::Result<Vec<u8>> {
         match self {
-            Way::Ring(ring) => ring.last_words(),
-            Way::Socket(socket) => socket.last_words(),
+            ShmLink::Ring(ring) => ring.unread(),
+            ShmLink::Socket(socket) => socket.unread(),
         }
     }
 
-    fn finish(&mut self) {
+    fn shutdown_write(&mut self) {
         match self {
-            Way::Ring(ring) => ring.finish(),
-            Way::Socket(socket) => socket.finish(),
+            ShmLink::Ring(ring) => ring.shutdown_write(),
+            ShmLink::Socket(socket) => socket.shutdown_write(),
         }
     }
 }
 
-/// The ways of one rank.
-pub struct Ways {
-    ways: Vec<Option<Way>>,
-    bell: Bell,
-    patience: Patience,
-    /// The neighbours have been asked to ring.
-    dozing: bool,
+/// The links of one rank.
+pub struct ShmLinks {
+    links: Vec<Option<ShmLink>>,
+    wakeup: EventFd,
+    spin_policy: SpinPolicy,
+    /// Local peers were asked to notify the eventfd.
+    notifications_requested: bool,
 }
 
-impl Ways {
-    fn rings(&self) -> impl Iterator<Item = &Ring> {
-        self.ways.iter().flatten().filter_map(|way| match way {
-            Way::Ring(ring) => Some(ring),
-            Way::Socket(_) => None,
+impl ShmLinks {
+    fn rings(&self) -> impl Iterator<Item = &ShmRing> {
+        self.links.iter().flatten().filter_map(|link| match link {
+            ShmLink::Ring(ring) => Some(ring),
+            ShmLink::Socket(_) => None,
         })
     }
 }
 
-impl Wires for Ways {
-    type Link = Way;
+impl LinkSet for ShmLinks {
+    type Link = ShmLink;
 
-    fn links(&mut self) -> &mut [Option<Way>] {
-        &mut self.ways
+    fn links(&mut self) -> &mut [Option<ShmLink>] {
+        &mut self.links
     }
 
-    /// The first wait only asks the neighbours to ring and returns: what they did before they were asked is seen by
-    /// looking once more, what they do after it rings, and so the second may sleep.
+    /// The first wait only requests notifications and returns. Another attempt sees what peers did before the
+    /// request, and what they do after it notifies the eventfd, so that the second wait may sleep.
     fn wait(
         &mut self,
         interests: &[Interest],
@@ -135,35 +137,35 @@ impl Wires for Ways {
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
-        let first = !std::mem::replace(&mut self.dozing, true);
+        let first = !std::mem::replace(&mut self.notifications_requested, true);
         if first {
-            self.rings().for_each(Ring::doze);
+            self.rings().for_each(ShmRing::request_notifications);
         }
         let timeout = if first { Duration::ZERO } else { timeout };
-        let polled = |peer: usize, way| Way::polled(way, interests[peer]);
-        let bell = PollFd::new(self.bell.as_fd(), PollFlags::POLLIN);
-        poll_peers(&self.ways, watched, polled, Some(bell), timeout, hung_up)?;
+        let poll_fd = |peer: usize, link| ShmLink::poll_fd(link, interests[peer]);
+        let wakeup = PollFd::new(self.wakeup.as_fd(), PollFlags::POLLIN);
+        poll_peers(&self.links, watched, poll_fd, Some(wakeup), timeout, hung_up)?;
         if !first {
-            self.awake();
+            self.on_progress();
         }
         Ok(())
     }
 
-    fn awake(&mut self) {
-        if std::mem::replace(&mut self.dozing, false) {
-            self.rings().for_each(Ring::awake);
-            // A bell that cannot be silenced only costs sleep.
-            let _ = self.bell.hush();
+    fn on_progress(&mut self) {
+        if std::mem::replace(&mut self.notifications_requested, false) {
+            self.rings().for_each(ShmRing::cancel_notifications);
+            // An eventfd that cannot be cleared only ends the next sleep early.
+            let _ = self.wakeup.clear();
         }
     }
 
-    fn nudge(&mut self) {
-        // Who has something to tell is awake.
-        self.awake();
-        Ring::nudge(self.rings());
+    fn wake_peers(&mut self) {
+        // A running rank needs no notifications.
+        self.on_progress();
+        ShmRing::wake_all(self.rings());
     }
 
-    fn patience(&self) -> Patience {
-        self.patience
+    fn spin_policy(&self) -> SpinPolicy {
+        self.spin_policy
     }
 }

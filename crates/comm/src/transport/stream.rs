@@ -1,406 +1,382 @@
-//! A transport over byte streams, one to each other rank.
+//! A transport over nonblocking byte streams, one to each peer.
 //!
-//! [`Streamed`] moves frames over streams that never block; when none moves, it looks who hung up, then waits. What
-//! differs between threads and sockets is behind [`Link`] (one stream) and [`Wires`] (all of them, and how to wait).
-//!
-//! What a peer's end means for the others is decided in `standing`.
+//! [`StreamTransport`] moves frames; when none moves, it checks for closed streams, then waits. What differs between
+//! threads, sockets and shared memory is behind [`Link`] (one stream) and [`LinkSet`] (all of them, and how to wait).
+//! What a closed stream means for the other ranks is decided in `peer_state`.
 
-use super::inbox::{Inbox, Interruption, Others};
-use super::links::{Link, Wires, try_later};
+use super::inbox::{Inbox, ReadError};
+use super::link::{Link, LinkSet, close_link, is_end_of_stream};
 use super::outbox::Outbox;
-use super::sign::{Sign, overdue};
-use super::standing::{Standing, verdict};
-use super::vigil::{Interest, Vigil, owed};
+use super::peer_activity::{PeerActivity, timeout_error};
+use super::peer_state::{PeerState, PeerTable};
+use super::wait_state::{Interest, WaitState, pending_peers};
 use super::{
-    Abort, Activity, Cause, Company, Fault, Incoming, LinkFault, Moved, Outgoing, Tag, Traffic, Transport,
+    Abort, Cause, Incoming, IoProgress, LinkFault, MatchMode, Outgoing, ProgressCounters, Tag, Traffic,
+    Transport, TransportError,
 };
-use crate::wire::{Departure, HEADER, Header, MAX_PAYLOAD};
-use std::io::{self, ErrorKind, Write};
+use crate::wire::{CloseReason, Header, MAX_PAYLOAD};
+use std::io::Write;
 use std::time::Duration;
 
-/// How long a waiting rank sleeps before it looks at its abort handle.
-const SLICE: Duration = Duration::from_millis(20);
+/// The longest sleep of a waiting rank between two checks of its abort handle.
+const ABORT_CHECK: Duration = Duration::from_millis(20);
 
-/// How long [`Transport::close`] tries to get its farewell across.
-const GRACE: Duration = Duration::from_secs(1);
+/// How long [`Transport::close`] tries to send its close frame.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A transport over the byte streams `W`.
-pub struct Streamed<W: Wires> {
+/// A transport over the links `L`.
+pub struct StreamTransport<L: LinkSet> {
     rank: usize,
-    wires: W,
-    standing: Vec<Standing>,
-    /// Somebody's standing has changed since all streams were advanced.
-    news: bool,
+    links: L,
+    peers: PeerTable,
     outboxes: Vec<Outbox>,
     inboxes: Vec<Inbox>,
-    /// Who has not ended its stream, as far as is known.
-    present: Vec<bool>,
+    /// Empty; kept to avoid an allocation per wait.
     hung_up: Vec<usize>,
-    signs: Vec<Sign>,
+    peer_activity: Vec<PeerActivity>,
     traffic: Traffic,
     abort: Abort,
-    activity: Activity,
+    counters: ProgressCounters,
     generation: u32,
-    /// Several groups are at work.
-    grouped: bool,
-    /// Peers to which everything is lost on its way: an injected fault.
+    multiple_groups: bool,
+    /// Peers to which all bytes are dropped: an injected fault.
     muted: Vec<usize>,
-    fault: Option<Fault>,
-    departed: bool,
+    error: Option<TransportError>,
+    closed: bool,
 }
 
-impl<W: Wires> Streamed<W> {
+impl<L: LinkSet> StreamTransport<L> {
     /// Rank `rank` of a group, with a link to every other rank.
-    pub(super) fn over(rank: usize, mut wires: W) -> Streamed<W> {
-        let world = wires.links().len();
-        Streamed {
+    pub(super) fn over(rank: usize, mut links: L) -> StreamTransport<L> {
+        let world = links.links().len();
+        StreamTransport {
             rank,
-            wires,
-            standing: vec![Standing::Present; world],
-            news: false,
+            links,
+            peers: PeerTable::new(world),
             outboxes: (0..world).map(|_| Outbox::new()).collect(),
             inboxes: (0..world).map(|_| Inbox::new()).collect(),
-            present: vec![true; world],
             hung_up: Vec::new(),
-            signs: vec![Sign::default(); world],
+            peer_activity: vec![PeerActivity::default(); world],
             traffic: Traffic::default(),
             abort: Abort::default(),
-            activity: Activity::default(),
+            counters: ProgressCounters::default(),
             generation: 0,
-            grouped: false,
+            multiple_groups: false,
             muted: Vec::new(),
-            fault: None,
-            departed: false,
+            error: None,
+            closed: false,
         }
     }
 
-    /// The streams, for those who know what they are.
-    pub(super) fn wires(&self) -> &W {
-        &self.wires
+    pub(super) fn link_set(&self) -> &L {
+        &self.links
     }
 
-    /// The same, to change them.
     #[cfg(feature = "mpi")]
-    pub(super) fn wires_mut(&mut self) -> &mut W {
-        &mut self.wires
+    pub(super) fn link_set_mut(&mut self) -> &mut L {
+        &mut self.links
     }
 
-    fn others(&self) -> impl Iterator<Item = usize> + use<W> {
+    fn other_ranks(&self) -> impl Iterator<Item = usize> + use<L> {
         let rank = self.rank;
-        (0..self.standing.len()).filter(move |&peer| peer != rank)
+        (0..self.peers.world()).filter(move |&peer| peer != rank)
     }
 
-    /// Whether the group is still there.
-    fn check_group(&mut self, tag: Tag) -> Result<(), Fault> {
-        if let Some(fault) = &self.fault {
-            return Err(fault.clone());
+    /// Fails if the group is unusable.
+    fn check_group(&mut self, tag: Tag) -> Result<(), TransportError> {
+        if let Some(error) = &self.error {
+            return Err(error.clone());
         }
-        if self.departed {
-            return Err(Fault::of(self.rank, Cause::Left));
+        if self.closed {
+            return Err(TransportError::new(self.rank, Cause::Left));
         }
         self.generation = tag.generation;
         Ok(())
     }
 
-    /// The same, and whether a frame of that length with that peer can be meant.
-    fn check(&mut self, tag: Tag, peer: usize, length: usize) -> Result<(), Fault> {
+    /// Fails if the group is unusable, or if a frame of this length with this peer is impossible.
+    fn check_frame(&mut self, tag: Tag, peer: usize, length: usize) -> Result<(), TransportError> {
         self.check_group(tag)?;
-        if peer == self.rank || peer >= self.standing.len() || length > MAX_PAYLOAD {
+        if peer == self.rank || peer >= self.peers.world() || length > MAX_PAYLOAD {
             let what = format!("rank {} cannot exchange {length} bytes with rank {peer}", self.rank);
-            return Err(self.fail(Fault::of(self.rank, Cause::Protocol(what))));
+            return Err(self.fail(TransportError::new(self.rank, Cause::Protocol(what))));
         }
         Ok(())
     }
 
-    /// The end of the group for this rank: it tells the others why it leaves.
-    fn fail(&mut self, fault: Fault) -> Fault {
-        self.fault = Some(fault.clone());
-        let departure = match (&fault.cause, fault.peer) {
-            (cause, _) if cause.is_late() => Departure::GaveUp,
-            (_, Some(peer)) => Departure::Lost(peer),
-            (_, None) => Departure::Aborted,
+    /// Makes the group unusable for this rank and sends the peers the reason.
+    fn fail(&mut self, error: TransportError) -> TransportError {
+        self.error = Some(error.clone());
+        let reason = match (&error.cause, error.peer) {
+            (cause, _) if cause.is_late() => CloseReason::TimedOut,
+            (_, Some(peer)) => CloseReason::Lost(peer),
+            (_, None) => CloseReason::Aborted,
         };
-        self.depart(departure, Duration::ZERO);
-        fault
+        self.send_close_frames(reason, Duration::ZERO);
+        error
     }
 
-    /// Whether there is a reason to end, and if not, waits until another attempt makes sense.
-    fn watch(&mut self, vigil: &mut Vigil, wanted: &[Interest], moved: bool) -> Result<(), Fault> {
+    /// Fails if the group is broken or the deadline has passed; else waits until another attempt makes sense.
+    fn wait_or_fail(
+        &mut self,
+        wait: &mut WaitState,
+        wanted: &[Interest],
+        moved: bool,
+    ) -> Result<(), TransportError> {
         if self.abort.is_aborted() {
-            return Err(Fault::aborted());
+            return Err(TransportError::aborted());
         }
-        self.activity.look();
-        let set_aside = !moved && self.set_aside()?;
-        if set_aside {
-            self.activity.advance();
+        self.counters.count_poll();
+        let buffered = !moved && self.buffer_early_frames()?;
+        if buffered {
+            self.counters.count_move();
         }
-        let moved = moved || set_aside;
-        if !moved && self.is_anyone_gone() {
-            // Others may have gone as well by now: see all of them before naming one.
-            self.look(wanted, Duration::ZERO);
+        let moved = moved || buffered;
+        if !moved && !self.peers.all_connected() {
+            // Others may have ended as well by now: check all of them before one is named.
+            self.poll_links(wanted, Duration::ZERO);
         }
-        let now = self.wires.now();
-        vigil.tick(now);
-        vigil.see_group(self.activity.group());
+        let now = self.links.now();
+        wait.tick(now);
+        wait.observe_group(self.counters.group_progress());
         if moved {
-            self.signs.iter_mut().for_each(|sign| sign.note(now));
+            self.peer_activity.iter_mut().for_each(|activity| activity.stamp(now));
         }
-        let news = std::mem::take(&mut self.news);
-        if !moved && !news && self.is_anyone_gone() {
-            // Only now, when all that arrived before a hang-up has been read.
-            let unread = |peer: usize| self.inboxes[peer].holds_a_frame();
-            let late = |owed| self.overdue(vigil, owed);
-            if let Some(fault) = verdict(&self.standing, &owed(wanted), unread, late) {
-                return Err(fault);
+        let peers_changed = self.peers.take_changed();
+        if !moved && !peers_changed && !self.peers.all_connected() {
+            // Only now that everything sent before a hang-up has been read.
+            let unread = |peer: usize| self.inboxes[peer].has_unclaimed_frame();
+            let timeout_error = |pending| self.timeout_error(wait, pending);
+            if let Some(error) = self.peers.diagnose(&pending_peers(wanted), unread, timeout_error) {
+                return Err(error);
             }
         }
-        if vigil.left().is_zero() {
-            return Err(self.overdue(vigil, owed(wanted)));
+        if wait.remaining().is_zero() {
+            return Err(self.timeout_error(wait, pending_peers(wanted)));
         }
-        if moved || news {
-            vigil.idle = 0;
-            self.wires.awake();
+        if moved || peers_changed {
+            wait.idle = 0;
+            self.links.on_progress();
             return Ok(());
         }
-        vigil.idle = vigil.idle.saturating_add(1);
-        if !self.wires.patience().pass(vigil.idle) {
-            self.look(wanted, SLICE.min(vigil.left()));
+        wait.idle = wait.idle.saturating_add(1);
+        if !self.links.spin_policy().pause(wait.idle) {
+            self.poll_links(wanted, ABORT_CHECK.min(wait.remaining()));
         }
         Ok(())
     }
 
-    /// Where nothing moves, frames that nobody could take make way for those behind them; says whether any did.
-    fn set_aside(&mut self) -> Result<bool, Fault> {
+    /// Buffers unclaimed frames, so that the frames behind them can be read. Returns whether anything moved.
+    fn buffer_early_frames(&mut self) -> Result<bool, TransportError> {
         let mut moved = false;
-        for peer in self.others() {
-            if !self.inboxes[peer].holds_a_frame() {
+        for peer in self.other_ranks() {
+            if !self.inboxes[peer].has_unclaimed_frame() {
                 continue;
             }
-            let Some(link) = &mut self.wires.links()[peer] else { continue };
-            let outcome = self.inboxes[peer].set_aside(link, &mut self.traffic);
-            moved |= self.interpret(peer, outcome)?.unwrap_or(false);
+            let Some(link) = &mut self.links.links()[peer] else { continue };
+            let outcome = self.inboxes[peer].buffer_early(link, &mut self.traffic);
+            moved |= self.on_read(peer, outcome)?.unwrap_or(false);
         }
         Ok(moved)
     }
 
-    /// What reading from a peer came to: nothing, if it has gone.
-    fn interpret<R>(&mut self, peer: usize, outcome: Result<R, Interruption>) -> Result<Option<R>, Fault> {
+    /// Handles the outcome of a read from a peer: `None` if its stream has ended.
+    fn on_read<R>(
+        &mut self,
+        peer: usize,
+        outcome: Result<R, ReadError>,
+    ) -> Result<Option<R>, TransportError> {
         match outcome {
             Ok(outcome) => return Ok(Some(outcome)),
-            Err(Interruption::Wrong(cause)) => return Err(self.fail(Fault::of(peer, cause))),
-            Err(Interruption::Farewell(departure)) => {
-                // It stays where it is, for every operation that looks there: it is news once.
-                let left = Standing::Left(departure).among(self.standing.len());
-                self.news |= self.standing[peer] != left;
-                self.standing[peer] = left;
+            Err(ReadError::Invalid(cause)) => return Err(self.fail(TransportError::new(peer, cause))),
+            Err(ReadError::Closed(reason)) => {
+                // A close frame stays in the inbox and is read by every operation: only the first read is a change.
+                self.peers.set(peer, PeerState::Left(reason));
             }
-            Err(Interruption::Stream) => self.hung_up(peer),
+            Err(ReadError::Stream) => self.on_hang_up(peer),
         }
         Ok(None)
     }
 
-    /// Waits for something to happen and takes note of those who hung up.
-    fn look(&mut self, wanted: &[Interest], timeout: Duration) {
-        for (present, standing) in self.present.iter_mut().zip(&self.standing) {
-            *present = *standing == Standing::Present;
-        }
+    /// Waits for an event and records peers that ended their streams.
+    fn poll_links(&mut self, wanted: &[Interest], timeout: Duration) {
         let mut hung_up = std::mem::take(&mut self.hung_up);
-        if self.wires.wait(wanted, &self.present, timeout, &mut hung_up).is_err() {
-            // The system is short of something; it is no peer's fault, and the deadline still holds.
-            self.wires.pause(Duration::from_millis(1));
+        if self.links.wait(wanted, self.peers.connected(), timeout, &mut hung_up).is_err() {
+            // The system is out of some resource; no peer is to blame, and the deadline still holds.
+            self.links.sleep(Duration::from_millis(1));
         }
         for peer in hung_up.drain(..) {
-            self.hung_up(peer);
+            self.on_hang_up(peer);
         }
         self.hung_up = hung_up;
     }
 
-    /// Finds out how a peer that ended its stream went.
-    fn hung_up(&mut self, peer: usize) {
-        if self.standing[peer] != Standing::Present {
+    /// Determines the state of a peer that ended its stream.
+    fn on_hang_up(&mut self, peer: usize) {
+        if !self.peers.is_connected(peer) {
             return;
         }
-        let Some(link) = &mut self.wires.links()[peer] else { return };
-        self.news = true;
-        self.standing[peer] = match link.last_words() {
-            Ok(words) => Standing::after(&words).among(self.standing.len()),
-            Err(error) if is_plain_end(&error) => Standing::Lost(Cause::Closed),
-            Err(error) => Standing::Lost(Cause::Io(error.to_string())),
+        let Some(link) = &mut self.links.links()[peer] else { return };
+        let state = match link.unread() {
+            Ok(bytes) => PeerState::after_end(&bytes),
+            Err(error) if is_end_of_stream(&error) => PeerState::Lost(Cause::Closed),
+            Err(error) => PeerState::Lost(Cause::Io(error.to_string())),
         };
+        self.peers.set(peer, state);
     }
 
-    fn is_anyone_gone(&self) -> bool {
-        self.standing.iter().any(|standing| *standing != Standing::Present)
-    }
-
-    /// Says goodbye to all who are present, on every stream that is not in the middle of a frame.
-    fn depart(&mut self, departure: Departure, grace: Duration) {
-        if std::mem::replace(&mut self.departed, true) {
+    /// Sends a close frame to all connected peers, except on streams in the middle of another frame.
+    fn send_close_frames(&mut self, reason: CloseReason, timeout: Duration) {
+        if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        let start = self.wires.now();
-        let farewell = Header::farewell(self.generation, departure).encode();
-        for peer in self.others() {
-            let torn = !W::Link::FAREWELL_APART && self.outboxes[peer].is_torn();
-            if torn || self.standing[peer] != Standing::Present || self.muted.contains(&peer) {
-                continue;
-            }
-            let mut rest = &farewell[..];
-            while !rest.is_empty() {
-                let Some(link) = &mut self.wires.links()[peer] else { break };
-                match link.bid_farewell(rest) {
-                    Ok(count) if count > 0 => rest = &rest[count..],
-                    Err(error) if try_later(&error) && self.wires.now() - start < grace => {
-                        self.wires.pause(Duration::from_millis(1));
-                    }
-                    _ => break,
-                }
-            }
-            self.traffic.total_sent += (HEADER - rest.len()) as u64;
-            if let Some(link) = &mut self.wires.links()[peer] {
-                link.finish();
+        let start = self.links.now();
+        let frame = Header::close(self.generation, reason).encode();
+        for peer in self.other_ranks() {
+            let in_frame = !L::Link::CLOSE_OUT_OF_BAND && self.outboxes[peer].is_partial();
+            if !in_frame && self.peers.is_connected(peer) && !self.muted.contains(&peer) {
+                let remaining = timeout.saturating_sub(self.links.now() - start);
+                self.traffic.total_sent += close_link(&mut self.links, peer, &frame, remaining) as u64;
             }
         }
     }
 }
 
-/// Whether an error is only another way in which a dead peer's stream ends.
-fn is_plain_end(error: &io::Error) -> bool {
-    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
-    let ends = [BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof];
-    try_later(error) || ends.contains(&error.kind())
-}
-
-impl<W: Wires> Transport for Streamed<W> {
+impl<L: LinkSet> Transport for StreamTransport<L> {
     fn rank(&self) -> usize {
         self.rank
     }
 
     fn world(&self) -> usize {
-        self.standing.len()
+        self.peers.world()
     }
 
     fn now(&self) -> Duration {
-        self.wires.now()
+        self.links.now()
     }
 
-    fn send(&mut self, tag: Tag, frame: Outgoing<'_>) -> Result<Moved, Fault> {
+    fn send(&mut self, tag: Tag, frame: Outgoing<'_>) -> Result<IoProgress, TransportError> {
         let peer = frame.to;
-        self.check(tag, peer, frame.bytes.len())?;
+        self.check_frame(tag, peer, frame.bytes.len())?;
         if self.muted.contains(&peer) {
-            return Ok(Moved::Whole);
+            return Ok(IoProgress::Complete);
         }
-        let Some(link) = &mut self.wires.links()[peer] else { return Ok(Moved::Nothing) };
-        if self.standing[peer] != Standing::Present && !self.outboxes[peer].is_written() {
-            return Ok(Moved::Nothing);
+        let Some(link) = &mut self.links.links()[peer] else { return Ok(IoProgress::Blocked) };
+        if !self.peers.is_connected(peer) && !self.outboxes[peer].is_written() {
+            return Ok(IoProgress::Blocked);
         }
-        match self.outboxes[peer].push(link, tag, frame, &mut self.traffic) {
-            Ok(moved) => {
-                if moved != Moved::Nothing {
-                    self.activity.advance();
-                    self.signs[peer].take();
+        match self.outboxes[peer].send(link, tag, frame, &mut self.traffic) {
+            Ok(progress) => {
+                if progress != IoProgress::Blocked {
+                    self.counters.count_move();
+                    self.peer_activity[peer].on_send();
                 }
-                Ok(moved)
+                Ok(progress)
             }
             Err(_) => {
-                self.hung_up(peer);
-                Ok(Moved::Nothing)
+                self.on_hang_up(peer);
+                Ok(IoProgress::Blocked)
             }
         }
     }
 
-    fn receive(&mut self, tag: Tag, frame: Incoming<'_>, company: Company) -> Result<Moved, Fault> {
+    fn receive(
+        &mut self,
+        tag: Tag,
+        frame: Incoming<'_>,
+        mode: MatchMode,
+    ) -> Result<IoProgress, TransportError> {
         let peer = frame.from;
-        self.check(tag, peer, frame.bytes.len())?;
-        let Some(link) = &mut self.wires.links()[peer] else { return Ok(Moved::Nothing) };
-        let others = match company {
-            Company::Several => Others::Anybody,
-            Company::Alone if self.grouped => Others::Groups,
-            Company::Alone => Others::Nobody,
+        self.check_frame(tag, peer, frame.bytes.len())?;
+        let Some(link) = &mut self.links.links()[peer] else { return Ok(IoProgress::Blocked) };
+        let mode = match mode {
+            MatchMode::Exact if self.multiple_groups => MatchMode::OtherGroups,
+            mode => mode,
         };
-        let outcome = self.inboxes[peer].pull(link, tag, frame, others, &mut self.traffic);
-        let moved = self.interpret(peer, outcome)?.unwrap_or(Moved::Nothing);
-        if moved != Moved::Nothing {
-            self.activity.advance();
+        let outcome = self.inboxes[peer].receive(link, tag, frame, mode, &mut self.traffic);
+        let progress = self.on_read(peer, outcome)?.unwrap_or(IoProgress::Blocked);
+        if progress != IoProgress::Blocked {
+            self.counters.count_move();
         }
-        let came = match moved {
-            Moved::Nothing => false,
-            // Not of another operation, of which the header is looked at only.
-            Moved::Part => self.inboxes[peer].has_accepted(tag),
-            Moved::Whole => true,
+        let arrived = match progress {
+            IoProgress::Blocked => false,
+            // Not if only the header of another operation's frame was read.
+            IoProgress::Partial => self.inboxes[peer].has_accepted(tag),
+            IoProgress::Complete => true,
         };
-        self.signs[peer].ask(tag, came);
-        Ok(moved)
+        self.peer_activity[peer].on_receive(tag, arrived);
+        Ok(progress)
     }
 
-    fn attend(&mut self, vigil: &mut Vigil, wanted: &[Interest], moved: bool) -> Result<(), Fault> {
-        let outcome = self.watch(vigil, wanted, moved);
-        self.wires.mark();
+    fn wait(&mut self, wait: &mut WaitState, wanted: &[Interest], moved: bool) -> Result<(), TransportError> {
+        let outcome = self.wait_or_fail(wait, wanted, moved);
+        self.links.mark();
         match outcome {
-            Ok(()) => self.signs.iter_mut().for_each(Sign::forget),
-            Err(fault) => return Err(self.fail(fault)),
+            Ok(()) => self.peer_activity.iter_mut().for_each(PeerActivity::clear_awaited),
+            Err(error) => return Err(self.fail(error)),
         }
         Ok(())
     }
 
-    fn overdue(&self, vigil: &Vigil, owed: Vec<usize>) -> Fault {
-        overdue(&self.signs, owed, self.wires.now(), vigil.waited())
+    fn timeout_error(&self, wait: &WaitState, pending: Vec<usize>) -> TransportError {
+        timeout_error(&self.peer_activity, pending, self.links.now(), wait.waited())
     }
 
-    fn glance(&mut self) -> Result<(), Fault> {
-        if let Some(fault) = &self.fault {
-            return Err(fault.clone());
+    fn poll(&mut self) -> Result<(), TransportError> {
+        if let Some(error) = &self.error {
+            return Err(error.clone());
         }
         if self.abort.is_aborted() {
-            return Err(self.fail(Fault::aborted()));
+            return Err(self.fail(TransportError::aborted()));
         }
-        self.look(&vec![Interest::default(); self.standing.len()], Duration::ZERO);
-        if std::mem::take(&mut self.news) || !self.is_anyone_gone() {
-            // What came before its end is read first.
+        self.poll_links(&vec![Interest::default(); self.peers.world()], Duration::ZERO);
+        if self.peers.take_changed() || self.peers.all_connected() {
+            // What a peer sent before its end is read first.
             return Ok(());
         }
-        let unread = |peer: usize| self.inboxes[peer].holds_a_frame();
-        let late = |owed| Fault::silent(owed, Duration::ZERO);
-        // That another has waited in vain says nothing about those this rank has to do with.
-        match verdict(&self.standing, &[], unread, late).filter(|fault| !fault.cause.is_late()) {
-            Some(fault) => Err(self.fail(fault)),
+        let unread = |peer: usize| self.inboxes[peer].has_unclaimed_frame();
+        let timeout_error = |pending| TransportError::silent(pending, Duration::ZERO);
+        // A timeout of another rank says nothing about the peers of this one.
+        let error = self.peers.diagnose(&[], unread, timeout_error);
+        match error.filter(|error| !error.cause.is_late()) {
+            Some(error) => Err(self.fail(error)),
             None => Ok(()),
         }
     }
 
-    fn nudge(&mut self) {
-        self.wires.nudge();
+    fn wake_peers(&mut self) {
+        self.links.wake_peers();
     }
 
     fn admit_groups(&mut self) {
-        self.grouped = true;
+        self.multiple_groups = true;
     }
 
-    fn adds_up(&self) -> bool {
-        self.wires.adds_up()
+    fn has_native_all_reduce(&self) -> bool {
+        self.links.has_native_all_reduce()
     }
 
-    fn add_up(&mut self, tag: Tag, buffer: &mut [f32]) -> Result<Moved, Fault> {
+    fn native_all_reduce(&mut self, tag: Tag, buffer: &mut [f32]) -> Result<IoProgress, TransportError> {
         self.check_group(tag)?;
-        let outcome = self.wires.add_up(buffer);
-        if outcome.as_ref().is_ok_and(|moved| *moved != Moved::Nothing) {
-            self.activity.advance();
+        let outcome = self.links.native_all_reduce(buffer);
+        if outcome.as_ref().is_ok_and(|progress| *progress != IoProgress::Blocked) {
+            self.counters.count_move();
         }
-        if outcome.as_ref().is_ok_and(|moved| *moved == Moved::Whole) {
-            self.traffic.add_sum(size_of_val(buffer), self.standing.len());
+        if outcome.as_ref().is_ok_and(|progress| *progress == IoProgress::Complete) {
+            self.traffic.add_sum(size_of_val(buffer), self.peers.world());
         }
-        outcome.map_err(|error| self.fail(Fault::of(self.rank, Cause::Protocol(error.to_string()))))
+        outcome.map_err(|error| self.fail(TransportError::new(self.rank, Cause::Protocol(error.to_string()))))
     }
 
     fn inject(&mut self, peer: usize, fault: LinkFault) {
-        let Some(Some(link)) = self.wires.links().get_mut(peer) else { return };
+        let Some(Some(link)) = self.links.links().get_mut(peer) else { return };
         match fault {
-            LinkFault::Cut => link.finish(),
+            LinkFault::Cut => link.shutdown_write(),
             LinkFault::CutOneWay => self.muted.push(peer),
-            // If there is no room for it, nothing is spoilt.
+            // Without room on the stream nothing is injected.
             _ => drop(link.write(&fault.bytes())),
         }
-        self.wires.nudge();
+        self.links.wake_peers();
     }
 
     fn traffic(&self) -> Traffic {
@@ -411,14 +387,14 @@ impl<W: Wires> Transport for Streamed<W> {
         self.abort.clone()
     }
 
-    fn activity(&self) -> &Activity {
-        &self.activity
+    fn progress_counters(&self) -> &ProgressCounters {
+        &self.counters
     }
 
     fn close(&mut self) {
-        if !self.departed {
-            self.depart(Departure::Done, GRACE);
-            self.wires.left();
+        if !self.closed {
+            self.send_close_frames(CloseReason::Done, CLOSE_TIMEOUT);
+            self.links.on_close();
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Sockets between processes and hosts.
 //!
-//! A full mesh of connected, already authenticated streams. One `poll(2)` serves all sends and receives of a
-//! transfer in both directions, without threads, and watches every peer of the group for a hang-up, so that a death
-//! is noticed by those who exchange nothing with the dead.
+//! A full mesh of connected, already authenticated streams. One `poll(2)` serves all sends and receives of a transfer
+//! in both directions, without threads, and watches every peer of the group for a hang-up, so that ranks notice the
+//! death of a peer with which they exchange nothing.
 
-use super::links::{Link, Wires};
+use super::link::{Link, LinkSet};
 use super::polling::poll_peers;
-use super::stream::Streamed;
-use super::vigil::Interest;
-use crate::linux::{hangup, send_at_once};
-use crate::wait::Patience;
+use super::stream::StreamTransport;
+use super::wait_state::Interest;
+use crate::linux::{disable_pacing, hangup};
+use crate::wait::SpinPolicy;
 use nix::poll::{PollFd, PollFlags};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,23 +17,23 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// A transport over TCP connections.
-pub type Tcp = Streamed<Sockets>;
+pub type Tcp = StreamTransport<Sockets>;
 
 impl Tcp {
     /// Rank `rank` of a group of `peers.len()`, connected to each of the others; `peers[rank]` is `None`.
     ///
-    /// The streams must be fresh: nothing but frames may be on them any more.
+    /// The handshake on the streams must be complete: from now on they carry only frames.
     pub fn new(rank: usize, peers: Vec<Option<TcpStream>>) -> io::Result<Tcp> {
         check_mesh(rank, &peers)?;
-        let neighbours = peers.iter().flatten().filter(|stream| is_on_this_host(stream)).count();
-        let patience = Patience::among(neighbours + 1);
+        let local_peers = peers.iter().flatten().filter(|stream| is_on_this_host(stream)).count();
+        let spin_policy = SpinPolicy::for_ranks(local_peers + 1);
         let links: io::Result<Vec<Option<Socket>>> =
             peers.into_iter().map(|stream| stream.map(Socket::new).transpose()).collect();
-        Ok(Streamed::over(rank, Sockets { links: links?, patience }))
+        Ok(StreamTransport::over(rank, Sockets { links: links?, spin_policy }))
     }
 }
 
-/// Whether there is one connection to each other rank and none to itself.
+/// Refuses anything but one connection to each other rank and none to itself.
 pub(super) fn check_mesh<T>(rank: usize, peers: &[Option<T>]) -> io::Result<()> {
     let invalid = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     if rank >= peers.len() {
@@ -59,18 +59,18 @@ fn is_on_this_host(stream: &TcpStream) -> bool {
 pub struct Socket(TcpStream);
 
 impl Socket {
-    /// Nothing but frames may be on the stream any more.
+    /// The stream must carry only frames from now on.
     pub fn new(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         if is_on_this_host(&stream) {
-            send_at_once(&stream);
+            disable_pacing(&stream);
         }
         Ok(Socket(stream))
     }
 
-    /// What to poll to wait for this, and to learn of the other's end.
-    pub(super) fn polled(&self, interest: Interest) -> PollFd<'_> {
+    /// Descriptor and events to poll: the interest, and the end of the peer's stream.
+    pub(super) fn poll_fd(&self, interest: Interest) -> PollFd<'_> {
         PollFd::new(self.0.as_fd(), events(interest))
     }
 }
@@ -100,12 +100,12 @@ impl Write for Socket {
 }
 
 impl Link for Socket {
-    fn last_words(&mut self) -> io::Result<Vec<u8>> {
+    fn unread(&mut self) -> io::Result<Vec<u8>> {
         hangup::unread(&self.0)
     }
 
-    fn finish(&mut self) {
-        // Fails only if the connection is gone already.
+    fn shutdown_write(&mut self) {
+        // Fails only if the connection is closed already.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 }
@@ -113,10 +113,10 @@ impl Link for Socket {
 /// The connections of one rank.
 pub struct Sockets {
     links: Vec<Option<Socket>>,
-    patience: Patience,
+    spin_policy: SpinPolicy,
 }
 
-impl Wires for Sockets {
+impl LinkSet for Sockets {
     type Link = Socket;
 
     fn links(&mut self) -> &mut [Option<Socket>] {
@@ -130,12 +130,12 @@ impl Wires for Sockets {
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
-        let polled = |peer: usize, link| Socket::polled(link, interests[peer]);
-        poll_peers(&self.links, watched, polled, None, timeout, hung_up)
+        let poll_fd = |peer: usize, link| Socket::poll_fd(link, interests[peer]);
+        poll_peers(&self.links, watched, poll_fd, None, timeout, hung_up)
     }
 
-    fn patience(&self) -> Patience {
-        self.patience
+    fn spin_policy(&self) -> SpinPolicy {
+        self.spin_policy
     }
 }
 

@@ -1,11 +1,11 @@
-//! `data.delimiter`: what separates the columns of a table, and the one rule about how it is said.
+//! `data.delimiter`: the column separator of a table.
 
 use super::setting::{Setting, brief};
 use std::fmt;
 use std::str::FromStr;
 use toml::Value;
 
-/// What separates fields. Read and shown by the same names, so that what a tool shows can be written into a job.
+/// Parsed and displayed by the same names, so that the output of a tool can be written into a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delimiter {
     /// One character; fields may be quoted.
@@ -17,12 +17,12 @@ pub enum Delimiter {
 impl FromStr for Delimiter {
     type Err = String;
 
-    /// `tab`, `space`, or the character itself.
+    /// Parses `tab`, `space` or the character itself.
     fn from_str(text: &str) -> Result<Delimiter, String> {
         match text.as_bytes() {
             b"tab" | b"\\t" => Ok(Delimiter::Byte(b'\t')),
             b"space" | b" " => Ok(Delimiter::Spaces),
-            // Letters and digits are what fields consist of; quotes and line ends have a meaning of their own.
+            // Letters and digits belong to fields; quotes and line ends have their own meaning.
             [byte] if byte.is_ascii() && !byte.is_ascii_alphanumeric() && !b"\"\r\n".contains(byte) => {
                 Ok(Delimiter::Byte(*byte))
             }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_can_be_read() {
+    fn displayed_delimiters_are_parsed_back() {
         for byte in (0..128u8).filter(|byte| !byte.is_ascii_alphanumeric() && !b"\"\r\n ".contains(byte)) {
             let delimiter = Delimiter::Byte(byte);
             assert_eq!(delimiter.to_string().parse(), Ok(delimiter), "{byte}");
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_what_was_expected() {
+    fn invalid_delimiters_are_refused() {
         for text in ["", "comma", ",,", "a", "7", "\"", "\n", "é"] {
             let reason = text.parse::<Delimiter>().unwrap_err();
             assert!(reason.starts_with("expected tab, space or one character"), "{reason}");

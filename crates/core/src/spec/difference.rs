@@ -1,21 +1,20 @@
-//! In which keys two jobs differ, in words.
+//! A readable difference of two jobs.
 
 use super::paths;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
-/// How many keys are named.
-const NAMED: usize = 3;
+/// Keys listed at most.
+const MAX_KEYS: usize = 3;
 
-/// How long a value may be to be shown.
-const LONGEST: usize = 40;
+/// Characters of a value shown at most.
+const MAX_CHARACTERS: usize = 40;
 
-/// `train.epochs is 5 there and 3 here`, from two job files; nothing if they differ in nothing that can be named. Where
-/// files are may differ.
+/// `train.epochs is 5 there and 3 here`, from two job files; None if they are equal apart from paths, or not TOML.
 pub fn difference(here: &str, there: &str) -> Option<String> {
-    let (here, there) = (flat(here)?, flat(there)?);
+    let (here, there) = (flatten(here)?, flatten(there)?);
     let keys: BTreeSet<&String> = here.keys().chain(there.keys()).collect();
-    let places = |key: &str| {
+    let is_location = |key: &str| {
         let path = |values: &BTreeMap<String, Value>| {
             values.get(key).is_some_and(|value| paths::is_path(key, value))
         };
@@ -23,34 +22,34 @@ pub fn difference(here: &str, there: &str) -> Option<String> {
     };
     let differ: Vec<String> = keys
         .into_iter()
-        .filter(|key| here.get(*key) != there.get(*key) && !places(key))
-        .map(|key| format!("{key} is {} there and {} here", shown(there.get(key)), shown(here.get(key))))
+        .filter(|key| here.get(*key) != there.get(*key) && !is_location(key))
+        .map(|key| format!("{key} is {} there and {} here", display(there.get(key)), display(here.get(key))))
         .collect();
     match differ.len() {
         0 => None,
-        count if count <= NAMED => Some(differ.join(", ")),
-        count => Some(format!("{}, and {} more", differ[..NAMED].join(", "), count - NAMED)),
+        count if count <= MAX_KEYS => Some(differ.join(", ")),
+        count => Some(format!("{}, and {} more", differ[..MAX_KEYS].join(", "), count - MAX_KEYS)),
     }
 }
 
-fn shown(value: Option<&Value>) -> String {
+fn display(value: Option<&Value>) -> String {
     let text = value.map_or_else(|| "not set".into(), ToString::to_string);
-    if text.chars().count() <= LONGEST {
+    if text.chars().count() <= MAX_CHARACTERS {
         return text;
     }
-    format!("{}...", text.chars().take(LONGEST).collect::<String>())
+    format!("{}...", text.chars().take(MAX_CHARACTERS).collect::<String>())
 }
 
-/// The values by their dotted keys.
-fn flat(text: &str) -> Option<BTreeMap<String, Value>> {
+/// Values by dotted key.
+fn flatten(text: &str) -> Option<BTreeMap<String, Value>> {
     let mut values = BTreeMap::new();
     collect("", text.parse().ok()?, &mut values);
     Some(values)
 }
 
-fn collect(before: &str, table: Table, values: &mut BTreeMap<String, Value>) {
+fn collect(prefix: &str, table: Table, values: &mut BTreeMap<String, Value>) {
     for (key, value) in table {
-        let key = if before.is_empty() { key } else { format!("{before}.{key}") };
+        let key = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
         match value {
             Value::Table(inner) => collect(&key, inner, values),
             value => drop(values.insert(key, value)),
@@ -64,12 +63,12 @@ mod tests {
     use crate::JobSpec;
 
     #[test]
-    fn what_differs_is_named_and_where_files_are_is_not() {
+    fn differing_keys_are_listed_without_paths() {
         let job = JobSpec::default();
         let mut other = job.clone();
         (other.train.epochs, other.data.cache) = (99, Some("/tmp/cache".into()));
-        let words = difference(&job.to_toml(), &other.to_toml()).unwrap();
-        assert_eq!(words, format!("train.epochs is 99 there and {} here", job.train.epochs));
+        let text = difference(&job.to_toml(), &other.to_toml()).unwrap();
+        assert_eq!(text, format!("train.epochs is 99 there and {} here", job.train.epochs));
         assert_eq!(difference(&job.to_toml(), &job.to_toml()), None);
         let here = "[data]\nsource = \"a.csv\"\n[model]\nlayers = [\"dense 1\"]\n";
         assert_eq!(difference(here, &here.replace("a.csv", "/data/a.csv")), None);

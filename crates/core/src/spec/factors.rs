@@ -1,26 +1,25 @@
-//! A number for some of the ranks: `{ 2 = 3.0 }`.
+//! A factor for some ranks: `{ 2 = 3.0 }`.
 
 use super::setting::{Setting, brief};
 use std::collections::BTreeMap;
 use toml::Value;
 
-/// A factor for each of the ranks that are named; the others have 1.
+/// Factors by rank; 1 for ranks that are not listed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Factors(BTreeMap<usize, f64>);
+pub struct RankFactors(BTreeMap<usize, f64>);
 
-impl Factors {
-    /// The factor of a rank.
+impl RankFactors {
     pub fn of(&self, rank: usize) -> f64 {
         self.0.get(&rank).copied().unwrap_or(1.0)
     }
 
-    /// Those that are named, in order.
+    /// The listed ranks in order.
     pub fn iter(&self) -> impl Iterator<Item = (usize, f64)> {
         self.0.iter().map(|(rank, factor)| (*rank, *factor))
     }
 }
 
-impl Setting for Factors {
+impl Setting for RankFactors {
     fn expects() -> String {
         "ranks and their factors such as { 2 = 3.0 }".into()
     }
@@ -37,7 +36,7 @@ impl Setting for Factors {
             let number = rank.parse().map_err(|_| unclear(&brief(factor)))?;
             factors.insert(number, f64::read(factor).map_err(|_| unclear(&brief(factor)))?);
         }
-        Ok(Factors(factors))
+        Ok(RankFactors(factors))
     }
 
     fn show(&self) -> Option<Value> {

@@ -1,52 +1,48 @@
-//! Faults as data: what is to happen to which rank at which step, to see that the job survives it.
+//! `fault.inject`: faults as data (step, rank, kind), to test recovery.
 
 use super::setting::{Setting, brief, choice};
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
 choice! {
-    /// What happens to a rank.
+    /// Kinds of injected faults.
     #[derive(Serialize, Deserialize)]
-    Mischief {
-        /// Its process is killed.
+    FaultKind {
+        /// Kills the process (SIGKILL).
         Kill = "kill",
-        /// Its process is stopped.
+        /// Stops the process (SIGSTOP).
         Stop = "stop",
-        /// It stops progressing inside its next exchange; its process lives on, and so does its heartbeat.
+        /// Stops making progress inside its next exchange; process and heartbeats go on.
         Livelock = "livelock",
-        /// It computes three times slower for twenty steps.
+        /// Computes three times slower for twenty steps.
         Slow = "slow",
-        /// Its connection to the next rank breaks.
+        /// Closes the connection to the next rank.
         Cut = "cut",
-        /// What it sends to the next rank is lost on its way, and neither is told.
+        /// Drops everything it sends to the next rank, without an error on either side.
         CutOneWay = "cut-one-way",
-        /// It tells the next rank or the coordinator what cannot be true.
+        /// Sends an invalid message to the next rank or to the coordinator.
         Lie = "lie",
-        /// It sends bytes to the next rank that make no sense.
+        /// Sends corrupt bytes to the next rank.
         Corrupt = "corrupt",
-        /// No connection between it and the others can be made when it joins the group.
+        /// Cannot connect to the other ranks when it joins the group.
         Unreachable = "unreachable",
-        /// Its disk is full when it next writes a checkpoint.
+        /// Finds the disk full when it next writes a checkpoint.
         DiskFull = "disk-full",
     }
 }
 
-/// One fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
-    /// The first step, from this one on, that the rank begins.
+pub struct InjectedFault {
+    /// Injected at the first step, from this one on, that the rank begins.
     pub step: u64,
-    /// Which rank.
     pub rank: usize,
-    /// What happens.
-    pub kind: Mischief,
+    pub kind: FaultKind,
 }
 
-/// The faults of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults(pub Vec<Fault>);
+pub struct InjectedFaults(pub Vec<InjectedFault>);
 
-impl Setting for Faults {
+impl Setting for InjectedFaults {
     fn expects() -> String {
         "a list such as [{ step = 40, rank = 2, kind = \"kill\" }]".into()
     }
@@ -54,11 +50,15 @@ impl Setting for Faults {
     fn read(value: &Value) -> Result<Self, String> {
         let mismatch = || format!("expected {}, got {}", Self::expects(), brief(value));
         let items = value.as_array().ok_or_else(mismatch)?;
-        items.iter().map(|item| fault(item).ok_or_else(mismatch)?).collect::<Result<_, _>>().map(Faults)
+        items
+            .iter()
+            .map(|item| read_fault(item).ok_or_else(mismatch)?)
+            .collect::<Result<_, _>>()
+            .map(InjectedFaults)
     }
 
     fn show(&self) -> Option<Value> {
-        let table = |fault: &Fault| {
+        let table = |fault: &InjectedFault| {
             let mut table = toml::Table::new();
             table.insert("step".into(), Value::Integer(fault.step as i64));
             table.insert("rank".into(), Value::Integer(fault.rank as i64));
@@ -69,39 +69,39 @@ impl Setting for Faults {
     }
 }
 
-/// Nothing if it is no fault at all; an error if one of its values is wrong.
-fn fault(item: &Value) -> Option<Result<Fault, String>> {
+/// None if the value is not a fault; an error if one of its fields is invalid.
+fn read_fault(item: &Value) -> Option<Result<InjectedFault, String>> {
     let table = item.as_table()?;
     if let Some(key) = table.keys().find(|key| !["step", "rank", "kind"].contains(&key.as_str())) {
         return Some(Err(format!("a fault has no {key}: it has step, rank and kind")));
     }
     let number = |key: &str| table.get(key)?.as_integer().and_then(|number| u64::try_from(number).ok());
     let (step, rank, name) = (number("step")?, number("rank")?, table.get("kind")?.as_str()?);
-    let kind = Mischief::read(&Value::String(name.into()));
-    Some(kind.map(|kind| Fault { step, rank: rank as usize, kind }))
+    let kind = FaultKind::read(&Value::String(name.into()));
+    Some(kind.map(|kind| InjectedFault { step, rank: rank as usize, kind }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Faults, String> {
+    fn read(text: &str) -> Result<InjectedFaults, String> {
         let table: toml::Table = format!("inject = {text}").parse().unwrap();
-        Faults::read(&table["inject"])
+        InjectedFaults::read(&table["inject"])
     }
 
     #[test]
-    fn faults_are_read_and_shown() {
+    fn faults_are_read_and_written() {
         let faults =
             read(r#"[{ step = 40, rank = 2, kind = "kill" }, { step = 41, rank = 0, kind = "livelock" }]"#);
         let faults = faults.unwrap();
-        assert_eq!(faults.0[0], Fault { step: 40, rank: 2, kind: Mischief::Kill });
-        assert_eq!(Faults::read(&faults.show().unwrap()), Ok(faults));
+        assert_eq!(faults.0[0], InjectedFault { step: 40, rank: 2, kind: FaultKind::Kill });
+        assert_eq!(InjectedFaults::read(&faults.show().unwrap()), Ok(faults));
         assert!(read("[]").unwrap().0.is_empty());
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_field() {
         assert!(read("7").unwrap_err().contains("expected a list"));
         assert!(read("[{ step = 1 }]").unwrap_err().contains("expected a list"));
         let error = read(r#"[{ step = 1, rank = 0, kind = "kil" }]"#).unwrap_err();

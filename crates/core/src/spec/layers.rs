@@ -1,4 +1,4 @@
-//! Where each value of a job comes from: defaults, then the preset, then the file, then the command line.
+//! The configuration layers of a job: defaults, preset, file, command line. A later layer overrides an earlier one.
 
 use super::nearest;
 use super::paths;
@@ -8,12 +8,11 @@ use std::fmt;
 use std::path::Path;
 use toml::Value;
 
-/// Who said it.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody; it is the default.
     Default,
-    /// The preset of that name.
+    /// The preset with this name.
     Preset(String),
     /// A line of the job file.
     File {
@@ -37,64 +36,61 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The values somebody set, each with its origin; the last word counts.
+/// The explicitly set values with their origins.
 #[derive(Clone, Debug, Default)]
-pub struct Layers {
+pub struct JobLayers {
     values: BTreeMap<String, (Value, Origin)>,
-    /// Keys that were set back to their defaults.
+    /// Keys that were reset to their defaults.
     unset: BTreeMap<String, Origin>,
 }
 
-impl Layers {
-    /// Sets a value; what was there before yields.
+impl JobLayers {
+    /// Sets a value and replaces an earlier one.
     pub fn set(&mut self, path: impl Into<String>, value: Value, origin: Origin) {
         self.values.insert(path.into(), (value, origin));
     }
 
-    /// Nobody has set this value.
-    pub(crate) fn forget(&mut self, path: &str) {
+    pub(crate) fn remove(&mut self, path: &str) {
         self.values.remove(path);
     }
 
-    /// The value and who set it.
     pub fn get(&self, path: &str) -> Option<(&Value, &Origin)> {
         self.values.get(path).map(|(value, origin)| (value, origin))
     }
 
-    /// Who set a value, or set it back.
+    /// The origin of a value or of its reset.
     pub fn origin(&self, path: &str) -> Origin {
         let set = self.values.get(path).map(|(_, origin)| origin);
         set.or_else(|| self.unset.get(path)).cloned().unwrap_or(Origin::Default)
     }
 
-    /// A key, or all keys of a group, have their defaults again.
+    /// Resets a key, or all keys of a group, to the defaults.
     fn unset(&mut self, path: &str, origin: Origin) {
         let group = format!("{path}.");
         self.values.retain(|key, _| key != path && !key.starts_with(&group));
         self.unset.insert(path.into(), origin);
     }
 
-    /// All values that are set.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value, &Origin)> {
         self.values.iter().map(|(path, (value, origin))| (path.as_str(), value, origin))
     }
 
-    /// Reads one value into its place, if somebody set it.
-    pub fn read<T: Setting>(&self, path: &str, into: &mut T, complaints: &mut Vec<String>) {
+    /// Reads a value if it is set.
+    pub fn read<T: Setting>(&self, path: &str, into: &mut T, errors: &mut Vec<String>) {
         let Some((value, origin)) = self.get(path) else { return };
         match T::read(value) {
             Ok(value) => *into = value,
-            Err(reason) => complaints.push(format!("{origin}: {path}: {reason}")),
+            Err(reason) => errors.push(format!("{origin}: {path}: {reason}")),
         }
     }
 
-    /// Adds the text of a job file. Its paths count from its folder.
+    /// Adds the text of a job file. Its paths are relative to its folder.
     pub fn add_file(&mut self, path: &str, text: &str) -> Result<(), String> {
         let folder = Path::new(path).parent().unwrap_or(Path::new(""));
         self.add_file_with(path, text, &|path| paths::within(folder, path))
     }
 
-    /// The same, with the meaning of its paths decided by the caller.
+    /// The same with paths resolved by `locate`.
     pub fn add_file_with(
         &mut self,
         path: &str,
@@ -108,8 +104,8 @@ impl Layers {
         self.add_table("", table.into_inner(), path, text);
         for (key, (value, origin)) in &mut self.values {
             let here = matches!(origin, Origin::File { path: file, .. } if file == path);
-            if let (true, Value::String(said)) = (here && paths::is_path(key, value), value) {
-                *said = locate(said);
+            if let (true, Value::String(path)) = (here && paths::is_path(key, value), value) {
+                *path = locate(path);
             }
         }
         Ok(())
@@ -128,13 +124,12 @@ impl Layers {
                     self.add_table(&full, inner, path, text);
                 }
                 // An empty table is kept: its name may be wrong.
-                other => self.set(full, plain(other), Origin::File { path: path.into(), line }),
+                other => self.set(full, without_spans(other), Origin::File { path: path.into(), line }),
             }
         }
     }
 
-    /// Adds `section.key=value` as typed behind `--set`. What is not a TOML value is taken as a text; without a value the key
-    /// is unset.
+    /// Adds `section.key=value` as given to `--set`. A value that is not TOML is a string; an empty value unsets the key.
     pub fn add_assignment(&mut self, assignment: &str) -> Result<(), String> {
         let (path, text) = assignment
             .split_once('=')
@@ -165,7 +160,7 @@ impl Layers {
         }
     }
 
-    /// Puts what stands behind `path.` together again: that is a table of the user's own keys. The last origin is told.
+    /// Joins the keys below `path` into one table value with user-defined keys. The last key's origin is kept.
     pub(super) fn fold(&mut self, path: &str) {
         let prefix = format!("{path}.");
         let inner: Vec<String> = self.values.keys().filter(|key| key.starts_with(&prefix)).cloned().collect();
@@ -174,15 +169,15 @@ impl Layers {
         }
         let (mut table, mut origin) = (toml::Table::new(), Origin::Default);
         for key in inner {
-            if let Some((value, said)) = self.values.remove(&key) {
+            if let Some((value, last)) = self.values.remove(&key) {
                 table.insert(key[prefix.len()..].to_string(), value);
-                origin = said;
+                origin = last;
             }
         }
         self.set(path, Value::Table(table), origin);
     }
 
-    /// A flag may say a list of texts as names with commas between them.
+    /// Splits a list given as a flag at its commas.
     pub(super) fn split_list(&mut self, path: &str) {
         if let Some((value, Origin::Flag(_))) = self.values.get_mut(path)
             && let Some(text) = value.as_str().map(String::from).or(value.as_integer().map(|n| n.to_string()))
@@ -192,8 +187,8 @@ impl Layers {
         }
     }
 
-    /// Complaints about keys that do not exist, with the nearest one that does.
-    pub fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
+    /// An error per unknown key, with the nearest known one.
+    pub(super) fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
         let is_group = |path: &str| known.iter().any(|key| key.starts_with(&format!("{path}.")));
         let group = Value::Table(toml::Table::new());
         let unset = self.unset.iter().map(|(path, origin)| (path.as_str(), &group, origin));
@@ -215,7 +210,7 @@ impl Layers {
             (parent == group).then_some(leaf)
         });
         if siblings.clone().next().is_some() {
-            // The right name in another section is a better guess than a wrong one in this section.
+            // The exact name in another section is a better suggestion than a similar one in this section.
             let elsewhere =
                 known.iter().find(|key| key.rsplit_once('.').is_some_and(|(_, leaf)| leaf == name));
             return match elsewhere {
@@ -239,34 +234,34 @@ impl Layers {
     }
 }
 
-/// The line a byte stands in, counted from 1.
+/// The line of a byte, counted from 1.
 fn line_of(text: &str, byte: usize) -> usize {
     text.as_bytes()[..byte.min(text.len())].iter().filter(|&&b| b == b'\n').count() + 1
 }
 
-/// A parsed value without its spans. Numbers are read here: the parser leaves them as text. A whole number that is too
-/// large becomes a fraction, which no key for whole numbers takes.
-fn plain(value: toml::de::DeValue<'_>) -> Value {
+/// A parsed value without its spans. The parser leaves numbers as text. An integer that is too large becomes a float,
+/// which integer keys refuse.
+fn without_spans(value: toml::de::DeValue<'_>) -> Value {
     use toml::de::DeValue;
     match value {
         DeValue::String(text) => Value::String(text.into_owned()),
         DeValue::Boolean(value) => Value::Boolean(value),
         DeValue::Datetime(value) => Value::Datetime(value),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
-            .map_or_else(|_| fraction(number.as_str()), Value::Integer),
-        DeValue::Float(number) => fraction(number.as_str()),
+            .map_or_else(|_| float(number.as_str()), Value::Integer),
+        DeValue::Float(number) => float(number.as_str()),
         DeValue::Array(items) => {
-            Value::Array(items.into_iter().map(|item| plain(item.into_inner())).collect())
+            Value::Array(items.into_iter().map(|item| without_spans(item.into_inner())).collect())
         }
         DeValue::Table(table) => Value::Table(
             table
                 .into_iter()
-                .map(|(key, value)| (key.into_inner().into_owned(), plain(value.into_inner())))
+                .map(|(key, value)| (key.into_inner().into_owned(), without_spans(value.into_inner())))
                 .collect(),
         ),
     }
 }
 
-fn fraction(text: &str) -> Value {
+fn float(text: &str) -> Value {
     Value::Float(text.parse().unwrap_or(f64::NAN))
 }

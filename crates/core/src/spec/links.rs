@@ -1,49 +1,47 @@
-//! Links of a simulated network that are not like the others.
+//! `engine.network.links`: links of a simulated network that differ from its defaults.
 
 use super::setting::{Bytes, Setting, brief};
 use std::time::Duration;
 use toml::Value;
 
-/// What holds from some ranks to some others, in this direction.
+/// Latency and bandwidth from some ranks to others, in one direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// Who sends.
+pub struct LinkSpec {
+    /// Senders.
     pub from: Vec<usize>,
-    /// Who receives.
+    /// Receivers.
     pub to: Vec<usize>,
-    /// What a message needs, however short it is.
     pub latency: Option<Duration>,
-    /// Bytes per second that pass.
+    /// Bytes per second.
     pub bandwidth: Option<Bytes>,
 }
 
-/// The links of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Links(pub Vec<Link>);
+pub struct LinkSpecs(pub Vec<LinkSpec>);
 
 const KEYS: [&str; 4] = ["from", "to", "latency", "bandwidth"];
 
-impl Link {
-    /// Sender and receiver of every link that is meant.
+impl LinkSpec {
+    /// Sender and receiver of every link of the entry.
     pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let pairs = self.from.iter().flat_map(|from| self.to.iter().map(move |to| (*from, *to)));
         pairs.filter(|(from, to)| from != to)
     }
 
-    fn read(item: &Value) -> Result<Link, String> {
+    fn read(item: &Value) -> Result<LinkSpec, String> {
         let table = item.as_table().ok_or_else(|| format!("expected a table, got {}", brief(item)))?;
         if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
             return Err(format!("a link has no {key}: it has from, to, latency and bandwidth"));
         }
-        let side = |key: &str| ranks(table.get(key)).map_err(|words| format!("{key}: {words}"));
-        let link = Link {
+        let side = |key: &str| ranks(table.get(key)).map_err(|reason| format!("{key}: {reason}"));
+        let link = LinkSpec {
             from: side("from")?,
             to: side("to")?,
             latency: table.get("latency").map(Duration::read).transpose()?,
             bandwidth: table.get("bandwidth").map(Bytes::read).transpose()?,
         };
         match (link.latency, link.bandwidth) {
-            (None, None) => Err("a link says its latency, its bandwidth or both".into()),
+            (None, None) => Err("a link needs a latency, a bandwidth or both".into()),
             _ => Ok(link),
         }
     }
@@ -64,7 +62,7 @@ impl Link {
     }
 }
 
-/// A rank, or a list of them.
+/// A rank or a list of ranks.
 fn ranks(value: Option<&Value>) -> Result<Vec<usize>, String> {
     let mismatch = || {
         let got = value.map_or("nothing".into(), brief);
@@ -78,24 +76,23 @@ fn ranks(value: Option<&Value>) -> Result<Vec<usize>, String> {
     }
 }
 
-impl Links {
-    /// Complaints about links that cannot be.
-    pub(super) fn check(&self, world: usize, complain: &mut dyn FnMut(String)) {
+impl LinkSpecs {
+    pub(super) fn check(&self, world: usize, refuse: &mut dyn FnMut(String)) {
         for link in &self.0 {
             if let Some(rank) = link.from.iter().chain(&link.to).find(|rank| **rank >= world) {
-                complain(format!("there is no rank {rank}: there are {world} ranks"));
+                refuse(format!("there is no rank {rank}: there are {world} ranks"));
             }
             if link.pairs().next().is_none() {
-                complain(format!("rank {} has no link to itself", link.from[0]));
+                refuse(format!("rank {} has no link to itself", link.from[0]));
             }
             if link.bandwidth.is_some_and(|bandwidth| bandwidth.0 == 0) {
-                complain("a bandwidth must be above 0".into());
+                refuse("a bandwidth must be above 0".into());
             }
         }
     }
 }
 
-impl Setting for Links {
+impl Setting for LinkSpecs {
     fn expects() -> String {
         "a list such as [{ from = [0, 1], to = 2, latency = \"20ms\", bandwidth = \"10MiB\" }]".into()
     }
@@ -103,11 +100,11 @@ impl Setting for Links {
     fn read(value: &Value) -> Result<Self, String> {
         let mismatch = || format!("expected {}, got {}", Self::expects(), brief(value));
         let items = value.as_array().ok_or_else(mismatch)?;
-        items.iter().map(Link::read).collect::<Result<_, _>>().map(Links)
+        items.iter().map(LinkSpec::read).collect::<Result<_, _>>().map(LinkSpecs)
     }
 
     fn show(&self) -> Option<Value> {
-        Some(Value::Array(self.0.iter().map(Link::show).collect()))
+        Some(Value::Array(self.0.iter().map(LinkSpec::show).collect()))
     }
 }
 
@@ -115,52 +112,49 @@ impl Setting for Links {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Links, String> {
+    fn read(text: &str) -> Result<LinkSpecs, String> {
         let table: toml::Table = format!("links = {text}").parse().unwrap();
-        Links::read(&table["links"])
+        LinkSpecs::read(&table["links"])
     }
 
-    fn complaints(text: &str) -> Vec<String> {
-        let mut complaints = Vec::new();
-        read(text).unwrap().check(3, &mut |what| complaints.push(what));
-        complaints
+    fn errors(text: &str) -> Vec<String> {
+        let mut errors = Vec::new();
+        read(text).unwrap().check(3, &mut |what| errors.push(what));
+        errors
     }
 
     #[test]
-    fn links_are_read_and_shown() {
+    fn links_are_read_and_written() {
         let links = read(
             r#"[{ from = [0, 1], to = [1, 2], latency = "20ms" }, { from = 2, to = 0, bandwidth = "10MiB" }]"#,
         )
         .unwrap();
         assert_eq!(links.0[0].pairs().collect::<Vec<_>>(), [(0, 1), (0, 2), (1, 2)]);
         assert_eq!(links.0[1].bandwidth, Some(Bytes(10 << 20)));
-        assert_eq!(Links::read(&links.show().unwrap()), Ok(links));
-        assert_eq!(complaints(r#"[{ from = 0, to = [0, 2], latency = "1s" }]"#), [""; 0]);
+        assert_eq!(LinkSpecs::read(&links.show().unwrap()), Ok(links));
+        assert_eq!(errors(r#"[{ from = 0, to = [0, 2], latency = "1s" }]"#), [""; 0]);
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        for (text, words) in [
+    fn errors_name_the_field() {
+        for (text, reason) in [
             ("7", "expected a list"),
             ("[3]", "expected a table"),
             (r#"[{ to = 1, latency = "1s" }]"#, "from: expected a rank"),
             (r#"[{ from = 0, to = [], latency = "1s" }]"#, "to: expected a rank"),
             (r#"[{ from = 0, to = -1, latency = "1s" }]"#, "to: expected a rank"),
-            ("[{ from = 0, to = 1 }]", "its latency, its bandwidth or both"),
+            ("[{ from = 0, to = 1 }]", "a latency, a bandwidth or both"),
             (r#"[{ from = 0, to = 1, latency = "soon" }]"#, "expected a time"),
             (r#"[{ from = 0, to = 1, speed = "1s" }]"#, "a link has no speed"),
         ] {
             let error = read(text).unwrap_err();
-            assert!(error.contains(words), "{text}: {error}");
+            assert!(error.contains(reason), "{text}: {error}");
         }
         assert_eq!(
-            complaints(r#"[{ from = 0, to = 3, latency = "1s" }]"#),
+            errors(r#"[{ from = 0, to = 3, latency = "1s" }]"#),
             ["there is no rank 3: there are 3 ranks"]
         );
-        assert_eq!(complaints(r#"[{ from = 1, to = 1, latency = "1s" }]"#), ["rank 1 has no link to itself"]);
-        assert_eq!(
-            complaints(r#"[{ from = 1, to = 0, bandwidth = "0B" }]"#),
-            ["a bandwidth must be above 0"]
-        );
+        assert_eq!(errors(r#"[{ from = 1, to = 1, latency = "1s" }]"#), ["rank 1 has no link to itself"]);
+        assert_eq!(errors(r#"[{ from = 1, to = 0, bandwidth = "0B" }]"#), ["a bandwidth must be above 0"]);
     }
 }

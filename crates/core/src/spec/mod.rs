@@ -1,12 +1,12 @@
-//! The job: every dial explicit, every default in one place, illegal combinations refused with the reason.
+//! The job: all settings, their defaults and the rules between them.
 //!
-//! A job is read in layers (defaults, preset, file, command line) and validated once, here. After that the rest of
-//! the system trusts it.
+//! A job is read in layers (defaults, preset, file, command line) and validated once, here; other crates rely on it. An
+//! invalid combination is refused with the reason.
 
 use crate::error::{Error, Result};
 use section::{Key, Section};
 use serde::Serialize;
-use setting::{Auto, Held};
+use setting::{Auto, HeldOut};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use toml::Value;
@@ -34,18 +34,18 @@ pub mod setting;
 pub mod strategy;
 pub mod train;
 
-pub use layers::{Layers, Origin};
+pub use layers::{JobLayers, Origin};
 pub use preset::Preset;
 
-/// Version of the job format; a job may say `format = 1`.
+/// Version of the job format; a job may contain `format = 1`.
 pub const FORMAT: i64 = 1;
 
-/// The key by which a job may name its runs, at the top beside `format`.
+/// The top-level key that names the run folder.
 pub const NAME: &str = "name";
 
 macro_rules! job {
     ($($field:ident: $type:ty,)+) => {
-        /// A job with every value filled in.
+        /// A job with all defaults filled in.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct JobSpec {
             $(#[doc = concat!("`[", stringify!($field), "]`.")] pub $field: $type,)+
@@ -59,13 +59,13 @@ macro_rules! job {
                 keys
             }
 
-            /// Every section and what it is about.
+            /// Names and descriptions of the sections.
             pub fn sections() -> Vec<(&'static str, &'static str)> {
                 vec![$((<$type>::NAME, <$type>::ABOUT),)+]
             }
 
-            fn read(layers: &Layers, complaints: &mut Vec<String>) -> JobSpec {
-                JobSpec { $($field: <$type as Section>::read(layers, complaints),)+ }
+            fn read(layers: &JobLayers, errors: &mut Vec<String>) -> JobSpec {
+                JobSpec { $($field: <$type as Section>::read(layers, errors),)+ }
             }
 
             fn show(&self) -> Vec<(String, Value)> {
@@ -94,13 +94,11 @@ job! {
     network: engine::NetworkSpec,
 }
 
-/// A validated job and where its values came from.
+/// A validated job and the origins of its values.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
-    /// The values.
     pub spec: JobSpec,
-    /// Their origins.
-    pub layers: Layers,
+    pub layers: JobLayers,
 }
 
 /// One line of `thalweg config`.
@@ -108,50 +106,47 @@ pub struct Job {
 pub struct Resolved {
     /// `train.global_batch`.
     pub key: String,
-    /// As it would be written in a job; nothing if unset.
+    /// None if unset.
     pub value: Option<Value>,
-    /// Who said so.
     pub origin: String,
-    /// What the key means.
     pub doc: String,
 }
 
 impl Job {
-    /// Resolves what the file and the command line say. All complaints come at once.
-    pub fn resolve(mut said: Layers) -> Result<Job> {
-        let mut complaints = Vec::new();
-        if let Some((value, origin)) = said.get("format")
+    /// Resolves file and command line. The error lists all problems at once.
+    pub fn resolve(mut layers: JobLayers) -> Result<Job> {
+        let mut errors = Vec::new();
+        if let Some((value, origin)) = layers.get("format")
             && value.as_integer() != Some(FORMAT)
         {
-            complaints.push(format!("{origin}: format {value} is not known here; this is format {FORMAT}"));
+            errors.push(format!("{origin}: format {value} is not supported; this is format {FORMAT}"));
         }
-        complaints.extend(said.get(NAME).and_then(|(value, origin)| wrong_name(value, origin)));
+        errors.extend(layers.get(NAME).and_then(|(value, origin)| wrong_name(value, origin)));
         let keys = JobSpec::keys();
         let mut known: Vec<&str> = keys.iter().map(|key| key.path.as_str()).collect();
         known.extend(["format", NAME]);
-        keys.iter().filter(|key| key.is_table).for_each(|key| said.fold(&key.path));
-        keys.iter().filter(|key| key.is_list).for_each(|key| said.split_list(&key.path));
-        complaints.extend(said.unknown_keys(&known));
-        apply_preset(&mut said, &mut complaints);
-        let spec = JobSpec::read(&said, &mut complaints);
-        check(&spec, &said, &mut complaints);
-        if complaints.is_empty() {
-            return Ok(Job { spec, layers: said });
+        keys.iter().filter(|key| key.is_table).for_each(|key| layers.fold(&key.path));
+        keys.iter().filter(|key| key.is_list).for_each(|key| layers.split_list(&key.path));
+        errors.extend(layers.unknown_keys(&known));
+        apply_preset(&mut layers, &mut errors);
+        let spec = JobSpec::read(&layers, &mut errors);
+        check(&spec, &layers, &mut errors);
+        if errors.is_empty() {
+            return Ok(Job { spec, layers });
         }
-        let count = complaints.len();
-        let text = complaints.join("\n  ");
+        let count = errors.len();
+        let text = errors.join("\n  ");
         Err(Error::job(match count {
             1 => text,
-            _ => format!("{count} things are wrong with the job:\n  {text}"),
+            _ => format!("{count} errors in the job:\n  {text}"),
         }))
     }
 
-    /// The ranks that serve, of a job whose number of workers is still to be set: whatever else is wrong with it is told
-    /// when it is resolved.
-    pub fn servers(mut said: Layers) -> usize {
-        let mut complaints = Vec::new();
-        apply_preset(&mut said, &mut complaints);
-        JobSpec::read(&said, &mut complaints).servers()
+    /// The number of server ranks of a job that is not resolved yet; errors are reported when it is.
+    pub fn servers(mut layers: JobLayers) -> usize {
+        let mut errors = Vec::new();
+        apply_preset(&mut layers, &mut errors);
+        JobSpec::read(&layers, &mut errors).servers()
     }
 
     /// Every key with its value and origin.
@@ -170,40 +165,40 @@ impl Job {
 }
 
 impl JobSpec {
-    /// Every value that is set, section by section. A preset is named only if the dials are what it says: somebody who
-    /// turned a dial away from the default preset has left it. Of the keys that say what the model is, the one that counts.
+    /// All set values by section. The preset is included only if every setting still has its value. Of the keys that
+    /// define the network, only the one that applies.
     pub fn values(&self) -> Vec<(String, Value)> {
         let mut values = self.show();
         let model = self.model.source();
         values.retain(|(path, _)| path == model || !model::ModelSpec::SOURCES.contains(&path.as_str()));
-        let turned =
+        let differs =
             |key: &str, dial: &Value| values.iter().any(|(path, value)| path == key && value != dial);
         if let Some(preset) = preset::find(&self.strategy.preset)
-            && preset.values().any(|(key, dial)| turned(key, &dial))
+            && preset.values().any(|(key, dial)| differs(key, &dial))
         {
             values.retain(|(path, _)| path != "strategy.preset");
         }
         values
     }
 
-    /// The whole job as a file that gives this job again.
+    /// A job file that resolves to this job.
     pub fn to_toml(&self) -> String {
         as_toml(&self.values())
     }
 
-    /// What decides the result, as a file. That is all of it, unless the result is reproducible: then it does not matter
-    /// where it was computed and by how many.
+    /// The settings that decide the result, as a job file: all of them or, if the result is reproducible, those that do
+    /// not concern the workers.
     pub fn recipe(&self) -> String {
         let mut values = self.values();
         if self.train.reproducible {
-            let elsewhere = ["engine.", "fault.", "strategy."];
-            values.retain(|(path, _)| !elsewhere.iter().any(|group| path.starts_with(group)));
+            let execution = ["engine.", "fault.", "strategy."];
+            values.retain(|(path, _)| !execution.iter().any(|group| path.starts_with(group)));
         }
         as_toml(&values)
     }
 
-    /// A digest by which ranks recognise that they run the same job. Where files are may differ from host to host: what
-    /// is in them is compared by itself.
+    /// A digest that ranks compare to check that they run the same job. Paths are left out, since they may differ between
+    /// hosts; file contents are compared separately.
     pub fn hash(&self) -> [u8; 32] {
         let mut values = self.values();
         values.retain(|(key, _)| key != paths::CACHE);
@@ -216,16 +211,16 @@ impl JobSpec {
     }
 }
 
-/// The highest rank there can be: workers that join later have ranks up to `fault.max_workers`, where the job says it.
+/// The highest possible rank: joining workers have ranks below `fault.max_workers`, if that is set.
 fn last_rank(spec: &JobSpec) -> usize {
-    let most = match spec.fault.max_workers {
-        Auto::Is(most) if spec.is_elastic() => most,
+    let max = match spec.fault.max_workers {
+        Auto::Is(max) if spec.is_elastic() => max,
         _ => 0,
     };
-    spec.ranks().max(most).saturating_sub(1)
+    spec.ranks().max(max).saturating_sub(1)
 }
 
-/// A complaint about a name that cannot be that of a folder.
+/// An error about a name that is not valid for a folder.
 fn wrong_name(value: &Value, origin: &Origin) -> Option<String> {
     let usable = |name: &&str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     let usable = value.as_str().filter(usable).is_some();
@@ -248,77 +243,76 @@ fn as_toml(values: &[(String, Value)]) -> String {
     text
 }
 
-/// Sets what the preset sets. An explicit value that says otherwise is refused; without an explicit preset the dials
-/// speak for themselves.
-fn apply_preset(said: &mut Layers, complaints: &mut Vec<String>) {
-    let Some((Value::String(name), origin)) = said.get("strategy.preset") else { return };
+/// Adds the values of an explicit preset. A different explicit value is refused.
+fn apply_preset(layers: &mut JobLayers, errors: &mut Vec<String>) {
+    let Some((Value::String(name), origin)) = layers.get("strategy.preset") else { return };
     let (name, origin) = (name.clone(), origin.clone());
     let Some(preset) = preset::find(&name) else {
         let names = preset::all().map(|preset| preset.name);
-        complaints.push(format!("{origin}: strategy.preset: {}", nearest::unknown("preset", &name, names)));
+        errors.push(format!("{origin}: strategy.preset: {}", nearest::unknown("preset", &name, names)));
         return;
     };
     for (key, value) in preset.values() {
-        match said.get(key) {
-            Some((other, origin)) if *other != value => complaints.push(format!(
+        match layers.get(key) {
+            Some((other, origin)) if *other != value => errors.push(format!(
                 "{origin}: {key} = {other} conflicts with preset `{name}`, which sets {value}; drop one of the two"
             )),
             Some(_) => {}
-            None => said.set(key, value, Origin::Preset(name.clone())),
+            None => layers.set(key, value, Origin::Preset(name.clone())),
         }
     }
 }
 
-/// The rules between values.
-fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
-    let mut complain = |key: &str, reason: String| {
-        complaints.push(format!("{}: {key}: {reason}", layers.origin(key)));
+/// Checks single values and the rules between them.
+fn check(spec: &JobSpec, layers: &JobLayers, errors: &mut Vec<String>) {
+    let mut refuse = |key: &str, reason: String| {
+        errors.push(format!("{}: {key}: {reason}", layers.origin(key)));
     };
     let workers = spec.engine.workers;
     if workers == 0 || workers > 4096 {
-        complain("engine.workers", format!("must be between 1 and 4096, is {workers}"));
+        refuse("engine.workers", format!("must be between 1 and 4096, is {workers}"));
     }
     if spec.train.global_batch == 0 {
-        complain("train.global_batch", "must be at least 1".into());
+        refuse("train.global_batch", "must be at least 1".into());
     }
     if spec.train.epochs == 0 {
-        complain("train.epochs", "must be at least 1".into());
+        refuse("train.epochs", "must be at least 1".into());
     }
     if spec.train.max_steps == Some(0) {
-        complain("train.max_steps", "must be at least 1".into());
+        refuse("train.max_steps", "must be at least 1".into());
     }
     if spec.train.accumulate == 0 {
-        complain("train.accumulate", "must be at least 1".into());
+        refuse("train.accumulate", "must be at least 1".into());
     }
     for (key, value) in [("train.l1", spec.train.l1), ("train.l2", spec.train.l2)] {
         if !(value >= 0.0 && (value as f32).is_finite()) {
-            complain(key, format!("must be at least 0 and finite in single precision, is {value}"));
+            refuse(key, format!("must be at least 0 and finite in single precision, is {value}"));
         }
     }
     if spec.data.window == 0 {
-        complain("data.window", "must be at least 1".into());
+        refuse("data.window", "must be at least 1".into());
     }
-    if let Some(Held::Share(share)) = spec.data.validation
+    if let Some(HeldOut::Share(share)) = spec.data.validation
         && !(0.0..1.0).contains(&share)
     {
-        complain("data.validation", format!("must be at least 0 and below 1, is {share}"));
+        refuse("data.validation", format!("must be at least 0 and below 1, is {share}"));
     }
-    if let Auto::Is(ways) = spec.parallelism.data
-        && ways != workers
+    if let Auto::Is(degree) = spec.parallelism.data
+        && degree != workers
     {
-        complain(
+        refuse(
             "strategy.parallelism.data",
-            format!("is {ways}, but there are {workers} workers; set engine.workers or drop this key"),
+            format!("is {degree}, but there are {workers} workers; set engine.workers or drop this key"),
         );
     }
-    paths::check(spec, &mut complain);
-    strategy::check(spec, &mut complain);
-    engine::check(spec, &mut complain);
-    reproducible::check(spec, &mut complain);
-    // A preset without an exchange says one worker too: that conflict was told already.
+    paths::check(spec, &mut refuse);
+    strategy::check(spec, &mut refuse);
+    engine::check(spec, &mut refuse);
+    reproducible::check(spec, &mut refuse);
+    // A preset without an exchange also sets one worker: that conflict was reported already.
     let by_preset = matches!(layers.origin("strategy.exchange.kind"), Origin::Preset(_));
     if spec.exchange.kind == strategy::Exchange::None && workers > 1 && !by_preset {
-        complain(
+        refuse(
             "strategy.exchange.kind",
             format!("`none` is for one worker, but there are {workers}; use `allreduce` or --workers 1"),
         );
@@ -327,44 +321,41 @@ fn check(spec: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
         [("step_deadline", spec.fault.step_deadline), ("prepare_deadline", spec.fault.prepare_deadline)];
     for (key, deadline) in deadlines {
         if deadline.is_zero() {
-            complain(&format!("fault.{key}"), "must be above 0".into());
+            refuse(&format!("fault.{key}"), "must be above 0".into());
         }
     }
     if let Auto::Is(deadline) = spec.fault.join_deadline
         && deadline.is_zero()
     {
-        complain("fault.join_deadline", "must be above 0".into());
+        refuse("fault.join_deadline", "must be above 0".into());
     }
     if spec.fault.join_piece == Auto::Is(setting::Bytes(0)) {
-        complain("fault.join_piece", "must be above 0".into());
+        refuse("fault.join_piece", "must be above 0".into());
     }
     if spec.fault.min_workers == 0 {
-        complain("fault.min_workers", "must be at least 1".into());
+        refuse("fault.min_workers", "must be at least 1".into());
     }
     let last = last_rank(spec);
     if let Some(fault) = spec.fault.inject.0.iter().find(|fault| fault.rank > last) {
         let reason =
             format!("there is no rank {}: ranks are 0 to {last}; correct it, or unset it with", fault.rank);
-        complain("fault.inject", format!("{reason} --set fault.inject="));
+        refuse("fault.inject", format!("{reason} --set fault.inject="));
     }
-    if let Auto::Is(most) = spec.fault.max_workers
-        && most < workers.max(spec.fault.min_workers)
+    if let Auto::Is(max) = spec.fault.max_workers
+        && max < workers.max(spec.fault.min_workers)
     {
-        complain(
-            "fault.max_workers",
-            format!("is {most}, below the workers that the job begins with or needs"),
-        );
+        refuse("fault.max_workers", format!("is {max}, less than engine.workers or fault.min_workers"));
     }
     if spec.fault.checkpoint_keep == 0 {
-        complain("fault.checkpoint_keep", "must be at least 1".into());
+        refuse("fault.checkpoint_keep", "must be at least 1".into());
     }
     for (key, value) in [("accuracy", spec.target.accuracy), ("loss", spec.target.loss)] {
         if value.is_some_and(|value| value < 0.0 || (key == "accuracy" && value > 1.0)) {
-            complain(&format!("train.target.{key}"), "is out of range".into());
+            refuse(&format!("train.target.{key}"), "is out of range".into());
         }
     }
-    spec.model.check(layers, complaints);
-    spec.optimizer.check(layers, complaints);
-    spec.schedule.check(spec, layers, complaints);
-    spec.clip.check(layers, complaints);
+    spec.model.check(layers, errors);
+    spec.optimizer.check(layers, errors);
+    spec.schedule.check(spec, layers, errors);
+    spec.clip.check(layers, errors);
 }

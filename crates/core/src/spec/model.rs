@@ -1,11 +1,11 @@
-//! `[model]`: what is trained.
+//! `[model]`: the network and its loss.
 
-use super::layers::Layers;
+use super::layers::JobLayers;
 use super::section::{Section, section};
 use super::setting::choice;
 
 choice! {
-    /// Networks by name, for the shape of the data at hand.
+    /// Predefined networks, sized for the data.
     Zoo {
         /// One hidden layer of 128 with ReLU (any rows).
         Mlp = "mlp",
@@ -25,69 +25,69 @@ choice! {
 }
 
 choice! {
-    /// What a model is blamed for.
+    /// Loss functions.
     LossChoice {
-        /// What suits the task: cross-entropy for classes, squared for a number, reconstruction for an auto-encoder.
+        /// By the task: cross-entropy for classification, squared for regression, reconstruction for an auto-encoder.
         Auto = "auto",
-        /// Of a softmax over the classes (classification).
+        /// Cross-entropy of a softmax over the classes (classification).
         CrossEntropy = "cross-entropy",
-        /// Of a sigmoid per class, the mean over the classes (classification).
+        /// Cross-entropy of a sigmoid per class, the mean over the classes (classification).
         BinaryCrossEntropy = "binary-cross-entropy",
-        /// How far each wrong class comes within 1 of the right one, the mean over the classes (classification).
+        /// Multi-class hinge with margin 1, the mean over the classes (classification).
         Hinge = "hinge",
-        /// The square of the distance (regression).
+        /// Squared error (regression).
         Squared = "squared",
-        /// The distance (regression).
+        /// Absolute error (regression).
         Absolute = "absolute",
-        /// Half the square up to a distance of 1, then the distance less a half (regression).
+        /// Huber loss with delta 1 (regression).
         Huber = "huber",
-        /// The squared distance from the row itself: an auto-encoder. Labels are not looked at.
+        /// Squared error against the row itself: an auto-encoder. Labels are ignored.
         Reconstruction = "reconstruction",
     }
 }
 
 choice! {
-    /// How weights are drawn, so that numbers keep their spread from layer to layer.
+    /// Weight initialization.
     Initialization {
-        /// Evenly, up to the root of 6 / (inputs + outputs): for tanh, sigmoid and what has no activation (Glorot and Bengio 2010).
+        /// Uniform, bounded by sqrt(6 / (inputs + outputs)): for tanh, sigmoid and linear layers (Glorot and Bengio 2010).
         GlorotUniform = "glorot-uniform",
-        /// Normally, with a variance of 2 / (inputs + outputs).
+        /// Normal, with variance 2 / (inputs + outputs).
         GlorotNormal = "glorot-normal",
-        /// Evenly, up to the root of 6 / inputs: for ReLU and its like (He et al. 2015).
+        /// Uniform, bounded by sqrt(6 / inputs): for ReLU and its variants (He et al. 2015).
         HeUniform = "he-uniform",
-        /// Normally, with a variance of 2 / inputs.
+        /// Normal, with variance 2 / inputs.
         HeNormal = "he-normal",
-        /// Evenly, up to the root of 3 / inputs (LeCun et al. 1998).
+        /// Uniform, bounded by sqrt(3 / inputs) (LeCun et al. 1998).
         LecunUniform = "lecun-uniform",
-        /// Normally, with a variance of 1 / inputs.
+        /// Normal, with variance 1 / inputs.
         LecunNormal = "lecun-normal",
     }
 }
 
 choice! {
-    /// Whose rows batch normalisation looks at.
+    /// The rows over which batch normalisation computes statistics.
     BatchStatistics {
-        /// Of all workers, summed on the way: any number of workers gives the same result.
+        /// The rows of all workers, all-reduced: the result does not depend on the number of workers.
         Synchronized = "synchronized",
-        /// Of each worker by itself: nothing is exchanged, and the result depends on the number of workers.
+        /// The rows of each worker: no exchange, and the result depends on the number of workers.
         Local = "local",
     }
 }
 
 section! {
-    /// What is trained: `layers`, a network of the zoo, or an ONNX file.
+    /// The network: `layers`, a network of the zoo, or an ONNX file.
     "model" ModelSpec {
-        /// Layers in order, such as "dense 128 relu" or "conv 32 5x5 relu"; UNITS of a last dense layer may be auto: what the data asks for.
+        /// Layers in order, such as "dense 128 relu" or "conv 32 5x5 relu"; the units of a last dense layer may be auto: the number of outputs of the task.
         layers: Vec<String> = vec!["dense 128 relu".into(), "dense auto".into()];
-        /// A network by name instead of layers.
+        /// A predefined network instead of layers.
         zoo: Option<Zoo> = None;
-        /// An ONNX file instead of layers, as PyTorch exports it: training begins with its weights.
+        /// An ONNX file, as PyTorch exports it, instead of layers: training starts from its weights.
         onnx: Option<String> = None;
-        /// What it is blamed for.
+        /// The loss function.
         loss: LossChoice = LossChoice::Auto;
-        /// How weights of dense, convolution and attention layers are drawn; others have what suits them, and an ONNX file brings its own.
+        /// Initialization of dense, convolution and attention weights; other layers have their own, and an ONNX file brings its weights.
         initializer: Initialization = Initialization::GlorotUniform;
-        /// Whose rows batch normalisation looks at, unless a layer says `local` or `synchronized` itself.
+        /// The rows of batch statistics, unless a layer sets `local` or `synchronized` itself.
         batchnorm: BatchStatistics = BatchStatistics::Synchronized;
     }
 }
@@ -99,10 +99,10 @@ impl Default for Initialization {
 }
 
 impl ModelSpec {
-    /// The keys that say what the model is. A job says one of them; the first is what it says if it says none.
-    pub const SOURCES: [&'static str; 3] = ["model.layers", "model.zoo", "model.onnx"];
+    /// The keys that define the network. A job sets at most one; without any, the default of the first applies.
+    pub(super) const SOURCES: [&'static str; 3] = ["model.layers", "model.zoo", "model.onnx"];
 
-    /// Which of them counts.
+    /// The key that applies.
     pub fn source(&self) -> &'static str {
         let [layers, zoo, onnx] = ModelSpec::SOURCES;
         match (self.zoo, &self.onnx) {
@@ -112,32 +112,29 @@ impl ModelSpec {
         }
     }
 
-    /// Whether the model is to answer with the row itself.
+    /// Whether the target is the row itself.
     pub fn reconstructs(&self) -> bool {
         self.loss == LossChoice::Reconstruction || self.zoo.is_some_and(Zoo::reconstructs)
     }
 
-    /// Complaints about a model said twice, and about losses that cannot judge it.
-    pub(super) fn check(&self, layers: &Layers, complaints: &mut Vec<String>) {
-        let said =
+    pub(super) fn check(&self, layers: &JobLayers, errors: &mut Vec<String>) {
+        let set =
             ModelSpec::SOURCES.iter().filter_map(|key| layers.get(key).map(|(_, origin)| (key, origin)));
-        let said: Vec<_> = said.collect();
-        if let [(first, _), .., (last, origin)] = said.as_slice() {
-            complaints.push(format!(
-                "{origin}: {last}: {first} says what the model is already; drop one of the two"
-            ));
+        let set: Vec<_> = set.collect();
+        if let [(first, _), .., (last, origin)] = set.as_slice() {
+            errors.push(format!("{origin}: {last}: {first} defines the model already; drop one of the two"));
         }
         if self.layers.is_empty() {
             let key = ModelSpec::SOURCES[0];
-            complaints.push(format!("{}: {key}: must have at least one layer", layers.origin(key)));
+            errors.push(format!("{}: {key}: must have at least one layer", layers.origin(key)));
         }
         if let Some(zoo) = self.zoo
             && zoo.reconstructs()
             && !matches!(self.loss, LossChoice::Auto | LossChoice::Reconstruction)
         {
             let path = format!("{}.loss", Self::NAME);
-            complaints.push(format!(
-                "{}: {path}: `{}` judges answers by labels, but `{}` makes its own input again; drop the key",
+            errors.push(format!(
+                "{}: {path}: `{}` compares outputs with labels, but `{}` reconstructs its input; drop the key",
                 layers.origin(&path),
                 self.loss.name(),
                 zoo.name()
@@ -147,7 +144,6 @@ impl ModelSpec {
 }
 
 impl Zoo {
-    /// Whether it is an auto-encoder.
     pub fn reconstructs(self) -> bool {
         matches!(self, Zoo::Autoencoder | Zoo::AutoencoderConv)
     }

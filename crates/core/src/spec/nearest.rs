@@ -1,6 +1,6 @@
-//! The name somebody probably meant.
+//! Suggestions for misspelled names.
 
-/// The closest of the candidates, if it is close enough to be meant.
+/// The candidate with the smallest edit distance, if that is small enough.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
@@ -9,7 +9,7 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
         .map(|(_, candidate)| candidate)
 }
 
-/// `unknown key `epoch`; did you mean `epochs`?`, or the whole list where nothing is close.
+/// `unknown key `epoch`; did you mean `epochs`?`, or all candidates if none is close.
 pub fn unknown<'a>(what: &str, name: &str, candidates: impl Iterator<Item = &'a str> + Clone) -> String {
     match nearest(name, candidates.clone()) {
         Some(candidate) => format!("unknown {what} `{name}`; did you mean `{candidate}`?"),
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typo_finds_its_name_and_nonsense_lists_all() {
+    fn a_typo_has_a_suggestion_and_other_names_list_all() {
         let names = ["epochs", "global_batch", "seed"];
         assert_eq!(nearest("epoch", names.into_iter()), Some("epochs"));
         assert_eq!(nearest("globl_batch", names.into_iter()), Some("global_batch"));

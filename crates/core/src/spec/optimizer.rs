@@ -1,178 +1,132 @@
-//! `[train] optimizer`: how gradients become steps.
+//! `[train] optimizer`: the update rule.
 
-use super::layers::{Layers, Origin};
+use super::layers::{JobLayers, Origin};
 use super::section::{Section, section};
 use super::setting::{Setting, choice};
 
 choice! {
-    /// The update rules.
+    /// Update rules.
     OptimizerKind {
         /// Plain stochastic gradient descent.
         Sgd = "sgd",
-        /// With a moving direction (Polyak).
+        /// SGD with momentum (Polyak).
         Momentum = "momentum",
-        /// With a moving direction, and a look ahead along it.
+        /// SGD with Nesterov momentum.
         Nesterov = "nesterov",
-        /// Each parameter's rate shrinks with the sum of its squared gradients.
+        /// The rate of each parameter falls with the sum of its squared gradients.
         Adagrad = "adagrad",
-        /// Each parameter's rate follows the moving mean of its squared gradients.
+        /// The rate of each parameter follows the moving mean of its squared gradients.
         Rmsprop = "rmsprop",
-        /// With moving first and second moments.
+        /// Moving first and second moments.
         Adam = "adam",
-        /// Adam whose weight decay is apart from the gradient.
+        /// Adam with decoupled weight decay.
         Adamw = "adamw",
-        /// Momentum with a rate for each tensor, for large batches.
+        /// Momentum with a rate per tensor, for large batches.
         Lars = "lars",
-        /// Adam with a rate for each tensor, for large batches.
+        /// Adam with a rate per tensor, for large batches.
         Lamb = "lamb",
     }
 }
 
 section! {
-    /// How gradients become steps.
+    /// The optimizer.
     "train.optimizer" OptimizerSpec {
         /// The update rule.
         kind: OptimizerKind = OptimizerKind::Adam;
         /// The learning rate.
         lr: f64 = 1e-3;
-        /// How much of the last direction is kept (momentum, nesterov, lars; 0.9).
+        /// Momentum factor (momentum, nesterov, lars; 0.9).
         momentum: Option<f64> = None;
         /// Decay of the first moment (adam, adamw, lamb; 0.9).
         beta1: Option<f64> = None;
-        /// Decay of the second moment (adam, adamw, lamb; 0.999; and rmsprop, which others call alpha; 0.99).
+        /// Decay of the second moment (adam, adamw, lamb; 0.999; and rmsprop, elsewhere called alpha; 0.99).
         beta2: Option<f64> = None;
-        /// Keeps the division finite (adam, adamw, rmsprop; 1e-8; lamb; 1e-6; adagrad; 1e-10).
+        /// Added to the denominator (adam, adamw, rmsprop; 1e-8; lamb; 1e-6; adagrad; 1e-10).
         epsilon: Option<f64> = None;
-        /// Pulls parameters towards 0: apart from the gradient (adamw and lamb; 0.01; lars; 0), or as a part of it, added after clipping (all others; 0).
+        /// Weight decay: decoupled from the gradient (adamw and lamb; 0.01; lars; 0), or added to it after clipping (all others; 0).
         weight_decay: Option<f64> = None;
-        /// The share of a tensor's length that one step may change (lars; 0.001).
+        /// Trust coefficient: the share of a tensor's norm that one step may change (lars; 0.001).
         trust: Option<f64> = None;
     }
 }
 
-/// An update rule with all its numbers.
+/// An update rule with all hyperparameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rule {
+pub enum UpdateRule {
     /// `w -= lr * g`.
-    Sgd {
-        /// Learning rate.
-        lr: f32,
-    },
+    Sgd { lr: f32 },
     /// `v = momentum * v + g; w -= lr * v`.
-    Momentum {
-        /// Learning rate.
-        lr: f32,
-        /// How much of the last direction is kept.
-        momentum: f32,
-    },
+    Momentum { lr: f32, momentum: f32 },
     /// `v = momentum * v + g; w -= lr * (g + momentum * v)`.
-    Nesterov {
-        /// Learning rate.
-        lr: f32,
-        /// How much of the last direction is kept.
-        momentum: f32,
-    },
+    Nesterov { lr: f32, momentum: f32 },
     /// Duchi, Hazan and Singer 2011.
-    Adagrad {
-        /// Learning rate.
-        lr: f32,
-        /// Keeps the division finite.
-        epsilon: f32,
-    },
+    Adagrad { lr: f32, epsilon: f32 },
     /// Tieleman and Hinton 2012.
-    Rmsprop {
-        /// Learning rate.
-        lr: f32,
-        /// Decay of the second moment.
-        beta2: f32,
-        /// Keeps the division finite.
-        epsilon: f32,
-    },
+    Rmsprop { lr: f32, beta2: f32, epsilon: f32 },
     /// Kingma and Ba 2015, with bias correction.
-    Adam {
-        /// Learning rate.
-        lr: f32,
-        /// Decay of the first moment.
-        beta1: f32,
-        /// Decay of the second moment.
-        beta2: f32,
-        /// Keeps the division finite.
-        epsilon: f32,
-    },
+    Adam { lr: f32, beta1: f32, beta2: f32, epsilon: f32 },
     /// Loshchilov and Hutter 2019.
     Adamw {
-        /// Learning rate.
         lr: f32,
-        /// Decay of the first moment.
         beta1: f32,
-        /// Decay of the second moment.
         beta2: f32,
-        /// Keeps the division finite.
         epsilon: f32,
-        /// Share of a parameter that a step with rate 1 takes away.
+        /// Subtracts `lr * weight_decay * w`.
         weight_decay: f32,
     },
     /// You, Gitman and Ginsburg 2017.
     Lars {
-        /// Learning rate.
         lr: f32,
-        /// How much of the last step is kept.
         momentum: f32,
-        /// Added to the gradient, times the parameter.
+        /// Adds `weight_decay * w` to the gradient.
         weight_decay: f32,
-        /// The share of a tensor's length that one step may change.
         trust: f32,
     },
     /// You et al. 2020.
     Lamb {
-        /// Learning rate.
         lr: f32,
-        /// Decay of the first moment.
         beta1: f32,
-        /// Decay of the second moment.
         beta2: f32,
-        /// Keeps the division finite.
         epsilon: f32,
-        /// Added to the direction, times the parameter.
+        /// Adds `weight_decay * w` to the update direction.
         weight_decay: f32,
     },
 }
 
-impl Rule {
+impl UpdateRule {
     /// The learning rate, before any schedule.
     pub fn lr(&self) -> f32 {
         match *self {
-            Rule::Sgd { lr }
-            | Rule::Momentum { lr, .. }
-            | Rule::Nesterov { lr, .. }
-            | Rule::Adagrad { lr, .. }
-            | Rule::Rmsprop { lr, .. }
-            | Rule::Adam { lr, .. }
-            | Rule::Adamw { lr, .. }
-            | Rule::Lars { lr, .. }
-            | Rule::Lamb { lr, .. } => lr,
+            UpdateRule::Sgd { lr }
+            | UpdateRule::Momentum { lr, .. }
+            | UpdateRule::Nesterov { lr, .. }
+            | UpdateRule::Adagrad { lr, .. }
+            | UpdateRule::Rmsprop { lr, .. }
+            | UpdateRule::Adam { lr, .. }
+            | UpdateRule::Adamw { lr, .. }
+            | UpdateRule::Lars { lr, .. }
+            | UpdateRule::Lamb { lr, .. } => lr,
         }
     }
 
-    /// Which rule it is.
     pub fn kind(&self) -> OptimizerKind {
         match self {
-            Rule::Sgd { .. } => OptimizerKind::Sgd,
-            Rule::Momentum { .. } => OptimizerKind::Momentum,
-            Rule::Nesterov { .. } => OptimizerKind::Nesterov,
-            Rule::Adagrad { .. } => OptimizerKind::Adagrad,
-            Rule::Rmsprop { .. } => OptimizerKind::Rmsprop,
-            Rule::Adam { .. } => OptimizerKind::Adam,
-            Rule::Adamw { .. } => OptimizerKind::Adamw,
-            Rule::Lars { .. } => OptimizerKind::Lars,
-            Rule::Lamb { .. } => OptimizerKind::Lamb,
+            UpdateRule::Sgd { .. } => OptimizerKind::Sgd,
+            UpdateRule::Momentum { .. } => OptimizerKind::Momentum,
+            UpdateRule::Nesterov { .. } => OptimizerKind::Nesterov,
+            UpdateRule::Adagrad { .. } => OptimizerKind::Adagrad,
+            UpdateRule::Rmsprop { .. } => OptimizerKind::Rmsprop,
+            UpdateRule::Adam { .. } => OptimizerKind::Adam,
+            UpdateRule::Adamw { .. } => OptimizerKind::Adamw,
+            UpdateRule::Lars { .. } => OptimizerKind::Lars,
+            UpdateRule::Lamb { .. } => OptimizerKind::Lamb,
         }
     }
 
-    /// Whether an element's step depends on that element alone, so that any share of the buffers can be updated alone.
-    /// The others need whole tensors.
+    /// Whether the update of an element depends on that element alone, so that any range of the buffers can be updated
+    /// independently. Otherwise whole tensors are needed.
     pub fn is_elementwise(&self) -> bool {
-        !matches!(self, Rule::Lars { .. } | Rule::Lamb { .. })
+        !matches!(self, UpdateRule::Lars { .. } | UpdateRule::Lamb { .. })
     }
 }
 
@@ -205,30 +159,30 @@ impl OptimizerKind {
 }
 
 impl OptimizerSpec {
-    /// The rule with every number filled in.
-    pub fn rule(&self) -> Rule {
+    /// The rule with defaults filled in.
+    pub fn rule(&self) -> UpdateRule {
         let lr = self.lr as f32;
         let or = |value: Option<f64>, default: f64| value.unwrap_or(default) as f32;
         let momentum = or(self.momentum, 0.9);
         let (beta1, beta2) = (or(self.beta1, 0.9), or(self.beta2, 0.999));
         let epsilon = or(self.epsilon, 1e-8);
         match self.kind {
-            OptimizerKind::Sgd => Rule::Sgd { lr },
-            OptimizerKind::Momentum => Rule::Momentum { lr, momentum },
-            OptimizerKind::Nesterov => Rule::Nesterov { lr, momentum },
-            OptimizerKind::Adagrad => Rule::Adagrad { lr, epsilon: or(self.epsilon, 1e-10) },
-            OptimizerKind::Rmsprop => Rule::Rmsprop { lr, beta2: or(self.beta2, 0.99), epsilon },
-            OptimizerKind::Adam => Rule::Adam { lr, beta1, beta2, epsilon },
+            OptimizerKind::Sgd => UpdateRule::Sgd { lr },
+            OptimizerKind::Momentum => UpdateRule::Momentum { lr, momentum },
+            OptimizerKind::Nesterov => UpdateRule::Nesterov { lr, momentum },
+            OptimizerKind::Adagrad => UpdateRule::Adagrad { lr, epsilon: or(self.epsilon, 1e-10) },
+            OptimizerKind::Rmsprop => UpdateRule::Rmsprop { lr, beta2: or(self.beta2, 0.99), epsilon },
+            OptimizerKind::Adam => UpdateRule::Adam { lr, beta1, beta2, epsilon },
             OptimizerKind::Adamw => {
-                Rule::Adamw { lr, beta1, beta2, epsilon, weight_decay: or(self.weight_decay, 0.01) }
+                UpdateRule::Adamw { lr, beta1, beta2, epsilon, weight_decay: or(self.weight_decay, 0.01) }
             }
-            OptimizerKind::Lars => Rule::Lars {
+            OptimizerKind::Lars => UpdateRule::Lars {
                 lr,
                 momentum,
                 weight_decay: or(self.weight_decay, 0.0),
                 trust: or(self.trust, 0.001),
             },
-            OptimizerKind::Lamb => Rule::Lamb {
+            OptimizerKind::Lamb => UpdateRule::Lamb {
                 lr,
                 beta1,
                 beta2,
@@ -238,7 +192,7 @@ impl OptimizerSpec {
         }
     }
 
-    /// The weight decay that is a part of the gradient; 0 for rules that treat it apart.
+    /// The weight decay added to the gradient; 0 for rules with decoupled decay.
     pub fn coupled_decay(&self) -> f32 {
         match self.kind {
             OptimizerKind::Adamw | OptimizerKind::Lars | OptimizerKind::Lamb => 0.0,
@@ -246,24 +200,21 @@ impl OptimizerSpec {
         }
     }
 
-    /// Complaints about numbers out of range and numbers the rule does not know. Rules compute in single precision, so
-    /// ranges are checked there.
-    pub(super) fn check(&self, layers: &Layers, complaints: &mut Vec<String>) {
-        let mut complain = |key: &str, reason: String| {
+    /// Checks ranges, and that the rule has the keys that are set. Rules compute in single precision, so ranges are checked
+    /// in it.
+    pub(super) fn check(&self, layers: &JobLayers, errors: &mut Vec<String>) {
+        let mut refuse = |key: &str, reason: String| {
             let path = format!("{}.{key}", Self::NAME);
-            complaints.push(format!("{}: {path}: {reason}", layers.origin(&path)));
+            errors.push(format!("{}: {path}: {reason}", layers.origin(&path)));
         };
         let positive = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
         if !positive(self.lr) {
-            complain("lr", format!("must be above 0 and finite in single precision, is {}", self.lr));
+            refuse("lr", format!("must be above 0 and finite in single precision, is {}", self.lr));
         }
         if let Some(value) = self.weight_decay
             && !(value >= 0.0 && (value as f32).is_finite())
         {
-            complain(
-                "weight_decay",
-                format!("must be at least 0 and finite in single precision, is {value}"),
-            );
+            refuse("weight_decay", format!("must be at least 0 and finite in single precision, is {value}"));
         }
         let own = [
             ("momentum", self.momentum),
@@ -275,33 +226,36 @@ impl OptimizerSpec {
         for (key, value) in own {
             let Some(value) = value else { continue };
             if !self.kind.keys().contains(&key) {
-                complain(key, format!("belongs to {}, but the kind is `{}`", takers(key), self.kind.name()));
+                refuse(
+                    key,
+                    format!("belongs to {}, but the kind is `{}`", kinds_with(key), self.kind.name()),
+                );
             } else if matches!(key, "epsilon" | "trust") {
                 if !positive(value) {
-                    complain(key, format!("must be above 0 and finite in single precision, is {value}"));
+                    refuse(key, format!("must be above 0 and finite in single precision, is {value}"));
                 }
             } else if !(0.0..1.0).contains(&(value as f32)) {
-                complain(key, format!("must be at least 0 and below 1, is {value}"));
+                refuse(key, format!("must be at least 0 and below 1, is {value}"));
             }
         }
     }
 }
 
-/// Takes back what a file says of another kind of optimizer than the one asked for: a flag that names a kind stands for
-/// that optimizer with its own defaults.
-pub fn make_way(layers: &mut Layers) {
-    let asked = layers.get("train.optimizer.kind").and_then(|(kind, _)| OptimizerKind::read(kind).ok());
-    let Some(kind) = asked else { return };
+/// Removes keys of the file that the selected kind does not have: `--optimizer KIND` replaces the optimizer of the file by
+/// that kind with its own defaults.
+pub fn drop_keys_of_other_kinds(layers: &mut JobLayers) {
+    let selected = layers.get("train.optimizer.kind").and_then(|(kind, _)| OptimizerKind::read(kind).ok());
+    let Some(kind) = selected else { return };
     for key in OptimizerKind::ALL.into_iter().flat_map(OptimizerKind::keys) {
         let path = format!("{}.{key}", OptimizerSpec::NAME);
         if !kind.keys().contains(key) && matches!(layers.origin(&path), Origin::File { .. }) {
-            layers.forget(&path);
+            layers.remove(&path);
         }
     }
 }
 
-/// The kinds that take a key: `` `momentum`, `nesterov` or `lars` ``.
-fn takers(key: &str) -> String {
+/// The kinds that have a key: `` `momentum`, `nesterov` or `lars` ``.
+fn kinds_with(key: &str) -> String {
     let kinds = OptimizerKind::ALL.into_iter().filter(|kind| kind.keys().contains(&key));
     let names: Vec<String> = kinds.map(|kind| format!("`{}`", kind.name())).collect();
     match names.split_last() {

@@ -1,74 +1,72 @@
-//! Values of a job that are paths: which they are, and what they count from.
+//! Values of a job that are paths.
 //!
-//! In a job file they count from its folder, everywhere else from the working folder. A job in memory has them as seen
-//! from the working folder, and so has the model it trained; copies that are kept in the run folder (job.toml, checkpoints)
-//! have them absolute.
+//! In a job file they are relative to its folder, elsewhere to the working folder. A job in memory, and the model it
+//! trained, has them relative to the working folder; copies in the run folder (job.toml, checkpoints) have absolute paths.
 
 use super::JobSpec;
-use super::setting::Held;
+use super::setting::HeldOut;
 use std::path::{Component, Path, PathBuf};
 use toml::Value;
 
-/// The keys whose texts are paths of files or folders.
+/// The keys whose strings are paths.
 pub const KEYS: [&str; 4] = ["data.source", "data.validation", "data.cache", "model.onnx"];
 
-/// The key that says where something is kept, and nothing of what is trained.
-pub const CACHE: &str = "data.cache";
+/// A location that does not influence the result.
+pub(super) const CACHE: &str = "data.cache";
 
-/// What data sets that need no file begin with.
+/// Prefix of built-in data sets.
 const BUILTIN: &str = "builtin:";
 
-/// What makes a pattern of a path.
-const WILD: [char; 3] = ['*', '?', '['];
+/// Wildcards of a glob pattern.
+const WILDCARDS: [char; 3] = ['*', '?', '['];
 
-/// Whether a value is a path: not a share of the rows, and not the name of a built-in data set.
+/// Whether a value is a path, and not a share of the rows or a built-in data set.
 pub fn is_path(key: &str, value: &Value) -> bool {
     KEYS.contains(&key) && value.as_str().is_some_and(|text| !text.starts_with(BUILTIN))
 }
 
-/// Whether a text is a URL, such as `s3://bucket/rows.csv`. As a path it would be a folder `s3:` of the working folder.
+/// Whether a text is a URL, such as `s3://bucket/rows.csv`; as a path it would name a folder `s3:`.
 pub fn is_url(text: &str) -> bool {
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
     scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+.-".contains(c))
 }
 
-/// What to do about a URL where a path is expected.
+/// Hint for a URL where a path is expected.
 pub const NO_URLS: &str =
     "thalweg reads and writes files of this host: copy it here or mount it first, and name the path";
 
-/// Paths are paths.
-pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
+pub(super) fn check(spec: &JobSpec, refuse: &mut dyn FnMut(&str, String)) {
     for (key, value) in spec.values().iter().filter(|(key, value)| is_path(key, value)) {
         if let Some(url) = value.as_str().filter(|text| is_url(text)) {
-            complain(key, format!("`{url}` is a URL; {NO_URLS}"));
+            refuse(key, format!("`{url}` is a URL; {NO_URLS}"));
         }
     }
 }
 
-/// A path, or a pattern of paths, that counts from `folder`.
+/// A path or glob pattern relative to `folder`.
 pub fn within(folder: &Path, path: &str) -> String {
     let unchanged =
         folder.as_os_str().is_empty() || path.is_empty() || Path::new(path).is_absolute() || is_url(path);
     let Some(folder) = folder.to_str().filter(|_| !unchanged) else { return path.into() };
-    // What is special in a pattern is not special in the name of the folder before it.
-    let folder = if path.contains(WILD) { literal(folder) } else { folder.into() };
+    // Wildcards in the name of the folder are literal.
+    let folder = if path.contains(WILDCARDS) { escape(folder) } else { folder.into() };
     let joined = Path::new(&folder).join(path);
     let parts = joined.components().filter(|part| *part != Component::CurDir);
     parts.collect::<PathBuf>().to_string_lossy().into_owned()
 }
 
-/// A pattern that only this very text matches.
-fn literal(text: &str) -> String {
-    text.chars().map(|c| if WILD.contains(&c) { format!("[{c}]") } else { c.into() }).collect()
+/// Escapes wildcards.
+fn escape(text: &str) -> String {
+    text.chars().map(|c| if WILDCARDS.contains(&c) { format!("[{c}]") } else { c.into() }).collect()
 }
 
 impl JobSpec {
-    /// The same job with its paths counted from `folder`.
+    /// The same job with paths relative to `folder`.
     pub fn with_paths_from(&self, folder: &Path) -> JobSpec {
         let mut job = self.clone();
         let validation = match &mut job.data.validation {
-            Some(Held::Source(path)) => Some(path),
+            Some(HeldOut::Source(path)) => Some(path),
             _ => None,
         };
         let optional = [validation, job.data.cache.as_mut(), job.model.onnx.as_mut()];
@@ -84,10 +82,10 @@ impl JobSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Job, Layers};
+    use crate::spec::{Job, JobLayers};
 
     #[test]
-    fn paths_count_from_a_folder_unless_they_are_absolute() {
+    fn paths_are_relative_to_a_folder_unless_absolute() {
         let from = |folder: &str, path: &str| within(Path::new(folder), path);
         assert_eq!(from("jobs", "rows.csv"), "jobs/rows.csv");
         assert_eq!(from("./jobs", "./rows.csv"), "jobs/rows.csv");
@@ -100,11 +98,11 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_no_paths() {
+    fn urls_are_refused() {
         for url in ["s3://bucket/rows.csv", "hdfs://a/b", "file:///rows.csv", "https://x/y"] {
             assert!(is_url(url), "{url}");
             assert_eq!(within(Path::new("jobs"), url), url);
-            let mut layers = Layers::default();
+            let mut layers = JobLayers::default();
             layers.add_assignment(&format!("data.source={url}")).unwrap();
             let refused = Job::resolve(layers).unwrap_err().message;
             assert!(refused.contains("is a URL") && refused.contains("data.source"), "{refused}");
@@ -118,7 +116,7 @@ mod tests {
                        [model]\nonnx = \"net.onnx\"\n";
 
     fn job(file: &str, text: &str, set: &[&str]) -> JobSpec {
-        let mut layers = Layers::default();
+        let mut layers = JobLayers::default();
         layers.add_file(file, text).unwrap();
         set.iter().for_each(|assignment| layers.add_assignment(assignment).unwrap());
         Job::resolve(layers).unwrap().spec
@@ -130,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_of_a_file_counts_from_its_folder_and_those_of_flags_do_not() {
+    fn paths_of_a_file_are_relative_to_its_folder_and_those_of_flags_are_not() {
         let spec = job("jobs/a.toml", JOB, &[]);
         assert_eq!(listed(&spec), ["jobs/rows-*.csv", "jobs/held.csv", "jobs/cache", "jobs/net.onnx"]);
         let spec = job("jobs/a.toml", JOB, &["data.source=other.csv"]);
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_copies_have_absolute_paths_and_do_not_change_when_read_again() {
+    fn stored_copies_have_absolute_paths_and_are_read_back() {
         let spec = job("jobs/a.toml", JOB, &[]).with_paths_from(Path::new("/srv/me"));
         assert_eq!(listed(&spec)[0], "/srv/me/jobs/rows-*.csv");
         assert_eq!(job("runs/a-1/job.toml", &spec.to_toml(), &[]), spec);
@@ -148,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_with_the_same_job_in_other_folders_agree() {
+    fn the_hash_ignores_paths() {
         let hash = |file: &str, text: &str| job(file, text, &[]).hash();
         assert_eq!(hash("jobs/a.toml", JOB), hash("/else/where/a.toml", JOB));
         let kept = job("jobs/a.toml", JOB, &[]).with_paths_from(Path::new("/srv/me"));
@@ -156,7 +154,7 @@ mod tests {
         let elsewhere = job("a.toml", JOB, &["data.source=/data/all.csv", "model.onnx=/m/n.onnx"]);
         assert_eq!(elsewhere.hash(), hash("a.toml", JOB));
         let no_cache = JOB.replace("cache = \"cache\"\n", "");
-        assert_eq!(hash("a.toml", &no_cache), hash("a.toml", JOB), "a cache is this host's own business");
+        assert_eq!(hash("a.toml", &no_cache), hash("a.toml", JOB), "the cache folder is not hashed");
         assert_ne!(hash("a.toml", "[data]\nsource = \"rows.csv\"\n"), JobSpec::default().hash());
         assert_ne!(
             hash("a.toml", "[data]\nvalidation = \"a.csv\"\n"),

@@ -1,61 +1,58 @@
-//! Presets: systems of the literature as settings of the dials.
+//! Presets: systems of the literature as combinations of settings.
 
-use super::{Layers, Origin};
+use super::{JobLayers, Origin};
 use serde::Serialize;
 
 mod allreduce;
 mod gossip;
 mod parameter_server;
 
-/// A named combination of dials.
+/// A named combination of strategy settings.
 #[derive(Clone, Debug, Serialize)]
 pub struct Preset {
-    /// What the user types.
     pub name: &'static str,
-    /// The system or paper it comes from.
+    /// The system or paper it reproduces.
     pub system: &'static str,
-    /// What it sets: key and value.
+    /// Keys and values.
     pub dials: &'static [(&'static str, &'static str)],
-    /// What it does, in a sentence.
     pub summary: &'static str,
     /// When to use it.
     pub when: &'static str,
-    /// What that system has and Thalweg does not have yet.
+    /// Features of that system that Thalweg lacks.
     pub missing: &'static [&'static str],
 }
 
 impl Preset {
-    /// What it sets, as values of a job.
+    /// Keys and values as TOML.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, toml::Value)> {
         let value = |text: &str| text.parse().map_or_else(|_| text.into(), toml::Value::Integer);
         self.dials.iter().map(move |(key, text)| (*key, value(text)))
     }
 }
 
-/// What a strategy lacks whose jobs end with the first rank that is lost.
-const LOSS_OF_A_RANK: &str = "going on after the loss of a rank: the job ends and names it";
+/// For strategies whose jobs end when a rank is lost.
+const LOSS_OF_A_RANK: &str = "recovery from a lost rank: the job ends and names it";
 
 /// All presets, family by family.
 pub fn all() -> impl Iterator<Item = &'static Preset> + Clone {
     [allreduce::PRESETS, parameter_server::PRESETS, gossip::PRESETS].into_iter().flatten()
 }
 
-/// The preset of that name.
 pub fn find(name: &str) -> Option<&'static Preset> {
     all().find(|preset| preset.name == name)
 }
 
-/// A resolved job says in its file every dial that its preset set. Where a flag asks for another preset than the file
-/// did, what either of the two sets is the new one's to say; other flags still count.
-pub fn make_way(layers: &mut Layers, before: Option<&str>) {
-    let asked = layers.get("strategy.preset").and_then(|(name, _)| name.as_str()).map(String::from);
-    if asked.as_deref() == before {
+/// Removes the settings of both presets from the file's layer if a flag replaces the preset `before` of a resolved job:
+/// the file contains every setting of its preset, which would conflict with the new one. Other flags still apply.
+pub fn drop_replaced_dials(layers: &mut JobLayers, before: Option<&str>) {
+    let selected = layers.get("strategy.preset").and_then(|(name, _)| name.as_str()).map(String::from);
+    if selected.as_deref() == before {
         return;
     }
-    let presets = [before, asked.as_deref()].into_iter().flatten().filter_map(find);
+    let presets = [before, selected.as_deref()].into_iter().flatten().filter_map(find);
     for (key, _) in presets.flat_map(|preset| preset.dials) {
         if matches!(layers.origin(key), Origin::File { .. }) {
-            layers.forget(key);
+            layers.remove(key);
         }
     }
 }
@@ -67,15 +64,15 @@ mod tests {
 
     /// The file of a resolved job with that preset.
     fn resolved(preset: &str) -> String {
-        let mut layers = Layers::default();
+        let mut layers = JobLayers::default();
         layers.add_assignment(&format!("strategy.preset={preset}")).unwrap();
         Job::resolve(layers).unwrap().spec.to_toml()
     }
 
     #[test]
-    fn presets_whose_jobs_end_with_a_lost_rank_list_that_as_missing() {
+    fn presets_without_recovery_list_it_as_missing() {
         for preset in all() {
-            let mut layers = Layers::default();
+            let mut layers = JobLayers::default();
             layers.add_assignment(&format!("strategy.preset={}", preset.name)).unwrap();
             let spec = Job::resolve(layers).unwrap().spec;
             let ends = spec.ranks() > 1 && !spec.is_elastic();
@@ -84,14 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn any_preset_can_follow_any_other_in_a_resolved_job() {
+    fn any_preset_can_replace_any_other_in_a_resolved_job() {
         for before in all() {
             let file = resolved(before.name);
             for after in all() {
-                let mut layers = Layers::default();
+                let mut layers = JobLayers::default();
                 layers.add_file("job.toml", &file).unwrap();
                 layers.add_assignment(&format!("strategy.preset={}", after.name)).unwrap();
-                make_way(&mut layers, Some(before.name));
+                drop_replaced_dials(&mut layers, Some(before.name));
                 let spec =
                     Job::resolve(layers).unwrap_or_else(|error| panic!("{}: {error}", before.name)).spec;
                 assert_eq!(spec.strategy.preset, after.name);
@@ -107,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_flag_says_is_still_refused_if_the_preset_says_otherwise() {
+    fn a_flag_that_conflicts_with_the_preset_is_refused() {
         let file = resolved("allreduce");
-        let mut layers = Layers::default();
+        let mut layers = JobLayers::default();
         layers.add_file("job.toml", &file).unwrap();
         layers.add_assignment("strategy.preset=single").unwrap();
         layers.add_assignment("engine.workers=3").unwrap();
-        make_way(&mut layers, Some("allreduce"));
+        drop_replaced_dials(&mut layers, Some("allreduce"));
         let error = Job::resolve(layers).unwrap_err();
         assert!(error.message.contains("engine.workers = 3 conflicts with preset `single`"), "{error}");
     }

@@ -1,19 +1,19 @@
-//! What `train.reproducible` cannot keep its word with.
+//! Settings that conflict with `train.reproducible`.
 
 use super::JobSpec;
-use super::bucket::Bucket;
+use super::bucket::BucketSize;
 use super::strategy::{Algorithm, Exchange, Split};
 
-/// Complaints about values that make the bits of a result depend on the world, and about ways of sharing work that a
-/// strategy does not have.
-pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
+/// Refuses settings under which the bits of the result depend on the world size, and row splits that the strategy does
+/// not have.
+pub(super) fn check(spec: &JobSpec, refuse: &mut dyn FnMut(&str, String)) {
     let exchange = spec.exchange.kind;
     if spec.strategy.split == Split::Speed && !matches!(exchange, Exchange::Allreduce | Exchange::None) {
         let reason = format!(
-            "`speed` is decided from times that ride along with an all-reduce, which `{}` is not; use `even`",
+            "`speed` needs the step times that are appended to an all-reduce, and `{}` is none; use `even`",
             exchange.name()
         );
-        complain("strategy.split", reason);
+        refuse("strategy.split", reason);
     }
     if !spec.train.reproducible {
         return;
@@ -21,50 +21,47 @@ pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
     let key = "train.reproducible";
     match exchange {
         Exchange::Allreduce | Exchange::None => {}
-        Exchange::Gossip => complain(
+        Exchange::Gossip => refuse(
             key,
-            "`gossip` has no result that is independent of the world: workers go their own ways; use `allreduce`"
+            "the result of `gossip` depends on the world size, as workers have separate parameters; use `allreduce`"
                 .into(),
         ),
-        Exchange::ParameterServer => complain(
+        Exchange::ParameterServer => refuse(
             key,
-            "a `parameter-server` adds gradients worker by worker, so their sum depends on the world; use `allreduce`"
+            "a `parameter-server` sums gradients worker by worker, so the sum depends on the world size; use `allreduce`"
                 .into(),
         ),
     }
     if spec.exchange.algorithm != Algorithm::Auto {
         let name = spec.exchange.algorithm.name();
-        complain(
+        refuse(
             key,
             format!(
-                "`{name}` brackets sums by ranks; set strategy.exchange.algorithm = \"auto\" (the preset `allreduce`), which then sums along a tree over leaves"
+                "the summation order of `{name}` depends on the ranks; set strategy.exchange.algorithm = \"auto\" (the preset `allreduce`), which then sums along a fixed reduction tree"
             ),
         );
     }
     if spec.strategy.tune {
-        complain(
+        refuse(
             key,
-            "there is nothing to tune: sums follow a tree over leaves, whatever is faster; set strategy.tune = false"
+            "there is nothing to tune, as sums follow a fixed reduction tree; set strategy.tune = false"
                 .into(),
         );
     }
-    if matches!(spec.exchange.bucket, Bucket::Tensor | Bucket::Bytes(_)) {
-        complain(
+    if matches!(spec.exchange.bucket, BucketSize::Tensor | BucketSize::Bytes(_)) {
+        refuse(
             key,
-            "leaves are summed whole when the step is computed, so no bucket leaves before; set strategy.exchange.bucket = \"auto\""
+            "gradients are summed after the whole step is computed, so no bucket can be sent earlier; set strategy.exchange.bucket = \"auto\""
                 .into(),
         );
     }
     if spec.train.accumulate > 1 {
-        complain(
-            key,
-            "steps are computed leaf by leaf already, in parts that suit every world; set train.accumulate = 1".into(),
-        );
+        refuse(key, "steps are computed in fixed micro-batches already; set train.accumulate = 1".into());
     }
     if spec.engine.threads > 1 {
-        complain(
+        refuse(
             key,
-            "several threads bracket sums by threads; set engine.threads = 1 and start more workers instead"
+            "the summation order depends on the number of threads; set engine.threads = 1 and use more workers instead"
                 .into(),
         );
     }

@@ -1,19 +1,19 @@
-//! `[train] schedule`: how the learning rate changes from step to step.
+//! `[train] schedule`: the learning rate by step.
 //!
-//! The rate of a step is a pure function of the step's number: nothing is remembered, so a job that resumes goes on
-//! with the very same rates, and every rank knows them without asking.
+//! The rate is a pure function of the step, without state: a resumed job continues with the same rates, and every rank
+//! computes them without communication.
 
 use super::JobSpec;
-use super::layers::Layers;
+use super::layers::JobLayers;
 use super::section::{Section, section};
 use super::setting::choice;
 
 choice! {
-    /// The curves.
+    /// Curves of the learning rate.
     ScheduleKind {
-        /// The rate stays.
+        /// Constant rate.
         Constant = "constant",
-        /// The rate is multiplied by gamma every so many steps.
+        /// The rate is multiplied by gamma every step_every steps.
         Step = "step",
         /// The rate falls along half a cosine to final_lr.
         Cosine = "cosine",
@@ -21,31 +21,31 @@ choice! {
 }
 
 section! {
-    /// How the learning rate changes from step to step. The curve begins where the warm-up ends.
+    /// The learning rate by step. The curve starts after the warm-up.
     "train.schedule" ScheduleSpec {
         /// The curve.
         kind: ScheduleKind = ScheduleKind::Constant;
-        /// Steps in which the rate rises evenly from 0 to the full one.
+        /// Steps of linear warm-up from 0 to the full rate.
         warmup_steps: u64 = 0;
-        /// Steps between two drops (step; it has to be said).
+        /// Steps between two drops (step; required).
         step_every: Option<u64> = None;
         /// The factor of each drop (step; 0.1).
         gamma: Option<f64> = None;
         /// The rate of the last step, before scaling with the batch (cosine; 0).
         final_lr: Option<f64> = None;
-        /// The step after which the curve stays at final_lr (cosine; the job's last). Say it if the job's length may change on resume.
+        /// The step after which the rate stays at final_lr (cosine; the last step of the job). Set it if the length of the job may change on resume.
         steps: Option<u64> = None;
-        /// The global batch that lr is meant for: the rate is multiplied by global_batch / this (linear scaling).
+        /// The global batch for which lr was chosen: the rate is multiplied by global_batch / scale_with_batch (linear scaling).
         scale_with_batch: Option<usize> = None;
     }
 }
 
 impl ScheduleSpec {
-    /// Complaints about numbers out of range and numbers the curve does not know.
-    pub(super) fn check(&self, job: &JobSpec, layers: &Layers, complaints: &mut Vec<String>) {
-        let mut complain = |key: &str, reason: String| {
+    /// Checks ranges, and that the curve has the keys that are set.
+    pub(super) fn check(&self, job: &JobSpec, layers: &JobLayers, errors: &mut Vec<String>) {
+        let mut refuse = |key: &str, reason: String| {
             let path = format!("{}.{key}", Self::NAME);
-            complaints.push(format!("{}: {path}: {reason}", layers.origin(&path)));
+            errors.push(format!("{}: {path}: {reason}", layers.origin(&path)));
         };
         let of_kind = [
             ("step_every", self.step_every.is_some(), ScheduleKind::Step),
@@ -55,18 +55,15 @@ impl ScheduleSpec {
         ];
         for (key, is_set, kind) in of_kind {
             if is_set && kind != self.kind {
-                complain(
-                    key,
-                    format!("belongs to `{}`, but the kind is `{}`", kind.name(), self.kind.name()),
-                );
+                refuse(key, format!("belongs to `{}`, but the kind is `{}`", kind.name(), self.kind.name()));
             }
         }
         if self.kind == ScheduleKind::Step && self.step_every.is_none() {
-            complain("kind", "`step` needs train.schedule.step_every, the steps between two drops".into());
+            refuse("kind", "`step` needs train.schedule.step_every, the steps between two drops".into());
         }
         for (key, value) in [("step_every", self.step_every), ("steps", self.steps)] {
             if value == Some(0) {
-                complain(key, "must be at least 1".into());
+                refuse(key, "must be at least 1".into());
             }
         }
         if let Some(steps) = self.steps
@@ -74,39 +71,38 @@ impl ScheduleSpec {
             && steps > 0
             && steps <= self.warmup_steps
         {
-            complain("steps", format!("must be above warmup_steps ({}), is {steps}", self.warmup_steps));
+            refuse("steps", format!("must be above warmup_steps ({}), is {steps}", self.warmup_steps));
         }
         if self.scale_with_batch == Some(0) {
-            complain("scale_with_batch", "must be at least 1".into());
+            refuse("scale_with_batch", "must be at least 1".into());
         }
         let usable = |rate: f64| rate as f32 > 0.0 && (rate as f32).is_finite();
-        let full = Schedule::new(job, 1).full;
+        let full = LearningRateSchedule::new(job, 1).full;
         if usable(job.optimizer.lr) && !usable(full) {
-            complain("scale_with_batch", format!("makes the learning rate {full:e}"));
+            refuse("scale_with_batch", format!("makes the learning rate {full:e}"));
         }
         if let Some(gamma) = self.gamma
             && !(gamma > 0.0 && gamma <= 1.0)
         {
-            complain("gamma", format!("must be above 0 and at most 1, is {gamma}"));
+            refuse("gamma", format!("must be above 0 and at most 1, is {gamma}"));
         }
         if let Some(rate) = self.final_lr
             && !(rate >= 0.0 && (rate as f32).is_finite())
         {
-            complain("final_lr", format!("must be at least 0 and finite in single precision, is {rate}"));
+            refuse("final_lr", format!("must be at least 0 and finite in single precision, is {rate}"));
         }
     }
 }
 
-/// The learning rate as a function of the step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Schedule {
-    /// The full rate, scaled with the batch.
+pub struct LearningRateSchedule {
+    /// The rate after warm-up, scaled with the batch.
     full: f64,
     warmup_steps: u64,
     curve: Curve,
 }
 
-/// What follows the warm-up.
+/// The rate after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Curve {
     Constant,
@@ -114,9 +110,8 @@ enum Curve {
     Cosine { last: f64, length: u64 },
 }
 
-impl Schedule {
-    /// The schedule of a job that makes `total_steps` steps.
-    pub fn new(job: &JobSpec, total_steps: u64) -> Schedule {
+impl LearningRateSchedule {
+    pub fn new(job: &JobSpec, total_steps: u64) -> LearningRateSchedule {
         let spec = &job.schedule;
         let scale =
             spec.scale_with_batch.map_or(1.0, |batch| job.train.global_batch as f64 / batch.max(1) as f64);
@@ -130,7 +125,7 @@ impl Schedule {
                 length: spec.steps.unwrap_or(total_steps).saturating_sub(spec.warmup_steps + 1),
             },
         };
-        Schedule { full: job.optimizer.lr * scale, warmup_steps: spec.warmup_steps, curve }
+        LearningRateSchedule { full: job.optimizer.lr * scale, warmup_steps: spec.warmup_steps, curve }
     }
 
     /// The rate of a step, counted from 0 over the whole job.
@@ -144,7 +139,7 @@ impl Schedule {
             Curve::Step { every, gamma } => {
                 self.full * gamma.powi(i32::try_from(step / every).unwrap_or(i32::MAX))
             }
-            // The ends are exact, whatever the cosine rounds to.
+            // The ends are exact, without the rounding of the cosine.
             Curve::Cosine { .. } if step == 0 => self.full,
             Curve::Cosine { last, length } if step >= length => last,
             Curve::Cosine { last, length } => {
@@ -160,10 +155,10 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    fn schedule(spec: ScheduleSpec, total_steps: u64) -> Schedule {
+    fn schedule(spec: ScheduleSpec, total_steps: u64) -> LearningRateSchedule {
         let mut job = JobSpec { schedule: spec, ..JobSpec::default() };
         (job.optimizer.lr, job.train.global_batch) = (0.4, 256);
-        Schedule::new(&job, total_steps)
+        LearningRateSchedule::new(&job, total_steps)
     }
 
     fn rates(spec: ScheduleSpec, steps: &[u64]) -> Vec<f32> {
@@ -172,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_rate_is_the_one_that_was_asked_for() {
+    fn a_constant_rate_is_the_configured_one() {
         assert_eq!(rates(ScheduleSpec::default(), &[0, 1, 10, u64::MAX]), [0.4; 4]);
     }
 
     #[test]
-    fn warm_up_rises_evenly_and_reaches_the_full_rate_with_its_last_step() {
+    fn warm_up_is_linear_and_ends_with_the_full_rate() {
         let spec = ScheduleSpec { warmup_steps: 4, ..Default::default() };
         assert_eq!(rates(spec, &[0, 1, 2, 3, 4, 10]), [0.1, 0.2, 0.3, 0.4, 0.4, 0.4]);
         let spec = ScheduleSpec { warmup_steps: 1, ..Default::default() };
@@ -185,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_drop_where_they_should() {
+    fn step_schedules_drop_every_step_every() {
         let spec = ScheduleSpec {
             kind: ScheduleKind::Step,
             warmup_steps: 2,
@@ -199,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cosine_starts_full_and_ends_with_the_last_step() {
+    fn the_cosine_starts_at_the_full_rate_and_ends_with_the_last_step() {
         let spec =
             ScheduleSpec { kind: ScheduleKind::Cosine, final_lr: Some(0.02), ..ScheduleSpec::default() };
         assert_eq!(rates(spec.clone(), &[0, 5, 10, 11, 500]), [0.4, 0.21, 0.02, 0.02, 0.02]);
@@ -213,7 +208,7 @@ mod tests {
 
     /// `crates/graph/tests/golden/optimizers.py` prints these.
     #[test]
-    fn rates_are_those_of_pytorch() {
+    fn rates_match_pytorch() {
         let all: Vec<u64> = (0..11).collect();
         let spec = ScheduleSpec {
             kind: ScheduleKind::Step,
@@ -241,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cosine_of_one_step_takes_it_at_the_full_rate() {
+    fn a_cosine_of_one_step_has_the_full_rate() {
         for total_steps in [0, 1] {
             let spec = ScheduleSpec { kind: ScheduleKind::Cosine, ..Default::default() };
             assert_eq!(schedule(spec, total_steps).rate(0), 0.4);

@@ -1,24 +1,22 @@
-//! Sections of a job, declared once: the struct, its defaults, its documentation and how it is read.
+//! Sections of a job: one declaration gives the struct, its defaults, its documentation and its parser.
 
-use super::layers::Layers;
+use super::layers::JobLayers;
 use toml::Value;
 
-/// One key of a job, for help, documentation and suggestions.
+/// A key of a job, for help, documentation and suggestions.
 #[derive(Clone, Debug)]
 pub struct Key {
     /// `train.global_batch`.
     pub path: String,
-    /// What it means.
     pub doc: String,
-    /// What it is if nobody says anything.
     pub default: Option<Value>,
-    /// What can stand there.
+    /// The accepted values.
     pub expects: String,
-    /// Each allowed name and what it means, if they are a closed list.
+    /// Allowed names and their descriptions, for enumerations.
     pub choices: &'static [(&'static str, &'static str)],
-    /// Whether it is a table whose keys are up to the user.
+    /// Whether it is a table with user-defined keys.
     pub is_table: bool,
-    /// Whether it is a list of texts.
+    /// Whether it is a list of strings.
     pub is_list: bool,
 }
 
@@ -26,12 +24,12 @@ pub struct Key {
 pub trait Section: Default {
     /// `train`, or `train.optimizer`.
     const NAME: &'static str;
-    /// What it is about, in a sentence.
+    /// One sentence of description.
     const ABOUT: &'static str;
-    /// Its keys in the order of declaration.
+    /// In the order of declaration.
     fn keys() -> Vec<Key>;
-    /// Reads it from the layers; every value that cannot be read adds to the complaints.
-    fn read(layers: &Layers, complaints: &mut Vec<String>) -> Self;
+    /// Reads the section; every invalid value adds to `errors`.
+    fn read(layers: &JobLayers, errors: &mut Vec<String>) -> Self;
     /// The values that are set, in the order of declaration.
     fn show(&self) -> Vec<(String, Value)>;
 }
@@ -69,9 +67,9 @@ macro_rules! section {
                 },)+]
             }
 
-            fn read(layers: &$crate::spec::layers::Layers, complaints: &mut Vec<String>) -> Self {
+            fn read(layers: &$crate::spec::layers::JobLayers, errors: &mut Vec<String>) -> Self {
                 let mut section = Self::default();
-                $(layers.read(concat!($section, ".", stringify!($field)), &mut section.$field, complaints);)+
+                $(layers.read(concat!($section, ".", stringify!($field)), &mut section.$field, errors);)+
                 section
             }
 

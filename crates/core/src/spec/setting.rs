@@ -1,41 +1,39 @@
-//! What a single value of a job can be: how it is read, shown and explained.
+//! Value types of job keys: parsing, writing and help.
 
 use std::time::Duration;
 use toml::Value;
 
-/// A value that can stand behind a key of a job.
+/// The type of a job key.
 pub trait Setting: Sized {
-    /// What is expected, for help and error messages: `a whole number`, or the list of names.
+    /// The accepted values, for help and error messages: `a whole number`, or the list of names.
     fn expects() -> String;
 
-    /// The names that are allowed and what each means, if they are a closed list.
+    /// Allowed names and their descriptions, for enumerations.
     fn choices() -> &'static [(&'static str, &'static str)] {
         &[]
     }
 
-    /// Whether it is a table whose keys are up to the user.
+    /// Whether it is a table with user-defined keys.
     fn is_table() -> bool {
         false
     }
 
-    /// Whether it is a list of texts.
+    /// Whether it is a list of strings.
     fn is_list() -> bool {
         false
     }
 
-    /// Reads it; the error says what is wrong with it.
     fn read(value: &Value) -> Result<Self, String>;
 
-    /// Writes it; nothing if it is not set.
+    /// None if it is not set.
     fn show(&self) -> Option<Value>;
 }
 
-/// Why a value cannot be read: what was expected and what stands there.
 fn mismatch<T: Setting>(value: &Value) -> String {
     format!("expected {}, got {}", T::expects(), brief(value))
 }
 
-/// A value as it is written in a job.
+/// A value for error messages.
 pub fn brief(value: &Value) -> String {
     match value {
         Value::Table(_) => "a table".into(),
@@ -135,7 +133,7 @@ impl<T: Setting> Setting for Option<T> {
     }
 }
 
-/// A length of time, written `500ms`, `30s`, `10m` or `2h`, in whole milliseconds.
+/// Written `50us`, `500ms`, `30s`, `10m` or `2h`, in whole microseconds.
 impl Setting for Duration {
     fn expects() -> String {
         "a time such as \"50us\", \"500ms\", \"30s\", \"10m\" or \"2h\"".into()
@@ -188,7 +186,7 @@ impl Setting for Bytes {
     }
 }
 
-/// `30s` with the units' factors; the longest unit that fits wins.
+/// Parses a number with a unit, such as `30s`; the longest matching unit applies.
 fn parse_quantity(value: &Value, units: &[(&str, f64)]) -> Option<f64> {
     let text = value.as_str()?.trim();
     let (unit, factor) =
@@ -197,17 +195,15 @@ fn parse_quantity(value: &Value, units: &[(&str, f64)]) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number * factor)
 }
 
-/// A value, or `auto`: chosen by Thalweg from what it sees.
+/// A value, or `auto` for a choice made at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auto<T> {
-    /// Chosen from what is seen.
     Auto,
-    /// As asked.
     Is(T),
 }
 
 impl<T: Copy> Auto<T> {
-    /// The value asked for, or else the given one.
+    /// The explicit value, or else `chosen`.
     pub fn or(self, chosen: T) -> T {
         match self {
             Auto::Auto => chosen,
@@ -234,12 +230,10 @@ impl<T: Setting> Setting for Auto<T> {
     }
 }
 
-/// A column by name or by number, counted from 0; a negative number counts from the end.
+/// A column by name or by index; a negative index counts from the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ColumnRef {
-    /// As in the header.
     Name(String),
-    /// Counted from 0, or from -1 at the end.
     Index(i64),
 }
 
@@ -262,34 +256,34 @@ impl Setting for ColumnRef {
     }
 }
 
-/// Which rows validate: a share of the source, or a source of their own.
+/// The validation rows.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Held {
-    /// This share of the rows, drawn by seed.
+pub enum HeldOut {
+    /// A share of the rows, drawn by seed.
     Share(f64),
-    /// All rows of that source.
+    /// All rows of another source.
     Source(String),
 }
 
-impl Setting for Held {
+impl Setting for HeldOut {
     fn expects() -> String {
         "a share such as 0.2, or another source".into()
     }
     fn read(value: &Value) -> Result<Self, String> {
         match value {
-            Value::String(source) => Ok(Held::Source(source.clone())),
-            number => f64::read(number).map(Held::Share).map_err(|_| mismatch::<Self>(value)),
+            Value::String(source) => Ok(HeldOut::Source(source.clone())),
+            number => f64::read(number).map(HeldOut::Share).map_err(|_| mismatch::<Self>(value)),
         }
     }
     fn show(&self) -> Option<Value> {
         match self {
-            Held::Share(share) => share.show(),
-            Held::Source(source) => source.show(),
+            HeldOut::Share(share) => share.show(),
+            HeldOut::Source(source) => source.show(),
         }
     }
 }
 
-/// A closed list of names: an enum with one documented variant per name.
+/// An enumeration with a documented variant per name.
 macro_rules! choice {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $text:literal,)+ }) => {
         $(#[$meta])*
@@ -333,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_sizes_are_shown_as_they_are_written() {
+    fn times_and_sizes_are_written_as_they_are_read() {
         for text in ["500ms", "30s", "10m", "2h", "0s"] {
             let value = Value::String(text.into());
             assert_eq!(Duration::read(&value).unwrap().show(), Some(value));
@@ -345,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_what_was_expected() {
+    fn invalid_values_are_refused() {
         for text in ["", "s", "-3s", "nan s", "1e400s", "5 parsecs"] {
             assert!(Duration::read(&Value::String(text.into())).is_err(), "{text}");
         }

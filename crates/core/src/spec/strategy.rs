@@ -1,210 +1,209 @@
-//! `[strategy]`: how the work is distributed. A preset, or the dials one by one.
+//! `[strategy]`: how training is distributed, by a preset or by single settings.
 
 use super::JobSpec;
-use super::bucket::Bucket;
+use super::bucket::BucketSize;
 use super::section::section;
 use super::setting::{Auto, choice};
 
 choice! {
-    /// Who holds the optimizer's state.
+    /// Placement of the optimizer state.
     Optimization {
-        /// One state per parameter, the same for all workers.
+        /// One optimizer state for all workers.
         Centralized = "centralized",
-        /// Every worker has its own, and its own parameters; they are drawn towards each other.
+        /// Every worker has its own optimizer state and parameters, which are averaged over time.
         Decentralized = "decentralized",
     }
 }
 
 choice! {
-    /// When a worker may go on.
+    /// Synchronization between steps.
     Scheduling {
-        /// When all have finished the step (bulk synchronous parallel).
+        /// Bulk synchronous parallel: a step starts when all workers have finished the last one.
         Bsp = "bsp",
-        /// At any time.
+        /// No synchronization.
         Async = "async",
     }
 }
 
 choice! {
-    /// How gradients meet.
+    /// Exchange between workers.
     Exchange {
-        /// Every worker gets the sum.
+        /// Every worker gets the sum of the gradients.
         Allreduce = "allreduce",
-        /// A rank of its own adds them up, updates the parameters and hands them out.
+        /// A server rank sums the gradients, updates the parameters and sends them to the workers.
         ParameterServer = "parameter-server",
-        /// They don't: workers send their parameters to each other at random.
+        /// Workers send their parameters to random other workers.
         Gossip = "gossip",
-        /// They don't: there is one worker.
+        /// No exchange: there is one worker.
         None = "none",
     }
 }
 
 choice! {
-    /// Which schedule carries out an all-reduce.
+    /// All-reduce algorithms.
     Algorithm {
-        /// On one host in shared memory, without messages; on mpi `native`; else chosen from a fixed table by size and
-        /// number of workers. The report records it.
+        /// In shared memory on one host; `native` on mpi; else from a fixed table by size and number of workers. The report
+        /// records the choice.
         Auto = "auto",
-        /// Around a ring in 2 (n - 1) steps; each worker sends 2 (n - 1) / n of the bytes.
+        /// A ring in 2 (n - 1) steps; each worker sends 2 (n - 1) / n of the bytes.
         Ring = "ring",
-        /// Up a binomial tree to rank 0 and down again in 2 log2 n steps, the fewest messages.
+        /// A binomial tree to rank 0 and back in 2 log2 n steps, the fewest messages.
         BinomialTree = "binomial-tree",
-        /// Whole gradients with 1, 2, 4, ... ranks away, in log2 n steps.
+        /// Whole gradients exchanged at distances 1, 2, 4, ... in log2 n steps.
         RecursiveDoubling = "recursive-doubling",
-        /// Halves, quarters, ... exchanged and added, then gathered: the ring's bytes in 2 log2 n steps.
+        /// Recursive halving, then doubling: the bytes of a ring in 2 log2 n steps.
         HalvingDoubling = "halving-doubling",
-        /// Everybody sums 1/n of the gradient for all: two steps, n - 1 messages at once.
+        /// Each rank reduces 1/n of the gradient: two steps of n - 1 concurrent messages.
         Direct = "direct",
         /// A tree within each host, a ring between hosts.
         Hierarchical = "hierarchical",
-        /// The all-reduce of the transport itself: only on mpi.
+        /// The all-reduce of the transport: only on mpi.
         Native = "native",
     }
 }
 
 choice! {
-    /// What carries bytes between ranks.
-    Carrier {
-        /// Shared memory between ranks of one host, tcp between hosts; tcp where memory cannot be shared, with a notice.
+    /// Transports.
+    TransportChoice {
+        /// Shared memory within a host, tcp between hosts; tcp if memory cannot be shared, with a notice.
         Auto = "auto",
-        /// The same, but ranks of one host that cannot share memory end the job.
+        /// The same, but the job ends if ranks of one host cannot share memory.
         Shm = "shm",
-        /// Tcp between all.
+        /// Tcp between all ranks.
         Tcp = "tcp",
-        /// The MPI of the cluster, between ranks that its mpirun started; in builds with `--features mpi`.
+        /// The MPI of the cluster, between ranks started by its mpirun; in builds with `--features mpi`.
         Mpi = "mpi",
     }
 }
 
 choice! {
-    /// How many rows of a step each worker computes.
+    /// Split of the rows of a step between workers.
     Split {
-        /// As many as the others, give or take one.
+        /// Even, up to one row.
         Even = "even",
-        /// In proportion to how fast it was lately: slow workers get fewer rows, and no gradient weighs more for it. Unless
-        /// train.reproducible is set, the bits then depend on the times measured.
+        /// In proportion to the recent speed of each worker; the weight of a row does not change. Unless train.reproducible
+        /// is set, the bits of the result then depend on measured times.
         Speed = "speed",
     }
 }
 
 section! {
-    /// How the work is distributed.
+    /// How training is distributed.
     "strategy" StrategySpec {
-        /// The name of a preset: see `thalweg strategies`.
+        /// A preset: see `thalweg strategies`.
         preset: String = "allreduce".into();
-        /// Who holds the optimizer's state.
+        /// Placement of the optimizer state.
         optimization: Optimization = Optimization::Centralized;
-        /// How many rows of a step each worker computes.
+        /// Split of the rows of a step between workers.
         split: Split = Split::Even;
-        /// Before the first step, try buckets and algorithms on this very group and model for some seconds and take the fastest, instead of the fixed table: two runs may then differ in their last bits.
+        /// Measures bucket sizes and algorithms for some seconds before the first step and uses the fastest, instead of a fixed table: two runs may then differ in their last bits.
         tune: bool = false;
     }
 }
 
 section! {
-    /// How many ways the work is cut.
+    /// Degrees of parallelism.
     "strategy.parallelism" ParallelismSpec {
-        /// Workers that share the rows of a step; auto: all of them.
+        /// Workers that split the rows of a step; auto: all workers.
         data: Auto<usize> = Auto::Auto;
     }
 }
 
 section! {
-    /// When a worker may go on.
+    /// Synchronization between steps.
     "strategy.scheduling" SchedulingSpec {
-        /// The rule.
+        /// The kind of synchronization.
         kind: Scheduling = Scheduling::Bsp;
     }
 }
 
 section! {
-    /// How gradients meet.
+    /// Exchange between workers.
     "strategy.exchange" ExchangeSpec {
-        /// The way.
+        /// The kind of exchange.
         kind: Exchange = Exchange::Allreduce;
-        /// Which schedule carries it out.
+        /// The all-reduce algorithm.
         algorithm: Algorithm = Algorithm::Auto;
-        /// All-reduce by messages: the gradient leaves in pieces of about this size, each as soon as back-propagation has finished its tensors. auto: from a fixed table by the size of the gradient. tensor: every tensor on its own. whole: all of it after the pass. A size or tensor on one host means messages there, too, instead of sums in shared memory.
-        bucket: Bucket = Bucket::Auto;
-        /// What carries bytes between ranks.
-        transport: Carrier = Carrier::Auto;
-        /// Gossip: how likely a worker is to send its parameters to another one after a step.
+        /// Bucket size of an all-reduce by messages: each bucket is sent as soon as back-propagation has finished its tensors. auto: from a fixed table by the size of the gradient. tensor: one bucket per tensor. whole: a single bucket after the pass. A size or tensor selects messages on one host, too, instead of the all-reduce in shared memory.
+        bucket: BucketSize = BucketSize::Auto;
+        /// The transport.
+        transport: TransportChoice = TransportChoice::Auto;
+        /// Gossip: the probability that a worker sends its parameters after a step.
         probability: f64 = 0.1;
     }
 }
 
-impl Carrier {
-    /// Whether a group on it can lose or gain members: with MPI a lost rank ends the job.
-    pub fn can_regroup(self) -> bool {
-        self != Carrier::Mpi
+impl TransportChoice {
+    /// Whether the group can change: MPI ends the job when a rank is lost.
+    fn can_regroup(self) -> bool {
+        self != TransportChoice::Mpi
     }
 }
 
 impl JobSpec {
-    /// Ranks that hold parameters for the workers and compute no gradients; they come first.
+    /// Number of server ranks: they hold parameters, compute no gradients and have the lowest ranks.
     pub fn servers(&self) -> usize {
         usize::from(self.exchange.kind == Exchange::ParameterServer)
     }
 
-    /// Whether the other workers go on when one is lost. Only an all-reduce can, and not every transport.
+    /// Whether training continues when a worker is lost: all-reduce only, and not on every transport.
     pub fn is_elastic(&self) -> bool {
         self.fault.elastic
             && self.exchange.kind == Exchange::Allreduce
             && self.exchange.transport.can_regroup()
     }
 
-    /// All ranks: workers and those who serve them.
+    /// Workers and servers.
     pub fn ranks(&self) -> usize {
         self.engine.workers + self.servers()
     }
 }
 
-/// The dials that go together.
-pub(super) fn check(spec: &JobSpec, complain: &mut dyn FnMut(&str, String)) {
+/// Checks which settings can be combined.
+pub(super) fn check(spec: &JobSpec, refuse: &mut dyn FnMut(&str, String)) {
     use Exchange::{Allreduce, Gossip, None, ParameterServer};
     let (optimization, scheduling, exchange) =
         (spec.strategy.optimization, spec.scheduling.kind, spec.exchange.kind);
     let decentralized = optimization == Optimization::Decentralized;
     match exchange {
-        Allreduce | ParameterServer | None if decentralized => complain(
+        Allreduce | ParameterServer | None if decentralized => refuse(
             "strategy.optimization",
             format!("`decentralized` workers exchange by `gossip`, not by `{}`", exchange.name()),
         ),
-        Gossip if !decentralized => complain(
+        Gossip if !decentralized => refuse(
             "strategy.exchange.kind",
-            "`gossip` is between workers with parameters of their own: set strategy.optimization = \"decentralized\""
+            "`gossip` needs separate parameters per worker: set strategy.optimization = \"decentralized\""
                 .into(),
         ),
-        _ if decentralized != (scheduling == Scheduling::Async) => complain(
+        _ if decentralized != (scheduling == Scheduling::Async) => refuse(
             "strategy.scheduling.kind",
             format!("`{}` workers are not scheduled `{}`", optimization.name(), scheduling.name()),
         ),
         _ => {}
     }
-    if spec.exchange.algorithm == Algorithm::Native && spec.exchange.transport != Carrier::Mpi {
+    if spec.exchange.algorithm == Algorithm::Native && spec.exchange.transport != TransportChoice::Mpi {
         let reason = format!(
-            "`native` is an all-reduce of the transport itself, and `{}` has none: set strategy.exchange.transport = \"mpi\"",
+            "`native` is the all-reduce of the transport, and `{}` has none: set strategy.exchange.transport = \"mpi\"",
             spec.exchange.transport.name()
         );
-        complain("strategy.exchange.algorithm", reason);
+        refuse("strategy.exchange.algorithm", reason);
     }
-    let cut = matches!(spec.exchange.bucket, Bucket::Tensor | Bucket::Bytes(_));
-    if spec.exchange.algorithm == Algorithm::Native && cut {
-        let reason = "`native` takes the gradient whole; drop this key, or name another algorithm";
-        complain("strategy.exchange.bucket", reason.into());
+    let has_buckets = matches!(spec.exchange.bucket, BucketSize::Tensor | BucketSize::Bytes(_));
+    if spec.exchange.algorithm == Algorithm::Native && has_buckets {
+        let reason = "`native` reduces the whole gradient; drop this key or choose another algorithm";
+        refuse("strategy.exchange.bucket", reason.into());
     }
     if exchange != Allreduce {
-        if spec.exchange.bucket != Bucket::Auto {
-            let reason =
-                format!("only an all-reduce cuts the gradient into buckets, `{}` does not", exchange.name());
-            complain("strategy.exchange.bucket", reason);
+        if spec.exchange.bucket != BucketSize::Auto {
+            let reason = format!("only an all-reduce has buckets, `{}` does not", exchange.name());
+            refuse("strategy.exchange.bucket", reason);
         }
         if spec.strategy.tune {
-            complain("strategy.tune", format!("only an all-reduce is tuned, `{}` is not", exchange.name()));
+            refuse("strategy.tune", format!("only an all-reduce is tuned, `{}` is not", exchange.name()));
         }
     }
     let probability = spec.exchange.probability;
     if !(probability > 0.0 && probability <= 1.0) {
-        complain("strategy.exchange.probability", format!("must be above 0 and at most 1, is {probability}"));
+        refuse("strategy.exchange.probability", format!("must be above 0 and at most 1, is {probability}"));
     }
 }

@@ -1,35 +1,35 @@
-//! `[train]`: how long, in which steps, to what end.
+//! `[train]`: steps, epochs and targets.
 
 use super::section::section;
 
 section! {
-    /// How long, in which steps.
+    /// Steps and epochs.
     "train" TrainSpec {
-        /// Rows of one step, over all workers together.
+        /// Rows of a step over all workers.
         global_batch: usize = 64;
-        /// Parts in which a worker computes its rows of a step, one after the other, to need less memory: their gradients are summed, global_batch stays what it is.
+        /// Gradient accumulation: micro-batches per worker and step, to save memory. global_batch does not change.
         accumulate: usize = 1;
         /// Passes over the training rows.
         epochs: u64 = 30;
-        /// Stop after so many steps, if that comes first.
+        /// Stops after this many steps, if that comes first.
         max_steps: Option<u64> = None;
-        /// Decides the order of rows, the split and the initial parameters.
+        /// Seed of the row order, the validation split and the initial parameters.
         seed: u64 = 7;
-        /// The same bits on any number of workers, over any transport, after any resize: steps are computed in fixed leaves of a few rows, summed along a fixed tree. It costs time: see docs/data-parallel.md.
+        /// The same bits for any number of workers, any transport and after any change of the group: steps are computed in fixed micro-batches of a few rows, summed along a fixed reduction tree. It costs time: see docs/data-parallel.md.
         reproducible: bool = false;
-        /// Penalty on the parameters' absolute values: l1 * sign(w) is added to the step's gradient, before clipping; the loss shown is without it.
+        /// L1 penalty: l1 * sign(w) is added to the gradient before clipping; the reported loss excludes it.
         l1: f64 = 0.0;
-        /// Penalty on half the parameters' squares: l2 * w is added to the step's gradient, before clipping; the loss shown is without it.
+        /// L2 penalty: l2 * w is added to the gradient before clipping; the reported loss excludes it.
         l2: f64 = 0.0;
     }
 }
 
 section! {
-    /// When the model is good enough: training ends after the epoch that gets there.
+    /// Targets: training ends after the epoch that reaches them.
     "train.target" TargetSpec {
         /// Validation accuracy to reach (classification).
         accuracy: Option<f64> = None;
-        /// Validation loss to get down to.
+        /// Validation loss to reach.
         loss: Option<f64> = None;
     }
 }

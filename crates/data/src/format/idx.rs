@@ -1,72 +1,71 @@
-//! Folders in the layout of MNIST: images and labels as IDX files, plain or gz, with a t10k part that validates.
+//! Folders in the MNIST layout: images and labels as IDX files, plain or gz; a t10k part is used for
+//! validation.
 
-use super::{Opened, Source, budget, indexed, mismatch, shape_name};
-use crate::block::{BLOCK_BYTES, BLOCK_ROWS, Block, BlockFeatures, Blocks};
+use super::{OpenedSource, RowSource, index_files, memory_budget, mismatch, shape_name};
+use crate::block::{BLOCK_BYTES, BLOCK_ROWS, Block, BlockFeatures, BlockIndex};
 use crate::checksum::Checksum;
+use crate::file_bytes::{FileBytes, MemoryBudget};
 use crate::locate::check_regular;
-use crate::raw::{Budget, Raw};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use thalweg_core::schema::{Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::schema::{RowShape, Scaling, Schema, TargetScaling};
 use thalweg_core::spec::data::{DataSpec, TaskChoice};
 use thalweg_core::{Error, Result, Targets, Task};
 
-/// Element type "unsigned byte" in an IDX header.
+/// Element type in an IDX header.
 const UNSIGNED_BYTE: u8 = 8;
 
-/// Images and labels of one part of the folder.
-struct Idx {
-    images: Raw,
+struct IdxSource {
+    images: FileBytes,
     checksums: Vec<u32>,
-    /// Where the pixels begin.
-    begin: u64,
+    /// Byte offset of the first pixel.
+    data_offset: u64,
     pixels: u64,
     labels: Vec<u8>,
-    /// The class of each label value; none for a regression.
+    /// Class of each label value; `None` for a regression.
     classes: Option<Box<[u32; 256]>>,
-    blocks: Arc<Blocks>,
+    blocks: Arc<BlockIndex>,
 }
 
-/// Opens the parts of a folder.
-pub(crate) fn open(folder: &Path, spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
-    let mut budget = budget(spec);
-    let Some(training) = Part::open(folder, "train", &mut budget)? else { return Err(no_parts(folder)) };
+pub(crate) fn open(folder: &Path, spec: &DataSpec, known: Option<&Schema>) -> Result<OpenedSource> {
+    let mut budget = memory_budget(spec);
+    let Some(training) = IdxPart::open(folder, "train", &mut budget)? else { return Err(no_parts(folder)) };
     let schema = match known {
         Some(schema) => schema.clone(),
         None => training.schema(spec.task)?,
     };
-    let held = match (spec.validation.is_none(), Part::open(folder, "t10k", &mut budget)?) {
+    let validation = match (spec.validation.is_none(), IdxPart::open(folder, "t10k", &mut budget)?) {
         (true, Some(part)) => Some(part.source(&schema, spec)?),
         _ => None,
     };
-    Ok(Opened { source: training.source(&schema, spec)?, schema, held })
+    Ok(OpenedSource { source: training.source(&schema, spec)?, schema, validation })
 }
 
-/// A pair of files, checked.
-struct Part {
-    images: Raw,
-    begin: u64,
+/// A pair of image and label files with consistent headers.
+struct IdxPart {
+    images: FileBytes,
+    data_offset: u64,
     sizes: Vec<usize>,
     labels_name: String,
     labels: Vec<u8>,
 }
 
-impl Part {
-    /// The files of a part, if the folder has it.
-    fn open(folder: &Path, part: &str, budget: &mut Budget) -> Result<Option<Part>> {
+impl IdxPart {
+    /// Opens a part; `None` if the folder does not contain it.
+    fn open(folder: &Path, part: &str, budget: &mut MemoryBudget) -> Result<Option<IdxPart>> {
         let (images, labels) = (find(folder, part, "images")?, find(folder, part, "labels")?);
         let (images, labels) = match (images, labels) {
             (Some(images), Some(labels)) => (images, labels),
             (None, None) => return Ok(None),
-            (Some(images), None) => return Err(alone(&images, part, "labels")),
-            (None, Some(labels)) => return Err(alone(&labels, part, "images")),
+            (Some(images), None) => return Err(unpaired(&images, part, "labels")),
+            (None, Some(labels)) => return Err(unpaired(&labels, part, "images")),
         };
         check_regular(&images)?;
         check_regular(&labels)?;
-        let images = Raw::open(&images, budget)?;
-        let labels = Raw::open(&labels, budget)?;
-        let (begin, shape) = header(&images)?;
-        let (labels_begin, labels_shape) = header(&labels)?;
+        let images = FileBytes::open(&images, budget)?;
+        let labels = FileBytes::open(&labels, budget)?;
+        let (data_offset, shape) = header(&images)?;
+        let (labels_offset, labels_shape) = header(&labels)?;
         if shape.len() < 2 || labels_shape.len() != 1 {
             return Err(Error::data(format!(
                 "{} has {} dimensions and {} has {}; expected images and a list of labels",
@@ -87,8 +86,8 @@ impl Part {
             .hint("use files that belong together"));
         }
         let labels_name = labels.name().to_string();
-        let labels = labels.slice(labels_begin..labels.len())?.to_vec();
-        Ok(Some(Part { images, begin, sizes: shape[1..].to_vec(), labels_name, labels }))
+        let labels = labels.slice(labels_offset..labels.len())?.to_vec();
+        Ok(Some(IdxPart { images, data_offset, sizes: shape[1..].to_vec(), labels_name, labels }))
     }
 
     fn schema(&self, task: TaskChoice) -> Result<Schema> {
@@ -102,7 +101,7 @@ impl Part {
                 .hint("a classification needs at least two classes"));
         }
         Ok(Schema {
-            shape: Shape::Image { sizes: self.sizes.clone() },
+            shape: RowShape::Image { sizes: self.sizes.clone() },
             task,
             label: None,
             classes: if task == Task::Classification { classes } else { Vec::new() },
@@ -113,9 +112,9 @@ impl Part {
         })
     }
 
-    fn source(self, schema: &Schema, spec: &DataSpec) -> Result<Arc<dyn Source>> {
+    fn source(self, schema: &Schema, spec: &DataSpec) -> Result<Arc<dyn RowSource>> {
         let sizes = match &schema.shape {
-            Shape::Image { sizes } => sizes,
+            RowShape::Image { sizes } => sizes,
             other => return Err(mismatch(self.images.name(), "images", shape_name(other))),
         };
         if *sizes != self.sizes {
@@ -123,30 +122,31 @@ impl Part {
             return Err(mismatch(self.images.name(), &found, &format!("images of {sizes:?} pixels")));
         }
         let classes = match schema.task {
-            Task::Classification => Some(self.class_numbers(&schema.classes)?),
+            Task::Classification => Some(self.class_indices(&schema.classes)?),
             Task::Regression => None,
         };
         let pixels = sizes.iter().product::<usize>() as u64;
         let blocks =
-            Blocks::even(self.labels.len() as u64, (BLOCK_BYTES / pixels.max(1)).clamp(1, BLOCK_ROWS));
-        let Part { images, begin, labels, .. } = self;
-        // There is nothing to find in a pass over pixels but their checksum.
-        let ((), mut checksums) = indexed("pixels", std::slice::from_ref(&images), spec, None, || Ok(()))?;
+            BlockIndex::even(self.labels.len() as u64, (BLOCK_BYTES / pixels.max(1)).clamp(1, BLOCK_ROWS));
+        let IdxPart { images, data_offset, labels, .. } = self;
+        // Pixels need no index; the pass only computes their checksum.
+        let ((), mut checksums) =
+            index_files("pixels", std::slice::from_ref(&images), spec, None, || Ok(()))?;
         checksums.push(Checksum::of(&labels));
         let blocks = Arc::new(blocks);
-        Ok(Arc::new(Idx { images, checksums, begin, pixels, labels, classes, blocks }))
+        Ok(Arc::new(IdxSource { images, checksums, data_offset, pixels, labels, classes, blocks }))
     }
 
-    /// The class of each label value; a label without a class is an error.
-    fn class_numbers(&self, names: &[String]) -> Result<Box<[u32; 256]>> {
-        let mut numbers = Box::new([u32::MAX; 256]);
+    /// Maps label values to classes; a label without a class is an error.
+    fn class_indices(&self, names: &[String]) -> Result<Box<[u32; 256]>> {
+        let mut indices = Box::new([u32::MAX; 256]);
         for (class, name) in names.iter().enumerate() {
             if let Ok(label) = name.parse::<u8>() {
-                numbers[usize::from(label)] = class as u32;
+                indices[usize::from(label)] = class as u32;
             }
         }
-        match self.labels.iter().position(|&label| numbers[usize::from(label)] == u32::MAX) {
-            None => Ok(numbers),
+        match self.labels.iter().position(|&label| indices[usize::from(label)] == u32::MAX) {
+            None => Ok(indices),
             Some(row) => Err(Error::data(format!(
                 "{} row {}: the label {} is not one of the classes {}",
                 self.labels_name,
@@ -159,8 +159,8 @@ impl Part {
     }
 }
 
-impl Source for Idx {
-    fn blocks(&self) -> &Arc<Blocks> {
+impl RowSource for IdxSource {
+    fn blocks(&self) -> &Arc<BlockIndex> {
         &self.blocks
     }
 
@@ -174,8 +174,9 @@ impl Source for Idx {
 
     fn decode(&self, block: usize) -> Result<Arc<Block>> {
         let rows = self.blocks.range(block);
-        let pixels =
-            self.images.slice(self.begin + rows.start * self.pixels..self.begin + rows.end * self.pixels)?;
+        let pixels = self
+            .images
+            .slice(self.data_offset + rows.start * self.pixels..self.data_offset + rows.end * self.pixels)?;
         let labels = self.labels[rows.start as usize..rows.end as usize].iter();
         let targets = match &self.classes {
             Some(classes) => Targets::Classes(labels.map(|&label| classes[usize::from(label)]).collect()),
@@ -185,46 +186,46 @@ impl Source for Idx {
     }
 }
 
-/// Where the elements begin, and the sizes; the file must be exactly as long as they say.
-fn header(raw: &Raw) -> Result<(u64, Vec<usize>)> {
-    let magic = raw.slice(0..raw.len().min(4))?;
-    let &[0, 0, kind, dimensions] = &magic[..] else { return Err(not_idx(raw)) };
+/// Offset of the first element, and the dimensions; the file length must match them exactly.
+fn header(file: &FileBytes) -> Result<(u64, Vec<usize>)> {
+    let magic = file.slice(0..file.len().min(4))?;
+    let &[0, 0, kind, dimensions] = &magic[..] else { return Err(not_idx(file)) };
     if !(1..=8).contains(&dimensions) {
-        return Err(not_idx(raw));
+        return Err(not_idx(file));
     }
     if kind != UNSIGNED_BYTE {
         return Err(Error::data(format!(
             "{} holds elements of type {kind:#04x}; only bytes (0x08) can be read",
-            raw.name()
+            file.name()
         )));
     }
-    let begin = 4 + 4 * u64::from(dimensions);
-    if raw.len() < begin {
-        return Err(not_idx(raw));
+    let data_offset = 4 + 4 * u64::from(dimensions);
+    if file.len() < data_offset {
+        return Err(not_idx(file));
     }
-    let sizes = raw.slice(4..begin)?;
+    let sizes = file.slice(4..data_offset)?;
     let sizes: Vec<usize> = sizes
         .chunks_exact(4)
         .map(|size| u32::from_be_bytes([size[0], size[1], size[2], size[3]]) as usize)
         .collect();
     let product = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64));
-    let expected = product.and_then(|product| product.checked_add(begin));
-    if expected != Some(raw.len()) || sizes[1..].contains(&0) {
+    let expected = product.and_then(|product| product.checked_add(data_offset));
+    if expected != Some(file.len()) || sizes[1..].contains(&0) {
         return Err(Error::data(format!(
             "{} is {} bytes long, which does not fit its sizes {sizes:?}",
-            raw.name(),
-            raw.len()
+            file.name(),
+            file.len()
         ))
         .hint("it may be incomplete: copy or download it again"));
     }
-    Ok((begin, sizes))
+    Ok((data_offset, sizes))
 }
 
-fn not_idx(raw: &Raw) -> Error {
-    Error::data(format!("{} is not an IDX file", raw.name())).hint("an IDX file begins with two zero bytes")
+fn not_idx(file: &FileBytes) -> Error {
+    Error::data(format!("{} is not an IDX file", file.name())).hint("an IDX file begins with two zero bytes")
 }
 
-/// The file of a part: `train-images-idx3-ubyte` or `train-images.idx3-ubyte`, the unpacked one first.
+/// Finds `train-images-idx3-ubyte` or `train-images.idx3-ubyte`; an uncompressed file is preferred.
 fn find(folder: &Path, part: &str, what: &str) -> Result<Option<PathBuf>> {
     let entries = std::fs::read_dir(folder)
         .map_err(|error| Error::io(format!("cannot read the folder {}", folder.display()), &error))?;
@@ -243,7 +244,7 @@ fn find(folder: &Path, part: &str, what: &str) -> Result<Option<PathBuf>> {
     Ok(found.into_iter().next())
 }
 
-fn alone(file: &Path, part: &str, other: &str) -> Error {
+fn unpaired(file: &Path, part: &str, other: &str) -> Error {
     Error::data(format!("{} stands alone: there is no {part}-{other}-idx file beside it", file.display()))
 }
 
@@ -269,13 +270,13 @@ mod tests {
         folder
     }
 
-    fn open_folder(files: &[(&str, Vec<u8>)]) -> Result<Opened> {
+    fn open_folder(files: &[(&str, Vec<u8>)]) -> Result<OpenedSource> {
         open(folder(files).path(), &DataSpec::default(), None)
     }
 
     #[test]
-    fn both_spellings_and_gz_are_found() {
-        let packed = crate::raw::tests::gzip(&idx(&[2], &[3, 7]));
+    fn both_file_name_forms_and_gz_are_found() {
+        let packed = crate::file_bytes::tests::gzip(&idx(&[2], &[3, 7]));
         let opened = open_folder(&[
             ("train-images.idx3-ubyte", idx(&[2, 1, 2], &[1, 2, 3, 4])),
             ("train-labels-idx1-ubyte.gz", packed),
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_folders_are_told_apart() {
+    fn damaged_folders_have_distinct_errors() {
         let message = |files: &[(&str, Vec<u8>)]| open_folder(files).err().unwrap().message;
         let images = ("train-images-idx3-ubyte", idx(&[2, 1, 2], &[1, 2, 3, 4]));
         let labels = |count: u32| ("train-labels-idx1-ubyte", idx(&[count], &vec![1; count as usize]));
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_of_the_held_part_must_be_a_class() {
+    fn a_label_of_the_validation_part_must_be_a_class() {
         let error = open_folder(&[
             ("train-images-idx3-ubyte", idx(&[2, 1, 2], &[1, 2, 3, 4])),
             ("train-labels-idx1-ubyte", idx(&[2], &[0, 1])),

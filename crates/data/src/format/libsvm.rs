@@ -1,46 +1,45 @@
-//! Sparse rows: `label 3:1 11:0.5 # comment`, columns counted from 0 or 1, whichever the file does.
+//! Sparse rows: `label 3:1 11:0.5 # comment`, columns counted from 0 or 1, detected per source.
 //!
-//! A `qid:` field, which groups the rows of a ranking, is passed over. Rows stay sparse from file to model: scaling
+//! A `qid:` field, the query group of a ranking, is ignored. Rows stay sparse from file to model: scaling
 //! multiplies and never shifts.
 
-use super::csv::place;
-use super::{Opened, Source, indexed, mismatch, shape_name};
-use crate::block::{Block, BlockFeatures, Blocks};
-use crate::extent::{Extent, Extents, blocks};
-use crate::narrow::{self, Gaps};
-use crate::raw::Raw;
+use super::csv::location;
+use super::{OpenedSource, RowSource, index_files, mismatch, shape_name};
+use crate::block::{Block, BlockFeatures, BlockIndex};
+use crate::extent::{Extent, ExtentBuilder, block_index};
+use crate::file_bytes::FileBytes;
+use crate::offset_encoding::{self, GapHistogram};
 use crate::table::encoder::push_target;
-use crate::table::labels::{LabelTally, Labels};
-use crate::table::problem::Problem;
-use crate::table::value::{is_missing, number, shown};
+use crate::table::labels::{LabelEncoding, LabelTally};
+use crate::table::value::{is_missing, parse_number, printable};
+use crate::table::value_error::ValueError;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader};
 use std::sync::Arc;
-use thalweg_core::schema::{Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::schema::{RowShape, Scaling, Schema, TargetScaling};
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::{Error, Result, Task};
 
-/// The largest number of a column. Every column is an input of the model, whose first layer holds a row of weights for
-/// it: one stray number must not ask for more memory than any machine has.
-const LARGEST_COLUMN: u64 = 1 << 24;
+/// Maximum column number. Each column is a model input with weights in the first layer, so one stray number
+/// could request more memory than any machine has.
+const MAX_COLUMN: u64 = 1 << 24;
 
-/// What the label is called in messages.
+/// Name of the label in messages.
 const LABEL: &str = "label";
 
-struct Libsvm {
-    files: Vec<Raw>,
+struct LibsvmSource {
+    files: Vec<FileBytes>,
     checksums: Vec<u32>,
     extents: Vec<Extent>,
-    blocks: Arc<Blocks>,
-    labels: Labels,
+    blocks: Arc<BlockIndex>,
+    labels: LabelEncoding,
     columns: u64,
     first: u64,
     row_bytes: u64,
 }
 
-/// What the pass over all rows found.
 #[derive(Debug, Serialize, Deserialize)]
-struct Index {
+struct LibsvmIndex {
     extents: Vec<Extent>,
     task: Task,
     classes: Vec<String>,
@@ -49,17 +48,17 @@ struct Index {
     values: u64,
 }
 
-/// Indexes sparse files; with a stored schema, labels may be passed over or not be there.
+/// Indexes sparse files; with `labelled` false, labels are ignored and may be absent.
 pub(crate) fn open(
-    files: Vec<Raw>,
+    files: Vec<FileBytes>,
     spec: &DataSpec,
     known: Option<&Schema>,
     labelled: bool,
-) -> Result<Opened> {
+) -> Result<OpenedSource> {
     let kind = if labelled { "libsvm" } else { "libsvm without labels" };
-    let (index, checksums) = indexed(kind, &files, spec, known, || pass(&files, spec, known, labelled))?;
+    let (index, checksums) = index_files(kind, &files, spec, known, || pass(&files, spec, known, labelled))?;
     let (columns, first) = match known.map(|schema| &schema.shape) {
-        Some(Shape::Sparse { columns, first }) => (*columns as u64, *first as u64),
+        Some(RowShape::Sparse { columns, first }) => (*columns as u64, *first as u64),
         Some(other) => return Err(mismatch(files[0].name(), "sparse rows", shape_name(other))),
         None => {
             let first = index.smallest.min(1);
@@ -67,7 +66,7 @@ pub(crate) fn open(
         }
     };
     let schema = known.cloned().unwrap_or_else(|| Schema {
-        shape: Shape::Sparse { columns: columns as usize, first: first as usize },
+        shape: RowShape::Sparse { columns: columns as usize, first: first as usize },
         task: index.task,
         label: None,
         classes: index.classes.clone(),
@@ -76,11 +75,11 @@ pub(crate) fn open(
         reconstruct: false,
         source_columns: Vec::new(),
     });
-    let blocks = blocks(&index.extents);
-    let source = Libsvm {
+    let blocks = block_index(&index.extents);
+    let source = LibsvmSource {
         labels: match labelled {
-            true => Labels::known(index.task, &index.classes),
-            false => Labels::Unread(index.task),
+            true => LabelEncoding::new(index.task, &index.classes),
+            false => LabelEncoding::Unread(index.task),
         },
         columns,
         first,
@@ -90,40 +89,40 @@ pub(crate) fn open(
         files,
         checksums,
     };
-    Ok(Opened { source: Arc::new(source), schema, held: None })
+    Ok(OpenedSource { source: Arc::new(source), schema, validation: None })
 }
 
-fn pass(files: &[Raw], spec: &DataSpec, known: Option<&Schema>, labelled: bool) -> Result<Index> {
+fn pass(files: &[FileBytes], spec: &DataSpec, known: Option<&Schema>, labelled: bool) -> Result<LibsvmIndex> {
     let mut labels = LabelTally::new();
-    let mut extents = Extents::default();
+    let mut extents = ExtentBuilder::default();
     let (mut smallest, mut largest, mut values) = (u64::MAX, 0, 0);
     for (number, file) in files.iter().enumerate() {
-        let mut lines = Lines::new(file.reader(0), labelled);
-        extents.begin(number, 0);
+        let mut lines = LineReader::new(file.reader(0), labelled);
+        extents.begin_file(number, 0);
         while let Some((offset, row)) = lines.next(file)? {
             labels.add(row.label, (number, offset));
             for pair in row.pairs() {
-                let (column, _) = pair.or_else(|problem| Err(problem.at(&place(file, offset)?)))?;
+                let (column, _) = pair.or_else(|problem| Err(problem.at(&location(file, offset)?)))?;
                 smallest = smallest.min(column);
                 largest = largest.max(column);
                 values += 1;
             }
-            extents.row(lines.position);
+            extents.end_row(lines.position);
         }
-        extents.end(file.len());
+        extents.end_file(file.len());
     }
     let labels = match known {
-        Some(schema) => Labels::known(schema.task, &schema.classes),
+        Some(schema) => LabelEncoding::new(schema.task, &schema.classes),
         None => {
-            labels.finish(spec.task, LABEL, |(file, offset): (usize, u64)| place(&files[file], offset))?
+            labels.finish(spec.task, LABEL, |(file, offset): (usize, u64)| location(&files[file], offset))?
         }
     };
     let (task, classes) = (labels.task(), labels.names());
-    Ok(Index { extents: extents.finish(), task, classes, smallest, largest, values })
+    Ok(LibsvmIndex { extents: extents.finish(), task, classes, smallest, largest, values })
 }
 
-impl Source for Libsvm {
-    fn blocks(&self) -> &Arc<Blocks> {
+impl RowSource for LibsvmSource {
+    fn blocks(&self) -> &Arc<BlockIndex> {
         &self.blocks
     }
 
@@ -139,18 +138,18 @@ impl Source for Libsvm {
         let extent = &self.extents[block];
         let file = &self.files[extent.file];
         let bytes = file.slice(extent.start..extent.end)?;
-        let mut lines = Lines::new(&bytes[..], !matches!(self.labels, Labels::Unread(_)));
+        let mut lines = LineReader::new(&bytes[..], !matches!(self.labels, LabelEncoding::Unread(_)));
         let mut rows = SparseRows::default();
         let mut count = 0;
         let mut targets = self.labels.targets(extent.rows as usize);
         while let Some((offset, row)) = lines.next(file)? {
             rows.push(&row, self.first, self.columns)
                 .and_then(|()| push_target(&self.labels, LABEL, row.label, &mut targets))
-                .or_else(|problem| Err(problem.at(&place(file, extent.start + offset)?)))?;
+                .or_else(|problem| Err(problem.at(&location(file, extent.start + offset)?)))?;
             count += 1;
         }
         if count != extent.rows {
-            return Err(file.changed());
+            return Err(file.changed_error());
         }
         let (gaps, (targets, target_offset)) = (rows.gaps(), targets.finish());
         let SparseRows { starts, columns, values, .. } = rows;
@@ -159,13 +158,12 @@ impl Source for Libsvm {
     }
 }
 
-/// Rows under construction.
 struct SparseRows {
     starts: Vec<usize>,
     columns: Vec<u32>,
     values: Vec<f32>,
     unsorted: Vec<(u32, f32)>,
-    /// Numbers that single precision does not hold.
+    /// Values that single precision does not represent exactly.
     large: Vec<(u32, f64)>,
 }
 
@@ -182,14 +180,15 @@ impl Default for SparseRows {
 }
 
 impl SparseRows {
-    /// How far apart the numbers of a column lie that single precision does not hold.
-    fn gaps(&mut self) -> Vec<(u32, Gaps)> {
+    fn gaps(&mut self) -> Vec<(u32, GapHistogram)> {
         self.large.sort_unstable_by_key(|&(column, _)| column);
         let columns = self.large.chunk_by(|one, other| one.0 == other.0);
-        columns.map(|column| (column[0].0, Gaps::of(column.iter().map(|&(_, value)| value), 0.0))).collect()
+        columns
+            .map(|column| (column[0].0, GapHistogram::of(column.iter().map(|&(_, value)| value), 0.0)))
+            .collect()
     }
 
-    fn push(&mut self, row: &Row<'_>, first: u64, columns: u64) -> Result<(), Problem> {
+    fn push(&mut self, row: &RowText<'_>, first: u64, columns: u64) -> Result<(), ValueError> {
         self.unsorted.clear();
         for pair in row.pairs() {
             let (column, text) = pair?;
@@ -197,18 +196,18 @@ impl SparseRows {
                 return Err(unknown_column(column, first, columns));
             }
             let name = column.to_string();
-            let value = match number(text) {
+            let value = match parse_number(text) {
                 Some(value) if (value as f32).is_finite() => value,
-                Some(_) => return Err(Problem::not_finite(&name, &shown(text))),
+                Some(_) => return Err(ValueError::not_finite(&name, &printable(text))),
                 None => {
-                    return Err(Problem {
+                    return Err(ValueError {
                         hint: "fix it".into(),
-                        ..Problem::not_a_number(&name, &shown(text))
+                        ..ValueError::not_a_number(&name, &printable(text))
                     });
                 }
             };
             let column = (column - first) as u32;
-            if narrow::is_large(value) {
+            if offset_encoding::exceeds_f32(value) {
                 self.large.push((column, value));
             }
             self.unsorted.push((column, value as f32));
@@ -217,7 +216,7 @@ impl SparseRows {
             self.unsorted.sort_by_key(|&(column, _)| column);
         }
         if let Some(pair) = self.unsorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(Problem {
+            return Err(ValueError {
                 column: (u64::from(pair[0].0) + first).to_string(),
                 what: "the column occurs twice in the row".into(),
                 hint: "keep one of the two values".into(),
@@ -231,8 +230,8 @@ impl SparseRows {
     }
 }
 
-fn unknown_column(column: u64, first: u64, columns: u64) -> Problem {
-    Problem {
+fn unknown_column(column: u64, first: u64, columns: u64) -> ValueError {
+    ValueError {
         column: column.to_string(),
         what: format!("the model was trained on columns {first} to {}", first + columns - 1),
         hint: "use rows with the columns of the training rows".into(),
@@ -240,35 +239,35 @@ fn unknown_column(column: u64, first: u64, columns: u64) -> Problem {
     }
 }
 
-/// One row as it is written.
-struct Row<'a> {
+/// One line, split into label and pairs.
+struct RowText<'a> {
     label: &'a [u8],
     rest: &'a [u8],
 }
 
-impl<'a> Row<'a> {
+impl<'a> RowText<'a> {
     /// Column and value of each pair.
-    fn pairs(&self) -> impl Iterator<Item = Result<(u64, &'a [u8]), Problem>> + use<'a> {
+    fn pairs(&self) -> impl Iterator<Item = Result<(u64, &'a [u8]), ValueError>> + use<'a> {
         let fields = self.rest.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
         fields.filter(|field| !field.starts_with(b"qid:")).map(pair)
     }
 }
 
-fn pair(field: &[u8]) -> Result<(u64, &[u8]), Problem> {
+fn pair(field: &[u8]) -> Result<(u64, &[u8]), ValueError> {
     let split = memchr::memchr(b':', field).map(|colon| (&field[..colon], &field[colon + 1..]));
     let column = split.and_then(|(column, _)| std::str::from_utf8(column).ok()?.parse::<u64>().ok());
     match (column, split) {
-        (Some(column), _) if column > LARGEST_COLUMN => Err(Problem {
+        (Some(column), _) if column > MAX_COLUMN => Err(ValueError {
             column: column.to_string(),
-            what: format!("the largest number a column can have is {LARGEST_COLUMN}"),
+            what: format!("the largest number a column can have is {MAX_COLUMN}"),
             hint: "the model has an input for every column up to the largest number: fix a stray number, \
                    or number the columns anew, for instance by a hash into fewer"
                 .into(),
             input_hint: None,
         }),
         (Some(column), Some((_, value))) => Ok((column, value)),
-        _ => Err(Problem {
-            column: shown(field),
+        _ => Err(ValueError {
+            column: printable(field),
             what: "expected a column's number, a colon and a value".into(),
             hint: "a row looks like `1 3:0.5 7:2`".into(),
             input_hint: None,
@@ -276,22 +275,27 @@ fn pair(field: &[u8]) -> Result<(u64, &[u8]), Problem> {
     }
 }
 
-/// Lines that hold rows: without comments and blanks.
-struct Lines<R> {
+/// Reads the lines that hold rows; comments and blank lines are skipped.
+struct LineReader<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
     position: u64,
-    /// Whether each row must begin with a label.
+    /// Whether each row must start with a label.
     labelled: bool,
 }
 
-impl<R: std::io::Read> Lines<R> {
-    fn new(reader: R, labelled: bool) -> Lines<R> {
-        Lines { reader: BufReader::with_capacity(1 << 17, reader), line: Vec::new(), position: 0, labelled }
+impl<R: std::io::Read> LineReader<R> {
+    fn new(reader: R, labelled: bool) -> LineReader<R> {
+        LineReader {
+            reader: BufReader::with_capacity(1 << 17, reader),
+            line: Vec::new(),
+            position: 0,
+            labelled,
+        }
     }
 
-    /// The next row and where its line begins.
-    fn next(&mut self, file: &Raw) -> Result<Option<(u64, Row<'_>)>> {
+    /// The next row and the byte offset of its line.
+    fn next(&mut self, file: &FileBytes) -> Result<Option<(u64, RowText<'_>)>> {
         let offset = loop {
             self.line.clear();
             let offset = self.position;
@@ -312,11 +316,14 @@ impl<R: std::io::Read> Lines<R> {
         let end = text.iter().position(u8::is_ascii_whitespace).unwrap_or(text.len());
         let (label, rest) = text.split_at(end);
         if !self.labelled {
-            return Ok(Some((offset, Row { label, rest: if label.contains(&b':') { text } else { rest } })));
+            return Ok(Some((
+                offset,
+                RowText { label, rest: if label.contains(&b':') { text } else { rest } },
+            )));
         }
         if is_missing(label) || label.contains(&b':') {
-            return Err(Problem::missing_label(LABEL, b"").at(&place(file, offset)?));
+            return Err(ValueError::missing_label(LABEL, b"").at(&location(file, offset)?));
         }
-        Ok(Some((offset, Row { label, rest })))
+        Ok(Some((offset, RowText { label, rest })))
     }
 }

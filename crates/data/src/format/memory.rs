@@ -1,25 +1,25 @@
-//! A user's own rows, given as arrays.
+//! Rows given as arrays.
 
-use super::{Opened, Source};
-use crate::block::{BLOCK_ROWS, Block, BlockFeatures, Blocks};
+use super::{OpenedSource, RowSource};
+use crate::block::{BLOCK_ROWS, Block, BlockFeatures, BlockIndex};
 use crate::checksum::Checksum;
-use crate::table::columns::numbered_names;
+use crate::table::column_roles::default_names;
 use std::sync::Arc;
-use thalweg_core::schema::{Column, Encoding, Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::schema::{Column, Encoding, RowShape, Scaling, Schema, TargetScaling};
 use thalweg_core::{Error, Result, Targets, Task};
 
-/// Numbers whose bytes are put beside each other at a time.
-const PIECE: usize = 1 << 14;
+/// Numbers converted to bytes at a time.
+const CHUNK_NUMBERS: usize = 1 << 14;
 
-struct Memory {
-    blocks: Arc<Blocks>,
+struct MemorySource {
+    blocks: Arc<BlockIndex>,
     decoded: Vec<Arc<Block>>,
     row_bytes: u64,
     checksum: u32,
 }
 
-impl Source for Memory {
-    fn blocks(&self) -> &Arc<Blocks> {
+impl RowSource for MemorySource {
+    fn blocks(&self) -> &Arc<BlockIndex> {
         &self.blocks
     }
 
@@ -36,11 +36,11 @@ impl Source for Memory {
     }
 }
 
-/// Dense features, row-major, `width` numbers each.
-pub(crate) fn open(width: usize, features: &[f32], targets: &Targets) -> Result<Opened> {
+/// Dense features, row-major, `width` numbers per row.
+pub(crate) fn open(width: usize, features: &[f32], targets: &Targets) -> Result<OpenedSource> {
     check(width, features, targets)?;
     let rows = targets.len() as u64;
-    let blocks = Arc::new(Blocks::even(rows, BLOCK_ROWS));
+    let blocks = Arc::new(BlockIndex::even(rows, BLOCK_ROWS));
     let decoded = (0..blocks.len()).map(|block| {
         let range = blocks.range(block).start as usize..blocks.range(block).end as usize;
         let targets = match targets {
@@ -52,24 +52,24 @@ pub(crate) fn open(width: usize, features: &[f32], targets: &Targets) -> Result<
     });
     let decoded = decoded.collect();
     let checksum = checksum(features, targets);
-    let source = Memory { blocks, decoded, row_bytes: width as u64 * 4 + 8, checksum };
-    Ok(Opened { source: Arc::new(source), schema: schema(width, targets), held: None })
+    let source = MemorySource { blocks, decoded, row_bytes: width as u64 * 4 + 8, checksum };
+    Ok(OpenedSource { source: Arc::new(source), schema: schema(width, targets), validation: None })
 }
 
-/// Of features and targets, the same on every kind of machine.
+/// Over features and targets as little-endian bytes, so that the value does not depend on the machine.
 fn checksum(features: &[f32], targets: &Targets) -> u32 {
     let mut checksum = Checksum::default();
-    let mut take = |numbers: &mut dyn Iterator<Item = [u8; 4]>| loop {
-        let piece: Vec<u8> = numbers.take(PIECE).flatten().collect();
-        if piece.is_empty() {
+    let mut update = |numbers: &mut dyn Iterator<Item = [u8; 4]>| loop {
+        let chunk: Vec<u8> = numbers.take(CHUNK_NUMBERS).flatten().collect();
+        if chunk.is_empty() {
             break;
         }
-        checksum.take(&piece);
+        checksum.update(&chunk);
     };
-    take(&mut features.iter().map(|value| value.to_le_bytes()));
+    update(&mut features.iter().map(|value| value.to_le_bytes()));
     match targets {
-        Targets::Classes(classes) => take(&mut classes.iter().map(|class| class.to_le_bytes())),
-        Targets::Values(values) => take(&mut values.iter().map(|value| value.to_le_bytes())),
+        Targets::Classes(classes) => update(&mut classes.iter().map(|class| class.to_le_bytes())),
+        Targets::Values(values) => update(&mut values.iter().map(|value| value.to_le_bytes())),
     }
     checksum.value()
 }
@@ -86,12 +86,12 @@ fn check(width: usize, features: &[f32], targets: &Targets) -> Result<()> {
             features.len()
         )));
     }
-    if let Some(place) = features.iter().position(|value| !value.is_finite()) {
+    if let Some(index) = features.iter().position(|value| !value.is_finite()) {
         return Err(Error::data(format!(
             "row {}, column {}: {} is not a finite number",
-            place / width,
-            place % width,
-            features[place]
+            index / width,
+            index % width,
+            features[index]
         )));
     }
     match targets {
@@ -115,13 +115,13 @@ fn schema(width: usize, targets: &Targets) -> Schema {
         Targets::Values(_) => (Task::Regression, Vec::new()),
     };
     Schema {
-        shape: Shape::Table { columns: numbered_names(width).into_iter().map(number).collect() },
+        shape: RowShape::Table { columns: default_names(width).into_iter().map(number).collect() },
         task,
         label: None,
         classes,
         scaling: Scaling::default(),
         target: TargetScaling::default(),
         reconstruct: false,
-        source_columns: numbered_names(width),
+        source_columns: default_names(width),
     }
 }

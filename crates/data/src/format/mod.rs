@@ -1,4 +1,4 @@
-//! One file per format: `open` indexes a source in one pass, `decode` turns a block into rows.
+//! One module per format: `open` indexes a source in one pass, `decode` turns a block into rows.
 
 pub(crate) mod csv;
 pub(crate) mod digits;
@@ -8,83 +8,82 @@ pub(crate) mod memory;
 pub(crate) mod parquet;
 pub(crate) mod text;
 
-use crate::block::{Block, Blocks};
+use crate::block::{Block, BlockIndex};
 use crate::content::{BEGINNING, check_text};
-use crate::folder::Folder;
-use crate::locate::{FileKind, Located, locate};
-use crate::raw::{Budget, Raw};
-use crate::spool;
+use crate::disk_cache;
+use crate::disk_cache::folder::CacheFolder;
+use crate::file_bytes::{FileBytes, MemoryBudget};
+use crate::locate::{FileKind, SourceLocation, locate};
 use crate::table::unseen::UnseenCategory;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::sync::Arc;
-use thalweg_core::schema::{Schema, Shape};
+use thalweg_core::schema::{RowShape, Schema};
 use thalweg_core::spec::data::{DataSpec, Scale};
 use thalweg_core::spec::setting::Bytes;
 use thalweg_core::{Error, Kind, Result};
 
-/// A source of rows, indexed.
-pub(crate) trait Source: Send + Sync {
-    /// Which rows each block holds.
-    fn blocks(&self) -> &Arc<Blocks>;
+/// An indexed source of rows.
+pub(crate) trait RowSource: Send + Sync {
+    fn blocks(&self) -> &Arc<BlockIndex>;
 
-    /// Memory a decoded row takes, about: a pure function of the source, for it decides the order of rows.
+    /// Approximate memory per decoded row. Must be a pure function of the source, because it determines the
+    /// order of rows.
     fn row_bytes(&self) -> u64;
 
-    /// Decodes a block. A value that cannot be used is an error that names file and row.
+    /// Decodes a block. An invalid value is an error that names file and row.
     fn decode(&self, block: usize) -> Result<Arc<Block>>;
 
-    /// A checksum of what each file holds: the same rows have the same, wherever they are read.
+    /// One checksum per file: equal on every rank that reads the same bytes.
     fn checksums(&self) -> &[u32];
 
-    /// Categories that the schema does not know, in the blocks decoded so far.
-    fn unseen(&self) -> Vec<UnseenCategory> {
+    /// Categories missing in the schema, in the blocks decoded so far.
+    fn unseen_categories(&self) -> Vec<UnseenCategory> {
         Vec::new()
     }
 
-    /// What the user had better know about how the source is read, although nothing is wrong.
+    /// Messages for the user about how the source is read; not errors.
     fn notices(&self) -> &[String] {
         &[]
     }
 
-    /// Rows that overlap the row after them, so that a split has to leave them out; 0 if rows stand alone.
+    /// Number of following rows that a row overlaps, which a split must leave out; 0 for independent rows.
     fn overlap(&self) -> u64 {
         0
     }
 }
 
-/// An opened source and what its rows mean.
-pub(crate) struct Opened {
-    pub(crate) source: Arc<dyn Source>,
+pub(crate) struct OpenedSource {
+    pub(crate) source: Arc<dyn RowSource>,
     pub(crate) schema: Schema,
-    /// Rows that the source itself keeps for validation.
-    pub(crate) held: Option<Arc<dyn Source>>,
+    /// Validation rows provided by the source itself.
+    pub(crate) validation: Option<Arc<dyn RowSource>>,
 }
 
-impl Opened {
-    /// The rows to judge a model by that was trained elsewhere: those kept for validation, or all.
-    pub(crate) fn unseen(self) -> Arc<dyn Source> {
-        self.held.unwrap_or(self.source)
+impl OpenedSource {
+    /// Rows to evaluate an existing model on: the validation part, if there is one, else all.
+    pub(crate) fn evaluation_source(self) -> Arc<dyn RowSource> {
+        self.validation.unwrap_or(self.source)
     }
 }
 
-/// Opens what a job names; with a stored schema, its columns, classes and categories hold.
-pub(crate) fn open(spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
+/// Opens the source of a job; with a stored schema, its columns, classes and categories are used.
+pub(crate) fn open(spec: &DataSpec, known: Option<&Schema>) -> Result<OpenedSource> {
     open_located(spec, known, true)
 }
 
-/// Opens rows to be predicted: their labels are not looked at, and may be absent in Parquet and sparse files.
-pub(crate) fn open_unlabelled(spec: &DataSpec, schema: &Schema) -> Result<Opened> {
+/// Opens rows for prediction: labels are ignored, and may be absent in Parquet and sparse files.
+pub(crate) fn open_unlabelled(spec: &DataSpec, schema: &Schema) -> Result<OpenedSource> {
     open_located(spec, Some(schema), false)
 }
 
-fn open_located(spec: &DataSpec, known: Option<&Schema>, labelled: bool) -> Result<Opened> {
-    open_source(spec, known, labelled).map_err(|error| naming(error, &spec.source))
+fn open_located(spec: &DataSpec, known: Option<&Schema>, labelled: bool) -> Result<OpenedSource> {
+    open_source(spec, known, labelled).map_err(|error| with_source_name(error, &spec.source))
 }
 
-/// What is wrong with data is told with its source, where the message does not name a file of it.
-pub(crate) fn naming(mut error: Error, source: &str) -> Error {
+/// Prefixes a data error with its source, unless the message names one of its files.
+pub(crate) fn with_source_name(mut error: Error, source: &str) -> Error {
     let stem = source.trim_end_matches('/').rsplit('/').next().unwrap_or(source);
     let stem = stem.split(['*', '?', '[']).next().unwrap_or(stem);
     if error.kind == Kind::Data && !error.message.contains(stem) {
@@ -93,16 +92,20 @@ pub(crate) fn naming(mut error: Error, source: &str) -> Error {
     error
 }
 
-fn open_source(spec: &DataSpec, known: Option<&Schema>, labelled: bool) -> Result<Opened> {
+fn open_source(spec: &DataSpec, known: Option<&Schema>, labelled: bool) -> Result<OpenedSource> {
     let opened = match locate(&spec.source)? {
-        Located::Digits => digits::open(spec, known)?,
-        Located::Folder(folder) => idx::open(&folder, spec, known)?,
-        Located::Files(FileKind::Table, paths) => csv::open(open_all(&paths, spec)?, spec, known)?,
-        Located::Files(FileKind::Libsvm, paths) => {
-            libsvm::open(open_all(&paths, spec)?, spec, known, labelled)?
+        SourceLocation::Digits => digits::open(spec, known)?,
+        SourceLocation::Folder(folder) => idx::open(&folder, spec, known)?,
+        SourceLocation::Files(FileKind::Table, paths) => {
+            csv::open(open_text_files(&paths, spec)?, spec, known)?
         }
-        Located::Files(FileKind::Text, paths) => text::open(open_all(&paths, spec)?, spec, known)?,
-        Located::Files(FileKind::Parquet, paths) => parquet::open(&paths, spec, known, labelled)?,
+        SourceLocation::Files(FileKind::Libsvm, paths) => {
+            libsvm::open(open_text_files(&paths, spec)?, spec, known, labelled)?
+        }
+        SourceLocation::Files(FileKind::Text, paths) => {
+            text::open(open_text_files(&paths, spec)?, spec, known)?
+        }
+        SourceLocation::Files(FileKind::Parquet, paths) => parquet::open(&paths, spec, known, labelled)?,
     };
     if opened.source.blocks().rows() == 0 {
         return Err(
@@ -112,47 +115,46 @@ fn open_source(spec: &DataSpec, known: Option<&Schema>, labelled: bool) -> Resul
     Ok(opened)
 }
 
-/// A stored schema does not fit the source.
+/// Error for a source that does not match the stored schema.
 pub(crate) fn mismatch(source: &str, found: &str, wanted: &str) -> Error {
     Error::data(format!("{source} holds {found}, but the model was trained on {wanted}"))
         .hint("choose a source like the one the model was trained on")
 }
 
-/// What rows of a shape are called in messages.
-pub(crate) fn shape_name(shape: &Shape) -> &'static str {
+pub(crate) fn shape_name(shape: &RowShape) -> &'static str {
     match shape {
-        Shape::Table { .. } => "a table",
-        Shape::Image { .. } => "images",
-        Shape::Sparse { .. } => "sparse rows",
-        Shape::Text { .. } => "a text",
+        RowShape::Table { .. } => "a table",
+        RowShape::Image { .. } => "images",
+        RowShape::Sparse { .. } => "sparse rows",
+        RowShape::Text { .. } => "a text",
     }
 }
 
-/// What is kept in memory as it stands in the files: half of what a rank may use, the rest is for decoded rows.
-pub(crate) fn budget(spec: &DataSpec) -> Budget {
-    let cache = Folder::choose(spec.cache.as_deref()).limited_to(spec.cache_limit.0);
-    Budget { bytes: spec.memory.0 / 2, cache }
+/// Half of `data.memory` is for file contents, the other half for decoded rows.
+pub(crate) fn memory_budget(spec: &DataSpec) -> MemoryBudget {
+    let cache = CacheFolder::choose(spec.cache.as_deref()).with_limit(spec.cache_limit.0);
+    MemoryBudget { bytes: spec.memory.0 / 2, cache }
 }
 
-/// What a pass over the files finds, and their checksums: kept in the cache folder if the files are too large for
-/// memory.
-pub(crate) fn indexed<T: Serialize + DeserializeOwned>(
+/// Runs an index pass and computes the checksums; the result is stored in the cache folder if a file is too
+/// large for memory.
+pub(crate) fn index_files<T: Serialize + DeserializeOwned>(
     kind: &str,
-    files: &[Raw],
+    files: &[FileBytes],
     spec: &DataSpec,
     known: Option<&Schema>,
     pass: impl FnOnce() -> Result<T>,
 ) -> Result<(T, Vec<u32>)> {
-    // The pass first: a large file is then read only once.
+    // The pass runs first: it reads a large file once and completes its checksum.
     let pass = || {
         let found = pass()?;
-        Ok((found, files.iter().map(Raw::checksum).collect::<Result<_>>()?))
+        Ok((found, files.iter().map(FileBytes::checksum).collect::<Result<_>>()?))
     };
-    if !files.iter().any(Raw::streams) {
+    if !files.iter().any(FileBytes::is_on_disk) {
         return pass();
     }
-    let identities: Vec<_> = files.iter().filter_map(Raw::identity).collect();
-    let shaping = DataSpec {
+    let identities: Vec<_> = files.iter().filter_map(FileBytes::identity).collect();
+    let index_options = DataSpec {
         source: String::new(),
         scale: Scale::Auto,
         validation: None,
@@ -163,18 +165,24 @@ pub(crate) fn indexed<T: Serialize + DeserializeOwned>(
     };
     let pass = || {
         let found = pass();
-        // A file that grew or shrank meanwhile explains whatever was found, and must not be remembered.
-        files.iter().try_for_each(Raw::check_unchanged)?;
+        // A file changed during the pass takes precedence over any other error, and its index must not be
+        // stored.
+        files.iter().try_for_each(FileBytes::check_unchanged)?;
         found
     };
-    spool::remembered(&identities, &format!("{kind} {shaping:?} {known:?}"), &budget(spec).cache, pass)
+    disk_cache::cached_index(
+        &identities,
+        &format!("{kind} {index_options:?} {known:?}"),
+        &memory_budget(spec).cache,
+        pass,
+    )
 }
 
-/// Opens the files of a source, as many in memory as fit. All are text; what is not is refused.
-pub(crate) fn open_all(paths: &[PathBuf], spec: &DataSpec) -> Result<Vec<Raw>> {
-    let mut budget = budget(spec);
+/// Opens text files, in memory as far as they fit; binary files are refused.
+pub(crate) fn open_text_files(paths: &[PathBuf], spec: &DataSpec) -> Result<Vec<FileBytes>> {
+    let mut budget = memory_budget(spec);
     let mut open = |path: &PathBuf| {
-        let file = Raw::open(path, &mut budget)?;
+        let file = FileBytes::open(path, &mut budget)?;
         check_text(file.name(), &file.slice(0..file.len().min(BEGINNING as u64))?)?;
         Ok(file)
     };

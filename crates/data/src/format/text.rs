@@ -1,97 +1,94 @@
-//! Plain text: row `i` shows the characters from `i` on, as many as the window, and its class is the next one.
+//! Plain text: row `i` is the window of characters that starts at `i`; its class is the next character.
 //!
-//! Windows overlap, so a split by chance would show validation characters in training. Instead the end of the text
-//! validates, and the windows that reach into it are left out.
+//! Windows overlap, so a random split would leak validation characters into training. Instead the end of the
+//! text validates, and windows that reach into it are left out.
 
-use super::{Opened, Source, indexed, mismatch, shape_name};
-use crate::block::{Block, BlockFeatures, Blocks};
-use crate::raw::Raw;
+use super::{OpenedSource, RowSource, index_files, mismatch, shape_name};
+use crate::block::{Block, BlockFeatures, BlockIndex};
+use crate::file_bytes::FileBytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use thalweg_core::schema::{Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::schema::{RowShape, Scaling, Schema, TargetScaling};
 use thalweg_core::spec::data::{DataSpec, TaskChoice};
 use thalweg_core::{Error, Result, Targets, Task};
 
-/// Rows of a block: they share their characters, so a block is cheap.
+/// Rows per block. Rows share their characters, so a block is small.
 const TEXT_BLOCK_ROWS: u64 = 1 << 16;
 
-/// Different characters there can be.
-const MOST_CHARACTERS: usize = 10_000;
+/// Maximum size of the alphabet.
+const MAX_CHARACTERS: usize = 10_000;
 
-/// Bytes looked at together.
+/// Bytes per read.
 const CHUNK: u64 = 1 << 20;
 
-struct Text {
-    files: Vec<Raw>,
+struct TextSource {
+    files: Vec<FileBytes>,
     checksums: Vec<u32>,
-    stretches: Vec<Stretch>,
-    blocks: Arc<Blocks>,
+    extents: Vec<TextExtent>,
+    blocks: Arc<BlockIndex>,
     window: usize,
-    /// The number of each character; `u32::MAX` for those that do not occur.
-    numbers: Vec<u32>,
+    /// Index of each character in the alphabet; `u32::MAX` for characters outside it.
+    indices: Vec<u32>,
 }
 
-/// Where a block of text stands.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Stretch {
+struct TextExtent {
     file: usize,
     start: u64,
     rows: u64,
 }
 
-/// What the pass over the text found.
 #[derive(Debug, Serialize, Deserialize)]
-struct Index {
+struct TextIndex {
     alphabet: Vec<char>,
-    stretches: Vec<Stretch>,
+    extents: Vec<TextExtent>,
 }
 
-/// Indexes a text.
-pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
+pub(crate) fn open(files: Vec<FileBytes>, spec: &DataSpec, known: Option<&Schema>) -> Result<OpenedSource> {
     if spec.task == TaskChoice::Regression || spec.window == 0 {
         return Err(Error::job(
             "a text is learned as characters: data.task cannot be regression, data.window cannot be 0",
         ));
     }
     let window = match known.map(|schema| &schema.shape) {
-        Some(Shape::Text { window, .. }) => *window,
+        Some(RowShape::Text { window, .. }) => *window,
         Some(other) => return Err(mismatch(files[0].name(), "a text", shape_name(other))),
         None => spec.window,
     };
     let (index, checksums) =
-        indexed("text", &files, &DataSpec { window, ..spec.clone() }, None, || pass(&files, window))?;
+        index_files("text", &files, &DataSpec { window, ..spec.clone() }, None, || pass(&files, window))?;
     let schema = match known {
         Some(schema) => schema.clone(),
         None => schema(window, &index)?,
     };
-    let Shape::Text { alphabet, .. } = &schema.shape else {
+    let RowShape::Text { alphabet, .. } = &schema.shape else {
         return Err(Error::internal("a text without an alphabet"));
     };
-    let mut numbers = vec![u32::MAX; alphabet.iter().max().map_or(0, |&last| last as usize + 1)];
-    alphabet.iter().enumerate().for_each(|(number, &character)| numbers[character as usize] = number as u32);
-    if let Some(foreign) = index.alphabet.iter().find(|&&character| !alphabet.contains(&character)) {
+    let mut indices = vec![u32::MAX; alphabet.iter().max().map_or(0, |&last| last as usize + 1)];
+    alphabet.iter().enumerate().for_each(|(number, &character)| indices[character as usize] = number as u32);
+    if let Some(unknown) = index.alphabet.iter().find(|&&character| !alphabet.contains(&character)) {
         return Err(Error::data(format!(
-            "the text holds {foreign:?}, a character the model has not seen in training"
+            "the text holds {unknown:?}, a character the model has not seen in training"
         )));
     }
-    let blocks = Arc::new(Blocks::of_sizes(index.stretches.iter().map(|stretch| stretch.rows)));
+    let blocks = Arc::new(BlockIndex::from_sizes(index.extents.iter().map(|extent| extent.rows)));
     if blocks.rows() == 0 {
         return Err(Error::data(format!(
             "the text is shorter than data.window = {window} characters and one more"
         ))
         .hint("use a longer text or a smaller window"));
     }
-    let source = Text { files, checksums, stretches: index.stretches, blocks, window, numbers };
-    Ok(Opened { source: Arc::new(source), schema, held: None })
+    let source = TextSource { files, checksums, extents: index.extents, blocks, window, indices };
+    Ok(OpenedSource { source: Arc::new(source), schema, validation: None })
 }
 
-fn schema(window: usize, index: &Index) -> Result<Schema> {
+fn schema(window: usize, index: &TextIndex) -> Result<Schema> {
     if let [character] = index.alphabet.as_slice() {
         return Err(Error::data(format!("the text holds nothing but {character:?}")));
     }
     Ok(Schema {
-        shape: Shape::Text { window, alphabet: index.alphabet.clone() },
+        shape: RowShape::Text { window, alphabet: index.alphabet.clone() },
         task: Task::Classification,
         label: None,
         classes: index.alphabet.iter().map(char::to_string).collect(),
@@ -102,26 +99,26 @@ fn schema(window: usize, index: &Index) -> Result<Schema> {
     })
 }
 
-fn pass(files: &[Raw], window: usize) -> Result<Index> {
+fn pass(files: &[FileBytes], window: usize) -> Result<TextIndex> {
     let mut alphabet = BTreeSet::new();
-    let mut stretches = Vec::new();
+    let mut extents = Vec::new();
     for (number, file) in files.iter().enumerate() {
         let mut starts = Vec::new();
         let mut count = 0;
         each_chunk(file, |offset, text| {
-            for (place, character) in text.char_indices() {
+            for (index, character) in text.char_indices() {
                 if count % TEXT_BLOCK_ROWS == 0 {
-                    starts.push(offset + place as u64);
+                    starts.push(offset + index as u64);
                 }
                 count += 1;
-                // Most characters were seen before; asking first is cheaper than inserting.
+                // Most characters are known already; a lookup is cheaper than an insertion.
                 if !alphabet.contains(&character) {
                     alphabet.insert(character);
                 }
             }
-            match alphabet.len() > MOST_CHARACTERS {
+            match alphabet.len() > MAX_CHARACTERS {
                 true => Err(Error::data(format!(
-                    "{} holds more than {MOST_CHARACTERS} different characters",
+                    "{} holds more than {MAX_CHARACTERS} different characters",
                     file.name()
                 ))),
                 false => Ok(()),
@@ -131,21 +128,22 @@ fn pass(files: &[Raw], window: usize) -> Result<Index> {
         for (block, start) in starts.into_iter().enumerate() {
             let rows = rows.saturating_sub(block as u64 * TEXT_BLOCK_ROWS).min(TEXT_BLOCK_ROWS);
             if rows > 0 {
-                stretches.push(Stretch { file: number, start, rows });
+                extents.push(TextExtent { file: number, start, rows });
             }
         }
     }
-    Ok(Index { alphabet: alphabet.into_iter().collect(), stretches })
+    Ok(TextIndex { alphabet: alphabet.into_iter().collect(), extents })
 }
 
-/// Passes over a file in pieces of whole characters.
-fn each_chunk(file: &Raw, mut visit: impl FnMut(u64, &str) -> Result<()>) -> Result<()> {
+/// Visits a file in chunks of whole characters.
+fn each_chunk(file: &FileBytes, mut visit: impl FnMut(u64, &str) -> Result<()>) -> Result<()> {
     let mut offset = 0;
     while offset < file.len() {
         let end = (offset + CHUNK).min(file.len());
         let bytes = file.slice(offset..end)?;
         let whole = whole_characters(&bytes);
-        // A character cut by the end of the chunk is read again with the next; anything else is no UTF-8.
+        // A character cut by the end of the chunk is read again with the next chunk; any other remainder is
+        // not UTF-8.
         if whole.is_empty()
             || (end == file.len() || bytes.len() - whole.len() > 3) && whole.len() < bytes.len()
         {
@@ -163,7 +161,7 @@ fn each_chunk(file: &Raw, mut visit: impl FnMut(u64, &str) -> Result<()>) -> Res
     Ok(())
 }
 
-/// The valid text at the beginning of some bytes.
+/// The longest prefix that is valid UTF-8.
 fn whole_characters(bytes: &[u8]) -> &str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,
@@ -171,8 +169,8 @@ fn whole_characters(bytes: &[u8]) -> &str {
     }
 }
 
-impl Source for Text {
-    fn blocks(&self) -> &Arc<Blocks> {
+impl RowSource for TextSource {
+    fn blocks(&self) -> &Arc<BlockIndex> {
         &self.blocks
     }
 
@@ -189,19 +187,19 @@ impl Source for Text {
     }
 
     fn decode(&self, block: usize) -> Result<Arc<Block>> {
-        let Stretch { file, start, rows } = self.stretches[block];
+        let TextExtent { file, start, rows } = self.extents[block];
         let file = &self.files[file];
         let count = rows as usize + self.window;
-        // No character is longer than four bytes.
+        // A character has at most four bytes.
         let bytes = file.slice(start..(start + 4 * count as u64).min(file.len()))?;
         let number =
-            |character: char| self.numbers.get(character as usize).copied().filter(|&n| n != u32::MAX);
+            |character: char| self.indices.get(character as usize).copied().filter(|&n| n != u32::MAX);
         let symbols: Option<Vec<u32>> = whole_characters(&bytes).chars().take(count).map(number).collect();
         match symbols {
             Some(symbols) if symbols.len() == count => {
                 Ok(Arc::new(Block::new(BlockFeatures::Text(symbols), Targets::Classes(Vec::new()))))
             }
-            _ => Err(file.changed()),
+            _ => Err(file.changed_error()),
         }
     }
 }

@@ -1,18 +1,18 @@
-//! The column of row numbers that data frames write when they are told nothing else.
+//! Detects the index column that pandas writes by default.
 
 use super::propose::is_frame_index;
-use super::tally::{Bound, ColumnTally};
+use super::tally::{ColumnTally, TallyLimits};
 use crate::table::value::present;
 use csv::ByteRecord;
 
-/// The unnamed columns that number the given rows.
+/// Columns without a name that number the given rows.
 pub(crate) fn frame_index(names: &[String], rows: &[ByteRecord]) -> Vec<usize> {
     let unnamed =
-        |place: &usize| names[*place] == format!("c{place}") || names[*place].starts_with("Unnamed: ");
-    let counts_rows = |&place: &usize| {
-        let mut tally = ColumnTally::new(Bound::for_columns(1));
-        rows.iter().filter_map(|row| present(row.get(place)?)).for_each(|value| tally.add(value));
-        is_frame_index(&names[place], true, place, &tally)
+        |index: &usize| names[*index] == format!("c{index}") || names[*index].starts_with("Unnamed: ");
+    let numbers_rows = |&index: &usize| {
+        let mut tally = ColumnTally::new(TallyLimits::for_columns(1));
+        rows.iter().filter_map(|row| present(row.get(index)?)).for_each(|value| tally.add(value));
+        is_frame_index(&names[index], true, index, &tally)
     };
-    (0..names.len()).filter(unnamed).filter(counts_rows).collect()
+    (0..names.len()).filter(unnamed).filter(numbers_rows).collect()
 }

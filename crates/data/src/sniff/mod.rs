@@ -1,109 +1,110 @@
-//! A look at a source, for a job that is yet to be written: columns, kinds, a likely label. All rows are passed over
-//! once, so that a sorted file shows all its classes; what is kept of them is bounded.
+//! Summarises a source for `init`: columns, kinds, a likely label. All rows are read once, so that a sorted
+//! file shows all its classes; memory is bounded.
 
 mod frame_index;
 mod propose;
-mod survey;
+mod table_scan;
 mod tally;
 
 pub(crate) use frame_index::frame_index;
 
-use crate::format::{self, open_all};
-use crate::locate::{FileKind, Located, locate};
-use crate::table::columns::Columns;
-use crate::table::kind::Kind;
+use crate::format::{self, open_text_files};
+use crate::locate::{FileKind, SourceLocation, locate};
+use crate::table::column_kind::ColumnKind;
+use crate::table::column_roles::ColumnRoles;
 use crate::table::labels::LabelTally;
-use crate::table::value::shown;
-use survey::Survey;
+use crate::table::value::printable;
+use table_scan::TableScan;
 use tally::ColumnTally;
 use thalweg_core::schema::Schema;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::{Error, Result, Task};
 
-/// What was seen of a source.
+/// Summary of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sniffed {
-    /// What the source holds.
+    /// Columns or schema.
     pub form: Form,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// The task that suits the label.
+    /// The task that fits the label.
     pub task: Task,
 }
 
-/// What a source holds.
+/// A table, or rows described by a schema.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Form {
-    /// Columns of a table.
+    /// A table.
     Table(TableForm),
-    /// Images, sparse rows or a text, described by their schema.
+    /// Images, sparse rows or text, described by their schema.
     Other(Schema),
 }
 
-/// The columns of a table.
+/// Summary of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableForm {
-    /// All columns, the label too.
+    /// All columns, including the label.
     pub columns: Vec<SniffedColumn>,
-    /// The label, by place in `columns`.
+    /// Index of the label in `columns`.
     pub label: usize,
-    /// Why it was taken for the label.
+    /// Why this column was chosen as the label.
     pub why: String,
-    /// What separates the columns (`,`, `tab`, `space`); nothing for Parquet.
+    /// The delimiter (`,`, `tab`, `space`); `None` for Parquet.
     pub delimiter: Option<String>,
-    /// Whether the first line names the columns.
+    /// Whether the first line is a header.
     pub header: bool,
 }
 
-/// What was seen of a column.
+/// Summary of a column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SniffedColumn {
     /// Its name, or `c0`, `c1`, ...
     pub name: String,
-    /// Whether its values are numbers; if not, categories.
+    /// Whether it holds numbers; otherwise categories.
     pub numeric: bool,
-    /// Different values, as far as they were counted.
+    /// Distinct values counted, up to a limit.
     pub distinct: usize,
-    /// Whether there are more different values than were counted.
+    /// Whether there are more distinct values than were counted.
     pub more: bool,
     /// Missing values.
     pub missing: u64,
-    /// Words that stood for missing values, some.
+    /// Some of the words that represent missing values.
     pub missing_words: Vec<String>,
     /// Some values.
     pub examples: Vec<String>,
-    /// Why it had better be left out, if it had.
+    /// Why the column should be left out, if it should.
     pub ignore: Option<String>,
-    /// What is worth a second look, if it is kept.
+    /// What to check about the column, if it is kept.
     pub doubt: Option<String>,
-    /// Whether the job has to call it categorical: the first rows alone look like numbers.
+    /// Whether the job must list it as categorical, because the first rows look like numbers.
     pub declare: bool,
 }
 
-impl Survey {
-    /// Why a column of numbers had better be left out: training refuses it, or takes it for categories, where some of its
-    /// values are texts. Columns in a spelling that is not read are refused as a whole.
-    fn texts_among_numbers(&self, place: usize) -> Option<String> {
-        let tally = &self.tallies[place];
-        if self.typed || tally.kind() != Kind::Numbers {
+impl TableScan {
+    /// Why a numeric column should be left out: some values are text, so training would refuse it or read it
+    /// as categories. Unsupported number formats are a separate error.
+    fn texts_among_numbers(&self, index: usize) -> Option<String> {
+        let tally = &self.tallies[index];
+        if self.typed || tally.kind() != ColumnKind::Numbers {
             return None;
         }
-        let text = shown(tally.text()?);
+        let text = printable(tally.text()?);
         Some(match tally.counts.values - tally.counts.numbers {
             1 => format!("`{text}` is not a number; the others are"),
             texts => format!("numbers and texts: `{text}` is not a number, nor are {} more", texts - 1),
         })
     }
 
-    /// What is in a column, from counts over all rows.
-    fn column(&self, place: usize, spec: &DataSpec) -> SniffedColumn {
-        let (name, tally) = (&self.names[place], &self.tallies[place]);
+    /// Summary of a column from counts over all rows.
+    fn column(&self, index: usize, spec: &DataSpec) -> SniffedColumn {
+        let (name, tally) = (&self.names[index], &self.tallies[index]);
         let (distinct, more) = tally.distinct();
-        let asked = spec.categorical.contains(name);
-        let numbers = if self.typed { self.number_like[place] } else { tally.kind() != Kind::Categories };
+        let requested = spec.categorical.contains(name);
+        let numbers =
+            if self.typed { self.number_like[index] } else { tally.kind() != ColumnKind::Categories };
         SniffedColumn {
             name: name.clone(),
-            numeric: numbers && !asked,
+            numeric: numbers && !requested,
             distinct,
             more,
             missing: tally.missing,
@@ -111,27 +112,28 @@ impl Survey {
             examples: tally.examples.clone(),
             ignore: None,
             doubt: None,
-            declare: asked || self.number_like[place] && !numbers,
+            declare: requested || self.number_like[index] && !numbers,
         }
     }
 }
 
-/// Looks at a source as a job with this section would read it. `progress` hears how many bytes are done, of how many.
+/// Summarises a source as a job with this section would read it. `progress` receives the bytes done and the
+/// total.
 pub fn sniff(spec: &DataSpec, progress: &mut dyn FnMut(u64, u64)) -> Result<Sniffed> {
-    look(spec, progress).map_err(|error| format::naming(error, &spec.source))
+    sniff_source(spec, progress).map_err(|error| format::with_source_name(error, &spec.source))
 }
 
-fn look(spec: &DataSpec, progress: &mut dyn FnMut(u64, u64)) -> Result<Sniffed> {
+fn sniff_source(spec: &DataSpec, progress: &mut dyn FnMut(u64, u64)) -> Result<Sniffed> {
     match locate(&spec.source)? {
-        Located::Files(FileKind::Table, paths) => {
-            let files = open_all(&paths, spec)?;
-            let survey = Survey::of_csv(&files, spec, progress)?;
-            let table = summary(&survey, spec)?;
-            survey.check_numbers(&files[0], &table, spec)?;
+        SourceLocation::Files(FileKind::Table, paths) => {
+            let files = open_text_files(&paths, spec)?;
+            let scan = TableScan::of_csv(&files, spec, progress)?;
+            let table = summary(&scan, spec)?;
+            scan.check_numbers(&files[0], &table, spec)?;
             Ok(table)
         }
-        Located::Files(FileKind::Parquet, paths) => {
-            summary(&Survey::of_parquet(&paths, spec, progress)?, spec)
+        SourceLocation::Files(FileKind::Parquet, paths) => {
+            summary(&TableScan::of_parquet(&paths, spec, progress)?, spec)
         }
         _ => {
             let opened = format::open(spec, None)?;
@@ -141,23 +143,23 @@ fn look(spec: &DataSpec, progress: &mut dyn FnMut(u64, u64)) -> Result<Sniffed> 
     }
 }
 
-/// The columns of a table, the label and what is to be left out.
-fn summary(survey: &Survey, spec: &DataSpec) -> Result<Sniffed> {
-    let Survey { names, tallies, .. } = survey;
-    let named = survey.header;
-    let mut columns: Vec<SniffedColumn> = (0..names.len()).map(|place| survey.column(place, spec)).collect();
-    for (place, column) in columns.iter_mut().enumerate() {
+/// Chooses the label and the columns to leave out.
+fn summary(scan: &TableScan, spec: &DataSpec) -> Result<Sniffed> {
+    let TableScan { names, tallies, .. } = scan;
+    let named = scan.header;
+    let mut columns: Vec<SniffedColumn> = (0..names.len()).map(|index| scan.column(index, spec)).collect();
+    for (index, column) in columns.iter_mut().enumerate() {
         column.ignore = match spec.ignore.contains(&column.name) {
             true => Some("as asked for".into()),
-            false => propose::reason_to_ignore(column, named, place, &tallies[place])
+            false => propose::reason_to_ignore(column, named, index, &tallies[index])
                 .map(String::from)
-                .or_else(|| survey.texts_among_numbers(place).filter(|_| column.numeric)),
+                .or_else(|| scan.texts_among_numbers(index).filter(|_| column.numeric)),
         };
-        column.doubt = propose::doubt(column, &tallies[place]).map(String::from);
+        column.doubt = propose::doubt(column, &tallies[index]).map(String::from);
     }
     let (label, why) = match &spec.label {
         None => propose::label(&columns, tallies),
-        Some(_) => (Columns::choose(names, spec)?.label, "as asked for".into()),
+        Some(_) => (ColumnRoles::choose(names, spec)?.label, "as asked for".into()),
     };
     for leak in propose::leaks(tallies, label) {
         columns[leak]
@@ -169,12 +171,12 @@ fn summary(survey: &Survey, spec: &DataSpec) -> Result<Sniffed> {
     target.doubt = (target.missing > 0)
         .then(|| format!("{} rows have no label: fill it in or remove them", target.missing));
     let task = task(&tallies[label], &names[label], spec)?;
-    let delimiter = survey.delimiter.clone();
-    let form = Form::Table(TableForm { columns, label, why, delimiter, header: survey.header });
-    Ok(Sniffed { form, rows: survey.rows, task })
+    let delimiter = scan.delimiter.clone();
+    let form = Form::Table(TableForm { columns, label, why, delimiter, header: scan.header });
+    Ok(Sniffed { form, rows: scan.rows, task })
 }
 
-/// What training would take the label for; one that it would refuse is refused here.
+/// The task that training would choose; a label that training would refuse is refused here.
 fn task(label: &ColumnTally, name: &str, spec: &DataSpec) -> Result<Task> {
     let counts = label.counts;
     if counts.values == 0 {

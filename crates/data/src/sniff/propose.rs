@@ -1,10 +1,10 @@
-//! Which column is likely the label, and which had better be left out. Pure decisions on what was counted.
+//! Proposes the label and the columns to leave out. Pure functions of the counts.
 
 use super::SniffedColumn;
 use super::tally::ColumnTally;
-use crate::table::categories::MOST_CATEGORIES;
+use crate::table::categories::MAX_CATEGORIES;
 
-/// Names under which the column to predict often goes.
+/// Common names of label columns.
 const LABEL_NAMES: &[&str] = &[
     "label",
     "labels",
@@ -21,10 +21,10 @@ const LABEL_NAMES: &[&str] = &[
     "survived",
 ];
 
-/// Rows from which on patterns are believed.
+/// Minimum number of rows for a pattern to count.
 const ENOUGH_ROWS: u64 = 20;
 
-/// Why a column had better be left out.
+/// Reasons to leave a column out.
 pub(super) const INDEX: &str =
     "the row numbers of a data frame (pandas: to_csv(index=False) leaves them out)";
 const NUMBERED: &str = "numbers the rows";
@@ -35,11 +35,11 @@ const DATES: &str = "dates, each a category of its own";
 const NONE: &str = "`None` counts as missing, as in pandas; spell it in another way if it is a category";
 const CONSTANT: &str = "the same in every row";
 
-/// Why the column is to be left out, if it is.
+/// Why the column should be left out; `None` to keep it.
 pub(super) fn reason_to_ignore(
     column: &SniffedColumn,
     named: bool,
-    place: usize,
+    index: usize,
     tally: &ColumnTally,
 ) -> Option<&'static str> {
     let SniffedColumn { name, distinct, more, .. } = column;
@@ -48,10 +48,10 @@ pub(super) fn reason_to_ignore(
             0 => None,
             _ if tally.all_dates() => Some(DATES),
             _ if tally.nearly_unique() => Some(UNIQUE),
-            _ => (*more || *distinct > MOST_CATEGORIES).then_some(TOO_MANY),
+            _ => (*more || *distinct > MAX_CATEGORIES).then_some(TOO_MANY),
         };
     }
-    if is_frame_index(name, named, place, tally) {
+    if is_frame_index(name, named, index, tally) {
         return Some(INDEX);
     }
     let enough = tally.counts.values > ENOUGH_ROWS;
@@ -62,7 +62,7 @@ pub(super) fn reason_to_ignore(
     }
 }
 
-/// What is worth a second look in a column that is kept.
+/// What to check about a column that is kept.
 pub(super) fn doubt(column: &SniffedColumn, tally: &ColumnTally) -> Option<&'static str> {
     match () {
         () if !column.numeric && tally.missing_words.contains("None") => Some(NONE),
@@ -72,9 +72,9 @@ pub(super) fn doubt(column: &SniffedColumn, tally: &ColumnTally) -> Option<&'sta
     }
 }
 
-/// The first column, without a name, that counts the rows.
-pub(crate) fn is_frame_index(name: &str, named: bool, place: usize, tally: &ColumnTally) -> bool {
-    let unnamed = named && (name == format!("c{place}") || name.starts_with("Unnamed: "));
+/// Whether the column is an unnamed data frame index: consecutive numbers from 0 or 1.
+pub(crate) fn is_frame_index(name: &str, named: bool, index: usize, tally: &ColumnTally) -> bool {
+    let unnamed = named && (name == format!("c{index}") || name.starts_with("Unnamed: "));
     unnamed && tally.counts.values > 1 && tally.consecutive() && matches!(tally.smallest(), 0.0 | 1.0)
 }
 
@@ -85,19 +85,19 @@ fn is_identifier_name(name: &str) -> bool {
     words.last().is_some_and(|word| known.contains(word)) || name.ends_with("Id") || name.ends_with("ID")
 }
 
-/// The likely label, and why.
+/// The likely label, and the reason.
 pub(super) fn label(columns: &[SniffedColumn], tallies: &[ColumnTally]) -> (usize, String) {
-    let usable = |&place: &usize| columns[place].ignore.is_none();
+    let usable = |&index: &usize| columns[index].ignore.is_none();
     let named =
-        |&place: &usize| LABEL_NAMES.iter().any(|name| columns[place].name.eq_ignore_ascii_case(name));
+        |&index: &usize| LABEL_NAMES.iter().any(|name| columns[index].name.eq_ignore_ascii_case(name));
     let kept: Vec<usize> = (0..columns.len()).filter(usable).collect();
-    if let Some(&place) = kept.iter().rfind(|place| named(place)) {
-        return (place, "by its name".into());
+    if let Some(&index) = kept.iter().rfind(|index| named(index)) {
+        return (index, "by its name".into());
     }
     let (Some(&first), Some(&last)) = (kept.first(), kept.last()) else {
         return (columns.len() - 1, "the last column".into());
     };
-    let texts: Vec<usize> = kept.iter().copied().filter(|&place| !columns[place].numeric).collect();
+    let texts: Vec<usize> = kept.iter().copied().filter(|&index| !columns[index].numeric).collect();
     if let [only] = texts[..]
         && first != last
         && (only == first || only == last)
@@ -113,18 +113,20 @@ pub(super) fn label(columns: &[SniffedColumn], tallies: &[ColumnTally]) -> (usiz
 /// 0 and 1, or -1 and 1.
 fn is_binary(tally: &ColumnTally) -> bool {
     let value = |text: &[u8]| {
-        crate::table::value::number(text).is_some_and(|value| matches!(value, -1.0 | 0.0 | 1.0))
+        crate::table::value::parse_number(text).is_some_and(|value| matches!(value, -1.0 | 0.0 | 1.0))
     };
     tally.distinct() == (2, false) && tally.values().all(value)
 }
 
-/// Columns from which the label can be read off: each of their values goes with one label, and the other way round.
+/// Columns that leak the label: each of their values occurs with one label, and each label with one value.
 pub(super) fn leaks(tallies: &[ColumnTally], label: usize) -> Vec<usize> {
     let (distinct, more) = tallies[label].distinct();
     let rows = tallies[label].counts.values;
-    // Where most labels are different, so are most values of any column.
+    // If most labels are distinct, so are most values of any column.
     if more || distinct < 2 || rows <= ENOUGH_ROWS || distinct as u64 * 2 > rows {
         return Vec::new();
     }
-    (0..tallies.len()).filter(|&place| place != label && tallies[place].mirrors(&tallies[label])).collect()
+    (0..tallies.len())
+        .filter(|&index| index != label && tallies[index].is_bijective_with(&tallies[label]))
+        .collect()
 }

@@ -1,47 +1,51 @@
-//! What is counted of one column in a pass over all rows, in bounded memory.
+//! Counts over one column, in bounded memory.
 
-use crate::table::kind::{Kind, KindCounts, kind_of_value};
-use crate::table::value::{number, shown};
+use crate::table::column_kind::{ColumnKind, KindCounts, value_kind};
+use crate::table::value::{parse_number, printable};
 use std::collections::{BTreeSet, HashMap};
 
-/// Values shown of each column.
+/// Example values per column.
 const EXAMPLES: usize = 3;
 
-/// Different values that are told apart in all columns together, and their bytes.
+/// Distinct values stored over all columns, and their bytes.
 const ALL_VALUES: usize = 1_000_000;
 const ALL_BYTES: usize = 64 << 20;
 
-/// How much one of several columns may keep.
+/// Memory limits of one column.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bound {
+pub(crate) struct TallyLimits {
     values: usize,
     bytes: usize,
 }
 
-impl Bound {
-    /// For each of some columns: enough to count the classes of a label if the columns are not thousands.
-    pub(super) fn for_columns(columns: usize) -> Bound {
+impl TallyLimits {
+    /// Limits for each of `columns` columns: enough to count the classes of a label unless there are
+    /// thousands of columns.
+    pub(super) fn for_columns(columns: usize) -> TallyLimits {
         let columns = columns.max(1);
-        Bound { values: (ALL_VALUES / columns).clamp(101, 10_000), bytes: (ALL_BYTES / columns).max(1 << 10) }
+        TallyLimits {
+            values: (ALL_VALUES / columns).clamp(101, 10_000),
+            bytes: (ALL_BYTES / columns).max(1 << 10),
+        }
     }
 }
 
-/// The values of one column.
 #[derive(Debug)]
 pub(crate) struct ColumnTally {
-    bound: Bound,
-    /// Different values, numbered as they appeared, each with its kind.
-    seen: HashMap<Vec<u8>, (u64, Kind)>,
+    bound: TallyLimits,
+    /// Distinct values in order of appearance, each with its index and kind.
+    seen: HashMap<Vec<u8>, (u64, ColumnKind)>,
     bytes: usize,
-    /// More different values than are kept.
+    /// Whether there are more distinct values than are stored.
     overflow: bool,
-    /// Values up to the last one that was kept, missing ones not counted.
+    /// Values up to the last stored one, without missing ones.
     values_until_full: u64,
-    /// A digest of the numbers of all values in order: equal for two columns that tell rows apart in the same way.
+    /// A digest of the value indices of all rows: equal for two columns that partition the rows in the same
+    /// way.
     partition: u64,
     pub(super) counts: KindCounts,
     pub(super) missing: u64,
-    /// Words that stood for missing values.
+    /// Words that represent missing values.
     pub(super) missing_words: BTreeSet<String>,
     whole: bool,
     smallest: f64,
@@ -53,7 +57,7 @@ pub(crate) struct ColumnTally {
 }
 
 impl ColumnTally {
-    pub(super) fn new(bound: Bound) -> ColumnTally {
+    pub(super) fn new(bound: TallyLimits) -> ColumnTally {
         ColumnTally {
             bound,
             seen: HashMap::new(),
@@ -73,19 +77,19 @@ impl ColumnTally {
         }
     }
 
-    /// Counts a missing value; `word` is what stood in its place, if anything did.
+    /// Counts a missing value; `word` is its field, possibly empty.
     pub(super) fn add_missing(&mut self, word: &[u8]) {
         self.missing += 1;
-        self.follow(u64::MAX);
+        self.update_partition(u64::MAX);
         if !word.is_empty() && self.missing_words.len() < EXAMPLES {
-            self.missing_words.insert(shown(word));
+            self.missing_words.insert(printable(word));
         }
     }
 
-    /// Counts a value that is there, trimmed.
+    /// Counts a trimmed value that is not missing.
     pub(super) fn add(&mut self, field: &[u8]) {
         if let Some(&(number, kind)) = self.seen.get(field) {
-            self.follow(number);
+            self.update_partition(number);
             self.counts.add(kind);
         } else {
             self.add_new(field);
@@ -96,9 +100,9 @@ impl ColumnTally {
     }
 
     fn add_new(&mut self, field: &[u8]) {
-        let kind = kind_of_value(field);
+        let kind = value_kind(field);
         self.counts.add(kind);
-        match number(field) {
+        match parse_number(field) {
             Some(value) => {
                 self.whole &= value.fract() == 0.0;
                 self.smallest = self.smallest.min(value);
@@ -118,71 +122,68 @@ impl ColumnTally {
             return;
         }
         if self.examples.len() < EXAMPLES {
-            self.examples.push(shown(field));
+            self.examples.push(printable(field));
         }
         let number = self.seen.len() as u64;
-        self.follow(number);
+        self.update_partition(number);
         self.bytes += field.len();
         self.seen.insert(field.to_vec(), (number, kind));
     }
 
-    fn follow(&mut self, number: u64) {
+    fn update_partition(&mut self, number: u64) {
         self.partition = (self.partition ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     }
 
-    /// Different values, and whether there are more than that.
+    /// Distinct values stored, and whether there are more.
     pub(super) fn distinct(&self) -> (usize, bool) {
         (self.seen.len(), self.overflow)
     }
 
-    /// The different values, as many as were kept.
+    /// The distinct values stored.
     pub(super) fn values(&self) -> impl Iterator<Item = &[u8]> {
         self.seen.keys().map(Vec::as_slice)
     }
 
-    /// The first value that is not a number.
     pub(super) fn text(&self) -> Option<&[u8]> {
         self.text.as_deref()
     }
 
-    pub(super) fn kind(&self) -> Kind {
-        self.counts.kind(|| self.values().filter(|value| number(value).is_some()).count())
+    pub(super) fn kind(&self) -> ColumnKind {
+        self.counts.kind(|| self.values().filter(|value| parse_number(value).is_some()).count())
     }
 
-    /// Whether all values are whole numbers, and all that were kept are different.
+    /// Whether all values are integers, and all stored ones are distinct.
     pub(super) fn all_different_whole(&self) -> bool {
         self.whole && self.counts.values > 0 && self.values_until_full == self.seen.len() as u64
     }
 
-    /// Whether these numbers are consecutive, in some order: as many as lie between the smallest and the largest.
+    /// Whether the values are consecutive integers in any order.
     pub(super) fn consecutive(&self) -> bool {
         self.all_different_whole() && self.largest - self.smallest + 1.0 == self.counts.values as f64
     }
 
-    /// The smallest number.
     pub(super) fn smallest(&self) -> f64 {
         self.smallest
     }
 
-    /// Whether (nearly) every value is another.
+    /// Whether at least nine in ten values are distinct.
     pub(super) fn nearly_unique(&self) -> bool {
         let count = self.values_until_full;
         count > 20 && self.seen.len() as u64 >= count - count / 10
     }
 
-    /// Whether all values are dates.
     pub(super) fn all_dates(&self) -> bool {
         self.dates && !self.seen.is_empty()
     }
 
-    /// Whether the column tells rows apart exactly as another one does: each determines the other.
-    pub(super) fn mirrors(&self, other: &ColumnTally) -> bool {
+    /// Whether both columns partition the rows in the same way: each determines the other.
+    pub(super) fn is_bijective_with(&self, other: &ColumnTally) -> bool {
         let kept = !self.overflow && !other.overflow;
         kept && self.seen.len() == other.seen.len() && self.partition == other.partition
     }
 }
 
-/// `2011-01-31`, `31.1.2011`, `1/31/11`, each also with a time behind it.
+/// `2011-01-31`, `31.1.2011`, `1/31/11`, each optionally followed by a time.
 fn is_date(value: &[u8]) -> bool {
     let day = value.split(|byte| matches!(byte, b' ' | b'T')).next().unwrap_or_default();
     [b'-', b'/', b'.'].iter().any(|separator| {
@@ -198,21 +199,21 @@ mod tests {
     use super::*;
 
     fn tally(values: impl IntoIterator<Item = String>) -> ColumnTally {
-        let mut tally = ColumnTally::new(Bound::for_columns(1));
+        let mut tally = ColumnTally::new(TallyLimits::for_columns(1));
         values.into_iter().for_each(|value| tally.add(value.as_bytes()));
         tally
     }
 
     #[test]
-    fn memory_is_bounded_and_said_to_be() {
+    fn memory_is_bounded_and_overflow_is_reported() {
         let tally = tally((0..50_000).map(|n| n.to_string()));
         assert_eq!(tally.distinct(), (10_000, true));
         assert!(tally.consecutive() && tally.nearly_unique());
-        assert_eq!(Bound::for_columns(1_000_000).values, 101);
+        assert_eq!(TallyLimits::for_columns(1_000_000).values, 101);
     }
 
     #[test]
-    fn numbers_of_rows_are_told_from_amounts() {
+    fn row_numbers_are_distinguished_from_amounts() {
         assert!(tally((0..30).rev().map(|n| (n + 5).to_string())).consecutive());
         assert!(!tally((0..30).map(|n| (n * n).to_string())).consecutive());
         assert!(tally((0..30).map(|n| (n * n).to_string())).all_different_whole());
@@ -221,10 +222,12 @@ mod tests {
     }
 
     #[test]
-    fn a_column_that_mirrors_another_is_found() {
+    fn bijective_columns_are_found() {
         let code = tally((0..90).map(|n| (n * 7 % 3).to_string()));
         let name = tally((0..90).map(|n| ["ash", "oak", "elm"][n * 7 % 3].to_string()));
         let other = tally((0..90).map(|n| ["ash", "oak", "elm"][n * 7 % 3].replace("elm", "oak")));
-        assert!(code.mirrors(&name) && name.mirrors(&code) && !name.mirrors(&other));
+        assert!(
+            code.is_bijective_with(&name) && name.is_bijective_with(&code) && !name.is_bijective_with(&other)
+        );
     }
 }

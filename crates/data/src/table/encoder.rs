@@ -1,49 +1,47 @@
-//! From the fields of a record to the numbers of a row.
+//! Encodes the fields of a record as the numbers of a row.
 
 use super::categories::Categories;
-use super::labels::Labels;
-use super::problem::Problem;
-use super::spelling::{Spelling, misspelled};
-use super::unseen::Unseen;
-use super::value::{is_missing, number, shown};
-use crate::narrow::{DenseRows, WideTargets};
+use super::labels::LabelEncoding;
+use super::number_format::{NumberFormat, unsupported_number};
+use super::unseen::UnseenCounts;
+use super::value::{is_missing, parse_number, printable};
+use super::value_error::ValueError;
+use crate::offset_encoding::{RowBuilder, TargetBuilder};
 use thalweg_core::schema::{Column, Encoding, Schema};
 use thalweg_core::spec::data::{DataSpec, Missing};
 
-/// How each input column becomes numbers.
 #[derive(Debug)]
 pub(crate) struct Encoder {
-    columns: Vec<Slot>,
+    columns: Vec<InputField>,
     width: usize,
-    unseen: Unseen,
+    unseen: UnseenCounts,
 }
 
 #[derive(Debug)]
-struct Slot {
-    /// Where the column stands in a record.
+struct InputField {
+    /// Index of the field in a record.
     field: usize,
     name: String,
-    kind: SlotKind,
+    kind: ColumnEncoder,
 }
 
-/// How a value becomes numbers.
 #[derive(Debug)]
-pub(crate) enum SlotKind {
+pub(crate) enum ColumnEncoder {
     Number { missing_allowed: bool },
     OneHot(Categories),
 }
 
-impl SlotKind {
-    /// As the schema says; `missing_allowed` for numbers that will be imputed.
-    pub(crate) fn new(encoding: &Encoding, missing_allowed: bool) -> SlotKind {
+impl ColumnEncoder {
+    /// `missing_allowed` applies to numbers, which are then imputed.
+    pub(crate) fn new(encoding: &Encoding, missing_allowed: bool) -> ColumnEncoder {
         match encoding {
-            Encoding::Number { .. } => SlotKind::Number { missing_allowed },
-            Encoding::OneHot { categories } => SlotKind::OneHot(Categories::new(categories)),
+            Encoding::Number { .. } => ColumnEncoder::Number { missing_allowed },
+            Encoding::OneHot { categories } => ColumnEncoder::OneHot(Categories::new(categories)),
         }
     }
 }
 
-/// Whether numbers may be missing: as the job says, or the stored schema if it imputes them.
+/// Whether numbers may be missing: by the job, or by the stored schema if it imputes them.
 pub(crate) fn missing_allowed(columns: &[Column], spec: &DataSpec, known: Option<&Schema>) -> bool {
     let imputed = |column: &Column| matches!(column.encoding, Encoding::Number { imputed: Some(_) });
     match known {
@@ -53,27 +51,26 @@ pub(crate) fn missing_allowed(columns: &[Column], spec: &DataSpec, known: Option
 }
 
 impl Encoder {
-    /// Columns and the fields where they stand; `missing_allowed` for numbers that will be imputed.
+    /// `fields` holds the field of each column; `missing_allowed` applies to numbers, which are then imputed.
     pub(crate) fn new(columns: &[Column], fields: &[usize], missing_allowed: bool) -> Encoder {
-        let slots = columns.iter().zip(fields).map(|(column, &field)| Slot {
+        let inputs = columns.iter().zip(fields).map(|(column, &field)| InputField {
             field,
             name: column.name.clone(),
-            kind: SlotKind::new(&column.encoding, missing_allowed),
+            kind: ColumnEncoder::new(&column.encoding, missing_allowed),
         });
         Encoder {
-            columns: slots.collect(),
+            columns: inputs.collect(),
             width: columns.iter().map(|column| column.encoding.width()).sum(),
-            unseen: Unseen::default(),
+            unseen: UnseenCounts::default(),
         }
     }
 
-    /// Counts categories that are not in the schema together with others.
-    pub(crate) fn noting(self, unseen: &Unseen) -> Encoder {
+    /// Counts unknown categories into a shared counter.
+    pub(crate) fn counting_into(self, unseen: &UnseenCounts) -> Encoder {
         Encoder { unseen: unseen.clone(), ..self }
     }
 
-    /// Categories that are not in the schema, as far as rows were read.
-    pub(crate) fn unseen(&self) -> &Unseen {
+    pub(crate) fn unseen(&self) -> &UnseenCounts {
         &self.unseen
     }
 
@@ -82,38 +79,38 @@ impl Encoder {
         self.width
     }
 
-    /// Room for about so many rows.
-    pub(crate) fn rows(&self, count: usize) -> DenseRows {
-        let mut place = 0;
-        let mut places = Vec::new();
-        for slot in &self.columns {
-            match &slot.kind {
-                SlotKind::Number { .. } => {
-                    places.push(place);
-                    place += 1;
+    /// A builder with memory for `count` rows.
+    pub(crate) fn rows(&self, count: usize) -> RowBuilder {
+        let mut position = 0;
+        let mut positions = Vec::new();
+        for input in &self.columns {
+            match &input.kind {
+                ColumnEncoder::Number { .. } => {
+                    positions.push(position);
+                    position += 1;
                 }
-                SlotKind::OneHot(categories) => place += categories.len(),
+                ColumnEncoder::OneHot(categories) => position += categories.len(),
             }
         }
-        DenseRows::new(self.width, places, count)
+        RowBuilder::new(self.width, positions, count)
     }
 
-    /// Appends the numbers of a record. `field` gives a field, trimmed; a missing number becomes NaN.
+    /// Appends the numbers of a record. `field` returns a trimmed field; a missing number becomes NaN.
     pub(crate) fn row<'a>(
         &self,
         field: impl Fn(usize) -> &'a [u8],
         row: &mut Vec<f64>,
-    ) -> Result<(), Problem> {
-        for slot in &self.columns {
-            let value = field(slot.field);
-            match &slot.kind {
-                SlotKind::Number { missing_allowed } => {
-                    row.push(as_number(&slot.name, value, *missing_allowed)?)
+    ) -> Result<(), ValueError> {
+        for input in &self.columns {
+            let value = field(input.field);
+            match &input.kind {
+                ColumnEncoder::Number { missing_allowed } => {
+                    row.push(as_number(&input.name, value, *missing_allowed)?)
                 }
-                SlotKind::OneHot(categories) => {
+                ColumnEncoder::OneHot(categories) => {
                     let start = row.len();
                     row.resize(start + categories.len(), 0.0);
-                    row[start + categories.number(&slot.name, value, &self.unseen)?] = 1.0;
+                    row[start + categories.index(&input.name, value, &self.unseen)?] = 1.0;
                 }
             }
         }
@@ -121,37 +118,40 @@ impl Encoder {
     }
 }
 
-fn as_number(column: &str, value: &[u8], missing_allowed: bool) -> Result<f64, Problem> {
-    match number(value) {
+fn as_number(column: &str, value: &[u8], missing_allowed: bool) -> Result<f64, ValueError> {
+    match parse_number(value) {
         Some(number) if (number as f32).is_finite() => Ok(number),
         _ if is_missing(value) && missing_allowed => Ok(f64::NAN),
-        _ if is_missing(value) => Err(Problem::missing_word(column, value)),
-        Some(_) => Err(Problem::not_finite(column, &shown(value))),
-        None => Err(match Spelling::of(value) {
-            Some(spelling) => misspelled(column, value, spelling),
-            None => Problem::not_a_number(column, &shown(value)),
+        _ if is_missing(value) => Err(ValueError::missing_word(column, value)),
+        Some(_) => Err(ValueError::not_finite(column, &printable(value))),
+        None => Err(match NumberFormat::of(value) {
+            Some(format) => unsupported_number(column, value, format),
+            None => ValueError::not_a_number(column, &printable(value)),
         }),
     }
 }
 
-/// Appends the target that a label spells.
+/// Appends the target of a label.
 pub(crate) fn push_target(
-    labels: &Labels,
+    labels: &LabelEncoding,
     column: &str,
     value: &[u8],
-    targets: &mut WideTargets,
-) -> Result<(), Problem> {
-    if matches!(labels, Labels::Unread(_)) {
+    targets: &mut TargetBuilder,
+) -> Result<(), ValueError> {
+    if matches!(labels, LabelEncoding::Unread(_)) {
         return Ok(());
     }
-    let missing = |problem| if is_missing(value) { Problem::missing_label(column, value) } else { problem };
+    let missing =
+        |problem| if is_missing(value) { ValueError::missing_label(column, value) } else { problem };
     match (labels, targets) {
-        (Labels::Classes(classes), WideTargets::Classes(targets)) => {
-            targets.push(classes.number(column, value).map_err(missing)?)
+        (LabelEncoding::Classes(classes), TargetBuilder::Classes(targets)) => {
+            targets.push(classes.index(column, value).map_err(missing)?)
         }
-        (_, WideTargets::Values(targets)) => targets.push(as_number(column, value, false).map_err(missing)?),
-        (_, WideTargets::Classes(_)) => {
-            return Err(Problem::not_a_number(column, &shown(value)));
+        (_, TargetBuilder::Values(targets)) => {
+            targets.push(as_number(column, value, false).map_err(missing)?)
+        }
+        (_, TargetBuilder::Classes(_)) => {
+            return Err(ValueError::not_a_number(column, &printable(value)));
         }
     }
     Ok(())
@@ -168,19 +168,19 @@ mod tests {
         Encoder::new(&[age, city], &[2, 0], missing_allowed)
     }
 
-    fn row(encoder: &Encoder, fields: [&'static str; 3]) -> Result<Vec<f64>, Problem> {
+    fn row(encoder: &Encoder, fields: [&'static str; 3]) -> Result<Vec<f64>, ValueError> {
         let mut row = Vec::new();
         encoder.row(|field| fields[field].as_bytes(), &mut row).map(|()| row)
     }
 
     #[test]
-    fn numbers_and_categories_stand_in_the_order_of_the_columns() {
+    fn numbers_and_categories_are_in_column_order() {
         assert_eq!(encoder(false).width(), 3);
         assert_eq!(row(&encoder(false), ["rome", "x", "-4.5"]).unwrap(), [-4.5, 0.0, 1.0]);
     }
 
     #[test]
-    fn bad_values_are_told_apart() {
+    fn invalid_values_have_distinct_errors() {
         let what = |age| row(&encoder(false), ["oslo", "", age]).unwrap_err().what;
         assert_eq!(what("abc"), "`abc` is not a number");
         assert_eq!(what(""), "the value is missing");

@@ -1,21 +1,21 @@
-//! The column to predict: classes or numbers, decided after all labels were seen.
+//! The label column: classes or numbers, decided after all labels were read.
 
 use super::categories::not_utf8;
-use super::problem::Problem;
-use super::value::{number, shown};
-use crate::narrow::WideTargets;
+use super::value::{parse_number, printable};
+use super::value_error::ValueError;
+use crate::offset_encoding::TargetBuilder;
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use thalweg_core::spec::data::TaskChoice;
 use thalweg_core::{Error, Result, Task};
 
-/// Whole numbers with more different values than this are a regression unless the job says otherwise.
-pub(crate) const MOST_WHOLE_CLASSES: usize = 100;
+/// More distinct integers than this are a regression unless the job sets the task.
+pub(crate) const MAX_INTEGER_CLASSES: usize = 100;
 
-/// Classes there can be at most.
-pub(crate) const MOST_CLASSES: usize = 10_000;
+/// Maximum number of classes.
+pub(crate) const MAX_CLASSES: usize = 10_000;
 
-/// The labels seen so far. `P` is a place in the source.
+/// Labels seen so far. `P` is a position in the source.
 #[derive(Debug)]
 pub(crate) struct LabelTally<P> {
     seen: HashSet<Vec<u8>>,
@@ -41,70 +41,70 @@ impl<P: Copy> LabelTally<P> {
         }
     }
 
-    /// Counts a label, already trimmed and not missing.
-    pub(crate) fn add(&mut self, field: &[u8], place: P) {
+    /// Adds a trimmed label that is not missing.
+    pub(crate) fn add(&mut self, field: &[u8], position: P) {
         self.rows += 1;
-        match number(field).filter(|value| (*value as f32).is_finite()) {
+        match parse_number(field).filter(|value| (*value as f32).is_finite()) {
             Some(value) => {
                 self.numbers += 1;
                 self.whole &= value.fract() == 0.0 && value.abs() < 9e15;
             }
-            None if self.first_text.is_none() => self.first_text = Some((place, shown(field))),
+            None if self.first_text.is_none() => self.first_text = Some((position, printable(field))),
             None => {}
         }
         if !self.overflow && !self.seen.contains(field) {
             if self.undecodable.is_none() && std::str::from_utf8(field).is_err() {
-                self.undecodable = Some((place, field.to_vec()));
+                self.undecodable = Some((position, field.to_vec()));
             }
             self.seen.insert(field.to_vec());
-            self.overflow = self.seen.len() > MOST_CLASSES;
+            self.overflow = self.seen.len() > MAX_CLASSES;
         }
     }
 
-    /// All labels from counts of them: the different ones (`more` if there are others), rows, and rows with numbers.
+    /// A tally from counts: distinct labels (`more` if there are others), rows, and rows with numbers.
     pub(crate) fn of_counts<'a>(
         different: impl Iterator<Item = &'a [u8]>,
         more: bool,
-        place: P,
+        position: P,
         rows: u64,
         numbers: u64,
     ) -> LabelTally<P> {
         let mut tally = LabelTally::new();
-        different.for_each(|label| tally.add(label, place));
+        different.for_each(|label| tally.add(label, position));
         LabelTally { rows, numbers, overflow: tally.overflow || more, ..tally }
     }
 
-    /// Decides what is learned. `describe` tells a place to the user.
+    /// Decides the task. `describe` formats a position for messages.
     pub(crate) fn finish(
         self,
         choice: TaskChoice,
         column: &str,
         describe: impl Fn(P) -> Result<String>,
-    ) -> Result<Labels> {
+    ) -> Result<LabelEncoding> {
         let task = match choice {
             TaskChoice::Classification => Task::Classification,
             TaskChoice::Regression => Task::Regression,
             TaskChoice::Auto => self.guess(),
         };
-        if let (Task::Classification, Some((place, label))) = (task, &self.undecodable) {
-            return Err(not_utf8(column, label).at(&describe(*place)?));
+        if let (Task::Classification, Some((position, label))) = (task, &self.undecodable) {
+            return Err(not_utf8(column, label).at(&describe(*position)?));
         }
         match (task, self.first_text) {
-            (Task::Regression, Some((place, text))) => {
-                let problem = Problem {
+            (Task::Regression, Some((position, text))) => {
+                let problem = ValueError {
                     hint: "fix it, or set data.task = \"classification\" or another data.label".into(),
-                    ..Problem::not_a_number(column, &text)
+                    ..ValueError::not_a_number(column, &text)
                 };
-                Err(problem.at(&describe(place)?))
+                Err(problem.at(&describe(position)?))
             }
-            (Task::Regression, None) => Ok(Labels::Values),
+            (Task::Regression, None) => Ok(LabelEncoding::Values),
             (Task::Classification, _) if self.overflow => Err(Error::data(format!(
                 "the label column `{column}` has more than {} different values",
-                self.seen.len().min(MOST_CLASSES)
+                self.seen.len().min(MAX_CLASSES)
             ))
             .hint("choose another column with data.label, or data.task = \"regression\" for numbers")),
             (Task::Classification, text) => {
-                Classes::of_labels(&self.seen, text.is_none(), column).map(Labels::Classes)
+                Classes::of_labels(&self.seen, text.is_none(), column).map(LabelEncoding::Classes)
             }
         }
     }
@@ -112,11 +112,11 @@ impl<P: Copy> LabelTally<P> {
     fn guess(&self) -> Task {
         let spellings: HashSet<_> = self.seen.iter().map(|label| canonical(label).ok_or(label)).collect();
         let distinct = spellings.len();
-        let many = self.overflow || distinct > MOST_WHOLE_CLASSES;
+        let many = self.overflow || distinct > MAX_INTEGER_CLASSES;
         let regression = if self.numbers == self.rows {
             !self.whole || many || distinct as u64 > (self.rows / 2).max(2)
         } else {
-            // A few texts among many numbers are mistakes, not classes.
+            // A few texts among many numbers are typos, not classes.
             many && self.numbers * 10 >= self.rows * 9
         };
         if regression { Task::Regression } else { Task::Classification }
@@ -125,58 +125,54 @@ impl<P: Copy> LabelTally<P> {
 
 /// How labels become targets.
 #[derive(Debug)]
-pub(crate) enum Labels {
-    /// One of these.
+pub(crate) enum LabelEncoding {
     Classes(Classes),
-    /// The number itself.
+    /// The label is the target.
     Values,
-    /// They are not looked at: rows to be predicted by a model of this task.
+    /// Labels are ignored: rows to predict with a model of this task.
     Unread(Task),
 }
 
-impl Labels {
-    /// From a stored schema.
-    pub(crate) fn known(task: Task, classes: &[String]) -> Labels {
+impl LabelEncoding {
+    pub(crate) fn new(task: Task, classes: &[String]) -> LabelEncoding {
         match task {
-            Task::Classification => Labels::Classes(Classes::known(classes)),
-            Task::Regression => Labels::Values,
+            Task::Classification => LabelEncoding::Classes(Classes::new(classes)),
+            Task::Regression => LabelEncoding::Values,
         }
     }
 
-    /// What is learned.
     pub(crate) fn task(&self) -> Task {
         match self {
-            Labels::Classes(_) => Task::Classification,
-            Labels::Values => Task::Regression,
-            Labels::Unread(task) => *task,
+            LabelEncoding::Classes(_) => Task::Classification,
+            LabelEncoding::Values => Task::Regression,
+            LabelEncoding::Unread(task) => *task,
         }
     }
 
-    /// Targets for `rows` rows: empty, or all 0 where labels are not looked at.
-    pub(crate) fn targets(&self, rows: usize) -> WideTargets {
+    /// Builder for the targets of `rows` rows: empty, or zeros if labels are ignored.
+    pub(crate) fn targets(&self, rows: usize) -> TargetBuilder {
         match self {
-            Labels::Classes(_) => WideTargets::Classes(Vec::with_capacity(rows)),
-            Labels::Values => WideTargets::Values(Vec::with_capacity(rows)),
-            Labels::Unread(Task::Classification) => WideTargets::Classes(vec![0; rows]),
-            Labels::Unread(Task::Regression) => WideTargets::Values(vec![0.0; rows]),
+            LabelEncoding::Classes(_) => TargetBuilder::Classes(Vec::with_capacity(rows)),
+            LabelEncoding::Values => TargetBuilder::Values(Vec::with_capacity(rows)),
+            LabelEncoding::Unread(Task::Classification) => TargetBuilder::Classes(vec![0; rows]),
+            LabelEncoding::Unread(Task::Regression) => TargetBuilder::Values(vec![0.0; rows]),
         }
     }
 
-    /// The names of the classes; none for a regression.
+    /// Class names; empty for a regression.
     pub(crate) fn names(&self) -> Vec<String> {
         match self {
-            Labels::Classes(classes) => classes.names.clone(),
-            Labels::Values | Labels::Unread(_) => Vec::new(),
+            LabelEncoding::Classes(classes) => classes.names.clone(),
+            LabelEncoding::Values | LabelEncoding::Unread(_) => Vec::new(),
         }
     }
 }
 
-/// The number of each class.
 #[derive(Debug)]
 pub(crate) struct Classes {
     names: Vec<String>,
-    numbers: HashMap<Vec<u8>, u32>,
-    /// All names are numbers: `+1`, `1` and `1.0` are the same class.
+    indices: HashMap<Vec<u8>, u32>,
+    /// Whether all names are numbers: then `+1`, `1` and `1.0` are the same class.
     numeric: bool,
 }
 
@@ -197,36 +193,35 @@ impl Classes {
         } else {
             names.sort();
         }
-        Ok(Classes::known(&names))
+        Ok(Classes::new(&names))
     }
 
-    /// From the names of a stored schema.
-    pub(crate) fn known(names: &[String]) -> Classes {
-        let numbers =
+    pub(crate) fn new(names: &[String]) -> Classes {
+        let indices =
             names.iter().enumerate().map(|(class, name)| (name.as_bytes().to_vec(), class as u32)).collect();
-        let numeric = names.iter().all(|name| number(name.as_bytes()).is_some());
-        Classes { names: names.to_vec(), numbers, numeric }
+        let numeric = names.iter().all(|name| parse_number(name.as_bytes()).is_some());
+        Classes { names: names.to_vec(), indices, numeric }
     }
 
-    /// The class of a label, already trimmed. A final stop (as in the test part of UCI Adult) does not matter.
-    pub(crate) fn number(&self, column: &str, field: &[u8]) -> Result<u32, Problem> {
-        let find = |name: &[u8]| self.numbers.get(name).copied();
+    /// The class of a trimmed label. A trailing period is ignored, as in the test part of UCI Adult.
+    pub(crate) fn index(&self, column: &str, field: &[u8]) -> Result<u32, ValueError> {
+        let find = |name: &[u8]| self.indices.get(name).copied();
         find(field)
             .or_else(|| if self.numeric { find(canonical(field)?.as_bytes()) } else { None })
             .or_else(|| find(field.strip_suffix(b".")?))
             .ok_or_else(|| {
-                Problem::unknown_class(column, &shown(field), self.names.iter().map(String::as_str))
+                ValueError::unknown_class(column, &printable(field), self.names.iter().map(String::as_str))
             })
     }
 }
 
-/// One spelling for each number.
+/// One text per number, so that `+1` and `1.0` are equal.
 fn canonical(label: &[u8]) -> Option<String> {
-    number(label).map(|value| format!("{}", value + 0.0))
+    parse_number(label).map(|value| format!("{}", value + 0.0))
 }
 
 fn by_value(one: &str, other: &str) -> Ordering {
-    let value = |name: &str| number(name.as_bytes()).unwrap_or(f64::NAN);
+    let value = |name: &str| parse_number(name.as_bytes()).unwrap_or(f64::NAN);
     value(one).total_cmp(&value(other))
 }
 
@@ -234,7 +229,7 @@ fn by_value(one: &str, other: &str) -> Ordering {
 mod tests {
     use super::*;
 
-    fn decide(labels: &[&str], choice: TaskChoice) -> Result<Labels> {
+    fn decide(labels: &[&str], choice: TaskChoice) -> Result<LabelEncoding> {
         let mut tally = LabelTally::new();
         labels.iter().enumerate().for_each(|(row, label)| tally.add(label.as_bytes(), row));
         tally.finish(choice, "y", |row| Ok(format!("a.csv line {}", row + 1)))
@@ -261,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_among_many_numbers_is_a_mistake_with_a_place() {
+    fn a_text_among_many_numbers_is_an_error_with_its_location() {
         let mut labels: Vec<String> = (0..300).map(|n| format!("{n}.5")).collect();
         labels[16] = "abc".into();
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
@@ -270,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_in_another_encoding_is_refused_with_its_place() {
+    fn a_label_in_another_encoding_is_refused_with_its_location() {
         let mut tally = LabelTally::new();
         for (row, label) in [&b"blue"[..], b"caf\xe9", b"na\xefve"].into_iter().enumerate() {
             tally.add(label, row);
@@ -289,11 +284,11 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_found_in_other_spellings() {
-        let classes = Classes::known(&["-1".into(), "1".into()]);
-        assert_eq!(classes.number("y", b"+1.0").unwrap(), 1);
-        assert!(classes.number("y", b"2").unwrap_err().what.contains("class `2`"));
-        let classes = Classes::known(&["<=50K".into(), ">50K".into()]);
-        assert_eq!(classes.number("y", b">50K.").unwrap(), 1);
+    fn labels_match_in_equivalent_forms() {
+        let classes = Classes::new(&["-1".into(), "1".into()]);
+        assert_eq!(classes.index("y", b"+1.0").unwrap(), 1);
+        assert!(classes.index("y", b"2").unwrap_err().what.contains("class `2`"));
+        let classes = Classes::new(&["<=50K".into(), ">50K".into()]);
+        assert_eq!(classes.index("y", b">50K.").unwrap(), 1);
     }
 }

@@ -1,12 +1,12 @@
-//! What tables of all formats share: which column is what, and how its values become numbers.
+//! Common to tables of all formats: column roles, and the encoding of values.
 
 pub(crate) mod categories;
-pub(crate) mod columns;
+pub(crate) mod column_kind;
+pub(crate) mod column_mapping;
+pub(crate) mod column_roles;
 pub(crate) mod encoder;
-pub(crate) mod kind;
 pub(crate) mod labels;
-pub(crate) mod placement;
-pub(crate) mod problem;
-pub(crate) mod spelling;
+pub(crate) mod number_format;
 pub(crate) mod unseen;
 pub(crate) mod value;
+pub(crate) mod value_error;

@@ -1,4 +1,4 @@
-//! Bytes without sense: errors, never a panic.
+//! Arbitrary bytes in every format: errors, never a panic.
 
 use crate::support::{batch, fit, folder, spec};
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn open_everything(name: &str, bytes: &[u8]) {
     }
 }
 
-/// Bytes that look somewhat like a table.
+/// Text that resembles a table.
 fn table_like() -> impl Strategy<Value = Vec<u8>> {
     let pieces = [
         "1", ",", "\n", "\"", "abc", "-2.5", ";", " ", "\r\n", "?", "1e999", "\u{e9}", ":", "#", "\t", "|",

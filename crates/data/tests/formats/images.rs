@@ -1,9 +1,9 @@
-//! IDX folders through the public interface.
+//! IDX folders through the public API.
 
 use crate::support::{all, fit, folder, spec};
 use thalweg_core::Targets;
 use thalweg_core::spec::data::Scale;
-use thalweg_core::spec::setting::{Bytes, Held};
+use thalweg_core::spec::setting::{Bytes, HeldOut};
 use thalweg_data::Data;
 
 fn idx(sizes: &[u32], data: &[u8]) -> Vec<u8> {
@@ -34,13 +34,13 @@ fn pixels_are_divided_and_the_test_part_validates() {
     assert_eq!(targets, Targets::Classes(vec![0, 1, 0, 1]));
     assert_eq!(all(&data.validation).unwrap(), (vec![1.0, 0.0], Targets::Classes(vec![1])));
     assert_eq!((data.validation.source_len(), data.validation.id(0)), (1, 0));
-    spec.validation = Some(Held::Share(0.5));
+    spec.validation = Some(HeldOut::Share(0.5));
     assert_eq!(
         Data::open(&spec, 1).unwrap().validation.source_len(),
         4,
         "a share is drawn from the training part"
     );
-    (spec.scale, spec.validation) = (Scale::Standard, Some(Held::Share(0.0)));
+    (spec.scale, spec.validation) = (Scale::Standard, Some(HeldOut::Share(0.0)));
     let mut standard = Data::open(&spec, 1).unwrap();
     fit(&mut standard).unwrap();
     let (pixels, _) = all(&standard.training).unwrap();
@@ -52,7 +52,7 @@ fn pixels_are_divided_and_the_test_part_validates() {
 }
 
 #[test]
-fn checksums_tell_one_pixel_or_label_apart_in_both_parts() {
+fn checksums_change_with_one_pixel_or_label_in_either_part() {
     let checksums = |pixel: u8, label: u8, unseen: u8, memory: u64| {
         let folder = folder(&[
             ("train-images-idx3-ubyte", &idx(&[2, 1, 2], &[1, 2, 3, pixel])),

@@ -1,4 +1,4 @@
-//! Sources that do not fit into memory: read by position, packed ones unpacked once, the index kept.
+//! Sources larger than memory: read by position, gz files decompressed once, the index cached.
 
 use crate::support::{all, batch, folder, read, spec};
 use flate2::{Compression, write::GzEncoder};
@@ -29,7 +29,7 @@ fn cached(folder: &Path, ending: &str) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn a_packed_table_streams_the_same_rows_from_its_unpacked_copy() {
+fn a_gz_table_streams_the_same_rows_from_its_unpacked_copy() {
     let packed = gzip(&table());
     let folder = folder(&[("rows.csv.gz", &packed)]);
     let mut spec = spec(folder.path(), "rows.csv.gz");
@@ -59,8 +59,8 @@ fn a_changed_file_is_indexed_again() {
     assert_eq!(all(&data.training).unwrap().0.len(), 8);
 }
 
-/// Rows of a streamed file that is edited in place once it is open. Whether the edit shows in the file's time of change
-/// is up to the test: clocks of file systems are coarse, so it may not.
+/// Rows of a file on disk that is edited in place after it was opened. `seen` sets whether the edit changes
+/// the modification time: file system clocks are coarse, so it may not.
 fn edited(name: &str, text: &str, edit: &str, seen: bool) -> Rows {
     let folder = folder(&[(name, text.as_bytes())]);
     let mut spec = spec(folder.path(), name);
@@ -75,11 +75,11 @@ fn edited(name: &str, text: &str, edit: &str, seen: bool) -> Rows {
 }
 
 #[test]
-fn a_file_edited_in_place_is_an_error_that_says_so() {
+fn a_file_edited_in_place_is_an_error() {
     let sparse: String = (0..100).map(|row| format!("{} {}:1.5\n", row % 2, row % 9 + 1)).collect();
     for (name, text) in [("rows.csv", table()), ("rows.libsvm", sparse)] {
         let other_values = text.replace('5', "6");
-        // As long as before, with one row less.
+        // The same length with one row fewer.
         let blank =
             format!("{}\n{}", " ".repeat(text.find('\n').unwrap()), &text[text.find('\n').unwrap() + 1..]);
         let half = text.split_at(text.len() / 2).0;
@@ -95,7 +95,7 @@ fn a_file_edited_in_place_is_an_error_that_says_so() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_matters_only_for_packed_files() {
+fn an_unwritable_cache_is_an_error_only_for_gz_files() {
     let packed = gzip(&table());
     let folder = folder(&[("rows.csv", table().as_bytes()), ("rows.csv.gz", &packed), ("cache", b"a file")]);
     let mut spec = spec(folder.path(), "rows.csv");
@@ -128,7 +128,7 @@ fn sparse_rows_and_texts_stream_too() {
 }
 
 #[test]
-fn checksums_tell_values_apart_and_nothing_else() {
+fn checksums_depend_on_values_only() {
     let sparse: String = (0..5000).map(|row| format!("{} {}:1.5\n", row % 2, row % 9 + 1)).collect();
     let text = "the quick brown fox ".repeat(200);
     let cases = [
@@ -146,7 +146,7 @@ fn checksums_tell_values_apart_and_nothing_else() {
             };
             let folder = folder(&[(&name, &bytes)]);
             let spec = DataSpec { memory: Bytes(memory), ..spec(folder.path(), &name) };
-            // The second time a large file's is remembered.
+            // The second time, the checksum of a large file comes from the cache.
             let found = [(); 2].map(|()| Data::open(&spec, 1).unwrap().checksums());
             assert_eq!(found[0], found[1]);
             found[0].clone()

@@ -1,12 +1,12 @@
-//! Every format from file to batch, good and hostile, through the public interface.
+//! Every format from file to batch, valid and malicious, through the public API.
 
 mod hostile;
 mod images;
+mod in_memory;
 mod large;
-mod own_rows;
 mod parquet;
 mod precision;
-mod real_sets;
+mod public_datasets;
 mod records;
 mod sniff;
 mod sparse;

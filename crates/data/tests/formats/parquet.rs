@@ -105,14 +105,14 @@ fn another_file_is_read_with_the_stored_schema() {
     spec.missing = Missing::Mean;
     let (values, _, schema) = read(&spec).unwrap();
     spec.source = folder.path().join("b.parquet").to_str().unwrap().into();
-    let (others, _) = all(&Data::open_with(&spec, &schema).unwrap()).unwrap();
+    let (others, _) = all(&Data::open_for_evaluation(&spec, &schema).unwrap()).unwrap();
     assert_eq!(others, values[..30 * 6]);
     spec.source = folder.path().join("*.parquet").to_str().unwrap().into();
     assert_eq!(read(&spec).unwrap().1.len(), 930);
 }
 
 #[test]
-fn foreign_and_cut_files_are_errors() {
+fn invalid_and_truncated_files_are_errors() {
     let bytes = file(300);
     for bytes in [&b"PAR1"[..], b"", b"not parquet at all", &bytes[..bytes.len() / 2], &bytes[100..]] {
         let error = read_file(bytes, |_| ()).unwrap_err();
@@ -134,7 +134,7 @@ proptest! {
 }
 
 #[test]
-fn checksums_are_the_same_for_large_and_small_and_tell_files_apart() {
+fn checksums_do_not_depend_on_memory_and_differ_between_files() {
     let checksums = |bytes: &[u8], memory: u64| {
         let folder = folder(&[("rows.parquet", bytes)]);
         let spec =
@@ -150,12 +150,12 @@ fn checksums_are_the_same_for_large_and_small_and_tell_files_apart() {
 }
 
 #[test]
-fn rows_to_be_predicted_need_no_label() {
+fn rows_to_predict_need_no_label() {
     let folder = folder(&[("rows.parquet", &file(500))]);
     let mut spec = spec(folder.path(), "rows.parquet");
     spec.missing = Missing::Zero;
     let trained = Data::open(&spec, 1).unwrap().schema;
-    let (expected, _) = all(&Data::open_with(&spec, &trained).unwrap()).unwrap();
+    let (expected, _) = all(&Data::open_for_evaluation(&spec, &trained).unwrap()).unwrap();
 
     let schema = "message rows { REQUIRED BOOLEAN member; OPTIONAL BYTE_ARRAY city (UTF8);
         REQUIRED INT32 age; OPTIONAL DOUBLE income; }";
@@ -178,10 +178,10 @@ fn rows_to_be_predicted_need_no_label() {
     group.close().unwrap();
     std::fs::write(folder.path().join("new.parquet"), writer.into_inner().unwrap()).unwrap();
     let spec = DataSpec { source: folder.path().join("new.parquet").to_str().unwrap().into(), ..spec };
-    let (values, targets) = all(&Data::open_unlabelled(&spec, &trained).unwrap()).unwrap();
+    let (values, targets) = all(&Data::open_for_prediction(&spec, &trained).unwrap()).unwrap();
     assert_eq!(values, expected[..values.len()], "the first two rows, in columns of another order");
     assert_eq!(targets, Targets::Classes(vec![0, 0]));
-    let error = Data::open_with(&spec, &trained).unwrap_err();
+    let error = Data::open_for_evaluation(&spec, &trained).unwrap_err();
     assert!(error.message.contains("no column `label`, the label of the model"), "{error}");
 }
 
@@ -192,7 +192,7 @@ fn by_pyarrow(compression: &str) -> DataSpec {
 }
 
 #[test]
-fn lz4_is_read_and_brotli_is_named() {
+fn lz4_is_read_and_brotli_is_refused() {
     let (values, targets, _) = read(&by_pyarrow("lz4")).unwrap();
     let expected = [1.5, 0.0, 0.0, 1.0, 2.5, 0.0, 1.0, 0.0, 3.5, 0.0, 0.0, 1.0, 4.5, 1.0, 0.0, 0.0];
     assert_eq!(values, expected);
@@ -206,7 +206,7 @@ fn lz4_is_read_and_brotli_is_named() {
 }
 
 #[test]
-fn a_dictionary_that_claims_two_thousand_million_values_is_refused() {
+fn a_dictionary_of_an_impossible_size_is_refused() {
     // 212 bytes: the decoder would reserve 64 GiB for them.
     let error = read(&by_pyarrow("claims")).unwrap_err();
     let expected = "claims.parquet is damaged or no Parquet file: row group 1, column `a`: \

@@ -1,4 +1,4 @@
-//! Numbers that do not fit into single precision: times, large whole numbers, and what can be told apart of them.
+//! Numbers that exceed single precision: times, large integers, and warnings about values that collapse.
 
 use crate::support::{all, fit, folder, spec};
 use parquet::data_type::{Int32Type, Int64Type};
@@ -14,7 +14,7 @@ use thalweg_data::{Data, Records};
 
 const ROWS: i64 = 2000;
 
-/// Seconds since 1970, one second apart, in an order of their own.
+/// Unix times, one second apart, permuted.
 fn second(row: i64) -> i64 {
     1_700_000_000 + row * 7 % ROWS
 }
@@ -52,7 +52,7 @@ fn distinct(values: &[f32]) -> usize {
 }
 
 #[test]
-fn seconds_are_told_apart_in_every_format_and_command() {
+fn seconds_stay_distinct_in_every_format_and_command() {
     let folder = folder(&[
         ("rows.csv", table(',').as_bytes()),
         ("rows.tsv", table('\t').as_bytes()),
@@ -70,7 +70,7 @@ fn seconds_are_told_apart_in_every_format_and_command() {
             assert!((f64::from(*value) - expected).abs() < 1e-5, "{file}: {value} for {expected}");
         }
         assert_eq!(
-            all(&Data::open_with(&spec, &data.schema).unwrap()).unwrap().0,
+            all(&Data::open_for_evaluation(&spec, &data.schema).unwrap()).unwrap().0,
             values,
             "{file}: evaluated"
         );
@@ -93,7 +93,7 @@ fn seconds_are_told_apart_in_every_format_and_command() {
 }
 
 #[test]
-fn every_part_of_the_statistics_gives_the_same_scaling() {
+fn the_scaling_does_not_depend_on_the_number_of_partitions() {
     let text: String = (0..20_000).map(|row| format!("{}.5,{}\n", second(row), row % 3)).collect();
     let folder = folder(&[("rows.csv", text.as_bytes())]);
     let spec = DataSpec { scale: Scale::Standard, ..spec(folder.path(), "rows.csv") };
@@ -135,8 +135,8 @@ fn targets_and_missing_values_keep_their_precision() {
 }
 
 #[test]
-fn what_cannot_be_told_apart_is_said_by_column() {
-    // Numbers of two systems: those of the second are near each other, and far from the first.
+fn values_that_collapse_are_reported_by_column() {
+    // Account numbers from two ranges: close to each other within the second, far from the first.
     let number = |row: i64| if row % 2 == 0 { row } else { 4_000_000_000_000_000 + row };
     let rows =
         |with: &dyn Fn(i64) -> String| (0..ROWS).map(|row| format!("{},{}\n", with(row), row % 3)).collect();
@@ -152,11 +152,11 @@ fn what_cannot_be_told_apart_is_said_by_column() {
         let statistics = data.statistics(0, 1).unwrap();
         data.fit(&[statistics]).unwrap()
     };
-    let said = warnings(rows(&|row| number(row).to_string()));
-    assert_eq!(said.len(), 1, "{said:?}");
+    let reported = warnings(rows(&|row| number(row).to_string()));
+    assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(
-        said[0].starts_with("column `account`: ") && said[0].contains("cannot be told apart"),
-        "{said:?}"
+        reported[0].starts_with("column `account`: ") && reported[0].contains("cannot be told apart"),
+        "{reported:?}"
     );
     for ordinary in [
         rows(&|row| second(row).to_string()),
@@ -169,7 +169,7 @@ fn what_cannot_be_told_apart_is_said_by_column() {
 }
 
 #[test]
-fn times_over_decades_are_told_apart_as_far_as_scaling_can() {
+fn times_over_decades_stay_distinct_up_to_the_resolution_of_scaling() {
     // Pairs of times, 2004 to 2024.
     let times = |apart: i64| {
         (0..ROWS).flat_map(move |pair| [0, apart].map(|more| 1_072_915_200 + pair * 315_569 + more))
@@ -180,15 +180,15 @@ fn times_over_decades_are_told_apart_as_far_as_scaling_can() {
         let folder = folder(&[("rows.csv", text.as_bytes())]);
         let mut data = Data::open(&DataSpec { scale, ..spec(folder.path(), "rows.csv") }, 1).unwrap();
         let statistics = data.statistics(0, 1).unwrap();
-        let said = data.fit(&[statistics]).unwrap();
-        (distinct(&all(&data.training).unwrap().0), said)
+        let reported = data.fit(&[statistics]).unwrap();
+        (distinct(&all(&data.training).unwrap().0), reported)
     };
     let rows = 2 * ROWS as usize;
     assert_eq!(opened(60, Scale::Standard), (rows, Vec::new()));
-    // Between 0.5 and 1 a minute is hardly more than what single precision tells apart.
-    let (different, said) = opened(60, Scale::Minmax);
-    assert!(different > rows - rows / 500 && said.is_empty(), "{different} {said:?}");
-    let (different, said) = opened(4, Scale::Standard);
+    // Between 0.5 and 1, a minute is close to the resolution of single precision.
+    let (different, reported) = opened(60, Scale::Minmax);
+    assert!(different > rows - rows / 500 && reported.is_empty(), "{different} {reported:?}");
+    let (different, reported) = opened(4, Scale::Standard);
     assert!(different < rows);
-    assert!(said.len() == 1 && said[0].contains("cannot be told apart"), "{said:?}");
+    assert!(reported.len() == 1 && reported[0].contains("cannot be told apart"), "{reported:?}");
 }

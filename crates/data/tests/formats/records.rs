@@ -1,8 +1,8 @@
-//! Rows to be predicted.
+//! Rows to predict.
 
 use crate::support::{folder, read, spec};
 use std::io::{BufReader, Read};
-use thalweg_core::schema::{Scaling, Shape, TargetScaling};
+use thalweg_core::schema::{RowShape, Scaling, TargetScaling};
 use thalweg_core::spec::data::{DataSpec, Missing, Scale};
 use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::spec::setting::{Auto, ColumnRef};
@@ -20,7 +20,7 @@ fn people() -> Schema {
     trained("age,city,y\n30,oslo,yes\n50,rome,no\n", |_| ())
 }
 
-fn shaped(shape: Shape, factor: Vec<f32>) -> Schema {
+fn shaped(shape: RowShape, factor: Vec<f32>) -> Schema {
     let classes = vec!["a".into(), "b".into()];
     let (scaling, target) = (Scaling { shift: vec![], factor }, TargetScaling::default());
     Schema {
@@ -108,7 +108,7 @@ fn json_objects_and_arrays() {
 }
 
 #[test]
-fn bad_input_is_named_without_advice_for_a_job() {
+fn invalid_input_is_reported_without_job_settings() {
     let schema = people();
     let error = csv("age,city\n1,oslo\nabc,rome\n", &schema).unwrap_err();
     assert_eq!(error.message, "input row 2, column `age`: `abc` is not a number");
@@ -129,7 +129,7 @@ fn bad_input_is_named_without_advice_for_a_job() {
 }
 
 #[test]
-fn what_was_imputed_and_scaled_in_training_is_so_here() {
+fn imputation_and_scaling_match_training() {
     let schema = trained("age,city,y\n1,a,0\n,b,1\n3,?,0\n", |spec| {
         (spec.missing, spec.scale) = (Missing::Mean, Scale::Standard);
     });
@@ -139,7 +139,7 @@ fn what_was_imputed_and_scaled_in_training_is_so_here() {
 }
 
 #[test]
-fn columns_without_names_keep_their_places() {
+fn columns_without_names_keep_their_positions() {
     let schema = trained("0,1.5,2\n1,3.5,4\n", |spec| {
         spec.label = Some(ColumnRef::Index(0));
     });
@@ -148,7 +148,7 @@ fn columns_without_names_keep_their_places() {
 }
 
 #[test]
-fn fields_and_arrays_without_names_stand_where_they_stood_in_training() {
+fn fields_and_arrays_without_names_map_by_training_order() {
     let text = "id,y,age,city,note\n1,yes,30,oslo,a\n2,no,50,rome,b\n";
     let schema = trained(text, |spec| {
         spec.label = Some(ColumnRef::Name("y".into()));
@@ -168,12 +168,12 @@ fn fields_and_arrays_without_names_stand_where_they_stood_in_training() {
     let old = Schema { source_columns: Vec::new(), ..schema };
     assert_eq!(csv("40,rome", &old).unwrap(), expected);
     let error = csv("no,40,rome", &old).unwrap_err();
-    assert!(error.message.contains("does not say where the others stood"), "{error}");
+    assert!(error.message.contains("does not store the order of the others"), "{error}");
     assert_eq!(csv("city,id,age\nrome,3,40", &old).unwrap(), expected);
 }
 
 #[test]
-fn the_header_is_as_the_job_says() {
+fn the_job_sets_the_header() {
     let schema = trained("0,1.5,2\n1,3.5,4\n", |spec| spec.label = Some(ColumnRef::Index(0)));
     let read = |text: &'static str, header| {
         let spec = DataSpec { header, ..DataSpec::default() };
@@ -185,7 +185,7 @@ fn the_header_is_as_the_job_says() {
 }
 
 #[test]
-fn labels_are_read_where_they_stand() {
+fn labels_are_read_from_arrays_and_objects() {
     let schema = trained("y,a\n10,1\n20,2\n30.5,3\n", |spec| {
         (spec.label, spec.scale) = (Some(ColumnRef::Index(0)), Scale::Standard);
     });
@@ -198,7 +198,7 @@ fn labels_are_read_where_they_stand() {
 }
 
 #[test]
-fn digits_are_predicted_from_rows_like_their_own() {
+fn digits_accept_rows_with_and_without_label() {
     let schema = Data::open(&DataSpec::default(), 1).unwrap().schema;
     let pixels = vec!["16"; 64].join(",");
     assert_eq!(csv(&pixels, &schema).unwrap(), vec![1.0; 64]);
@@ -207,15 +207,15 @@ fn digits_are_predicted_from_rows_like_their_own() {
 
 #[test]
 fn pixels_are_scaled() {
-    let schema = shaped(Shape::Image { sizes: vec![1, 2] }, vec![0.5]);
+    let schema = shaped(RowShape::Image { sizes: vec![1, 2] }, vec![0.5]);
     assert_eq!(csv("2,4\n", &schema).unwrap(), [1.0, 2.0]);
     assert_eq!(csv("p1,p0\n2,4\n", &schema).unwrap(), [2.0, 1.0]);
     assert_eq!(json("[2, 4]\n", &schema).unwrap(), [1.0, 2.0]);
 }
 
 #[test]
-fn sparse_rows_by_number_or_spelled_out() {
-    let schema = shaped(Shape::Sparse { columns: 3, first: 1 }, vec![1.0, 2.0, 1.0]);
+fn sparse_rows_by_number_or_as_arrays() {
+    let schema = shaped(RowShape::Sparse { columns: 3, first: 1 }, vec![1.0, 2.0, 1.0]);
     let sparse = |batches: Result<Vec<Batch>>| batches.map(|batches| batches[0].features.clone());
     let expected = Features::Sparse { starts: vec![0, 2], columns: vec![1, 2], values: vec![3.0, 4.0] };
     let read = |text: &'static str| sparse(collect(Records::json(text.as_bytes(), &schema)));
@@ -230,8 +230,8 @@ fn sparse_rows_by_number_or_spelled_out() {
 }
 
 #[test]
-fn only_the_end_of_a_text_counts() {
-    let schema = shaped(Shape::Text { window: 3, alphabet: vec![' ', ',', 'a', 'b'] }, vec![]);
+fn only_the_end_of_a_text_is_used() {
+    let schema = shaped(RowShape::Text { window: 3, alphabet: vec![' ', ',', 'a', 'b'] }, vec![]);
     let symbols = |batches: Result<Vec<Batch>>| batches.map(|batches| batches[0].features.clone());
     let expected = |symbols: &[u32]| Features::Tokens { symbols: symbols.to_vec(), window: 3, vocabulary: 4 };
     let from_json = |text: &'static str| symbols(collect(Records::json(text.as_bytes(), &schema)));
@@ -247,7 +247,7 @@ fn only_the_end_of_a_text_counts() {
 }
 
 #[test]
-fn a_row_without_end_is_refused_by_its_number() {
+fn an_endless_row_is_refused_with_its_number() {
     let schema = people();
     let endless = |start: &'static [u8]| BufReader::new(start.chain(std::io::repeat(b'1').take(1 << 30)));
     let mut batch = Records::json(&b""[..], &schema).empty_batch();

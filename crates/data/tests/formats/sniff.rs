@@ -1,4 +1,4 @@
-//! A first look at a source.
+//! Summaries of sources for `init`.
 
 use crate::support::{folder, spec};
 use thalweg_core::spec::data::DataSpec;
@@ -6,12 +6,12 @@ use thalweg_core::{Result, Task};
 use thalweg_data::Data;
 use thalweg_data::sniff::{Form, Sniffed, TableForm, sniff};
 
-fn look(name: &str, text: &str) -> Sniffed {
+fn sniff_text(name: &str, text: &str) -> Sniffed {
     let folder = folder(&[(name, text.as_bytes())]);
-    look_at(folder.path().join(name).to_str().unwrap()).unwrap()
+    sniff_source(folder.path().join(name).to_str().unwrap()).unwrap()
 }
 
-fn look_at(source: &str) -> Result<Sniffed> {
+fn sniff_source(source: &str) -> Result<Sniffed> {
     sniff(&DataSpec { source: source.into(), ..Default::default() }, &mut |_, _| ())
 }
 
@@ -27,7 +27,7 @@ fn columns_are_described_and_a_label_is_guessed() {
     let rows: String =
         (0..50).map(|row| format!("id{row};{}.5;{};c{}\n", row, ["a", "b"][row % 2], row % 3)).collect();
     let text = format!("name;age;class;city\n{rows}x;;a;c1\n");
-    let sniffed = look("people.csv", &text);
+    let sniffed = sniff_text("people.csv", &text);
     assert_eq!((sniffed.rows, sniffed.task), (51, Task::Classification));
     let TableForm { columns, label, delimiter, header, why } = table(sniffed);
     assert_eq!(why, "by its name");
@@ -46,9 +46,9 @@ fn columns_are_described_and_a_label_is_guessed() {
     assert_eq!(columns[2].examples, ["a", "b"]);
 }
 
-/// The name of the guessed label, and the columns to leave out.
+/// The proposed label, and the columns to leave out.
 fn guess(text: &str) -> (String, Vec<String>) {
-    let TableForm { columns, label, .. } = table(look("rows.csv", text));
+    let TableForm { columns, label, .. } = table(sniff_text("rows.csv", text));
     let ignored = columns.iter().filter(|column| column.ignore.is_some());
     (columns[label].name.clone(), ignored.map(|column| column.name.clone()).collect())
 }
@@ -66,7 +66,7 @@ fn free_text_is_not_guessed_as_the_label() {
 }
 
 #[test]
-fn dates_are_left_out_and_say_so() {
+fn dates_are_left_out() {
     for day in ["2011-01-0", "2011-01-0% 12:30", "0%.1.2011", "0%/02/11"] {
         let rows: String = (0..60)
             .map(|row| format!("{},{}\n", day.replace('%', &(row % 9).to_string()), row * row))
@@ -79,30 +79,30 @@ fn dates_are_left_out_and_say_so() {
 fn all_rows_of_a_sorted_table_are_seen() {
     let rows: String =
         (0..16).flat_map(|class| (0..1500).map(move |row| format!("{}.5,{class}\n", row % 77))).collect();
-    let sniffed = look("rows.csv", &format!("a,class\n{rows}"));
+    let sniffed = sniff_text("rows.csv", &format!("a,class\n{rows}"));
     assert_eq!((sniffed.rows, sniffed.task), (24_000, Task::Classification));
     assert_eq!(table(sniffed).columns[1].distinct, 16);
     let rows: String = (0..30_000).map(|row| format!("{}.5,{}\n", row % 77, row / 15_000)).collect();
-    assert_eq!(table(look("rows.csv", &format!("a,class\n{rows}"))).columns[1].distinct, 2);
+    assert_eq!(table(sniff_text("rows.csv", &format!("a,class\n{rows}"))).columns[1].distinct, 2);
     let rows: String = (0..40_000).map(|row| format!("{},{}.5\n", row % 50, 10_000 + row)).collect();
-    let sniffed = look("rows.csv", &rows);
+    let sniffed = sniff_text("rows.csv", &rows);
     assert_eq!((sniffed.rows, sniffed.task), (40_000, Task::Regression));
     let many = &table(sniffed).columns[1];
     assert!(many.more && many.distinct == 10_000);
 }
 
 #[test]
-fn texts_behind_the_first_rows_are_to_be_declared() {
+fn texts_after_the_first_rows_must_be_declared() {
     let rows: String =
         (0..24_000).map(|row| format!("{},{}\n", if row < 12_000 { "1" } else { "A" }, row % 2)).collect();
-    let columns = table(look("rows.csv", &format!("code,class\n{rows}"))).columns;
+    let columns = table(sniff_text("rows.csv", &format!("code,class\n{rows}"))).columns;
     assert!(columns[0].declare && !columns[0].numeric);
 }
 
 #[test]
-fn the_label_is_chosen_by_a_look_at_all_columns() {
+fn the_label_is_chosen_from_all_columns() {
     let why = |text: &str| {
-        let TableForm { columns, label, why, .. } = table(look("rows.csv", text));
+        let TableForm { columns, label, why, .. } = table(sniff_text("rows.csv", text));
         (columns[label].name.clone(), why)
     };
     let rows: String = (0..40).map(|row| format!("{},{}.5,{}.25\n", row * 7 % 2, row, row * 3)).collect();
@@ -116,7 +116,7 @@ fn the_label_is_chosen_by_a_look_at_all_columns() {
 }
 
 #[test]
-fn identifiers_and_columns_that_give_the_label_away_are_left_out() {
+fn identifiers_and_leaks_are_left_out() {
     let rows: String = (0..60)
         .map(|row| {
             let class = row * 7 % 3;
@@ -131,7 +131,7 @@ fn identifiers_and_columns_that_give_the_label_away_are_left_out() {
         })
         .collect();
     let TableForm { columns, .. } =
-        table(look("trees.csv", &format!(",tree_id,height,code,species\n{rows}")));
+        table(sniff_text("trees.csv", &format!(",tree_id,height,code,species\n{rows}")));
     let ignored: Vec<_> = columns.iter().map(|column| column.ignore.as_deref().unwrap_or("")).collect();
     assert!(ignored[0].starts_with("the row numbers of a data frame"), "{ignored:?}");
     assert!(ignored[1].starts_with("a different whole number in every row"), "{ignored:?}");
@@ -139,9 +139,9 @@ fn identifiers_and_columns_that_give_the_label_away_are_left_out() {
 }
 
 #[test]
-fn a_header_without_rows_is_told() {
+fn a_header_without_rows_is_an_error() {
     let folder = folder(&[("h.csv", b"a,b,y\n")]);
-    let error = |name: &str| look_at(folder.path().join(name).to_str().unwrap()).unwrap_err().message;
+    let error = |name: &str| sniff_source(folder.path().join(name).to_str().unwrap()).unwrap_err().message;
     assert!(error("h.csv").ends_with("h.csv holds a header and no rows"));
 }
 
@@ -151,7 +151,7 @@ fn texts_among_numbers_leave_a_column_out_with_the_reason() {
         0 => format!("A/5 {row}"),
         _ => (row * 17 % 9973).to_string(),
     };
-    // Texts at the beginning alone, where training looks at the kind, and numbers later.
+    // Text only in the first rows, by which training decides the kind, and numbers later.
     let late = |row: u32| if row < 11_000 { format!("t{}", row % 50) } else { format!("{row}.5") };
     let good = |row: u32| row % 97 * 3;
     let rows: String = (0..40_000)
@@ -160,7 +160,8 @@ fn texts_among_numbers_leave_a_column_out_with_the_reason() {
             format!("{},{},{},{cell},{}\n", good(row), ticket(row), late(row), row % 2)
         })
         .collect();
-    let TableForm { columns, .. } = table(look("rows.csv", &format!("good,ticket,late,cell,y\n{rows}")));
+    let TableForm { columns, .. } =
+        table(sniff_text("rows.csv", &format!("good,ticket,late,cell,y\n{rows}")));
     let ignored: Vec<_> = columns.iter().map(|column| column.ignore.as_deref().unwrap_or("")).collect();
     assert_eq!(
         ignored,
@@ -176,16 +177,16 @@ fn texts_among_numbers_leave_a_column_out_with_the_reason() {
 
 #[test]
 fn other_forms_show_their_schema() {
-    let sniffed = look("rows.libsvm", "1 1:2 3:4\n0 2:1\n");
+    let sniffed = sniff_text("rows.libsvm", "1 1:2 3:4\n0 2:1\n");
     assert_eq!((sniffed.rows, sniffed.task), (2, Task::Classification));
-    assert!(matches!(look_at("builtin:digits").unwrap().form, Form::Other(_)));
+    assert!(matches!(sniff_source("builtin:digits").unwrap().form, Form::Other(_)));
 }
 
 #[test]
 fn one_class_is_refused_as_in_training() {
     let folder = folder(&[("one.csv", b"a,label\n1,yes\n2,yes\n3,yes\n")]);
     let source = folder.path().join("one.csv").to_str().unwrap().to_string();
-    let error = look_at(&source).unwrap_err();
+    let error = sniff_source(&source).unwrap_err();
     assert!(
         error.message.ends_with("one.csv: every row has the same label `yes` in column `label`"),
         "{error}"

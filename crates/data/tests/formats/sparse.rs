@@ -1,14 +1,14 @@
 //! Sparse rows.
 
 use crate::support::{batch, fit, folder, spec};
-use thalweg_core::schema::Shape;
+use thalweg_core::schema::RowShape;
 use thalweg_core::spec::data::{DataSpec, Scale};
 use thalweg_core::{Features, Result, Schema, Targets, Task};
 use thalweg_data::Data;
 
-type Rows = (Vec<usize>, Vec<u32>, Vec<f32>, Targets);
+type SparseRows = (Vec<usize>, Vec<u32>, Vec<f32>, Targets);
 
-fn read_text(text: &str, change: impl Fn(&mut DataSpec)) -> Result<(Rows, Schema)> {
+fn read_text(text: &str, change: impl Fn(&mut DataSpec)) -> Result<(SparseRows, Schema)> {
     let folder = folder(&[("rows.libsvm", text.as_bytes())]);
     let mut spec = spec(folder.path(), "rows.libsvm");
     change(&mut spec);
@@ -31,18 +31,18 @@ fn rows_stay_sparse_and_columns_count_from_one() {
     assert_eq!(columns, [0, 2, 3, 0, 2]);
     assert_eq!(values, [0.5, 2.0, 1.0, 4.0, 1.0]);
     assert_eq!(targets, Targets::Classes(vec![1, 0, 1, 0]));
-    assert_eq!(schema.shape, Shape::Sparse { columns: 4, first: 1 });
+    assert_eq!(schema.shape, RowShape::Sparse { columns: 4, first: 1 });
 }
 
 #[test]
 fn a_column_zero_means_counting_from_zero() {
     let ((_, columns, _, targets), schema) = read_text("0.5 0:1 3:1\n1.5 1:1\n", |_| ()).unwrap();
-    assert_eq!((columns, schema.shape), (vec![0, 3, 1], Shape::Sparse { columns: 4, first: 0 }));
+    assert_eq!((columns, schema.shape), (vec![0, 3, 1], RowShape::Sparse { columns: 4, first: 0 }));
     assert_eq!((targets, schema.task), (Targets::Values(vec![0.5, 1.5]), Task::Regression));
 }
 
 #[test]
-fn damaged_rows_are_named() {
+fn damaged_rows_are_reported_with_their_location() {
     assert!(message("1 1:2\n0 x:2\n").contains("line 2, column `x:2`: expected a column's number"));
     assert!(message("1 1:2\n0 3\n").contains("line 2, column `3`"));
     assert!(message("1 1:2\n0 2:abc\n").contains("line 2, column `2`: `abc` is not a number"));
@@ -55,7 +55,7 @@ fn damaged_rows_are_named() {
 }
 
 #[test]
-fn an_absurd_column_is_refused_before_it_becomes_a_model() {
+fn a_column_number_beyond_the_limit_is_refused() {
     let width =
         |column: u64| read_text(&format!("1 1:2\n0 {column}:1\n"), |_| ()).map(|(_, schema)| schema.width());
     assert_eq!(width(1 << 24).unwrap(), 1 << 24);
@@ -79,7 +79,7 @@ fn scaling_multiplies_and_never_shifts() {
 }
 
 #[test]
-fn another_file_must_keep_to_the_columns() {
+fn another_file_must_have_the_same_columns() {
     let folder = folder(&[
         ("rows.libsvm", b"1 1:1 5:1\n0 2:1\n"),
         ("narrow.libsvm", b"0 2:1\n"),
@@ -90,7 +90,7 @@ fn another_file_must_keep_to_the_columns() {
     let schema = Data::open(&spec, 1).unwrap().schema;
     let mut with = |name: &str| {
         spec.source = folder.path().join(name).to_str().unwrap().into();
-        Data::open_with(&spec, &schema).and_then(|rows| batch(&rows))
+        Data::open_for_evaluation(&spec, &schema).and_then(|rows| batch(&rows))
     };
     assert_eq!(with("narrow.libsvm").unwrap().width, 5);
     let message = with("wide.libsvm").unwrap_err().message;
@@ -102,13 +102,13 @@ fn another_file_must_keep_to_the_columns() {
 }
 
 #[test]
-fn rows_to_be_predicted_need_no_label() {
+fn rows_to_predict_need_no_label() {
     let folder =
         folder(&[("rows.libsvm", b"+1 1:0.5 3:2\n-1 2:1\n"), ("new.libsvm", b"1:0.5 3:2\n7 2:1\n? 3:1\n")]);
     let schema = Data::open(&spec(folder.path(), "rows.libsvm"), 1).unwrap().schema;
     let new = spec(folder.path(), "new.libsvm");
-    let read = batch(&Data::open_unlabelled(&new, &schema).unwrap()).unwrap();
+    let read = batch(&Data::open_for_prediction(&new, &schema).unwrap()).unwrap();
     let (starts, columns, values) = (vec![0, 2, 3, 4], vec![0, 2, 1, 2], vec![0.5, 2.0, 1.0, 1.0]);
     assert_eq!(read.features, Features::Sparse { starts, columns, values });
-    assert!(Data::open_with(&new, &schema).unwrap_err().message.contains("the label is missing"));
+    assert!(Data::open_for_evaluation(&new, &schema).unwrap_err().message.contains("the label is missing"));
 }

@@ -1,31 +1,30 @@
-//! Files in a folder of their own, and all rows of a set at once.
+//! Temporary folders with files, and helpers that load whole row sets.
 
 use std::path::Path;
 use tempfile::TempDir;
 use thalweg_core::spec::data::{DataSpec, Scale};
-use thalweg_core::spec::setting::Held;
+use thalweg_core::spec::setting::HeldOut;
 use thalweg_core::{Batch, Features, Result, Schema, Targets};
 use thalweg_data::{Data, Rows};
 
-/// A folder with these files.
 pub fn folder(files: &[(&str, &[u8])]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     files.iter().for_each(|(name, bytes)| std::fs::write(folder.path().join(name), bytes).unwrap());
     folder
 }
 
-/// Everything trains, nothing is scaled; what does not fit in memory goes beside the files.
+/// All rows train, unscaled; the cache is beside the files.
 pub fn spec(folder: &Path, pattern: &str) -> DataSpec {
     DataSpec {
         source: folder.join(pattern).to_str().unwrap().into(),
-        validation: Some(Held::Share(0.0)),
+        validation: Some(HeldOut::Share(0.0)),
         scale: Scale::None,
         cache: Some(folder.join("cache").to_str().unwrap().into()),
         ..Default::default()
     }
 }
 
-/// Fits the scaling if there is something to fit.
+/// Fits the scaling if needed.
 pub fn fit(data: &mut Data) -> Result<()> {
     if data.needs_statistics() {
         let statistics = data.statistics(0, 1)?;
@@ -34,7 +33,6 @@ pub fn fit(data: &mut Data) -> Result<()> {
     Ok(())
 }
 
-/// All rows of a set.
 pub fn batch(rows: &Rows) -> Result<Batch> {
     let ids: Vec<u64> = (0..rows.len()).map(|index| rows.id(index)).collect();
     let mut batch = rows.empty_batch();
@@ -42,14 +40,13 @@ pub fn batch(rows: &Rows) -> Result<Batch> {
     Ok(batch)
 }
 
-/// All rows of a set, which must be dense.
+/// All rows of a dense set.
 pub fn all(rows: &Rows) -> Result<(Vec<f32>, Targets)> {
     let batch = batch(rows)?;
     let Features::Dense(values) = batch.features else { panic!("not dense") };
     Ok((values, batch.targets))
 }
 
-/// Opens, fits and reads the training rows.
 pub fn read(spec: &DataSpec) -> Result<(Vec<f32>, Targets, Schema)> {
     let mut data = Data::open(spec, 1)?;
     fit(&mut data)?;

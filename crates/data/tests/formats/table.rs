@@ -1,9 +1,9 @@
-//! Tables as text, from good to hostile.
+//! Tables as text, valid and malicious.
 
 use crate::support::{all, fit, folder, read, spec};
-use thalweg_core::schema::{Encoding, Shape};
+use thalweg_core::schema::{Encoding, RowShape};
 use thalweg_core::spec::data::{DataSpec, Missing, Scale, TaskChoice};
-use thalweg_core::spec::setting::{Auto, Bytes, ColumnRef, Held};
+use thalweg_core::spec::setting::{Auto, Bytes, ColumnRef, HeldOut};
 use thalweg_core::{Error, Result, Schema, Targets, Task};
 use thalweg_data::Data;
 
@@ -14,12 +14,12 @@ fn read_text(text: &str, change: impl Fn(&mut DataSpec)) -> Result<(Vec<f32>, Ta
     read(&spec)
 }
 
-fn complaint(text: &str, change: impl Fn(&mut DataSpec)) -> Error {
+fn error_of(text: &str, change: impl Fn(&mut DataSpec)) -> Error {
     read_text(text, change).unwrap_err()
 }
 
 fn names(schema: &Schema) -> Vec<&str> {
-    let Shape::Table { columns } = &schema.shape else { panic!("not a table") };
+    let RowShape::Table { columns } = &schema.shape else { panic!("not a table") };
     columns.iter().map(|column| column.name.as_str()).collect()
 }
 
@@ -58,19 +58,19 @@ fn a_header_is_recognised_or_declared() {
     assert_eq!((names(&schema), targets.len()), (vec!["colour"], 3));
     let (_, targets, _) = read_text("red,a\nblue,b\nred,b\n", |_| ()).unwrap();
     assert_eq!(targets.len(), 3);
-    let doubtful = complaint("1,2,3,x,0\n1,2,3,4,0\n3,4,5,6,1\n", |_| ());
+    let doubtful = error_of("1,2,3,x,0\n1,2,3,4,0\n3,4,5,6,1\n", |_| ());
     assert!(doubtful.message.contains("neither a header nor a row"), "{doubtful}");
-    let short = complaint("title\n1,2,0\n3,4,1\n", |_| ());
+    let short = error_of("title\n1,2,0\n3,4,1\n", |_| ());
     assert!(short.message.contains("line 1 has 1 fields, but the rows after it have 3"), "{short}");
     let (values, _, _) = read_text("title\n1,2,0\n3,4,1\n", |spec| spec.header = Auto::Is(true)).unwrap();
     assert_eq!(values, [1.0, 2.0, 3.0, 4.0]);
 }
 
 #[test]
-fn a_bad_number_is_named_at_once_or_when_its_block_is_decoded() {
+fn an_invalid_number_is_an_error_on_open_or_decode() {
     let text =
         "age,city,y\n1,a,0\n2,a,1\n3,b,0\n4,b,1\n5,a,0\n6,a,1\n7,a,0\n8,a,1\n9,a,0\n10,a,1\n\nabc,a,0\n";
-    let error = complaint(text, |_| ());
+    let error = error_of(text, |_| ());
     assert!(error.message.ends_with("people.csv line 13, column `age`: `abc` is not a number"), "{error}");
     assert!(error.hint.unwrap().contains("data.categorical = [\"age\"]"));
     let rows: String = (0..11_000).map(|row| format!("{row},{}\n", row % 2)).collect();
@@ -79,32 +79,30 @@ fn a_bad_number_is_named_at_once_or_when_its_block_is_decoded() {
     let error = all(&data.training).unwrap_err();
     assert!(error.message.ends_with("people.csv line 11002, column `age`: `abc` is not a number"), "{error}");
     assert!(data.statistics(0, 1).is_err());
-    assert!(complaint(&text.replace("abc", "inf"), |_| ()).message.contains("`inf` is not a finite number"));
-    assert!(
-        complaint(&text.replace("abc", "1e99"), |_| ()).message.contains("`1e99` is not a finite number")
-    );
+    assert!(error_of(&text.replace("abc", "inf"), |_| ()).message.contains("`inf` is not a finite number"));
+    assert!(error_of(&text.replace("abc", "1e99"), |_| ()).message.contains("`1e99` is not a finite number"));
 }
 
 #[test]
 fn missing_values_are_an_error_or_filled_in() {
     let text = "age,city,y\n1,a,0\n,b,1\n3,?,0\n";
-    let error = complaint(text, |_| ());
+    let error = error_of(text, |_| ());
     assert!(error.message.contains("line 3, column `age`: the value is missing"), "{error}");
-    let error = complaint("age,city,y\n1,a,0\n2,b,1\n3,?,0\n", |_| ());
+    let error = error_of("age,city,y\n1,a,0\n2,b,1\n3,?,0\n", |_| ());
     assert!(error.message.contains("line 4, column `city`: `?` stands for a missing value"), "{error}");
     let (values, _, _) = read_text(text, |spec| spec.missing = Missing::Mean).unwrap();
     assert_eq!(values, [1.0, 0.0, 1.0, 0.0, 2.0, 0.0, 0.0, 1.0, 3.0, 1.0, 0.0, 0.0]);
     let (values, _, schema) = read_text(text, |spec| spec.missing = Missing::Zero).unwrap();
     assert_eq!(values[4], 0.0);
-    let Shape::Table { columns } = &schema.shape else { panic!("not a table") };
+    let RowShape::Table { columns } = &schema.shape else { panic!("not a table") };
     assert_eq!(columns[0].encoding, Encoding::Number { imputed: Some(0.0) });
-    let error = complaint("age,y\n1,0\n2,\n", |spec| spec.missing = Missing::Mean);
+    let error = error_of("age,y\n1,0\n2,\n", |spec| spec.missing = Missing::Mean);
     assert!(error.message.contains("line 3, column `y`: the label is missing"), "{error}");
 }
 
 #[test]
-fn damaged_tables_are_told_apart() {
-    let message = |text: &str| complaint(text, |_| ()).message;
+fn damaged_tables_have_distinct_errors() {
+    let message = |text: &str| error_of(text, |_| ()).message;
     assert!(message("").contains("is empty"));
     assert!(message("\n \n").contains("is empty"));
     assert!(message("age,y\n").contains("holds a header and no rows"));
@@ -121,7 +119,7 @@ fn damaged_tables_are_told_apart() {
 #[test]
 fn names_in_the_job_must_exist() {
     let text = "age,city,income\n1,a,0\n2,b,1\n";
-    let unknown = |change: fn(&mut DataSpec)| complaint(text, change).message;
+    let unknown = |change: fn(&mut DataSpec)| error_of(text, change).message;
     let label = unknown(|spec| spec.label = Some(ColumnRef::Name("incme".into())));
     assert!(label.contains("data.label: unknown column `incme`; did you mean `income`?"), "{label}");
     assert!(unknown(|spec| spec.ignore = vec!["ag".into()]).contains("data.ignore: unknown column `ag`"));
@@ -221,7 +219,7 @@ fn another_source_is_read_with_the_stored_schema() {
     let schema = read(&spec).unwrap().2;
     let mut with = |name: &str| {
         spec.source = folder.path().join(name).to_str().unwrap().into();
-        Data::open_with(&spec, &schema).and_then(|rows| all(&rows))
+        Data::open_for_evaluation(&spec, &schema).and_then(|rows| all(&rows))
     };
     assert_eq!(with("test.csv").unwrap(), (vec![4.0, 0.0, 1.0], Targets::Classes(vec![1])));
     let message = with("unknown.csv").unwrap_err().message;
@@ -231,7 +229,7 @@ fn another_source_is_read_with_the_stored_schema() {
 }
 
 #[test]
-fn the_memory_given_does_not_change_the_rows() {
+fn the_memory_limit_does_not_change_the_rows() {
     let rows: String = (0..10_000).map(|row| format!("{row},{}.5,k{}\n", row * 7 % 1000, row % 3)).collect();
     let folder = folder(&[("people.csv", rows.as_bytes())]);
     let mut spec = spec(folder.path(), "people.csv");
@@ -241,27 +239,27 @@ fn the_memory_given_does_not_change_the_rows() {
 }
 
 #[test]
-fn a_validation_source_of_its_own_is_checked_with_the_statistics() {
+fn a_separate_validation_source_is_checked_with_the_statistics() {
     let folder = folder(&[
         ("train.csv", b"age,city,y\n1,a,no\n2,b,yes\n3,a,no\n"),
-        ("held.csv", b"age,city,y\n9,b,yes\n"),
+        ("validation.csv", b"age,city,y\n9,b,yes\n"),
         ("bad.csv", b"age,city,y\n1,a,no\n2,zzz,no\n"),
     ]);
     let mut spec = spec(folder.path(), "train.csv");
     spec.scale = Scale::Standard;
-    let held = |name: &str| Some(Held::Source(folder.path().join(name).to_str().unwrap().into()));
-    spec.validation = held("held.csv");
+    let validation = |name: &str| Some(HeldOut::Source(folder.path().join(name).to_str().unwrap().into()));
+    spec.validation = validation("validation.csv");
     let mut data = Data::open(&spec, 1).unwrap();
     fit(&mut data).unwrap();
     assert_eq!((data.training.len(), data.validation.len(), data.validation.source_len()), (3, 1, 1));
     assert_eq!(all(&data.validation).unwrap().1, Targets::Classes(vec![1]));
-    spec.validation = held("bad.csv");
+    spec.validation = validation("bad.csv");
     let message = Data::open(&spec, 1).unwrap().statistics(0, 1).unwrap_err().message;
     assert!(message.contains("bad.csv line 3, column `city`: the category `zzz`"), "{message}");
 }
 
 #[test]
-fn a_stored_schema_brings_back_the_same_rows_without_a_fit() {
+fn a_stored_schema_gives_the_same_rows_without_a_fit() {
     let rows: String = (0..500).map(|row| format!("{row},k{},{}\n", row % 3, row % 2)).collect();
     let folder = folder(&[("people.csv", rows.as_bytes())]);
     let mut spec = spec(folder.path(), "people.csv");
@@ -269,7 +267,7 @@ fn a_stored_schema_brings_back_the_same_rows_without_a_fit() {
     let mut data = Data::open(&spec, 5).unwrap();
     assert!(all(&data.training).is_err(), "not before the fit");
     fit(&mut data).unwrap();
-    let again = Data::open_again(&spec, 5, &data.schema).unwrap();
+    let again = Data::open_with_schema(&spec, 5, &data.schema).unwrap();
     assert!(!again.needs_statistics());
     assert_eq!(again.schema, data.schema);
     assert_eq!(all(&again.training).unwrap(), all(&data.training).unwrap());
@@ -277,22 +275,22 @@ fn a_stored_schema_brings_back_the_same_rows_without_a_fit() {
 }
 
 #[test]
-fn a_few_texts_among_numbers_are_named_and_do_not_make_categories() {
-    let error = complaint("age,y\n31,0\n42,1\noops,0\n53,1\nn.a.,0\n64,1\n75,1\n", |_| ());
-    let said =
+fn a_few_texts_among_numbers_are_errors_not_categories() {
+    let error = error_of("age,y\n31,0\n42,1\noops,0\n53,1\nn.a.,0\n64,1\n75,1\n", |_| ());
+    let expected =
         "line 4, column `age`: `oops` is not a number, nor is 1 more of the first 7 values: `n.a.` (line 6)";
-    assert!(error.message.ends_with(said), "{error}");
+    assert!(error.message.ends_with(expected), "{error}");
     let (_, _, schema) = read_text("code,y\n1,0\n2,1\n1,0\n2,1\nK,0\n1,1\nK,1\n2,1\n", |_| ()).unwrap();
-    let Shape::Table { columns } = &schema.shape else { panic!("not a table") };
+    let RowShape::Table { columns } = &schema.shape else { panic!("not a table") };
     assert!(matches!(&columns[0].encoding, Encoding::OneHot { categories } if categories.len() == 3));
 }
 
 #[test]
-fn other_spellings_of_numbers_are_refused_with_advice() {
-    let refused = |text: &str| complaint(text, |_| ());
+fn unsupported_number_formats_are_refused_with_advice() {
+    let refused = |text: &str| error_of(text, |_| ());
     let error = refused("price;y\n1,50;0\n2,75;1\n3;0\n");
-    let said = "line 2, column `price`: `1,50` is a number with a decimal comma, which is not read";
-    assert!(error.message.ends_with(said), "{error}");
+    let expected = "line 2, column `price`: `1,50` is a number with a decimal comma, which is not read";
+    assert!(error.message.ends_with(expected), "{error}");
     assert!(error.hint.unwrap().contains("write a point instead"));
     let error = refused("price,y\n950,0\n\"1,250\",1\n\"12,000\",0\n");
     assert!(
@@ -312,9 +310,9 @@ fn other_spellings_of_numbers_are_refused_with_advice() {
 }
 
 #[test]
-fn words_of_pandas_are_missing_values() {
+fn pandas_words_are_missing_values() {
     let text = "age,city,y\n1,oslo,0\nN/A,rome,1\n#N/A,None,0\n<NA>,None,0\n2,oslo,1\n";
-    let error = complaint(text, |_| ());
+    let error = error_of(text, |_| ());
     assert!(error.message.ends_with("line 3, column `age`: `N/A` stands for a missing value"), "{error}");
     let folder = folder(&[("people.csv", text.as_bytes())]);
     let spec = DataSpec { missing: Missing::Zero, ..spec(folder.path(), "people.csv") };
@@ -323,20 +321,20 @@ fn words_of_pandas_are_missing_values() {
     assert_eq!(&values[..8], [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
     assert_eq!(data.notices().len(), 1);
     assert!(data.notices()[0].starts_with("column `city`: `None` counts as a missing value (2 rows)"));
-    let error = complaint("a,y\n1,None\n2,x\n3,z\n", |_| ());
+    let error = error_of("a,y\n1,None\n2,x\n3,z\n", |_| ());
     assert!(error.message.contains("the label is missing: `None` stands for a missing value"), "{error}");
     assert!(error.hint.unwrap().contains("rename it if it is a class"));
 }
 
 #[test]
-fn the_unnamed_index_of_a_data_frame_is_told() {
+fn an_unnamed_data_frame_index_is_reported() {
     let notices = |text: &str| {
         let folder = folder(&[("frame.csv", text.as_bytes())]);
         Data::open(&spec(folder.path(), "frame.csv"), 1).unwrap().notices()
     };
-    let told = notices(",age,y\n0,30,a\n1,41,b\n2,29,a\n");
-    assert!(told[0].contains("column 0 has no name and numbers the rows"), "{told:?}");
-    assert!(told[0].ends_with("data.ignore = [\"c0\"] leaves it out"), "{told:?}");
+    let reported = notices(",age,y\n0,30,a\n1,41,b\n2,29,a\n");
+    assert!(reported[0].contains("column 0 has no name and numbers the rows"), "{reported:?}");
+    assert!(reported[0].ends_with("data.ignore = [\"c0\"] leaves it out"), "{reported:?}");
     assert_eq!(notices("Unnamed: 0,age,y\n0,30,a\n1,41,b\n2,29,a\n").len(), 1);
     assert!(notices("id,age,y\n0,30,a\n1,41,b\n2,29,a\n").is_empty());
     assert!(notices(",age,y\n7,30,a\n1,41,b\n2,29,a\n").is_empty());
@@ -348,9 +346,11 @@ fn categories_unknown_to_the_model_are_counted() {
     let folder = folder(&[("people.csv", text.as_bytes()), ("new.csv", b"city,y\nbern,0\nrome,1\nbern,0\n")]);
     let train = DataSpec { missing: Missing::Mean, ..spec(folder.path(), "people.csv") };
     let schema = Data::open(&train, 1).unwrap().schema;
-    let rows =
-        Data::open_with(&DataSpec { missing: Missing::Mean, ..spec(folder.path(), "new.csv") }, &schema)
-            .unwrap();
+    let rows = Data::open_for_evaluation(
+        &DataSpec { missing: Missing::Mean, ..spec(folder.path(), "new.csv") },
+        &schema,
+    )
+    .unwrap();
     assert_eq!(all(&rows).unwrap().0, [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
     let unseen = rows.unseen_categories();
     assert_eq!(unseen.len(), 1);
@@ -358,7 +358,7 @@ fn categories_unknown_to_the_model_are_counted() {
 }
 
 #[test]
-fn utf_16_and_workbooks_are_named() {
+fn utf_16_and_workbooks_are_identified() {
     let utf16: Vec<u8> = "a,y\n1,0\n2,1\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let folder =
         folder(&[("wide.csv", &[b"\xff\xfe", &utf16[..]].concat()), ("book.csv", b"PK\x03\x04\x14\0\x06\0")]);

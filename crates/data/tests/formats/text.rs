@@ -1,14 +1,14 @@
-//! Texts in windows.
+//! Plain text in windows.
 
 use crate::support::{batch, folder, spec};
-use thalweg_core::spec::setting::Held;
+use thalweg_core::spec::setting::HeldOut;
 use thalweg_core::{Features, Targets};
 use thalweg_data::Data;
 
 fn open(text: &[u8], window: usize, share: f64) -> thalweg_core::Result<Data> {
     let folder = folder(&[("book.txt", text)]);
     let mut spec = spec(folder.path(), "book.txt");
-    (spec.window, spec.validation) = (window, Some(Held::Share(share)));
+    (spec.window, spec.validation) = (window, Some(HeldOut::Share(share)));
     Data::open(&spec, 1)
 }
 
@@ -29,9 +29,9 @@ fn the_end_validates_and_no_training_window_reaches_into_it() {
     let data = open(text.as_bytes(), 10, 0.25).unwrap();
     let rows = 200_000 - 10;
     assert_eq!(data.validation.len(), (rows as f64 * 0.25).round() as u64);
-    let first_held = data.validation.id(0);
+    let first_validation = data.validation.id(0);
     let last = data.training.id(data.training.len() - 1);
-    assert_eq!(last + 10 + 1, first_held, "its last character is the one before the validation text");
+    assert_eq!(last + 10 + 1, first_validation, "its last character is the one before the validation text");
     assert_eq!(data.validation.id(data.validation.len() - 1), rows - 1);
     for rows in [&data.training, &data.validation] {
         let batch = batch(rows).unwrap();
@@ -52,7 +52,7 @@ fn the_end_validates_and_no_training_window_reaches_into_it() {
 }
 
 #[test]
-fn damaged_texts_are_named() {
+fn damaged_texts_are_errors() {
     let message = |text: &[u8]| open(text, 4, 0.0).unwrap_err().message;
     assert!(message(b"ab\ncd\xffef").contains("line 2: the byte at position 5 is not UTF-8"));
     assert!(message(b"\xc3").contains("position 0"));
@@ -63,10 +63,10 @@ fn damaged_texts_are_named() {
 }
 
 #[test]
-fn another_text_must_keep_to_the_alphabet() {
+fn another_text_must_use_the_same_alphabet() {
     let data = open(b"abcabcabc", 2, 0.0).unwrap();
     let folder = folder(&[("good.txt", b"cbacba"), ("bad.txt", b"abcx")]);
-    let with = |name: &str| Data::open_with(&spec(folder.path(), name), &data.schema);
+    let with = |name: &str| Data::open_for_evaluation(&spec(folder.path(), name), &data.schema);
     assert_eq!(with("good.txt").unwrap().len(), 4);
     assert!(with("bad.txt").unwrap_err().message.contains("'x'"));
 }

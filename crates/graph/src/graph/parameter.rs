@@ -1,24 +1,21 @@
-//! What a graph learns: named tensors with a place to begin.
+//! Trainable tensors and running statistics of a graph.
 
 use crate::initialize::Initializer;
 use thalweg_core::FileOrder;
-use thalweg_core::model::{Density, Role};
+use thalweg_core::model::{Density, TensorRole};
 
-/// A tensor that the caller owns; the graph reads it and finds its gradient.
+/// A tensor in the caller's flat buffer; the graph reads it and computes its gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     /// `layers.0.weight`.
     pub name: String,
     /// Sizes, outermost first.
     pub shape: Vec<usize>,
-    /// Learned or a running statistic.
-    pub role: Role,
-    /// Whether every row gets a gradient.
+    pub role: TensorRole,
     pub density: Density,
-    /// Where it begins.
     pub initializer: Initializer,
-    /// What its random numbers are keyed by, besides the seed.
+    /// Key of its random initial values, besides the seed.
     pub key: Vec<u64>,
-    /// How files order it, where that is not the order of memory.
+    /// Element order in files, if it differs from memory.
     pub file_order: Option<FileOrder>,
 }

@@ -1,10 +1,11 @@
-//! How large a value is: fixed sizes, with or without the rows of a batch in front.
+//! The shape of a value: fixed sizes, with or without a leading batch dimension.
 
 use std::fmt;
 
-/// The sizes of a value, outermost first. The number of rows of a batch is not known before it comes, so a value that
-/// has rows only says so, and every other size is a number. A sequence of 64 vectors of 128 numbers per row is
-/// `rows x 64 x 128`: most operators see it as a matrix of `rows * 64` lines.
+/// The sizes of a value, outermost first. The batch dimension (`rows`) has no fixed size; all other sizes are known.
+/// A sequence of 64 vectors of 128 numbers per row is `rows x 64 x 128`: most operators view it as a matrix with
+/// `rows * 64` rows of 128 columns. To keep the two apart, comments call a row of that matrix a *vector* and a row of
+/// the batch a *row*.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     has_rows: bool,
@@ -12,22 +13,22 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A value with these sizes for every row of the batch.
+    /// A shape with a batch dimension and these sizes per row.
     pub fn rows(sizes: &[usize]) -> Shape {
         Shape { has_rows: true, sizes: sizes.to_vec() }
     }
 
-    /// A value that does not depend on the number of rows: a parameter, a sum over rows.
+    /// A shape without a batch dimension: a parameter, a sum over rows.
     pub fn fixed(sizes: &[usize]) -> Shape {
         Shape { has_rows: false, sizes: sizes.to_vec() }
     }
 
-    /// Other sizes, with rows in front if this has them.
+    /// Other sizes, with the same batch dimension.
     pub fn with_sizes(&self, sizes: &[usize]) -> Shape {
         Shape { has_rows: self.has_rows, sizes: sizes.to_vec() }
     }
 
-    /// The same with another last size.
+    /// The same shape with another last size.
     pub fn with_width(&self, width: usize) -> Shape {
         let mut sizes = self.sizes.clone();
         match sizes.last_mut() {
@@ -37,38 +38,38 @@ impl Shape {
         Shape { has_rows: self.has_rows, sizes }
     }
 
-    /// Whether it grows with the batch.
+    /// Whether it has a batch dimension.
     pub fn has_rows(&self) -> bool {
         self.has_rows
     }
 
-    /// The sizes behind the rows.
+    /// The sizes without the batch dimension.
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
 
-    /// The last size; 1 for a single number.
+    /// The last size; 1 for a scalar.
     pub fn width(&self) -> usize {
         self.sizes.last().copied().unwrap_or(1)
     }
 
-    /// Elements per row of the batch (all of them, where there are no rows).
+    /// Elements per row of the batch; all elements without a batch dimension.
     pub fn per_row(&self) -> usize {
         product(self.sizes.iter())
     }
 
-    /// Elements for a batch of that many rows.
+    /// Elements for a batch of `rows` rows.
     pub fn len(&self, rows: usize) -> usize {
         if self.has_rows { rows.saturating_mul(self.per_row()) } else { self.per_row() }
     }
 
-    /// Lines of the value seen as a matrix of its last size, per row of the batch.
-    pub fn lines(&self) -> usize {
+    /// Vectors of the last size per row of the batch.
+    pub fn vectors(&self) -> usize {
         product(self.sizes.iter().rev().skip(1))
     }
 }
 
-/// A product of sizes; those that files claim may have none that fits.
+/// The product of sizes, saturating: sizes from a file may overflow.
 fn product<'a>(sizes: impl Iterator<Item = &'a usize>) -> usize {
     sizes.fold(1, |product, size| product.saturating_mul(*size))
 }
@@ -78,8 +79,8 @@ impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = self.has_rows.then(|| "rows".to_string());
         let sizes = self.sizes.iter().map(usize::to_string);
-        let words: Vec<String> = rows.into_iter().chain(sizes).collect();
-        write!(f, "{}", if words.is_empty() { "1".into() } else { words.join(" x ") })
+        let texts: Vec<String> = rows.into_iter().chain(sizes).collect();
+        write!(f, "{}", if texts.is_empty() { "1".into() } else { texts.join(" x ") })
     }
 }
 
@@ -88,9 +89,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_multiply_and_show() {
+    fn sizes_multiply_and_display() {
         let shape = Shape::rows(&[64, 128]);
-        assert_eq!((shape.len(2), shape.per_row(), shape.lines(), shape.width()), (16384, 8192, 64, 128));
+        assert_eq!((shape.len(2), shape.per_row(), shape.vectors(), shape.width()), (16384, 8192, 64, 128));
         assert_eq!(shape.to_string(), "rows x 64 x 128");
         assert_eq!(Shape::fixed(&[]).to_string(), "1");
         assert_eq!(Shape::fixed(&[]).len(7), 1);

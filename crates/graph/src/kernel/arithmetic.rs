@@ -1,21 +1,21 @@
-//! Sums and products, element by element.
+//! Elementwise sums and products, in place.
 
 use super::dispatch::dispatch;
 
 dispatch! {
-    /// Adds one number per column to every line.
-    pub fn add_to_lines(values: &mut [f32], line: &[f32]) {
-        for values in values.chunks_exact_mut(line.len().max(1)) {
-            values.iter_mut().zip(line).for_each(|(value, line)| *value += line);
+    /// Adds `vector` to every vector of its length.
+    pub fn add_vector(values: &mut [f32], vector: &[f32]) {
+        for values in values.chunks_exact_mut(vector.len().max(1)) {
+            values.iter_mut().zip(vector).for_each(|(value, other)| *value += other);
         }
     }
 }
 
 dispatch! {
-    /// Multiplies every line by one number per column.
-    pub fn multiply_lines(values: &mut [f32], line: &[f32]) {
-        for values in values.chunks_exact_mut(line.len().max(1)) {
-            values.iter_mut().zip(line).for_each(|(value, line)| *value *= line);
+    /// Multiplies every vector of its length by `vector`, elementwise.
+    pub fn multiply_vector(values: &mut [f32], vector: &[f32]) {
+        for values in values.chunks_exact_mut(vector.len().max(1)) {
+            values.iter_mut().zip(vector).for_each(|(value, other)| *value *= other);
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Vector instructions chosen when the program runs.
+//! Run-time dispatch to vector instruction sets.
 //!
-//! A function inside [`dispatch!`] is compiled three times: for any machine, for AVX2 and for AVX-512; a call takes the
-//! best that the processor has. What it calls must be `#[inline(always)]`, or it stays as it is for any machine. No
-//! instruction set changes the order of additions or fuses a product with a sum, so that all three give the same bits.
-//! Elsewhere than on x86-64 there is only the first (tested on x86-64 alone).
+//! A function inside [`dispatch!`] is compiled three times: portable, for AVX2 and for AVX-512; a call takes the
+//! selected one. Functions it calls must be `#[inline(always)]`, or they stay portable code. The compiler neither
+//! reorders additions nor contracts them with multiplications, so that all three give the same bits. Other
+//! architectures than x86-64 have the portable one only, which is tested on x86-64 alone.
 
 #[cfg(target_arch = "x86_64")]
-use crate::instructions::{Instructions, chosen};
+use crate::instruction_set::{InstructionSet, selected};
 
-/// Compiles a function for several instruction sets, and picks one at each call.
+/// Compiles a function for several instruction sets and selects one at each call.
 macro_rules! dispatch {
     ($(#[$attribute:meta])* pub fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         $(#[$attribute])*
@@ -18,20 +18,20 @@ macro_rules! dispatch {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-                fn widest($($argument: $type),*) $(-> $result)? {
+                fn avx512($($argument: $type),*) $(-> $result)? {
                     portable($($argument),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
-                fn wide($($argument: $type),*) $(-> $result)? {
+                fn avx2($($argument: $type),*) $(-> $result)? {
                     portable($($argument),*)
                 }
                 if $crate::kernel::dispatch::has_avx512() {
-                    // SAFETY: the processor has every instruction set that `widest` is compiled for.
-                    return unsafe { widest($($argument),*) };
+                    // SAFETY: the processor has every instruction set that `avx512` is compiled for.
+                    return unsafe { avx512($($argument),*) };
                 }
                 if $crate::kernel::dispatch::has_avx2() {
-                    // SAFETY: the processor has every instruction set that `wide` is compiled for.
-                    return unsafe { wide($($argument),*) };
+                    // SAFETY: the processor has every instruction set that `avx2` is compiled for.
+                    return unsafe { avx2($($argument),*) };
                 }
             }
             portable($($argument),*)
@@ -40,24 +40,24 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
-/// Whether AVX-512 is there to be used.
+/// Whether AVX-512 is selected.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn has_avx512() -> bool {
-    chosen() == Instructions::Avx512
+    selected() == InstructionSet::Avx512
 }
 
-/// Whether AVX2 and fused products are there to be used.
+/// Whether AVX2 and fused multiply-add are selected.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn has_avx2() -> bool {
-    chosen() >= Instructions::Avx2
+    selected() >= InstructionSet::Avx2
 }
 
 #[cfg(test)]
 mod tests {
     dispatch! {
-        /// A sum of products, as a kernel writes it.
+        /// A typical kernel.
         pub fn weighted(values: &mut [f32], weights: &[f32]) -> f32 {
             for (value, weight) in values.iter_mut().zip(weights) {
                 *value = *value * weight + 0.1;

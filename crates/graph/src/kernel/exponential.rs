@@ -1,13 +1,13 @@
-//! `exp` and what is made of it, in plain arithmetic without branches, so that loops over them become vector
-//! instructions. Accurate to a few units in the last place; a number that is not one stays visible.
+//! `exp`, `tanh` and `sigmoid` in branch-free arithmetic, so that loops over them vectorize. Accurate to a few units
+//! in the last place; NaN propagates.
 
-/// `exp(x)`: the power of two is split off, the rest is a polynomial of degree 6. 0 below -87.3; infinite above 88.7.
+/// `exp(x)` as a power of two times a polynomial of degree 6. 0 below -87.3; infinite above 88.7.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // ln(2) in two pieces: the first is exact in few bits, so that its multiples are.
+    // ln(2) in two parts; the first has few significant bits, so that its multiples are exact.
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number.
+    // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x > 88.72 { 88.72 } else { x };
     let clamped = if clamped < -87.33 { -87.33 } else { clamped };
@@ -22,11 +22,11 @@ pub fn exp(x: f32) -> f32 {
     sum = sum * rest + 0.166_666_65;
     sum = sum * rest + 0.5;
     let value = sum * square + rest + 1.0;
-    // Two halves of the power keep both factors in range at either end.
-    let whole = shifted.to_bits() as i32 - ROUND.to_bits() as i32;
-    let half = whole >> 1;
+    // Two factors of half the power stay in range at either end.
+    let exponent = shifted.to_bits() as i32 - ROUND.to_bits() as i32;
+    let half = exponent >> 1;
     let factor = |power: i32| f32::from_bits(((power + 127) << 23) as u32);
-    let result = value * factor(half) * factor(whole - half);
+    let result = value * factor(half) * factor(exponent - half);
     let result = if x > 88.722_84 { f32::INFINITY } else { result };
     if x < -87.336_55 { 0.0 } else { result }
 }
@@ -64,8 +64,8 @@ pub fn sigmoid(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The largest error in units in the last place over a range.
-    fn worst(range: std::ops::Range<f32>, got: fn(f32) -> f32, exact: fn(f64) -> f64) -> f64 {
+    /// The largest error over a range, in units in the last place.
+    fn max_error(range: std::ops::Range<f32>, got: fn(f32) -> f32, exact: fn(f64) -> f64) -> f64 {
         let steps = 200_000;
         let error = |index: i32| {
             let x = range.start + (range.end - range.start) * index as f32 / steps as f32;
@@ -80,17 +80,17 @@ mod tests {
     fn errors_are_a_few_units_in_the_last_place() {
         let sigmoid_exact = |x: f64| 1.0 / (1.0 + (-x).exp());
         let found = [
-            worst(-87.0..88.7, exp, f64::exp),
-            worst(-1.0..1.0, exp, f64::exp),
-            worst(-10.0..10.0, tanh, f64::tanh),
-            worst(-0.7..0.7, tanh, f64::tanh),
-            worst(-80.0..20.0, sigmoid, sigmoid_exact),
+            max_error(-87.0..88.7, exp, f64::exp),
+            max_error(-1.0..1.0, exp, f64::exp),
+            max_error(-10.0..10.0, tanh, f64::tanh),
+            max_error(-0.7..0.7, tanh, f64::tanh),
+            max_error(-80.0..20.0, sigmoid, sigmoid_exact),
         ];
         assert!(found.iter().all(|error| *error < 4.0), "{found:?}");
     }
 
     #[test]
-    fn ends_are_right() {
+    fn extreme_arguments_give_the_limits() {
         assert_eq!((exp(0.0), exp(-1e30), exp(f32::NEG_INFINITY)), (1.0, 0.0, 0.0));
         assert!(exp(1e30).is_infinite() && exp(f32::NAN).is_nan());
         assert_eq!((tanh(0.0), tanh(1e30), tanh(-1e30)), (0.0, 1.0, -1.0));

@@ -1,18 +1,17 @@
-//! Memory on its way before it is needed.
+//! Software prefetch.
 
-/// Numbers that the processor fetches together.
+/// Floats of a cache line.
 #[cfg(target_arch = "x86_64")]
-const LINE: usize = 16;
+const CACHE_LINE: usize = 16;
 
-/// Asks for these numbers, without waiting for them: for those that the processor does not see coming, since they stand far
-/// from the ones before.
+/// Prefetches a slice into the first-level cache, for access patterns that the hardware prefetcher does not detect.
 #[inline(always)]
 pub fn prefetch(values: &[f32]) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        for line in values.chunks(LINE) {
-            // SAFETY: every x86-64 processor has it, and it reads nothing.
+        for line in values.chunks(CACHE_LINE) {
+            // SAFETY: every x86-64 processor has the instruction, and it has no effect on memory.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
         }
     }

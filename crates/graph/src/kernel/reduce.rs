@@ -1,8 +1,8 @@
-//! Sums over a slice, in sixteen lanes: a fixed order that vector instructions can follow. Called by kernels.
+//! Reductions over a slice in 16 lanes: a fixed order that vectorizes, whatever the instruction set.
 
 const LANES: usize = 16;
 
-/// The sum of `term(i)` over the indices of slices of that length.
+/// The sum of `term` over pairs of elements.
 #[inline(always)]
 fn lanes(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let mut sums = [0.0f32; LANES];
@@ -23,36 +23,35 @@ fn lanes(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     sums[0] + rest
 }
 
-/// The sum of the values.
 #[inline(always)]
 pub fn sum(values: &[f32]) -> f32 {
     lanes(values, values, |a, _| a)
 }
 
-/// The sum of products. The slices must be equally long.
+/// The dot product of slices of equal length.
 #[inline(always)]
 pub fn dot(left: &[f32], right: &[f32]) -> f32 {
     lanes(left, right, |a, b| a * b)
 }
 
-/// The sum of squared distances from `center`.
+/// The sum of squared differences from `center`.
 #[inline(always)]
-pub fn spread(values: &[f32], center: f32) -> f32 {
+pub fn squared_deviations(values: &[f32], center: f32) -> f32 {
     lanes(values, values, |a, _| (a - center) * (a - center))
 }
 
-/// The largest value; a number that is not one is passed over.
+/// The maximum; NaN is ignored.
 #[inline(always)]
-pub fn largest(values: &[f32]) -> f32 {
-    let mut most = [f32::NEG_INFINITY; LANES];
+pub fn max(values: &[f32]) -> f32 {
+    let mut maxima = [f32::NEG_INFINITY; LANES];
     let chunks = values.chunks_exact(LANES);
     let rest = chunks.remainder();
     for chunk in chunks {
         for lane in 0..LANES {
-            most[lane] = if chunk[lane] > most[lane] { chunk[lane] } else { most[lane] };
+            maxima[lane] = if chunk[lane] > maxima[lane] { chunk[lane] } else { maxima[lane] };
         }
     }
-    most.iter().chain(rest).fold(f32::NEG_INFINITY, |most, value| most.max(*value))
+    maxima.iter().chain(rest).fold(f32::NEG_INFINITY, |max, value| max.max(*value))
 }
 
 #[cfg(test)]
@@ -60,13 +59,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_agree_with_the_definition() {
+    fn reductions_match_their_definitions() {
         for len in [0, 1, 15, 16, 17, 100] {
             let values: Vec<f32> = (0..len).map(|i| (i * 7 % 11) as f32 - 4.0).collect();
             assert_eq!(sum(&values), values.iter().sum::<f32>(), "{len}");
             assert_eq!(dot(&values, &values), values.iter().map(|x| x * x).sum::<f32>(), "{len}");
-            assert_eq!(spread(&values, 1.0), values.iter().map(|x| (x - 1.0) * (x - 1.0)).sum::<f32>());
-            assert_eq!(largest(&values), values.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+            assert_eq!(
+                squared_deviations(&values, 1.0),
+                values.iter().map(|x| (x - 1.0) * (x - 1.0)).sum::<f32>()
+            );
+            assert_eq!(max(&values), values.iter().copied().fold(f32::NEG_INFINITY, f32::max));
         }
     }
 }

@@ -1,42 +1,41 @@
-//! `attention HEADS [causal]`: every position gathers from the others what it asks for.
+//! `attention HEADS [causal]`: multi-head self-attention.
 
-use super::words::Words;
-use crate::assembly::Assembly;
+use super::arguments::LayerArguments;
 use crate::graph::NodeId;
+use crate::graph_builder::GraphBuilder;
 use crate::op::{Op, attention};
 use std::fmt;
 
 pub(super) const USAGE: &str = "attention HEADS [causal]";
 
-/// Multi-head self-attention with a product before it (`input.weight`: queries, keys and values) and one behind it
+/// Self-attention with an input projection to queries, keys and values (`input.weight`) and an output projection
 /// (`output.weight`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attention {
-    /// How many heads share the width.
+pub struct AttentionLayer {
     pub heads: usize,
-    /// Whether a position sees only itself and those before it.
+    /// Whether a position attends only to itself and earlier positions.
     pub causal: bool,
 }
 
-impl Attention {
-    pub(super) fn parse(mut words: Words<'_>) -> Result<Attention, String> {
-        let heads = words.number("heads")?;
-        let causal = words.flag("causal");
-        words.finish().map(|()| Attention { heads, causal })
+impl AttentionLayer {
+    pub(super) fn parse(mut arguments: LayerArguments<'_>) -> Result<AttentionLayer, String> {
+        let heads = arguments.number("heads")?;
+        let causal = arguments.flag("causal");
+        arguments.finish().map(|()| AttentionLayer { heads, causal })
     }
 
-    pub(super) fn append(&self, assembly: &mut Assembly, input: NodeId) -> Result<NodeId, String> {
-        assembly.expect_sequence(input)?;
-        let width = assembly.shape(input).width();
-        let initializer = assembly.spread(width, width);
-        let read = assembly.affine(input, 3 * width, "input.", initializer.clone())?;
+    pub(super) fn append(&self, builder: &mut GraphBuilder, input: NodeId) -> Result<NodeId, String> {
+        builder.expect_sequence(input)?;
+        let width = builder.shape(input).width();
+        let initializer = builder.weight_initializer(width, width);
+        let read = builder.affine(input, 3 * width, "input.", initializer.clone())?;
         let op = attention::Attention { heads: self.heads, causal: self.causal };
-        let gathered = assembly.add(Op::Attention(op), &[read])?;
-        assembly.affine(gathered, width, "output.", initializer)
+        let gathered = builder.add(Op::Attention(op), &[read])?;
+        builder.affine(gathered, width, "output.", initializer)
     }
 }
 
-impl fmt::Display for Attention {
+impl fmt::Display for AttentionLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "attention {}{}", self.heads, if self.causal { " causal" } else { "" })
     }

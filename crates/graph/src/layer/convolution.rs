@@ -1,12 +1,12 @@
-//! `conv FILTERS SIZE [stride N] [pad N] [dilation N] [groups N] [ACTIVATION]`: filters that slide over an image.
+//! `conv FILTERS SIZE [stride N] [pad N] [dilation N] [groups N] [ACTIVATION]`: a 2-D convolution.
 
-use super::words::Words;
+use super::arguments::LayerArguments;
 use crate::activation::Activation;
-use crate::assembly::Assembly;
 use crate::graph::NodeId;
+use crate::graph_builder::GraphBuilder;
 use crate::initialize::Initializer;
 use crate::op::Op;
-use crate::op::elementwise::{Elementwise, Step};
+use crate::op::elementwise::{Elementwise, ElementwiseStep};
 use crate::op::window::Window;
 use std::fmt;
 
@@ -15,60 +15,56 @@ pub(super) const USAGE: &str =
 
 /// A convolution with a bias per filter; its weight is `[filters, height, width, channels / groups]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Convolution {
-    /// How many filters.
+pub struct ConvolutionLayer {
     pub filters: usize,
-    /// How they lie on the image.
     pub window: Window,
-    /// Into how many groups channels and filters are cut.
     pub groups: usize,
-    /// What follows.
     pub activation: Activation,
 }
 
-impl Convolution {
-    pub(super) fn parse(mut words: Words<'_>) -> Result<Convolution, String> {
-        let filters = words.number("filters")?;
-        let size = words.pair("size of the filters")?;
-        let stride = words.setting("stride", 1)?.unwrap_or(1);
-        let padding = words.setting("pad", 0)?.unwrap_or(0);
-        let dilation = words.setting("dilation", 1)?.unwrap_or(1);
-        let groups = words.setting("groups", 1)?.unwrap_or(1);
-        let activation = words.activation()?;
-        words.finish()?;
+impl ConvolutionLayer {
+    pub(super) fn parse(mut arguments: LayerArguments<'_>) -> Result<ConvolutionLayer, String> {
+        let filters = arguments.number("filters")?;
+        let size = arguments.pair("size of the filters")?;
+        let stride = arguments.keyword("stride", 1)?.unwrap_or(1);
+        let padding = arguments.keyword("pad", 0)?.unwrap_or(0);
+        let dilation = arguments.keyword("dilation", 1)?.unwrap_or(1);
+        let groups = arguments.keyword("groups", 1)?.unwrap_or(1);
+        let activation = arguments.activation()?;
+        arguments.finish()?;
         let window = Window { size, stride: [stride; 2], padding: [padding; 2], dilation: [dilation; 2] };
-        Ok(Convolution { filters, window, groups, activation })
+        Ok(ConvolutionLayer { filters, window, groups, activation })
     }
 
-    pub(super) fn append(&self, assembly: &mut Assembly, input: NodeId) -> Result<NodeId, String> {
-        let &[_, _, channels] = assembly.shape(input).sizes() else {
-            let got = assembly.shape(input);
+    pub(super) fn append(&self, builder: &mut GraphBuilder, input: NodeId) -> Result<NodeId, String> {
+        let &[_, _, channels] = builder.shape(input).sizes() else {
+            let got = builder.shape(input);
             return Err(format!("expected an image (height x width x channels), got {got}"));
         };
         let [height, width] = self.window.size;
         let points = height * width;
         let line = channels / self.groups;
-        let initializer = assembly.spread(points * line, points * self.filters / self.groups);
-        let weight = assembly.parameter("weight", &[self.filters, height, width, line], initializer)?;
+        let initializer = builder.weight_initializer(points * line, points * self.filters / self.groups);
+        let weight = builder.parameter("weight", &[self.filters, height, width, line], initializer)?;
         let op = crate::op::convolution::Convolution {
             window: self.window,
             groups: self.groups,
             epilogue: Elementwise::default(),
         };
-        let result = assembly.add(Op::Convolution(op), &[input, weight])?;
-        let bias = assembly.parameter("bias", &[self.filters], Initializer::Constant(0.0))?;
-        let result = assembly.add(Op::step(Step::Bias), &[result, bias])?;
-        assembly.activate(result, self.activation)
+        let result = builder.add(Op::Convolution(op), &[input, weight])?;
+        let bias = builder.parameter("bias", &[self.filters], Initializer::Constant(0.0))?;
+        let result = builder.add(Op::elementwise(ElementwiseStep::Bias), &[result, bias])?;
+        builder.activate(result, self.activation)
     }
 }
 
-impl fmt::Display for Convolution {
+impl fmt::Display for ConvolutionLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Window { size: [height, width], stride, padding, dilation } = self.window;
         write!(f, "conv {} {height}x{width}", self.filters)?;
-        let settings = [("stride", stride[0], 1), ("pad", padding[0], 0), ("dilation", dilation[0], 1)];
-        for (name, value, usual) in settings.into_iter().chain([("groups", self.groups, 1)]) {
-            if value != usual {
+        let options = [("stride", stride[0], 1), ("pad", padding[0], 0), ("dilation", dilation[0], 1)];
+        for (name, value, default) in options.into_iter().chain([("groups", self.groups, 1)]) {
+            if value != default {
                 write!(f, " {name} {value}")?;
             }
         }

@@ -1,61 +1,58 @@
-//! `dense UNITS [ACTIVATION]`: every result from every number. Images are flattened first; over a sequence, every
-//! position is taken by itself.
+//! `dense UNITS [ACTIVATION]`: a fully connected layer. Images are flattened first; a sequence is read position by
+//! position.
 
-use super::words::{MOST, Words};
+use super::arguments::{LayerArguments, MAX_SIZE};
 use crate::activation::Activation;
-use crate::assembly::Assembly;
 use crate::graph::NodeId;
+use crate::graph_builder::GraphBuilder;
 use std::fmt;
 
 pub(super) const USAGE: &str = "dense UNITS [ACTIVATION]";
 
-/// How many numbers a layer answers with.
+/// The outputs of a dense layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Units {
-    /// What the data asks for (last layer only).
+    /// As many as the data needs (last layer only).
     Auto,
-    /// That many.
     Count(usize),
 }
 
 /// A dense layer: `activation(input * weight^T + bias)` with a `[units, inputs]` weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dense {
-    /// How many numbers it answers with.
+pub struct DenseLayer {
     pub units: Units,
-    /// What it does to each of them.
     pub activation: Activation,
 }
 
-impl Dense {
-    pub(super) fn parse(mut words: Words<'_>) -> Result<Dense, String> {
-        let units = match words.next() {
-            None => return Err(words.complaint("the number of units is missing")),
+impl DenseLayer {
+    pub(super) fn parse(mut arguments: LayerArguments<'_>) -> Result<DenseLayer, String> {
+        let units = match arguments.next() {
+            None => return Err(arguments.error("the number of units is missing")),
             Some("auto") => Units::Auto,
-            Some(word) => {
-                let reason = format!("expected a number of units or `auto`, got `{word}`");
-                let count = word.parse().map_err(|_| words.complaint(reason))?;
+            Some(argument) => {
+                let reason = format!("expected a number of units or `auto`, got `{argument}`");
+                let count = argument.parse().map_err(|_| arguments.error(reason))?;
                 check_units(count)?;
                 Units::Count(count)
             }
         };
-        let activation = words.activation()?;
-        words.finish()?;
-        Ok(Dense { units, activation })
+        let activation = arguments.activation()?;
+        arguments.finish()?;
+        Ok(DenseLayer { units, activation })
     }
 
-    pub(super) fn append(&self, assembly: &mut Assembly, input: NodeId) -> Result<NodeId, String> {
+    pub(super) fn append(&self, builder: &mut GraphBuilder, input: NodeId) -> Result<NodeId, String> {
         let Units::Count(units) = self.units else { return Err("the number of units is not known".into()) };
         check_units(units)?;
-        let input = assembly.flat_unless_sequence(input)?;
-        let inputs = assembly.shape(input).width();
-        let initializer = assembly.spread(inputs, units);
-        let sum = assembly.affine(input, units, "", initializer)?;
-        assembly.activate(sum, self.activation)
+        let input = builder.flatten_unless_sequence(input)?;
+        let inputs = builder.shape(input).width();
+        let initializer = builder.weight_initializer(inputs, units);
+        let sum = builder.affine(input, units, "", initializer)?;
+        builder.activate(sum, self.activation)
     }
 }
 
-impl fmt::Display for Dense {
+impl fmt::Display for DenseLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.units {
             Units::Auto => write!(f, "dense auto")?,
@@ -68,10 +65,9 @@ impl fmt::Display for Dense {
     }
 }
 
-/// Refuses numbers of units that no layer can have.
 pub(crate) fn check_units(count: usize) -> Result<(), String> {
     match count {
-        1..=MOST => Ok(()),
-        _ => Err(format!("the number of units must be between 1 and {MOST}, is {count}")),
+        1..=MAX_SIZE => Ok(()),
+        _ => Err(format!("the number of units must be between 1 and {MAX_SIZE}, is {count}")),
     }
 }

@@ -1,65 +1,65 @@
-//! `embedding WIDTH [positions]`: a learned vector for each symbol; with `positions`, one for each place is added.
+//! `embedding WIDTH [positions]`: a learned vector per symbol; `positions` adds a learned vector per position.
 
-use super::words::Words;
-use crate::assembly::Assembly;
+use super::arguments::LayerArguments;
 use crate::graph::NodeId;
+use crate::graph_builder::GraphBuilder;
 use crate::initialize::Initializer;
 use crate::input::Input;
-use crate::op::elementwise::Step;
+use crate::op::elementwise::ElementwiseStep;
 use crate::op::{Op, embedding};
 use std::fmt;
-use thalweg_core::model::{Density, Role};
+use thalweg_core::model::{Density, TensorRole};
 
 pub(super) const USAGE: &str = "embedding WIDTH [positions]";
 
-/// The deviation of the first vectors.
+/// Standard deviation of the initial vectors.
 const DEVIATION: f32 = 0.1;
 
-/// The first layer of a network that reads symbols.
+/// The first layer of a network that reads text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Embedding {
-    /// Numbers per symbol.
+pub struct EmbeddingLayer {
+    /// Size of a symbol's vector.
     pub width: usize,
-    /// Whether each position has a vector of its own as well.
+    /// Whether to add a vector per position.
     pub positions: bool,
 }
 
-impl Embedding {
-    pub(super) fn parse(mut words: Words<'_>) -> Result<Embedding, String> {
-        let width = words.number("numbers per symbol")?;
-        let positions = words.flag("positions");
-        words.finish().map(|()| Embedding { width, positions })
+impl EmbeddingLayer {
+    pub(super) fn parse(mut arguments: LayerArguments<'_>) -> Result<EmbeddingLayer, String> {
+        let width = arguments.number("numbers per symbol")?;
+        let positions = arguments.flag("positions");
+        arguments.finish().map(|()| EmbeddingLayer { width, positions })
     }
 
-    pub(super) fn append(&self, assembly: &mut Assembly, input: NodeId) -> Result<NodeId, String> {
-        let Input::Symbols { window, vocabulary } = assembly.input else {
-            return Err(format!("expected symbols (text), got {}", assembly.shape(input)));
+    pub(super) fn append(&self, builder: &mut GraphBuilder, input: NodeId) -> Result<NodeId, String> {
+        let Input::Symbols { window, vocabulary } = builder.input else {
+            return Err(format!("expected symbols (text), got {}", builder.shape(input)));
         };
-        if !assembly.is_features(input) {
-            let got = assembly.shape(input);
-            return Err(format!("expected the text itself, as the first layer, got {got}"));
+        if !builder.is_features(input) {
+            let got = builder.shape(input);
+            return Err(format!("expected to be the first layer, directly on the text, got {got}"));
         }
         let width = self.width;
         let initializer = Initializer::Normal(DEVIATION);
-        let table = assembly.tensor(
+        let table = builder.tensor(
             "weight",
             &[vocabulary, width],
             initializer.clone(),
-            Role::Trainable,
+            TensorRole::Trainable,
             Density::Rows,
         )?;
-        let vectors = assembly.add(Op::Embedding(embedding::Embedding { window }), &[table])?;
+        let vectors = builder.add(Op::Embedding(embedding::Embedding { window }), &[table])?;
         if !self.positions {
             return Ok(vectors);
         }
-        let places = assembly.parameter("positions", &[window, width], initializer)?;
-        let flat = assembly.reshape(vectors, &[window * width])?;
-        let sum = assembly.add(Op::step(Step::Bias), &[flat, places])?;
-        assembly.reshape(sum, &[window, width])
+        let positions = builder.parameter("positions", &[window, width], initializer)?;
+        let flat = builder.reshape(vectors, &[window * width])?;
+        let sum = builder.add(Op::elementwise(ElementwiseStep::Bias), &[flat, positions])?;
+        builder.reshape(sum, &[window, width])
     }
 }
 
-impl fmt::Display for Embedding {
+impl fmt::Display for EmbeddingLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "embedding {}{}", self.width, if self.positions { " positions" } else { "" })
     }

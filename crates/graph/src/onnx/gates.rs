@@ -1,6 +1,6 @@
-//! The order of gates, which ONNX and PyTorch disagree on; here it is PyTorch's.
+//! Gate order of recurrent weights: this crate uses PyTorch's, ONNX has its own.
 
-/// Where each of ONNX's gates stands among ours: input, output, forget, cell of an LSTM.
+/// Index in PyTorch's order (input, forget, cell, output) of each gate in ONNX's order (input, output, forget, cell).
 pub const LSTM_GATES: [usize; 4] = [0, 3, 1, 2];
-/// Update, reset, new of a gated recurrent unit.
+/// Index in PyTorch's order (reset, update, new) of each gate in ONNX's order (update, reset, new).
 pub const GRU_GATES: [usize; 3] = [1, 0, 2];

@@ -1,9 +1,8 @@
-//! ONNX, both ways: [`Source`] reads a model that another tool exported, [`export()`] writes a network as a model that
-//! other runtimes run.
+//! ONNX import and export: [`OnnxModel`] reads a model that another tool exported, [`export()`] writes a network for
+//! other runtimes.
 //!
-//! Messages are those of the public `onnx.proto`, as far as models of tensors need them ([`proto`]). Images stand as
-//! `height x width x channels` here and as `channels x height x width` there; weights and axes are turned on the way,
-//! values as seldom as possible.
+//! [`proto`] holds the messages of the public `onnx.proto` that tensor models need. Images are NHWC in this crate and
+//! NCHW in ONNX: weights are permuted at import and export, activations only where an operator needs another layout.
 
 mod export;
 mod gates;
@@ -12,5 +11,5 @@ pub mod proto;
 mod scaling;
 
 pub use export::{Metadata, export};
-pub use import::{Source, operators};
-pub use scaling::Embedded;
+pub use import::{OnnxModel, operators};
+pub use scaling::EmbeddedScaling;

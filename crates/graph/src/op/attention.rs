@@ -1,68 +1,66 @@
-//! Multi-head attention over a sequence, without ever holding all heads' weights: one row, one head and a block of
-//! queries at a time. The way back computes the weights again from one number per query.
+//! Multi-head attention over a sequence, one row, head and block of queries at a time, so that the attention weights
+//! of all heads are never in memory together. The backward pass recomputes the weights from one number per query.
 
 use super::matrix::{Matrix, MatrixMut, multiply};
-use super::{Op, Operator, expect_inputs, work};
+use super::{Op, Operator, expect_inputs, flop_count};
 use crate::autodiff::Tape;
-use crate::executor::{Call, room};
+use crate::executor::{OperatorCall, scratch_slice};
 use crate::graph::{NodeId, Shape};
-use crate::kernel::attention::{log_weights, weights_from_logs};
+use crate::kernel::attention::{softmax_backward, softmax_scores};
 use thalweg_core::{Batch, Result};
 
-/// Most queries at a time.
+/// Most queries of a block.
 const BLOCK: usize = 64;
 
-/// A causal sequence up to this long goes in smaller blocks: the first queries see few of its keys.
-const SHORT: usize = 128;
+/// Causal sequences up to this length are split into smaller blocks, since their first queries see few keys.
+const SHORT_SEQUENCE: usize = 128;
 
-/// The input holds queries, keys and values side by side, `[positions, 3 * width]`; each head takes its share of every
-/// one. Beside the result: per head and query the logarithm of the sum of its weights.
+/// The input is queries, keys and values concatenated, `[positions, 3 * width]`, each split evenly among the heads.
+/// Side output: the log-sum-exp of the scores per head and query.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
-    /// How many heads share the width.
     pub heads: usize,
-    /// Whether a position sees only itself and those before it.
+    /// Whether a position sees only itself and earlier ones.
     pub causal: bool,
 }
 
-/// The way back: the inputs are the gradient of the result, queries with keys and values, the result, the logarithms.
+/// The inputs are the gradient of the result, the input of the forward pass, its result and its side output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionGradient {
-    /// How many heads share the width.
     pub heads: usize,
-    /// Whether a position sees only itself and those before it.
+    /// Whether a position sees only itself and earlier ones.
     pub causal: bool,
 }
 
-/// The sizes of one attention, and what a block of queries sees.
-struct Sizes {
+struct AttentionSizes {
     positions: usize,
     width: usize,
-    head: usize,
+    head_width: usize,
     causal: bool,
 }
 
-impl Sizes {
-    fn new(shape: &Shape, heads: usize, causal: bool) -> Sizes {
+impl AttentionSizes {
+    fn new(shape: &Shape, heads: usize, causal: bool) -> AttentionSizes {
         let (positions, width) = (shape.sizes()[0], shape.sizes()[1] / 3);
-        Sizes { positions, width, head: width / heads, causal }
+        AttentionSizes { positions, width, head_width: width / heads, causal }
     }
 
+    /// The factor on the scores.
     fn factor(&self) -> f32 {
-        1.0 / (self.head as f32).sqrt()
+        1.0 / (self.head_width as f32).sqrt()
     }
 
-    /// The blocks of queries: first query, number of queries, number of keys that any of them sees.
+    /// The blocks of queries: first query, number of queries, number of keys visible to any of them.
     fn blocks(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
-        let block = if self.causal && self.positions <= SHORT { BLOCK / 2 } else { BLOCK };
+        let block = if self.causal && self.positions <= SHORT_SEQUENCE { BLOCK / 2 } else { BLOCK };
         (0..self.positions).step_by(block).map(move |begin| {
             let count = block.min(self.positions - begin);
             (begin, count, if self.causal { begin + count } else { self.positions })
         })
     }
 
-    /// How many keys a query sees.
-    fn seen(&self, query: usize) -> usize {
+    /// The number of keys visible to a query.
+    fn visible(&self, query: usize) -> usize {
         if self.causal { query + 1 } else { self.positions }
     }
 }
@@ -79,40 +77,40 @@ impl Operator for Attention {
         };
         match wide % 3 == 0 && self.heads > 0 && (wide / 3) % self.heads == 0 {
             true => Ok(inputs[0].with_sizes(&[positions, wide / 3])),
-            false => Err(format!("expected a width that {} heads can share, got {}", self.heads, wide / 3)),
+            false => Err(format!("expected a width divisible by {} heads, got {}", self.heads, wide / 3)),
         }
     }
 
-    fn parts(&self, inputs: &[&Shape]) -> Vec<Shape> {
+    fn side_outputs(&self, inputs: &[&Shape]) -> Vec<Shape> {
         vec![inputs[0].with_sizes(&[self.heads, inputs[0].sizes()[0]])]
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
-        let sizes = Sizes::new(&call.shapes[0], self.heads, self.causal);
-        let Sizes { positions, width, head, .. } = sizes;
-        let block = room(&mut call.pass.memory.scratch, BLOCK * positions);
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
+        let sizes = AttentionSizes::new(&call.shapes[0], self.heads, self.causal);
+        let AttentionSizes { positions, width, head_width, .. } = sizes;
+        let block = scratch_slice(&mut call.context.workspace.scratch, BLOCK * positions);
         for row in 0..call.rows {
-            let read = &call.inputs[0][row * positions * 3 * width..][..positions * 3 * width];
+            let input = &call.inputs[0][row * positions * 3 * width..][..positions * 3 * width];
             let output = &mut call.output[row * positions * width..][..positions * width];
-            for number in 0..self.heads {
-                let columns = number * head;
+            for head in 0..self.heads {
+                let column = head * head_width;
                 for (begin, count, keys) in sizes.blocks() {
                     let weights = &mut block[..count * keys];
-                    scores(weights, read, &sizes, columns, begin, count, keys);
+                    scores(weights, input, &sizes, column, begin, count, keys);
                     for query in 0..count {
-                        let line = &mut weights[query * keys..][..keys];
-                        let log = log_weights(line, sizes.seen(begin + query), sizes.factor());
-                        if let Some(logs) = call.parts[0].as_deref_mut() {
-                            logs[(row * self.heads + number) * positions + begin + query] = log;
+                        let scores = &mut weights[query * keys..][..keys];
+                        let log = softmax_scores(scores, sizes.visible(begin + query), sizes.factor());
+                        if let Some(logs) = call.side_outputs[0].as_deref_mut() {
+                            logs[(row * self.heads + head) * positions + begin + query] = log;
                         }
                     }
-                    let values = Matrix::strided(&read[2 * width + columns..], keys, head, 3 * width);
-                    let result = &mut output[begin * width + columns..];
-                    let result = MatrixMut::strided(result, count, head, width);
+                    let values = Matrix::strided(&input[2 * width + column..], keys, head_width, 3 * width);
+                    let result = &mut output[begin * width + column..];
+                    let result = MatrixMut::strided(result, count, head_width, width);
                     multiply(result, Matrix::new(weights, count, keys), values, false);
                 }
             }
@@ -121,33 +119,33 @@ impl Operator for Attention {
     }
 
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
-        let read = tape.input(node, 0);
-        let logs = tape.add(Op::Part(0), &[node]);
+        let input = tape.input(node, 0);
+        let logs = tape.add(Op::SideOutput(0), &[node]);
         let op = AttentionGradient { heads: self.heads, causal: self.causal };
-        let gradient = tape.add(Op::AttentionGradient(op), &[delta, read, node, logs]);
-        tape.give(read, gradient);
+        let gradient = tape.add(Op::AttentionGradient(op), &[delta, input, node, logs]);
+        tape.accumulate(input, gradient);
     }
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
-        let seen = if self.causal { 2 } else { 1 };
-        work(&[4, shape.per_row(), inputs[0].sizes()[0]]) / seen
+        let masked = if self.causal { 2 } else { 1 };
+        flop_count(&[4, shape.per_row(), inputs[0].sizes()[0]]) / masked
     }
 }
 
-/// Writes the products of a block's queries with the keys it sees.
+/// Writes the products of a block's queries with its visible keys.
 fn scores(
     weights: &mut [f32],
-    read: &[f32],
-    sizes: &Sizes,
-    columns: usize,
+    input: &[f32],
+    sizes: &AttentionSizes,
+    column: usize,
     begin: usize,
     count: usize,
     keys: usize,
 ) {
-    let Sizes { width, head, .. } = *sizes;
-    let queries = Matrix::strided(&read[begin * 3 * width + columns..], count, head, 3 * width);
-    let seen = Matrix::strided(&read[width + columns..], keys, head, 3 * width);
-    multiply(MatrixMut::new(weights, count, keys), queries, seen.transposed(), false);
+    let AttentionSizes { width, head_width, .. } = *sizes;
+    let queries = Matrix::strided(&input[begin * 3 * width + column..], count, head_width, 3 * width);
+    let visible = Matrix::strided(&input[width + column..], keys, head_width, 3 * width);
+    multiply(MatrixMut::new(weights, count, keys), queries, visible.transposed(), false);
 }
 
 impl Operator for AttentionGradient {
@@ -160,63 +158,66 @@ impl Operator for AttentionGradient {
         Ok(inputs[1].clone())
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
-        let sizes = Sizes::new(&call.shapes[1], self.heads, self.causal);
-        let Sizes { positions, width, head, .. } = sizes;
-        let memory = room(&mut call.pass.memory.scratch, 2 * BLOCK * positions);
-        let (block, block_delta) = memory.split_at_mut(BLOCK * positions);
-        let [delta, read, answer, logs] = [call.inputs[0], call.inputs[1], call.inputs[2], call.inputs[3]];
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
+        let sizes = AttentionSizes::new(&call.shapes[1], self.heads, self.causal);
+        let AttentionSizes { positions, width, head_width, .. } = sizes;
+        let scratch = scratch_slice(&mut call.context.workspace.scratch, 2 * BLOCK * positions);
+        let (block, block_delta) = scratch.split_at_mut(BLOCK * positions);
+        let [delta, input, result, logs] = [call.inputs[0], call.inputs[1], call.inputs[2], call.inputs[3]];
         for row in 0..call.rows {
-            let read = &read[row * positions * 3 * width..][..positions * 3 * width];
+            let input = &input[row * positions * 3 * width..][..positions * 3 * width];
             let output = &mut call.output[row * positions * 3 * width..][..positions * 3 * width];
             let delta = &delta[row * positions * width..][..positions * width];
-            let answer = &answer[row * positions * width..][..positions * width];
-            for number in 0..self.heads {
-                let columns = number * head;
+            let result = &result[row * positions * width..][..positions * width];
+            for head in 0..self.heads {
+                let column = head * head_width;
                 for (begin, count, keys) in sizes.blocks() {
                     let weights = &mut block[..count * keys];
-                    let slopes = &mut block_delta[..count * keys];
-                    scores(weights, read, &sizes, columns, begin, count, keys);
-                    let deltas = Matrix::strided(&delta[begin * width + columns..], count, head, width);
-                    let values = Matrix::strided(&read[2 * width + columns..], keys, head, 3 * width);
-                    multiply(MatrixMut::new(slopes, count, keys), deltas, values.transposed(), false);
+                    let weight_deltas = &mut block_delta[..count * keys];
+                    scores(weights, input, &sizes, column, begin, count, keys);
+                    let deltas = Matrix::strided(&delta[begin * width + column..], count, head_width, width);
+                    let values = Matrix::strided(&input[2 * width + column..], keys, head_width, 3 * width);
+                    multiply(MatrixMut::new(weight_deltas, count, keys), deltas, values.transposed(), false);
                     for query in 0..count {
-                        let place = (begin + query) * width + columns;
-                        let log = logs[(row * self.heads + number) * positions + begin + query];
-                        let seen = sizes.seen(begin + query);
-                        let (weights, unseen) = weights[query * keys..][..keys].split_at_mut(seen);
-                        let (slopes, unseen_slopes) = slopes[query * keys..][..keys].split_at_mut(seen);
-                        unseen.fill(0.0);
-                        unseen_slopes.fill(0.0);
-                        let (answer, delta) = (&answer[place..place + head], &delta[place..place + head]);
-                        weights_from_logs(weights, slopes, sizes.factor(), log, answer, delta);
+                        let offset = (begin + query) * width + column;
+                        let log = logs[(row * self.heads + head) * positions + begin + query];
+                        let visible = sizes.visible(begin + query);
+                        let (weights, masked) = weights[query * keys..][..keys].split_at_mut(visible);
+                        let (weight_deltas, masked_deltas) =
+                            weight_deltas[query * keys..][..keys].split_at_mut(visible);
+                        masked.fill(0.0);
+                        masked_deltas.fill(0.0);
+                        let result = &result[offset..offset + head_width];
+                        let delta = &delta[offset..offset + head_width];
+                        softmax_backward(weights, weight_deltas, sizes.factor(), log, result, delta);
                     }
-                    // What later blocks add to was written by the first that sees it.
-                    let fresh = if self.causal {
+                    // Later blocks accumulate, so the first block that sees a key clears its gradients.
+                    let first_seen = if self.causal {
                         begin
                     } else if begin == 0 {
                         0
                     } else {
                         positions
                     };
-                    let (weights, slopes) =
-                        (Matrix::new(weights, count, keys), Matrix::new(slopes, count, keys));
+                    let weights = Matrix::new(weights, count, keys);
+                    let weight_deltas = Matrix::new(weight_deltas, count, keys);
                     let queries =
-                        Matrix::strided(&read[begin * 3 * width + columns..], count, head, 3 * width);
-                    let seen = Matrix::strided(&read[width + columns..], keys, head, 3 * width);
-                    clear(output, fresh..keys, columns, &sizes);
-                    let result = &mut output[begin * 3 * width + columns..];
-                    multiply(MatrixMut::strided(result, count, head, 3 * width), slopes, seen, false);
-                    let result = &mut output[width + columns..];
-                    let result = MatrixMut::strided(result, keys, head, 3 * width);
-                    multiply(result, slopes.transposed(), queries, true);
-                    let result = &mut output[2 * width + columns..];
-                    let result = MatrixMut::strided(result, keys, head, 3 * width);
-                    multiply(result, weights.transposed(), deltas, true);
+                        Matrix::strided(&input[begin * 3 * width + column..], count, head_width, 3 * width);
+                    let visible = Matrix::strided(&input[width + column..], keys, head_width, 3 * width);
+                    clear(output, first_seen..keys, column, &sizes);
+                    let of_queries = &mut output[begin * 3 * width + column..];
+                    let of_queries = MatrixMut::strided(of_queries, count, head_width, 3 * width);
+                    multiply(of_queries, weight_deltas, visible, false);
+                    let of_keys = &mut output[width + column..];
+                    let of_keys = MatrixMut::strided(of_keys, keys, head_width, 3 * width);
+                    multiply(of_keys, weight_deltas.transposed(), queries, true);
+                    let of_values = &mut output[2 * width + column..];
+                    let of_values = MatrixMut::strided(of_values, keys, head_width, 3 * width);
+                    multiply(of_values, weights.transposed(), deltas, true);
                 }
             }
         }
@@ -226,17 +227,17 @@ impl Operator for AttentionGradient {
     fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
 
     fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
-        let seen = if self.causal { 2 } else { 1 };
-        work(&[10, inputs[0].per_row(), inputs[0].sizes()[0]]) / seen
+        let masked = if self.causal { 2 } else { 1 };
+        flop_count(&[10, inputs[0].per_row(), inputs[0].sizes()[0]]) / masked
     }
 }
 
-/// Writes zeros over a head's gradients of some keys and their values.
-fn clear(output: &mut [f32], keys: std::ops::Range<usize>, columns: usize, sizes: &Sizes) {
-    let Sizes { width, head, .. } = *sizes;
+/// Zeroes a head's gradients of some keys and their values.
+fn clear(output: &mut [f32], keys: std::ops::Range<usize>, column: usize, sizes: &AttentionSizes) {
+    let AttentionSizes { width, head_width, .. } = *sizes;
     for key in keys {
         for part in [width, 2 * width] {
-            output[key * 3 * width + part + columns..][..head].fill(0.0);
+            output[key * 3 * width + part + column..][..head_width].fill(0.0);
         }
     }
 }

@@ -1,83 +1,83 @@
-//! Batch normalisation without its gain and bias: each column gets mean 0 and variance 1 over the rows of the batch.
+//! Batch normalisation without gain and bias: each column gets mean 0 and variance 1 over the rows of the batch.
 //!
-//! While training, the statistics are those of the batch: of this worker's rows, or of all workers' where they are
-//! synchronized through the boundary's `reduce` hook. With local statistics results depend on how rows are split. The
-//! running statistics are tensors of the model; their "gradient" is the move `share * (running - batch)`, weighted by
-//! this worker's share of the rows, so that the sum over workers, taken away from them, makes the new running value.
-//! Evaluation normalises with the running statistics.
+//! In training, the statistics are those of the batch: of this worker's rows, or of all workers' rows, synchronized
+//! by the `reduce` hook. With local statistics results depend on how rows are split. The running statistics are
+//! tensors of the model; their "gradient" is `momentum * (running - batch)`, weighted by this worker's fraction of
+//! the rows, so that subtracting the sum over workers gives the new running value. Evaluation normalises by the
+//! running statistics.
 
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
-use crate::executor::{Call, room};
+use crate::executor::{OperatorCall, scratch_slice};
 use crate::graph::{NodeId, Shape};
 use thalweg_core::Result;
 
-/// Usually added to the variance.
+/// The usual value of `epsilon`.
 pub const EPSILON: f32 = 1e-5;
-/// The usual share of a batch in the running statistics.
-pub const SHARE: f32 = 0.1;
+/// The usual value of `momentum`, as in PyTorch: the weight of a batch in the running statistics.
+pub const MOMENTUM: f32 = 0.1;
 
-/// In place on the first input; the others are the running mean and variance. Beside the result: per column the batch's
-/// mean, variance and one over its deviation, then the number of lines.
+/// In place on the first input; the others are the running mean and variance. Side output: per column the mean, the
+/// variance and the inverse standard deviation of the batch, then the number of vectors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormalize {
-    /// Whether the statistics are those of all workers' rows.
+    /// Whether the statistics are taken over the rows of all workers.
     pub synchronized: bool,
     /// Added to the variance.
     pub epsilon: f32,
-    /// The share of a batch in the running statistics.
-    pub share: f32,
+    /// The weight of a batch in the running statistics.
+    pub momentum: f32,
 }
 
-/// The way back, in place on the gradient; the other inputs are the normalised values and the batch's statistics.
+/// In place on the gradient; the other inputs are the normalised values and the statistics of the batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormalizeGradient {
-    /// Whether the statistics are those of all workers' rows.
+    /// Whether the statistics are taken over the rows of all workers.
     pub synchronized: bool,
 }
 
-/// The move of a running statistic, from the statistic and the batch's.
+/// The update of a running statistic; the inputs are the statistic and those of the batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StatisticMove {
-    /// Which: 0 is the mean, 1 the variance.
+pub struct RunningStatisticUpdate {
+    /// 0 for the mean, 1 for the variance.
     pub which: usize,
-    /// The share of a batch in it.
-    pub share: f32,
+    pub momentum: f32,
 }
 
-/// Evaluation: in place on the first input, with the running mean and variance.
+/// Normalisation in evaluation: in place on the first input, by the running mean and variance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunningNormalize {
     /// Added to the variance.
     pub epsilon: f32,
-    /// The share of a batch in the running statistics, when they are learned.
-    pub share: f32,
+    /// Unused here; exported with the model.
+    pub momentum: f32,
 }
 
-/// Adds up two quantities per column, across workers if asked for, and the number of lines: into the scratch memory.
+/// Sums two quantities per column, and the number of vectors, into the scratch buffer; over all workers if
+/// `synchronized`.
 fn column_pairs(
-    call: &mut Call<'_, '_>,
+    call: &mut OperatorCall<'_, '_>,
     synchronized: bool,
     pair: impl Fn(usize, f64) -> (f64, f64),
 ) -> Result<()> {
     let width = call.shape.width();
-    let crate::executor::Memory { sums, scratch, .. } = &mut *call.pass.memory;
+    let crate::executor::Workspace { sums, scratch, .. } = &mut *call.context.workspace;
     sums.clear();
     sums.resize(2 * width, 0.0);
     let (first, second) = sums.split_at_mut(width);
-    for (line, values) in call.output.chunks_exact(width.max(1)).enumerate() {
+    for (vector, values) in call.output.chunks_exact(width.max(1)).enumerate() {
         for column in 0..width {
-            let (a, b) = pair(line * width + column, f64::from(values[column]));
+            let (a, b) = pair(vector * width + column, f64::from(values[column]));
             first[column] += a;
             second[column] += b;
         }
     }
-    let lines = call.output.len().checked_div(width).unwrap_or(0);
-    let totals = room(scratch, 2 * width + 1);
+    let vectors = call.output.len().checked_div(width).unwrap_or(0);
+    let totals = scratch_slice(scratch, 2 * width + 1);
     totals.iter_mut().zip(sums.iter()).for_each(|(total, sum)| *total = *sum as f32);
-    totals[2 * width] = lines as f32;
+    totals[2 * width] = vectors as f32;
     if synchronized {
-        call.pass.hooks.reduce(totals)?;
+        call.context.hooks.reduce(totals)?;
     }
     Ok(())
 }
@@ -92,7 +92,7 @@ impl Operator for BatchNormalize {
         Ok(inputs[0].clone())
     }
 
-    fn parts(&self, inputs: &[&Shape]) -> Vec<Shape> {
+    fn side_outputs(&self, inputs: &[&Shape]) -> Vec<Shape> {
         vec![Shape::fixed(&[3 * inputs[0].width() + 1])]
     }
 
@@ -100,18 +100,18 @@ impl Operator for BatchNormalize {
         Some(0)
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let width = call.shape.width();
-        // Distances from the running mean lose nothing where the mean is far from 0.
+        // Deviations from the running mean: sums of squares stay accurate where the mean is far from 0.
         let center = call.inputs[1];
-        column_pairs(call, self.synchronized, |place, value| {
-            let distance = value - f64::from(center[place % width]);
-            (distance, distance * distance)
+        column_pairs(call, self.synchronized, |index, value| {
+            let deviation = value - f64::from(center[index % width]);
+            (deviation, deviation * deviation)
         })?;
-        let totals = &call.pass.memory.scratch[..2 * width + 1];
+        let totals = &call.context.workspace.scratch[..2 * width + 1];
         let count = f64::from(totals[2 * width]).max(1.0);
         let mut own = Vec::new();
-        let statistics = match call.parts[0].as_deref_mut() {
+        let statistics = match call.side_outputs[0].as_deref_mut() {
             Some(part) => part,
             None => {
                 own.resize(3 * width + 1, 0.0);
@@ -127,8 +127,8 @@ impl Operator for BatchNormalize {
         }
         statistics[3 * width] = totals[2 * width];
         let (means, inverses) = (&statistics[..width], &statistics[2 * width..3 * width]);
-        for line in call.output.chunks_exact_mut(width.max(1)) {
-            for ((value, mean), inverse) in line.iter_mut().zip(means).zip(inverses) {
+        for vector in call.output.chunks_exact_mut(width.max(1)) {
+            for ((value, mean), inverse) in vector.iter_mut().zip(means).zip(inverses) {
                 *value = (*value - mean) * inverse;
             }
         }
@@ -136,18 +136,18 @@ impl Operator for BatchNormalize {
     }
 
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
-        let statistics = tape.add(Op::Part(0), &[node]);
+        let statistics = tape.add(Op::SideOutput(0), &[node]);
         for which in [0, 1] {
             let running = tape.input(node, 1 + which);
-            let change = tape
-                .add(Op::StatisticMove(StatisticMove { which, share: self.share }), &[running, statistics]);
-            tape.give(running, change);
+            let op = RunningStatisticUpdate { which, momentum: self.momentum };
+            let update = tape.add(Op::RunningStatisticUpdate(op), &[running, statistics]);
+            tape.accumulate(running, update);
         }
         let input = tape.input(node, 0);
-        if tape.wants(input) {
+        if tape.needs_gradient(input) {
             let op = BatchNormalizeGradient { synchronized: self.synchronized };
             let gradient = tape.add(Op::BatchNormalizeGradient(op), &[delta, node, statistics]);
-            tape.give(input, gradient);
+            tape.accumulate(input, gradient);
         }
     }
 
@@ -170,19 +170,19 @@ impl Operator for BatchNormalizeGradient {
         Some(0)
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let width = call.shape.width();
         let (normal, statistics) = (call.inputs[1], call.inputs[2]);
-        column_pairs(call, self.synchronized, |place, delta| (delta, delta * f64::from(normal[place])))?;
-        let totals = &call.pass.memory.scratch[..2 * width + 1];
-        let share = 1.0 / totals[2 * width].max(1.0);
+        column_pairs(call, self.synchronized, |index, delta| (delta, delta * f64::from(normal[index])))?;
+        let totals = &call.context.workspace.scratch[..2 * width + 1];
+        let weight = 1.0 / totals[2 * width].max(1.0);
         let inverses = &statistics[2 * width..3 * width];
-        let lines = call.output.chunks_exact_mut(width.max(1)).zip(normal.chunks_exact(width.max(1)));
-        for (delta, normal) in lines {
+        let vectors = call.output.chunks_exact_mut(width.max(1)).zip(normal.chunks_exact(width.max(1)));
+        for (delta, normal) in vectors {
             for column in 0..width {
-                let mean = totals[column] * share;
-                let slope = totals[width + column] * share;
-                delta[column] = (delta[column] - mean - normal[column] * slope) * inverses[column];
+                let mean = totals[column] * weight;
+                let projection = totals[width + column] * weight;
+                delta[column] = (delta[column] - mean - normal[column] * projection) * inverses[column];
             }
         }
         Ok(())
@@ -195,9 +195,9 @@ impl Operator for BatchNormalizeGradient {
     }
 }
 
-impl Operator for StatisticMove {
+impl Operator for RunningStatisticUpdate {
     fn describe(&self) -> String {
-        "move of running statistic".into()
+        "running statistic update".into()
     }
 
     fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
@@ -205,13 +205,13 @@ impl Operator for StatisticMove {
         Ok(inputs[0].clone())
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let (running, statistics) = (call.inputs[0], call.inputs[1]);
         let width = running.len();
-        let lines = statistics[3 * width];
-        // The variance of all is larger than that of a sample.
-        let correction = if self.which == 1 && lines > 1.0 { lines / (lines - 1.0) } else { 1.0 };
-        let weight = self.share * call.pass.scale * call.rows as f32;
+        let count = statistics[3 * width];
+        // Bessel's correction: the running variance is the unbiased estimate.
+        let correction = if self.which == 1 && count > 1.0 { count / (count - 1.0) } else { 1.0 };
+        let weight = self.momentum * call.context.scale * call.rows as f32;
         let batch = &statistics[self.which * width..][..width];
         for ((output, running), batch) in call.output.iter_mut().zip(running).zip(batch) {
             *output = weight * (running - batch * correction);
@@ -240,10 +240,10 @@ impl Operator for RunningNormalize {
         Some(0)
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let (means, variances) = (call.inputs[1], call.inputs[2]);
-        for line in call.output.chunks_exact_mut(means.len().max(1)) {
-            for ((value, mean), variance) in line.iter_mut().zip(means).zip(variances) {
+        for vector in call.output.chunks_exact_mut(means.len().max(1)) {
+            for ((value, mean), variance) in vector.iter_mut().zip(means).zip(variances) {
                 *value = (*value - mean) / (variance + self.epsilon).sqrt();
             }
         }

@@ -1,15 +1,15 @@
-//! The sum of each column: a bias's gradient, added up in double precision, since a bias moves every row.
+//! Column sums: the gradient of a bias. Accumulated in double precision, since a bias acts on every row.
 
 use super::{Operator, expect_inputs};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use crate::kernel::columns;
-use crate::shares;
-use crate::team::{MOST_SHARES, Team};
+use crate::partition;
+use crate::team::{MAX_CHUNKS, Team};
 use thalweg_core::Result;
 
-/// Sums over all lines of a value, one per column.
+/// The sum of all vectors of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColumnSums;
 
@@ -23,8 +23,8 @@ impl Operator for ColumnSums {
         Ok(Shape::fixed(&[inputs[0].width()]))
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
-        column_sums(call.pass.team, call.output, call.inputs[0], &mut call.pass.memory.sums);
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
+        column_sums(call.context.team, call.output, call.inputs[0], &mut call.context.workspace.sums);
         Ok(())
     }
 
@@ -35,24 +35,24 @@ impl Operator for ColumnSums {
     }
 }
 
-/// Writes each column's sum; threads share the lines, and their sums are added in order.
-pub fn column_sums(team: &Team, result: &mut [f32], values: &[f32], sums: &mut Vec<f64>) {
+/// Writes the column sums; threads split the vectors, and their partial sums are added in order.
+fn column_sums(team: &Team, result: &mut [f32], values: &[f32], sums: &mut Vec<f64>) {
     let width = result.len().max(1);
-    let lines = values.len() / width;
-    let count = shares::count(team, lines, values.len());
+    let vectors = values.len() / width;
+    let count = partition::chunk_count(team, vectors, values.len());
     sums.clear();
     sums.resize(count * width, 0.0);
     let mut rest = sums.chunks_exact_mut(width);
-    let mut parts: [Option<&mut [f64]>; MOST_SHARES] = std::array::from_fn(|_| rest.next());
-    team.each(&mut parts[..count], |index, part| {
-        let own = shares::bounds(lines, index, count);
-        if let Some(part) = part {
-            columns::add_lines(part, &values[own.start * width..own.end * width]);
+    let mut chunks: [Option<&mut [f64]>; MAX_CHUNKS] = std::array::from_fn(|_| rest.next());
+    team.for_each(&mut chunks[..count], |index, sums| {
+        let own = partition::chunk_range(vectors, count, index);
+        if let Some(sums) = sums {
+            columns::add_vectors(sums, &values[own.start * width..own.end * width]);
         }
     });
     let (total, others) = sums.split_at_mut(width);
-    for part in others.chunks_exact(width) {
-        total.iter_mut().zip(part).for_each(|(total, part)| *total += part);
+    for partial in others.chunks_exact(width) {
+        total.iter_mut().zip(partial).for_each(|(total, partial)| *total += partial);
     }
     for (result, sum) in result.iter_mut().zip(total) {
         *result = *sum as f32;
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_add_up() {
+    fn columns_are_summed() {
         let mut result = [f32::NAN; 2];
         column_sums(&Team::default(), &mut result, &[1.0, 2.0, 3.0, 4.0], &mut Vec::new());
         assert_eq!(result, [4.0, 6.0]);

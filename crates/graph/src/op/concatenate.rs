@@ -1,31 +1,28 @@
-//! Values side by side along the last size, and one of them cut out again: each is the other's way back.
+//! Concatenation along the last axis, and slices of it; each is the gradient of the other.
 
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use thalweg_core::{Batch, Result};
 
-/// All inputs side by side; they differ in their last size only.
+/// Concatenates inputs that differ in their last size only.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Concatenate;
 
-/// Some columns of each line.
+/// A slice of the last axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Columns {
-    /// The first of them.
     pub begin: usize,
-    /// How many.
     pub count: usize,
 }
 
-/// The way back of [`Columns`]: zeros on both sides of them.
+/// The gradient of [`Columns`]: zeros outside the slice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColumnsGradient {
-    /// The first of them.
     pub begin: usize,
-    /// How many columns a line had.
-    pub whole: usize,
+    /// Columns of the input of [`Columns`].
+    pub width: usize,
 }
 
 impl Operator for Concatenate {
@@ -34,9 +31,9 @@ impl Operator for Concatenate {
     }
 
     fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
-        let Some(first) = inputs.first() else { return Err("expected something to put together".into()) };
-        let alike = |shape: &&&Shape| shape.with_width(0) == first.with_width(0);
-        match inputs.iter().find(|shape| !alike(shape)) {
+        let Some(first) = inputs.first() else { return Err("expected at least one input".into()) };
+        let matches = |shape: &&&Shape| shape.with_width(0) == first.with_width(0);
+        match inputs.iter().find(|shape| !matches(shape)) {
             Some(other) => {
                 Err(format!("expected sizes that differ in the last only, got {first} and {other}"))
             }
@@ -44,17 +41,18 @@ impl Operator for Concatenate {
         }
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
-        let whole = call.shape.width().max(1);
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
+        let total = call.shape.width().max(1);
         let mut begin = 0;
         for (input, shape) in call.inputs.iter().zip(call.shapes) {
             let width = shape.width();
-            for (line, part) in call.output.chunks_exact_mut(whole).zip(input.chunks_exact(width.max(1))) {
-                line[begin..begin + width].copy_from_slice(part);
+            let vectors = input.chunks_exact(width.max(1));
+            for (output, input) in call.output.chunks_exact_mut(total).zip(vectors) {
+                output[begin..begin + width].copy_from_slice(input);
             }
             begin += width;
         }
@@ -63,12 +61,12 @@ impl Operator for Concatenate {
 
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
         let mut begin = 0;
-        for index in 0..tape.inputs(node) {
+        for index in 0..tape.input_count(node) {
             let input = tape.input(node, index);
             let count = tape.shape(input).width();
-            if tape.wants(input) {
+            if tape.needs_gradient(input) {
                 let gradient = tape.add(Op::Columns(Columns { begin, count }), &[delta]);
-                tape.give(input, gradient);
+                tape.accumulate(input, gradient);
             }
             begin += count;
         }
@@ -92,26 +90,26 @@ impl Operator for Columns {
         }
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
-        let whole = call.shapes[0].width().max(1);
-        for (part, line) in
-            call.output.chunks_exact_mut(self.count.max(1)).zip(call.inputs[0].chunks_exact(whole))
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
+        let width = call.shapes[0].width().max(1);
+        for (output, input) in
+            call.output.chunks_exact_mut(self.count.max(1)).zip(call.inputs[0].chunks_exact(width))
         {
-            part.copy_from_slice(&line[self.begin..self.begin + self.count]);
+            output.copy_from_slice(&input[self.begin..self.begin + self.count]);
         }
         Ok(())
     }
 
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
         let input = tape.input(node, 0);
-        let whole = tape.shape(input).width();
-        let op = ColumnsGradient { begin: self.begin, whole };
+        let width = tape.shape(input).width();
+        let op = ColumnsGradient { begin: self.begin, width };
         let gradient = tape.add(Op::ColumnsGradient(op), &[delta]);
-        tape.give(input, gradient);
+        tape.accumulate(input, gradient);
     }
 
     fn flops(&self, _: &[&Shape], _: &Shape) -> u64 {
@@ -126,23 +124,23 @@ impl Operator for ColumnsGradient {
 
     fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
         expect_inputs(inputs, 1)?;
-        match self.begin + inputs[0].width() <= self.whole {
-            true => Ok(inputs[0].with_width(self.whole)),
-            false => Err(format!("expected at most {} columns, got {}", self.whole - self.begin, inputs[0])),
+        match self.begin + inputs[0].width() <= self.width {
+            true => Ok(inputs[0].with_width(self.width)),
+            false => Err(format!("expected at most {} columns, got {}", self.width - self.begin, inputs[0])),
         }
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let count = call.shapes[0].width();
         call.output.fill(0.0);
-        for (line, part) in
-            call.output.chunks_exact_mut(self.whole.max(1)).zip(call.inputs[0].chunks_exact(count.max(1)))
+        for (output, input) in
+            call.output.chunks_exact_mut(self.width.max(1)).zip(call.inputs[0].chunks_exact(count.max(1)))
         {
-            line[self.begin..self.begin + count].copy_from_slice(part);
+            output[self.begin..self.begin + count].copy_from_slice(input);
         }
         Ok(())
     }

@@ -1,92 +1,91 @@
-//! Convolution over images `height x width x channels`, as matrix products over unfolded windows.
+//! Convolution over images `height x width x channels`, as matrix products over unfolded windows (im2col).
 //!
-//! Unfolding writes the numbers under each place of the window as one line, so that a few images at a time become one
-//! product with the `[filters, height * width * channels]` weight; few enough that the lines stay in the second cache.
-//! The gradients unfold again instead of keeping the lines: memory is dearer than copying.
+//! Unfolding writes the elements under each window position as one row, so that a few images at a time become one
+//! product with the `[filters, height * width * channels]` weight: few enough that the unfolded rows stay in the
+//! second-level cache. The gradients unfold again instead of keeping the rows, which would cost more memory bandwidth
+//! than the copy. [`DirectConvolution`] and [`SparseBackward`] avoid unfolding where they apply.
 
-use super::direct::Direct;
+use super::direct_convolution::DirectConvolution;
 use super::elementwise::Elementwise;
 use super::matrix::{Matrix, MatrixMut, Packed, multiply, multiply_packed};
-use super::scattered::Scattered;
+use super::sparse_backward::SparseBackward;
 use super::window::Window;
-use super::{Op, Operator, expect_inputs, work};
+use super::{Op, Operator, expect_inputs, flop_count};
 use crate::autodiff::Tape;
-use crate::executor::{Call, room};
+use crate::executor::{OperatorCall, scratch_slice};
 use crate::graph::{NodeId, Shape};
 use crate::kernel::arithmetic;
 use crate::kernel::unfold::{fold, unfold};
-use crate::shares;
-use crate::team::MOST_SHARES;
+use crate::partition;
+use crate::team::MAX_CHUNKS;
 use std::ops::Range;
 use thalweg_core::{Batch, Result};
 
-/// Unfolded numbers at a time: 512 KiB.
-const CHUNK: usize = 1 << 17;
+/// Unfolded elements at a time: 512 KiB.
+const UNFOLDED_LEN: usize = 1 << 17;
 
 /// The inputs are the images, the weight `[filters, window height, window width, channels / groups]`, then the operands
 /// of the epilogue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Convolution {
-    /// How the filters lie on the image.
     pub window: Window,
-    /// Into how many groups channels and filters are cut; each filter sees its group's channels only.
+    /// Groups of channels and filters; a filter reads the channels of its group only.
     pub groups: usize,
-    /// What follows, element by element.
     pub epilogue: Elementwise,
 }
 
 /// The gradient of the weight, from the gradient of the result and the images.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConvolutionWeightGradient {
-    /// How the filters lie on the image.
     pub window: Window,
-    /// Into how many groups channels and filters are cut.
     pub groups: usize,
     /// Whether most of the gradient of the result is zero.
-    pub scattered: bool,
+    pub sparse_delta: bool,
 }
 
 /// The gradient of the images, from the gradient of the result and the weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConvolutionInputGradient {
-    /// How the filters lie on the image.
     pub window: Window,
-    /// Into how many groups channels and filters are cut.
     pub groups: usize,
     /// Whether most of the gradient of the result is zero.
-    pub scattered: bool,
+    pub sparse_delta: bool,
     /// Height, width and channels of an image.
     pub image: [usize; 3],
 }
 
-/// The sizes of a convolution.
-struct Sizes {
+struct ConvolutionSizes {
     image: [usize; 3],
-    places: [usize; 2],
+    output_size: [usize; 2],
     filters: usize,
     groups: usize,
-    /// Numbers under a window in one group.
-    line: usize,
+    /// Elements of an unfolded row: those under a window in one group.
+    row_len: usize,
 }
 
-impl Sizes {
-    fn new(window: &Window, groups: usize, image: &[usize], filters: usize) -> Result<Sizes, String> {
+impl ConvolutionSizes {
+    fn new(
+        window: &Window,
+        groups: usize,
+        image: &[usize],
+        filters: usize,
+    ) -> Result<ConvolutionSizes, String> {
         let &[height, width, channels] = image else {
             return Err(format!("expected an image (height x width x channels), got {}", Shape::rows(image)));
         };
         if groups == 0 || !channels.is_multiple_of(groups) || !filters.is_multiple_of(groups) {
             return Err(format!(
-                "expected channels and filters that {groups} groups can share, got {channels} channels and {filters} filters"
+                "expected channels and filters divisible by {groups} groups, got {channels} channels and {filters} filters"
             ));
         }
-        let places = window.places([height, width])?;
-        let line = window.size[0] * window.size[1] * channels / groups;
-        Ok(Sizes { image: [height, width, channels], places, filters, groups, line })
+        let output_size = window.output_size([height, width])?;
+        let row_len = window.size[0] * window.size[1] * channels / groups;
+        Ok(ConvolutionSizes { image: [height, width, channels], output_size, filters, groups, row_len })
     }
 
-    /// Sizes that were checked when the graph was made.
-    fn known(window: &Window, groups: usize, image: &[usize], filters: usize) -> Sizes {
-        match Sizes::new(window, groups, image, filters) {
+    /// ConvolutionSizes that were checked when the graph was built.
+    fn checked(window: &Window, groups: usize, image: &[usize], filters: usize) -> ConvolutionSizes {
+        match ConvolutionSizes::new(window, groups, image, filters) {
             Ok(sizes) => sizes,
             Err(reason) => unreachable!("{reason}"),
         }
@@ -96,93 +95,109 @@ impl Sizes {
         self.image.iter().product()
     }
 
-    /// Lines per image.
-    fn lines(&self) -> usize {
-        self.places[0] * self.places[1]
+    /// Window positions, and so unfolded rows, per image.
+    fn positions(&self) -> usize {
+        self.output_size[0] * self.output_size[1]
     }
 
     /// Images that are unfolded at a time.
-    fn images_at_once(&self) -> usize {
-        (CHUNK / (self.lines() * self.line).max(1)).max(1)
+    fn images_per_block(&self) -> usize {
+        (UNFOLDED_LEN / (self.positions() * self.row_len).max(1)).max(1)
     }
 
-    /// How to do without unfolding, where that is possible.
-    fn direct(&self, window: &Window) -> Option<Direct> {
-        Direct::new(self.image, window, self.places, self.filters, self.groups)
+    /// The convolution without unfolding, where possible.
+    fn direct(&self, window: &Window) -> Option<DirectConvolution> {
+        DirectConvolution::new(self.image, window, self.output_size, self.filters, self.groups)
     }
 
-    /// How to leave out zeros, where that is possible.
-    fn scattered(&self, window: &Window, is_scattered: bool) -> Option<Scattered> {
-        Scattered::new(self.direct(window)).filter(|_| is_scattered)
+    /// The backward pass over nonzeros, where possible.
+    fn sparse(&self, window: &Window, sparse_delta: bool) -> Option<SparseBackward> {
+        SparseBackward::new(self.direct(window)).filter(|_| sparse_delta)
     }
 
     fn flops(&self) -> u64 {
-        work(&[2, self.lines(), self.filters, self.line])
+        flop_count(&[2, self.positions(), self.filters, self.row_len])
     }
 }
 
 impl Operator for Convolution {
     fn describe(&self) -> String {
         let [height, width] = self.window.size;
-        self.epilogue.behind(format!("convolution {height}x{width}"))
+        self.epilogue.append_to(format!("convolution {height}x{width}"))
     }
 
     fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
         let [image, weight, operands @ ..] = inputs else {
             return Err(format!("expected images and a weight, got {} inputs", inputs.len()));
         };
-        let sizes = Sizes::new(&self.window, self.groups, image.sizes(), weight.sizes()[0])?;
-        if weight.per_row() != sizes.filters * sizes.line {
-            return Err(format!("expected {} numbers per filter, got a weight of {weight}", sizes.line));
+        let sizes = ConvolutionSizes::new(&self.window, self.groups, image.sizes(), weight.sizes()[0])?;
+        if weight.per_row() != sizes.filters * sizes.row_len {
+            return Err(format!("expected {} numbers per filter, got a weight of {weight}", sizes.row_len));
         }
-        let shape = image.with_sizes(&[sizes.places[0], sizes.places[1], sizes.filters]);
+        let shape = image.with_sizes(&[sizes.output_size[0], sizes.output_size[1], sizes.filters]);
         self.epilogue.check(&shape, operands)?;
         Ok(shape)
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let filters = call.shape.width();
-        let sizes = Sizes::known(&self.window, self.groups, call.shapes[0].sizes(), filters);
-        let (lines, own) = (sizes.lines(), filters / sizes.groups);
+        let sizes = ConvolutionSizes::checked(&self.window, self.groups, call.shapes[0].sizes(), filters);
+        let (positions, group_filters) = (sizes.positions(), filters / sizes.groups);
         let direct = sizes.direct(&self.window);
-        let packed = Packed::len(sizes.line, own);
-        let kept = direct.as_ref().map_or(sizes.groups * packed, Direct::packed_len);
-        let unfolded = if direct.is_some() { 0 } else { sizes.images_at_once() * lines * sizes.line };
-        let scratch = room(&mut call.pass.memory.scratch, kept + unfolded);
-        let (kept, unfolded) = scratch.split_at_mut(kept);
+        let packed = Packed::len(sizes.row_len, group_filters);
+        let weights = direct.as_ref().map_or(sizes.groups * packed, DirectConvolution::packed_len);
+        let unfolded =
+            if direct.is_some() { 0 } else { sizes.images_per_block() * positions * sizes.row_len };
+        let scratch = scratch_slice(&mut call.context.workspace.scratch, weights + unfolded);
+        let (weights, unfolded) = scratch.split_at_mut(weights);
         if direct.is_none() {
-            for (group, room) in kept.chunks_exact_mut(packed.max(1)).enumerate() {
-                let weight = &call.inputs[1][group * own * sizes.line..][..own * sizes.line];
-                Packed::new(room, Matrix::new(weight, own, sizes.line).transposed());
+            for (group, buffer) in weights.chunks_exact_mut(packed.max(1)).enumerate() {
+                let weight = &call.inputs[1][group * group_filters * sizes.row_len..];
+                let weight =
+                    Matrix::new(&weight[..group_filters * sizes.row_len], group_filters, sizes.row_len);
+                Packed::new(buffer, weight.transposed());
             }
         }
-        for begin in (0..call.rows).step_by(sizes.images_at_once()) {
-            let count = sizes.images_at_once().min(call.rows - begin);
+        for begin in (0..call.rows).step_by(sizes.images_per_block()) {
+            let count = sizes.images_per_block().min(call.rows - begin);
             let images = &call.inputs[0][begin * sizes.image_len()..][..count * sizes.image_len()];
-            let place = begin * lines * filters..(begin + count) * lines * filters;
-            let output = &mut call.output[place.clone()];
+            let range = begin * positions * filters..(begin + count) * positions * filters;
+            let output = &mut call.output[range.clone()];
             if let Some(direct) = &direct {
-                direct.forward(output, images, call.inputs[1], kept);
+                direct.forward(output, images, call.inputs[1], weights);
             } else {
-                let unfolded = &mut unfolded[..count * lines * sizes.line];
-                for (group, weight) in kept.chunks_exact(packed.max(1)).enumerate() {
-                    unfold(unfolded, images, sizes.image, &self.window, sizes.places, sizes.groups, group);
+                let unfolded = &mut unfolded[..count * positions * sizes.row_len];
+                for (group, weight) in weights.chunks_exact(packed.max(1)).enumerate() {
+                    unfold(
+                        unfolded,
+                        images,
+                        sizes.image,
+                        &self.window,
+                        sizes.output_size,
+                        sizes.groups,
+                        group,
+                    );
                     multiply_packed(
-                        MatrixMut::strided(&mut output[group * own..], count * lines, own, filters),
-                        Matrix::new(unfolded, count * lines, sizes.line),
-                        &Packed::again(weight, sizes.line, own),
+                        MatrixMut::strided(
+                            &mut output[group * group_filters..],
+                            count * positions,
+                            group_filters,
+                            filters,
+                        ),
+                        Matrix::new(unfolded, count * positions, sizes.row_len),
+                        &Packed::from_packed(weight, sizes.row_len, group_filters),
                         false,
                     );
                 }
             }
-            let mut operands = [&[][..]; crate::pass::MOST_INPUTS];
+            let mut operands = [&[][..]; crate::pass::MAX_INPUTS];
             let steps = self.epilogue.steps.iter().filter(|step| step.takes_operand());
             for ((operand, input), step) in operands.iter_mut().zip(&call.inputs[2..]).zip(steps) {
-                *operand = if step.is_broadcast() { input } else { &input[place.clone()] };
+                *operand = if step.is_broadcast() { input } else { &input[range.clone()] };
             }
             self.epilogue.apply(output, filters, &operands);
         }
@@ -190,27 +205,32 @@ impl Operator for Convolution {
     }
 
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
-        assert!(self.epilogue.steps.is_empty(), "fusion comes after gradients");
+        assert!(self.epilogue.steps.is_empty(), "fusion comes after differentiation");
         let Convolution { window, groups, .. } = *self;
         let [images, weight] = [tape.input(node, 0), tape.input(node, 1)];
-        let scattered = tape.is_scattered(delta);
-        if tape.wants(weight) {
-            let op = Op::ConvolutionWeightGradient(ConvolutionWeightGradient { window, groups, scattered });
+        let sparse_delta = tape.is_mostly_zero(delta);
+        if tape.needs_gradient(weight) {
+            let op =
+                Op::ConvolutionWeightGradient(ConvolutionWeightGradient { window, groups, sparse_delta });
             let gradient = tape.add(op, &[delta, images]);
-            tape.give(weight, gradient);
+            tape.accumulate(weight, gradient);
         }
-        if tape.wants(images) {
+        if tape.needs_gradient(images) {
             let sizes = tape.shape(images).sizes();
             let image = [sizes[0], sizes[1], sizes[2]];
-            let op =
-                Op::ConvolutionInputGradient(ConvolutionInputGradient { window, groups, scattered, image });
+            let op = Op::ConvolutionInputGradient(ConvolutionInputGradient {
+                window,
+                groups,
+                sparse_delta,
+                image,
+            });
             let gradient = tape.add(op, &[delta, weight]);
-            tape.give(images, gradient);
+            tape.accumulate(images, gradient);
         }
     }
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
-        let sizes = Sizes::known(&self.window, self.groups, inputs[0].sizes(), shape.width());
+        let sizes = ConvolutionSizes::checked(&self.window, self.groups, inputs[0].sizes(), shape.width());
         sizes.flops() + self.epilogue.flops(&[], shape)
     }
 }
@@ -222,85 +242,91 @@ impl Operator for ConvolutionWeightGradient {
 
     fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
         expect_inputs(inputs, 2)?;
-        let sizes = Sizes::new(&self.window, self.groups, inputs[1].sizes(), inputs[0].width())?;
+        let sizes = ConvolutionSizes::new(&self.window, self.groups, inputs[1].sizes(), inputs[0].width())?;
         let [height, width] = self.window.size;
         Ok(Shape::fixed(&[sizes.filters, height, width, sizes.image[2] / self.groups]))
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let filters = call.shapes[0].width();
-        let sizes = Sizes::known(&self.window, self.groups, call.shapes[1].sizes(), filters);
-        let (rows, len, inputs, team) = (call.rows, call.output.len(), call.inputs, call.pass.team);
+        let sizes = ConvolutionSizes::checked(&self.window, self.groups, call.shapes[1].sizes(), filters);
+        let (rows, len, inputs, team) = (call.rows, call.output.len(), call.inputs, call.context.team);
         let work = usize::try_from(sizes.flops() / 16).unwrap_or(usize::MAX);
-        let count = shares::count(team, rows, rows.saturating_mul(work));
-        let scattered = sizes.scattered(&self.window, self.scattered);
-        let direct = sizes.direct(&self.window).filter(Direct::has_whole_panels);
-        let unfolded = match (&scattered, &direct) {
-            (Some(scattered), _) => scattered.room(),
-            (None, Some(direct)) => direct.gradient_len(),
-            (None, None) => sizes.images_at_once().min(rows) * sizes.lines() * sizes.line,
+        let count = partition::chunk_count(team, rows, rows.saturating_mul(work));
+        let sparse = sizes.sparse(&self.window, self.sparse_delta);
+        let direct = sizes.direct(&self.window).filter(DirectConvolution::has_whole_panels);
+        let unfolded = match (&sparse, &direct) {
+            (Some(sparse), _) => sparse.scratch_len(),
+            (None, Some(direct)) => direct.gradient_scratch_len(),
+            (None, None) => sizes.images_per_block().min(rows) * sizes.positions() * sizes.row_len,
         };
-        // The first share's sum goes straight into the result; the others' are added to it in order.
-        let memory = room(&mut call.pass.memory.scratch, (count - 1) * len + count * unfolded);
-        let (sums, lines) = memory.split_at_mut((count - 1) * len);
+        // The first chunk accumulates in the result; the partial sums of the others are added to it in order.
+        let scratch =
+            scratch_slice(&mut call.context.workspace.scratch, (count - 1) * len + count * unfolded);
+        let (sums, unfolds) = scratch.split_at_mut((count - 1) * len);
         let mut sums = std::iter::once(&mut *call.output).chain(sums.chunks_mut(len.max(1)));
-        let mut lines = lines.chunks_mut(unfolded.max(1));
-        let mut parts: [Option<(&mut [f32], &mut [f32])>; MOST_SHARES] =
-            std::array::from_fn(|_| Some((sums.next()?, lines.next().unwrap_or_default())));
-        team.each(&mut parts[..count], |index, part| {
-            let (Some((sum, lines)), own) = (part, shares::bounds(rows, index, count)) else { return };
-            let len = sizes.lines() * filters;
+        let mut unfolds = unfolds.chunks_mut(unfolded.max(1));
+        let mut chunks: [Option<(&mut [f32], &mut [f32])>; MAX_CHUNKS] =
+            std::array::from_fn(|_| Some((sums.next()?, unfolds.next().unwrap_or_default())));
+        team.for_each(&mut chunks[..count], |index, chunk| {
+            let (Some((sum, unfolded)), own) = (chunk, partition::chunk_range(rows, count, index)) else {
+                return;
+            };
+            let len = sizes.positions() * filters;
             let delta = &inputs[0][own.start * len..own.end * len];
             let images = &inputs[1][own.start * sizes.image_len()..own.end * sizes.image_len()];
-            match (&scattered, &direct) {
-                (Some(scattered), _) => {
+            match (&sparse, &direct) {
+                (Some(sparse), _) => {
                     sum.fill(0.0);
-                    scattered.weight_gradient(sum, delta, images, lines);
+                    sparse.weight_gradient(sum, delta, images, unfolded);
                 }
                 (None, Some(direct)) if !own.is_empty() => {
-                    direct.weight_gradient(sum, delta, images, lines);
+                    direct.weight_gradient(sum, delta, images, unfolded);
                 }
-                _ => self.add_up(own, &sizes, inputs, sum, lines),
+                _ => self.sum_over_images(own, &sizes, inputs, sum, unfolded),
             }
         });
-        let others = &call.pass.memory.scratch[..(count - 1) * len];
-        others.chunks_exact(len.max(1)).for_each(|other| arithmetic::add(call.output, other));
+        let partial_sums = &call.context.workspace.scratch[..(count - 1) * len];
+        partial_sums.chunks_exact(len.max(1)).for_each(|partial| arithmetic::add(call.output, partial));
         Ok(())
     }
 
     fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
 
     fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
-        Sizes::known(&self.window, self.groups, inputs[1].sizes(), inputs[0].width()).flops()
+        ConvolutionSizes::checked(&self.window, self.groups, inputs[1].sizes(), inputs[0].width()).flops()
     }
 }
 
 impl ConvolutionWeightGradient {
-    /// Writes the sum over some images; `unfolded` is room for their lines.
-    fn add_up(
+    /// Writes the gradient summed over some images; `unfolded` is scratch memory.
+    fn sum_over_images(
         &self,
         rows: Range<usize>,
-        sizes: &Sizes,
+        sizes: &ConvolutionSizes,
         inputs: &[&[f32]],
         sum: &mut [f32],
         unfolded: &mut [f32],
     ) {
-        let (lines, filters, own) = (sizes.lines(), sizes.filters, sizes.filters / sizes.groups);
+        let (positions, filters) = (sizes.positions(), sizes.filters);
+        let group_filters = filters / sizes.groups;
         if rows.is_empty() {
             sum.fill(0.0);
         }
-        for begin in rows.clone().step_by(sizes.images_at_once()) {
-            let count = sizes.images_at_once().min(rows.end - begin);
+        for begin in rows.clone().step_by(sizes.images_per_block()) {
+            let count = sizes.images_per_block().min(rows.end - begin);
             let images = &inputs[1][begin * sizes.image_len()..][..count * sizes.image_len()];
-            let delta = &inputs[0][begin * lines * filters..][..count * lines * filters];
-            let unfolded = &mut unfolded[..count * lines * sizes.line];
+            let delta = &inputs[0][begin * positions * filters..][..count * positions * filters];
+            let unfolded = &mut unfolded[..count * positions * sizes.row_len];
             for group in 0..sizes.groups {
-                unfold(unfolded, images, sizes.image, &self.window, sizes.places, sizes.groups, group);
-                let gradient = &mut sum[group * own * sizes.line..][..own * sizes.line];
+                unfold(unfolded, images, sizes.image, &self.window, sizes.output_size, sizes.groups, group);
+                let gradient =
+                    &mut sum[group * group_filters * sizes.row_len..][..group_filters * sizes.row_len];
+                let delta = &delta[group * group_filters..];
                 multiply(
-                    MatrixMut::new(gradient, own, sizes.line),
-                    Matrix::strided(&delta[group * own..], count * lines, own, filters).transposed(),
-                    Matrix::new(unfolded, count * lines, sizes.line),
+                    MatrixMut::new(gradient, group_filters, sizes.row_len),
+                    Matrix::strided(delta, count * positions, group_filters, filters).transposed(),
+                    Matrix::new(unfolded, count * positions, sizes.row_len),
                     begin > rows.start,
                 );
             }
@@ -318,42 +344,48 @@ impl Operator for ConvolutionInputGradient {
         Ok(inputs[0].with_sizes(&self.image))
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let filters = call.shapes[0].width();
-        let sizes = Sizes::known(&self.window, self.groups, &self.image, filters);
-        let (lines, own) = (sizes.lines(), filters / sizes.groups);
-        if let Some(scattered) = sizes.scattered(&self.window, self.scattered) {
-            let room = room(&mut call.pass.memory.scratch, scattered.room());
+        let sizes = ConvolutionSizes::checked(&self.window, self.groups, &self.image, filters);
+        let (positions, group_filters) = (sizes.positions(), filters / sizes.groups);
+        if let Some(sparse) = sizes.sparse(&self.window, self.sparse_delta) {
+            let scratch = scratch_slice(&mut call.context.workspace.scratch, sparse.scratch_len());
             call.output.fill(0.0);
-            scattered.input_gradient(call.output, call.inputs[0], call.inputs[1], room);
+            sparse.input_gradient(call.output, call.inputs[0], call.inputs[1], scratch);
             return Ok(());
         }
-        let packed = Packed::len(own, sizes.line);
-        let unfolded = sizes.images_at_once() * lines * sizes.line;
-        let scratch = room(&mut call.pass.memory.scratch, sizes.groups * packed + unfolded);
-        let (kept, unfolded) = scratch.split_at_mut(sizes.groups * packed);
-        for (group, room) in kept.chunks_exact_mut(packed.max(1)).enumerate() {
-            let weight = &call.inputs[1][group * own * sizes.line..][..own * sizes.line];
-            Packed::new(room, Matrix::new(weight, own, sizes.line));
+        let packed = Packed::len(group_filters, sizes.row_len);
+        let unfolded = sizes.images_per_block() * positions * sizes.row_len;
+        let scratch = scratch_slice(&mut call.context.workspace.scratch, sizes.groups * packed + unfolded);
+        let (weights, unfolded) = scratch.split_at_mut(sizes.groups * packed);
+        for (group, buffer) in weights.chunks_exact_mut(packed.max(1)).enumerate() {
+            let weight = &call.inputs[1][group * group_filters * sizes.row_len..];
+            let weight = &weight[..group_filters * sizes.row_len];
+            Packed::new(buffer, Matrix::new(weight, group_filters, sizes.row_len));
         }
-        for begin in (0..call.rows).step_by(sizes.images_at_once()) {
-            let count = sizes.images_at_once().min(call.rows - begin);
+        for begin in (0..call.rows).step_by(sizes.images_per_block()) {
+            let count = sizes.images_per_block().min(call.rows - begin);
             let images = &mut call.output[begin * sizes.image_len()..][..count * sizes.image_len()];
-            let delta = &call.inputs[0][begin * lines * filters..][..count * lines * filters];
-            let unfolded = &mut unfolded[..count * lines * sizes.line];
+            let delta = &call.inputs[0][begin * positions * filters..][..count * positions * filters];
+            let unfolded = &mut unfolded[..count * positions * sizes.row_len];
             images.fill(0.0);
-            for (group, weight) in kept.chunks_exact(packed.max(1)).enumerate() {
+            for (group, weight) in weights.chunks_exact(packed.max(1)).enumerate() {
                 multiply_packed(
-                    MatrixMut::new(unfolded, count * lines, sizes.line),
-                    Matrix::strided(&delta[group * own..], count * lines, own, filters),
-                    &Packed::again(weight, own, sizes.line),
+                    MatrixMut::new(unfolded, count * positions, sizes.row_len),
+                    Matrix::strided(
+                        &delta[group * group_filters..],
+                        count * positions,
+                        group_filters,
+                        filters,
+                    ),
+                    &Packed::from_packed(weight, group_filters, sizes.row_len),
                     false,
                 );
-                fold(unfolded, images, sizes.image, &self.window, sizes.places, sizes.groups, group);
+                fold(unfolded, images, sizes.image, &self.window, sizes.output_size, sizes.groups, group);
             }
         }
         Ok(())
@@ -362,6 +394,6 @@ impl Operator for ConvolutionInputGradient {
     fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
 
     fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
-        Sizes::known(&self.window, self.groups, &self.image, inputs[0].width()).flops()
+        ConvolutionSizes::checked(&self.window, self.groups, &self.image, inputs[0].width()).flops()
     }
 }

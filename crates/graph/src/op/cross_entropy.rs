@@ -1,33 +1,32 @@
-//! Cross-entropy: how surprised the model is by the true class. What a classification is blamed for.
+//! Cross-entropy with the true class, the usual loss of classification.
 //!
-//! A model that answers for every position of a sequence is blamed for each of them; a row's loss is the mean over its
-//! positions. Where the batch names one class per row, that is the symbol after the last, and the true class of every
-//! other position is the symbol that follows it.
+//! The loss of a row with a prediction per position is the mean over its positions. If the batch has one class per
+//! row, it is the target of the last position, and the target of every other position is the symbol that follows it.
 
 use super::softmax::arg_max;
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
-use crate::kernel::tiny;
-use crate::shares;
-use crate::team::MOST_SHARES;
+use crate::kernel::flush_to_zero;
+use crate::partition;
+use crate::team::MAX_CHUNKS;
 use std::ops::Range;
 use thalweg_core::{Batch, Features, Result, Tally, Targets};
 
-/// The summed loss of the batch; beside it, the gradient of what it read, times the pass's scale.
+/// The summed loss of the batch. Side output: the gradient of the input, times the scale of the pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy {
-    /// Whether it reads logits and takes their softmax itself, or reads shares.
+    /// Whether the input is logits, whose softmax is fused into the loss, or probabilities.
     pub of_logits: bool,
 }
 
-/// Some rows, room for the gradient of what was read from them, and what they are blamed for.
-type Judged<'a> = (Range<usize>, Option<&'a mut [f32]>, Tally);
+/// Rows of a chunk, its slice of the gradient, and its tally.
+type LossChunk<'a> = (Range<usize>, Option<&'a mut [f32]>, Tally);
 
 impl CrossEntropy {
-    /// What some rows are blamed for, and the gradient of what was read from them.
-    fn judge(
+    /// The tally of some rows; also writes the gradient of their input.
+    fn evaluate_rows(
         self,
         batch: &Batch,
         scale: f32,
@@ -36,22 +35,22 @@ impl CrossEntropy {
         values: &[f32],
         mut delta: Option<&mut [f32]>,
     ) -> Tally {
-        let (classes, positions) = (shape.width(), shape.lines());
+        let (classes, positions) = (shape.width(), shape.vectors());
         let mut tally = Tally { rows: rows.len() as u64, ..Tally::default() };
-        let share = 1.0 / positions as f64;
-        let scale = (f64::from(scale) * share) as f32;
+        let weight = 1.0 / positions as f64;
+        let scale = (f64::from(scale) * weight) as f32;
         let values = &values[rows.start * shape.per_row()..rows.end * shape.per_row()];
-        for (index, line) in values.chunks_exact(classes).enumerate() {
+        for (index, vector) in values.chunks_exact(classes).enumerate() {
             let (row, position) = (rows.start + index / positions, index % positions);
-            let class = true_class(batch, row, position, positions);
+            let class = target_class(batch, row, position, positions);
             let delta = delta.as_deref_mut().map(|delta| &mut delta[index * classes..][..classes]);
             let loss = match self.of_logits {
-                true => surprise_of_logits(line, class, scale, delta),
-                false => surprise_of_shares(line, class, scale, delta),
+                true => loss_of_logits(vector, class, scale, delta),
+                false => loss_of_probabilities(vector, class, scale, delta),
             };
-            tally.loss += loss * share;
+            tally.loss += loss * weight;
             if position + 1 == positions {
-                tally.correct += u64::from(arg_max(line) == class);
+                tally.correct += u64::from(arg_max(vector) == class);
             }
         }
         tally
@@ -68,17 +67,18 @@ impl Operator for CrossEntropy {
         Ok(Shape::fixed(&[]))
     }
 
-    fn parts(&self, inputs: &[&Shape]) -> Vec<Shape> {
+    fn side_outputs(&self, inputs: &[&Shape]) -> Vec<Shape> {
         vec![inputs[0].clone()]
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let (shape, inputs) = (&call.shapes[0], call.inputs);
-        let (batch, scale, team) = (call.pass.batch, call.pass.scale, call.pass.team);
-        let count = shares::count(team, call.rows, inputs[0].len() * 4);
-        let mut rest = call.parts[0].take();
-        let mut parts: [Option<Judged<'_>>; MOST_SHARES] = std::array::from_fn(|index| {
-            let rows = if index < count { shares::bounds(call.rows, index, count) } else { return None };
+        let (batch, scale, team) = (call.context.batch, call.context.scale, call.context.team);
+        let count = partition::chunk_count(team, call.rows, inputs[0].len() * 4);
+        let mut rest = call.side_outputs[0].take();
+        let mut chunks: [Option<LossChunk<'_>>; MAX_CHUNKS] = std::array::from_fn(|index| {
+            let rows =
+                if index < count { partition::chunk_range(call.rows, count, index) } else { return None };
             let len = rows.len() * shape.per_row();
             let delta = rest.take().map(|values| {
                 let (own, others) = values.split_at_mut(len);
@@ -87,21 +87,22 @@ impl Operator for CrossEntropy {
             });
             Some((rows, delta, Tally::default()))
         });
-        team.each(&mut parts[..count], |_, part| {
-            if let Some((rows, delta, tally)) = part {
-                *tally = self.judge(batch, scale, rows.clone(), shape, inputs[0], delta.as_deref_mut());
+        team.for_each(&mut chunks[..count], |_, chunk| {
+            if let Some((rows, delta, tally)) = chunk {
+                *tally =
+                    self.evaluate_rows(batch, scale, rows.clone(), shape, inputs[0], delta.as_deref_mut());
             }
         });
         let mut tally = Tally::default();
-        parts.iter().flatten().for_each(|(_, _, part)| tally.add(part));
+        chunks.iter().flatten().for_each(|(_, _, chunk)| tally.add(chunk));
         call.output[0] = tally.loss as f32;
-        call.pass.tally.add(&tally);
+        call.context.tally.add(&tally);
         Ok(())
     }
 
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, _: NodeId) {
-        let delta = tape.add(Op::Part(0), &[node]);
-        tape.give(tape.input(node, 0), delta);
+        let delta = tape.add(Op::SideOutput(0), &[node]);
+        tape.accumulate(tape.input(node, 0), delta);
     }
 
     fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
@@ -109,8 +110,8 @@ impl Operator for CrossEntropy {
     }
 }
 
-/// The class that a position of a row should have got.
-fn true_class(batch: &Batch, row: usize, position: usize, positions: usize) -> usize {
+/// The true class of a position.
+fn target_class(batch: &Batch, row: usize, position: usize, positions: usize) -> usize {
     let Targets::Classes(classes) = &batch.targets else { return 0 };
     match &batch.features {
         Features::Tokens { symbols, .. } if positions > 1 && classes.len() == batch.len() => {
@@ -123,34 +124,34 @@ fn true_class(batch: &Batch, row: usize, position: usize, positions: usize) -> u
     }
 }
 
-/// A line's loss; its gradient is `(softmax - one-hot) * scale`.
-fn surprise_of_logits(line: &[f32], class: usize, scale: f32, delta: Option<&mut [f32]>) -> f64 {
-    let largest = line[arg_max(line)];
+/// The loss of a vector of logits; its gradient is `(softmax - one-hot) * scale`.
+fn loss_of_logits(logits: &[f32], class: usize, scale: f32, delta: Option<&mut [f32]>) -> f64 {
+    let largest = logits[arg_max(logits)];
     let sum = match delta {
-        None => line.iter().map(|logit| f64::from((logit - largest).exp())).sum(),
+        None => logits.iter().map(|logit| f64::from((logit - largest).exp())).sum(),
         Some(delta) => {
             let mut sum = 0.0;
-            for (delta, logit) in delta.iter_mut().zip(line) {
+            for (delta, logit) in delta.iter_mut().zip(logits) {
                 *delta = (logit - largest).exp();
                 sum += f64::from(*delta);
             }
-            let share = (f64::from(scale) / sum) as f32;
-            delta.iter_mut().for_each(|delta| *delta = tiny::kept(*delta * share));
+            let factor = (f64::from(scale) / sum) as f32;
+            delta.iter_mut().for_each(|delta| *delta = flush_to_zero::flush(*delta * factor));
             delta[class] -= scale;
             sum
         }
     };
-    sum.ln() + f64::from(largest) - f64::from(line[class])
+    sum.ln() + f64::from(largest) - f64::from(logits[class])
 }
 
-/// A line's loss; its gradient is `-scale / share` at the class and 0 elsewhere.
-fn surprise_of_shares(line: &[f32], class: usize, scale: f32, delta: Option<&mut [f32]>) -> f64 {
-    let share = line[class].max(f32::MIN_POSITIVE);
+/// The loss of a vector of probabilities; its gradient is `-scale / probability` at the class and 0 elsewhere.
+fn loss_of_probabilities(probabilities: &[f32], class: usize, scale: f32, delta: Option<&mut [f32]>) -> f64 {
+    let probability = probabilities[class].max(f32::MIN_POSITIVE);
     if let Some(delta) = delta {
         delta.fill(0.0);
-        delta[class] = -scale / share;
+        delta[class] = -scale / probability;
     }
-    -f64::from(share).ln()
+    -f64::from(probability).ln()
 }
 
 #[cfg(test)]
@@ -158,9 +159,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_logits_share_evenly() {
+    fn equal_logits_give_equal_probabilities() {
         let mut delta = [f32::NAN; 4];
-        let loss = surprise_of_logits(&[2.0; 4], 0, 2.0, Some(&mut delta));
+        let loss = loss_of_logits(&[2.0; 4], 0, 2.0, Some(&mut delta));
         assert!((loss - 4f64.ln()).abs() < 1e-12);
         assert_eq!(delta, [-1.5, 0.5, 0.5, 0.5]);
     }
@@ -169,22 +170,22 @@ mod tests {
     fn large_logits_do_not_overflow() {
         let logits = [1e30, -1e30, 0.0];
         let mut delta = [f32::NAN; 3];
-        assert_eq!(surprise_of_logits(&logits, 0, 1.0, Some(&mut delta)), 0.0);
+        assert_eq!(loss_of_logits(&logits, 0, 1.0, Some(&mut delta)), 0.0);
         assert_eq!(delta, [0.0; 3]);
-        assert_eq!(surprise_of_logits(&logits, 0, 1.0, None), 0.0);
+        assert_eq!(loss_of_logits(&logits, 0, 1.0, None), 0.0);
     }
 
     #[test]
-    fn what_is_not_a_number_shows_in_the_loss() {
-        assert!(surprise_of_logits(&[0.0, f32::NAN], 0, 1.0, None).is_nan());
+    fn nan_propagates_into_the_loss() {
+        assert!(loss_of_logits(&[0.0, f32::NAN], 0, 1.0, None).is_nan());
     }
 
     #[test]
-    fn shares_are_blamed_by_their_logarithm() {
+    fn the_loss_of_probabilities_is_their_negative_logarithm() {
         let mut delta = [f32::NAN; 2];
-        let loss = surprise_of_shares(&[0.75, 0.25], 1, 2.0, Some(&mut delta));
+        let loss = loss_of_probabilities(&[0.75, 0.25], 1, 2.0, Some(&mut delta));
         assert!((loss - 4f64.ln()).abs() < 1e-12);
         assert_eq!(delta, [0.0, -8.0]);
-        assert!(surprise_of_shares(&[1.0, 0.0], 1, 1.0, None).is_finite());
+        assert!(loss_of_probabilities(&[1.0, 0.0], 1, 1.0, None).is_finite());
     }
 }

@@ -1,12 +1,12 @@
-//! What a recurrent layer knew one position earlier: the gradient of its weight needs it.
+//! A sequence shifted by one position: the previous hidden states, for the gradient of a recurrent weight.
 
 use super::{Operator, expect_inputs};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use thalweg_core::{Batch, Result};
 
-/// The sequence of each row moved on by one position, zeros in front.
+/// Shifts the sequence of each row by one position; the first one is zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Delay;
 
@@ -20,11 +20,11 @@ impl Operator for Delay {
         Ok(inputs[0].clone())
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let (sequence, width) = (call.shape.per_row().max(1), call.shape.width());
         for (output, input) in
             call.output.chunks_exact_mut(sequence).zip(call.inputs[0].chunks_exact(sequence))

@@ -1,83 +1,79 @@
-//! Chains of steps on each element. A chain is run block by block, so that a block stays in the first cache from its
-//! first step to its last; a product takes a chain as its epilogue.
+//! Chains of elementwise steps. A chain runs block by block, so that a block stays in the first-level cache for all
+//! steps. A chain is also the epilogue of a product.
 
 use super::column_sums::ColumnSums;
 use super::{Op, Operator};
 use crate::activation::Activation;
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use crate::kernel::{activate, arithmetic};
 use thalweg_core::{Batch, Result};
 
-/// Elements of a block: 16 KiB, half of the usual first cache, the rest for an operand.
+/// Elements of a block: 16 KiB, half of a typical first-level cache; the other half is for an operand.
 const BLOCK: usize = 4096;
 
-/// One thing done to each element.
+/// One step of a chain.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Step {
-    /// Adds the operand, one number per column.
+pub enum ElementwiseStep {
+    /// Adds the operand, one element per column.
     Bias,
-    /// Multiplies by the operand, one number per column.
+    /// Multiplies by the operand, one element per column.
     Gain,
-    /// Applies a function.
     Activate(Activation),
-    /// Multiplies by the function's slope; the operand is what the function gave (or took, see
-    /// [`Activation::slope_needs_input`]).
-    Slope(Activation),
-    /// Adds the operand, element by element.
+    /// Multiplies by the derivative; the operand is the result of the activation (its input where
+    /// [`Activation::derivative_needs_input`]).
+    Derivative(Activation),
+    /// Adds the operand elementwise.
     Add,
-    /// Multiplies by the operand, element by element.
+    /// Multiplies by the operand elementwise.
     Multiply,
-    /// Multiplies by a number.
     Scale(f32),
 }
 
-impl Step {
-    /// Whether the step reads something besides the element.
+impl ElementwiseStep {
     pub fn takes_operand(self) -> bool {
-        !matches!(self, Step::Activate(_) | Step::Scale(_))
+        !matches!(self, ElementwiseStep::Activate(_) | ElementwiseStep::Scale(_))
     }
 
-    /// Whether the operand is the same for every line.
+    /// Whether the operand is one vector for all.
     pub fn is_broadcast(self) -> bool {
-        matches!(self, Step::Bias | Step::Gain)
+        matches!(self, ElementwiseStep::Bias | ElementwiseStep::Gain)
     }
 
     fn name(self) -> String {
         match self {
-            Step::Bias => "bias".into(),
-            Step::Gain => "gain".into(),
-            Step::Activate(activation) => activation.name().unwrap_or("none").into(),
-            Step::Slope(activation) => format!("{}'", activation.name().unwrap_or("none")),
-            Step::Add => "add".into(),
-            Step::Multiply => "multiply".into(),
-            Step::Scale(factor) => format!("scale {factor}"),
+            ElementwiseStep::Bias => "bias".into(),
+            ElementwiseStep::Gain => "gain".into(),
+            ElementwiseStep::Activate(activation) => activation.name().unwrap_or("none").into(),
+            ElementwiseStep::Derivative(activation) => format!("{}'", activation.name().unwrap_or("none")),
+            ElementwiseStep::Add => "add".into(),
+            ElementwiseStep::Multiply => "multiply".into(),
+            ElementwiseStep::Scale(factor) => format!("scale {factor}"),
         }
     }
 
     fn apply(self, values: &mut [f32], operand: &[f32]) {
         match self {
-            Step::Bias => arithmetic::add_to_lines(values, operand),
-            Step::Gain => arithmetic::multiply_lines(values, operand),
-            Step::Activate(activation) => activate::forward(values, activation),
-            Step::Slope(activation) => activate::slope(values, operand, activation),
-            Step::Add => arithmetic::add(values, operand),
-            Step::Multiply => arithmetic::multiply(values, operand),
-            Step::Scale(factor) => arithmetic::scale(values, factor),
+            ElementwiseStep::Bias => arithmetic::add_vector(values, operand),
+            ElementwiseStep::Gain => arithmetic::multiply_vector(values, operand),
+            ElementwiseStep::Activate(activation) => activate::forward(values, activation),
+            ElementwiseStep::Derivative(activation) => activate::backward(values, operand, activation),
+            ElementwiseStep::Add => arithmetic::add(values, operand),
+            ElementwiseStep::Multiply => arithmetic::multiply(values, operand),
+            ElementwiseStep::Scale(factor) => arithmetic::scale(values, factor),
         }
     }
 }
 
-/// Steps in order. The first input goes through them; each step that takes an operand takes the next input.
+/// Steps on the first input, in order; each step with an operand takes the next input.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Elementwise {
-    /// The steps.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ElementwiseStep>,
 }
 
 impl Elementwise {
-    /// Runs the chain over `values`, lines of that width, in place.
+    /// Runs the chain in place over vectors of `width` elements.
     pub fn apply(&self, values: &mut [f32], width: usize, operands: &[&[f32]]) {
         if self.steps.is_empty() || width == 0 {
             return;
@@ -99,15 +95,14 @@ impl Elementwise {
         }
     }
 
-    /// How many operands the chain takes.
-    pub fn operands(&self) -> usize {
+    fn operand_count(&self) -> usize {
         self.steps.iter().filter(|step| step.takes_operand()).count()
     }
 
-    /// Refuses operands that do not fit a value of that shape.
+    /// Refuses operands that do not fit a value of this shape.
     pub fn check(&self, shape: &Shape, operands: &[&Shape]) -> Result<(), String> {
-        if operands.len() != self.operands() {
-            return Err(format!("expected {} operands, got {}", self.operands(), operands.len()));
+        if operands.len() != self.operand_count() {
+            return Err(format!("expected {} operands, got {}", self.operand_count(), operands.len()));
         }
         let taking = self.steps.iter().filter(|step| step.takes_operand());
         for (step, operand) in taking.zip(operands) {
@@ -122,8 +117,8 @@ impl Elementwise {
         Ok(())
     }
 
-    /// `product + bias + relu`.
-    pub fn behind(&self, name: String) -> String {
+    /// Appends the steps to an operator's name: `product + bias + relu`.
+    pub fn append_to(&self, name: String) -> String {
         self.steps.iter().fold(name, |text, step| format!("{text} + {}", step.name()))
     }
 }
@@ -146,45 +141,51 @@ impl Operator for Elementwise {
         Some(0)
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         self.apply(call.output, call.shape.width(), &call.inputs[1..]);
         Ok(())
     }
 
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
-        let &[step] = self.steps.as_slice() else { unreachable!("fusion comes after gradients") };
+        let &[step] = self.steps.as_slice() else { unreachable!("fusion comes after differentiation") };
         let value = tape.input(node, 0);
         if step.takes_operand() {
             let operand = tape.input(node, 1);
-            if tape.wants(operand) {
+            if tape.needs_gradient(operand) {
                 let gradient = match step {
-                    Step::Bias => tape.add(Op::ColumnSums(ColumnSums), &[delta]),
-                    Step::Gain => {
-                        let products = tape.add(Op::step(Step::Multiply), &[delta, value]);
+                    ElementwiseStep::Bias => tape.add(Op::ColumnSums(ColumnSums), &[delta]),
+                    ElementwiseStep::Gain => {
+                        let products = tape.add(Op::elementwise(ElementwiseStep::Multiply), &[delta, value]);
                         tape.add(Op::ColumnSums(ColumnSums), &[products])
                     }
-                    Step::Multiply => tape.add(Op::step(Step::Multiply), &[delta, value]),
+                    ElementwiseStep::Multiply => {
+                        tape.add(Op::elementwise(ElementwiseStep::Multiply), &[delta, value])
+                    }
                     _ => delta,
                 };
-                tape.give(operand, gradient);
+                tape.accumulate(operand, gradient);
             }
         }
-        if tape.wants(value) {
+        if tape.needs_gradient(value) {
             let gradient = match step {
-                Step::Bias | Step::Add => delta,
-                Step::Multiply | Step::Gain => tape.add(Op::step(step), &[delta, tape.input(node, 1)]),
-                Step::Scale(factor) => tape.add(Op::step(Step::Scale(factor)), &[delta]),
-                Step::Activate(activation) => {
-                    let told_from = if activation.slope_needs_input() { value } else { node };
-                    tape.add(Op::step(Step::Slope(activation)), &[delta, told_from])
+                ElementwiseStep::Bias | ElementwiseStep::Add => delta,
+                ElementwiseStep::Multiply | ElementwiseStep::Gain => {
+                    tape.add(Op::elementwise(step), &[delta, tape.input(node, 1)])
                 }
-                Step::Slope(_) => unreachable!("slopes have no gradient of their own"),
+                ElementwiseStep::Scale(factor) => {
+                    tape.add(Op::elementwise(ElementwiseStep::Scale(factor)), &[delta])
+                }
+                ElementwiseStep::Activate(activation) => {
+                    let operand = if activation.derivative_needs_input() { value } else { node };
+                    tape.add(Op::elementwise(ElementwiseStep::Derivative(activation)), &[delta, operand])
+                }
+                ElementwiseStep::Derivative(_) => unreachable!("derivatives are not differentiated again"),
             };
-            tape.give(value, gradient);
+            tape.accumulate(value, gradient);
         }
     }
 

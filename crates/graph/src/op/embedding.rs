@@ -1,22 +1,21 @@
-//! Embedding: a learned vector for each symbol of the batch.
+//! Embedding: a trainable vector per symbol.
 
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use thalweg_core::{Batch, Features, Result};
 
-/// Looks up the batch's symbols in the `[vocabulary, width]` table it reads.
+/// Looks up the symbols of the batch in the `[vocabulary, width]` table that is its input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding {
     /// Symbols per row.
     pub window: usize,
 }
 
-/// The gradient of the table: each vector's share is added to its symbol's line, the other lines are 0.
+/// The gradient of the table: the gradient of each looked-up vector is added to the row of its symbol.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EmbeddingGradient {
-    /// How many symbols there are.
     pub vocabulary: usize,
 }
 
@@ -37,16 +36,16 @@ impl Operator for Embedding {
         Ok(Shape::rows(&[self.window, inputs[0].width()]))
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let (table, width) = (call.inputs[0], call.shape.width());
-        let lines = call.output.chunks_exact_mut(width.max(1));
-        let own = &symbols(&call.pass.batch.features)[call.first * self.window..];
-        for (line, symbol) in lines.zip(own) {
-            line.copy_from_slice(&table[*symbol as usize * width..][..width]);
+        let vectors = call.output.chunks_exact_mut(width.max(1));
+        let own = &symbols(&call.context.batch.features)[call.first_row * self.window..];
+        for (vector, symbol) in vectors.zip(own) {
+            vector.copy_from_slice(&table[*symbol as usize * width..][..width]);
         }
         Ok(())
     }
@@ -55,7 +54,7 @@ impl Operator for Embedding {
         let table = tape.input(node, 0);
         let op = EmbeddingGradient { vocabulary: tape.shape(table).sizes()[0] };
         let gradient = tape.add(Op::EmbeddingGradient(op), &[delta]);
-        tape.give(table, gradient);
+        tape.accumulate(table, gradient);
     }
 
     fn flops(&self, _: &[&Shape], _: &Shape) -> u64 {
@@ -73,13 +72,13 @@ impl Operator for EmbeddingGradient {
         Ok(Shape::fixed(&[self.vocabulary, inputs[0].width()]))
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let width = call.shape.width();
         call.output.fill(0.0);
-        let lines = call.inputs[0].chunks_exact(width.max(1));
-        for (delta, symbol) in lines.zip(symbols(&call.pass.batch.features)) {
-            let line = &mut call.output[*symbol as usize * width..][..width];
-            line.iter_mut().zip(delta).for_each(|(sum, delta)| *sum += delta);
+        let deltas = call.inputs[0].chunks_exact(width.max(1));
+        for (delta, symbol) in deltas.zip(symbols(&call.context.batch.features)) {
+            let row = &mut call.output[*symbol as usize * width..][..width];
+            row.iter_mut().zip(delta).for_each(|(sum, delta)| *sum += delta);
         }
         Ok(())
     }

@@ -1,30 +1,29 @@
-//! The first layer's product with the features, in whatever form they come: written out, sparse, or symbols.
+//! The matrix product of the features with the first weight, for dense rows, sparse rows and symbols.
 
 use super::elementwise::Elementwise;
 use super::matrix::{Matrix, product};
 use super::{Operator, expect_inputs};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use thalweg_core::{Batch, Features, Result};
 
 /// `features * weight^T`. The inputs are the `[units, width]` weight and the operands of the epilogue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FeatureProduct {
-    /// What follows, element by element.
     pub epilogue: Elementwise,
 }
 
-/// The gradient of such a weight: `delta^T * features`.
+/// The gradient of the weight: `delta^T * features`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FeatureGradient {
-    /// Numbers per row of the features.
+    /// Elements per row of the features.
     pub width: usize,
 }
 
 impl Operator for FeatureProduct {
     fn describe(&self) -> String {
-        self.epilogue.behind("product of features".into())
+        self.epilogue.append_to("product of features".into())
     }
 
     fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
@@ -36,26 +35,26 @@ impl Operator for FeatureProduct {
         Ok(shape)
     }
 
-    fn is_by_rows(&self, batch: &Batch) -> bool {
+    fn is_rowwise(&self, batch: &Batch) -> bool {
         matches!(batch.features, Features::Dense(_))
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let (rows, weight) = (call.rows, call.inputs[0]);
         let [units, width] = [call.shapes[0].sizes()[0], call.shapes[0].sizes()[1]];
-        match &call.pass.batch.features {
+        match &call.context.batch.features {
             Features::Dense(values) => {
                 let weight = Matrix::new(weight, units, width).transposed();
-                let values = &values[call.first * width..][..rows * width];
-                product(call.pass.team, call.output, Matrix::new(values, rows, width), weight);
+                let values = &values[call.first_row * width..][..rows * width];
+                product(call.context.team, call.output, Matrix::new(values, rows, width), weight);
             }
-            _ => call.pass.memory.sparse.forward(call.output, weight, units, width),
+            _ => call.context.workspace.sparse.forward(call.output, weight, units, width),
         }
         self.epilogue.apply(call.output, units, &call.inputs[1..]);
         Ok(())
     }
 
-    /// Differentiation comes before the pass that makes this operator, and the features have no gradient.
+    /// None: a pass after differentiation creates this operator.
     fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
@@ -73,14 +72,14 @@ impl Operator for FeatureGradient {
         Ok(Shape::fixed(&[inputs[0].width(), self.width]))
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let (rows, delta, units) = (call.rows, call.inputs[0], call.shapes[0].width());
-        match &call.pass.batch.features {
+        match &call.context.batch.features {
             Features::Dense(values) => {
                 let delta = Matrix::new(delta, rows, units).transposed();
-                product(call.pass.team, call.output, delta, Matrix::new(values, rows, self.width));
+                product(call.context.team, call.output, delta, Matrix::new(values, rows, self.width));
             }
-            _ => call.pass.memory.sparse.weight_gradient(call.output, delta, units, self.width),
+            _ => call.context.workspace.sparse.weight_gradient(call.output, delta, units, self.width),
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use thalweg_core::{Batch, Result};
 
@@ -10,10 +10,9 @@ use thalweg_core::{Batch, Result};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Last;
 
-/// The way back: zeros for all other positions.
+/// Zeros at all other positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LastGradient {
-    /// How many positions there are.
     pub positions: usize,
 }
 
@@ -30,11 +29,11 @@ impl Operator for Last {
         }
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let (width, sequence) = (call.shape.width(), call.shapes[0].per_row().max(1));
         for (output, input) in
             call.output.chunks_exact_mut(width.max(1)).zip(call.inputs[0].chunks_exact(sequence))
@@ -48,7 +47,7 @@ impl Operator for Last {
         let input = tape.input(node, 0);
         let positions = tape.shape(input).sizes()[0];
         let gradient = tape.add(Op::LastGradient(LastGradient { positions }), &[delta]);
-        tape.give(input, gradient);
+        tape.accumulate(input, gradient);
     }
 
     fn flops(&self, _: &[&Shape], _: &Shape) -> u64 {
@@ -66,11 +65,11 @@ impl Operator for LastGradient {
         Ok(inputs[0].with_sizes(&[self.positions, inputs[0].width()]))
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let (width, sequence) = (call.shape.width(), call.shape.per_row().max(1));
         call.output.fill(0.0);
         for (output, delta) in

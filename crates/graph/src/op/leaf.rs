@@ -1,42 +1,37 @@
-//! Where values come from: the batch, the caller's parameters, constants.
+//! Leaves of the graph: features, parameters, constants; and side outputs.
 
 use super::{Operator, expect_inputs};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use std::sync::Arc;
 use thalweg_core::Result;
 
-/// The batch's features as numbers of that shape per row.
+/// The features of the batch under these sizes per row.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Features {
-    /// Sizes of one row.
+pub struct FeatureInput {
     pub sizes: Vec<usize>,
 }
 
-/// Numbers known when the graph is made.
+/// Values known when the graph is built.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Constant {
-    /// The numbers.
     pub values: Arc<[f32]>,
-    /// Their sizes.
     pub sizes: Vec<usize>,
 }
 
-/// The same number everywhere.
+/// One value for all elements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fill {
-    /// The number.
     pub value: f32,
-    /// How many.
     pub sizes: Vec<usize>,
 }
 
-/// Parameters and parts: the graph itself knows their shapes, and somebody else writes them.
+/// Parameters and side outputs: the graph infers their shapes, and they are written elsewhere.
 #[derive(Clone, Copy, Debug)]
-pub struct Named;
+pub struct External;
 
-impl Operator for Features {
+impl Operator for FeatureInput {
     fn describe(&self) -> String {
         "features".into()
     }
@@ -46,7 +41,7 @@ impl Operator for Features {
         Ok(Shape::rows(&self.sizes))
     }
 
-    fn run(&self, _: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, _: &mut OperatorCall<'_, '_>) -> Result<()> {
         Ok(())
     }
 
@@ -71,7 +66,7 @@ impl Operator for Constant {
         }
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         call.output.copy_from_slice(&self.values);
         Ok(())
     }
@@ -93,7 +88,7 @@ impl Operator for Fill {
         Ok(Shape::fixed(&self.sizes))
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         call.output.fill(self.value);
         Ok(())
     }
@@ -105,16 +100,16 @@ impl Operator for Fill {
     }
 }
 
-impl Operator for Named {
+impl Operator for External {
     fn describe(&self) -> String {
         "value".into()
     }
 
     fn shape(&self, _: &[&Shape]) -> Result<Shape, String> {
-        Err("the graph knows the shape of parameters and parts".into())
+        Err("the graph infers the shape of parameters and side outputs".into())
     }
 
-    fn run(&self, _: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, _: &mut OperatorCall<'_, '_>) -> Result<()> {
         Ok(())
     }
 

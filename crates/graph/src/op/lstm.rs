@@ -1,32 +1,33 @@
-//! The recurrent part of an LSTM. What a position reads from the input is a product over all positions at once, made by
-//! the layer; here remains what must go position by position.
+//! The recurrent part of an LSTM. The contribution of the input is one product over all positions, which the layer
+//! appends; this operator does what must go position by position.
 //!
-//! Gates stand in the order input, forget, cell, output, as in PyTorch.
+//! Gates are in the order input, forget, cell, output, as in PyTorch.
 
 use super::delay::Delay;
 use super::matrix::{Matrix, MatrixMut, Packed, multiply_packed};
 use super::product::Product;
-use super::{Op, Operator, expect_inputs, work};
+use super::{Op, Operator, expect_inputs, flop_count};
 use crate::autodiff::Tape;
-use crate::executor::{Call, room};
+use crate::executor::{OperatorCall, scratch_slice};
 use crate::graph::{NodeId, Shape};
 use crate::kernel::prefetch::prefetch;
-use crate::kernel::recurrent;
+use crate::kernel::recurrent::{lstm_cell, lstm_cell_gradient};
 use thalweg_core::{Batch, Result};
 
-/// In place on what each position reads, `[positions, 4 * units]`, it leaves the open gates; the second input is the
-/// `[4 * units, units]` weight. Beside them: the answers and the cells, each `[positions, units]`.
+/// The first input is the contribution of the layer's input, `[positions, 4 * units]`, replaced in place by the
+/// activated gates; the second is the `[4 * units, units]` weight. Side outputs: hidden states and cell states, each
+/// `[positions, units]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lstm;
 
-/// The gradient of what each position read, in place on the gates (the second input). The others are the gradient of
-/// the answers, the cells and the weight.
+/// The gradient of the first input, in place on the gates (the second input). The other inputs are the gradient of
+/// the hidden states, the cell states and the weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LstmGradient;
 
-/// Numbers between the rows of what is taken from the position before: rows a power of two apart would fight for the same
-/// places of the caches, as the gates' own rows do.
-const APART: usize = 16;
+/// Padding between the rows of the recurrent contribution: rows a power of two apart, like those of the gates, would
+/// conflict for the same cache sets.
+const ROW_PADDING: usize = 16;
 
 impl Operator for Lstm {
     fn describe(&self) -> String {
@@ -41,7 +42,7 @@ impl Operator for Lstm {
         }
     }
 
-    fn parts(&self, inputs: &[&Shape]) -> Vec<Shape> {
+    fn side_outputs(&self, inputs: &[&Shape]) -> Vec<Shape> {
         let state = inputs[0].with_width(inputs[1].width());
         vec![state.clone(), state]
     }
@@ -50,47 +51,48 @@ impl Operator for Lstm {
         Some(0)
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let [positions, wide] = [call.shape.sizes()[0], call.shape.sizes()[1]];
         let (units, rows) = (wide / 4, call.rows);
-        let [answers, cells, _] = &mut call.parts;
+        let [hidden, cells, _] = &mut call.side_outputs;
         let len = rows * positions * units;
-        let (packed, apart) = (Packed::len(units, wide), wide + APART);
-        let scratch = room(&mut call.pass.memory.scratch, packed + rows * apart + units + 2 * len);
+        let (packed, stride) = (Packed::len(units, wide), wide + ROW_PADDING);
+        let scratch =
+            scratch_slice(&mut call.context.workspace.scratch, packed + rows * stride + units + 2 * len);
         let (packed, scratch) = scratch.split_at_mut(packed);
-        let (taken, scratch) = scratch.split_at_mut(rows * apart);
-        let (nothing, states) = scratch.split_at_mut(units);
-        let (own_answers, own_cells) = states.split_at_mut(len);
-        nothing.fill(0.0);
-        taken.fill(0.0);
-        // Where nobody reads a part, the kernel still needs the position before.
-        let answers = answers.as_deref_mut().unwrap_or(own_answers);
+        let (recurrent, scratch) = scratch.split_at_mut(rows * stride);
+        let (zeros, states) = scratch.split_at_mut(units);
+        let (own_hidden, own_cells) = states.split_at_mut(len);
+        zeros.fill(0.0);
+        recurrent.fill(0.0);
+        // Without a reader the states are kept all the same: the next position needs them.
+        let hidden = hidden.as_deref_mut().unwrap_or(own_hidden);
         let cells = cells.as_deref_mut().unwrap_or(own_cells);
         let weight = Packed::new(packed, Matrix::new(call.inputs[1], wide, units).transposed());
         for position in 0..positions {
             if position > 0 && rows > 0 {
                 let before =
-                    Matrix::strided(&answers[(position - 1) * units..], rows, units, positions * units);
-                multiply_packed(MatrixMut::strided(taken, rows, wide, apart), before, &weight, false);
+                    Matrix::strided(&hidden[(position - 1) * units..], rows, units, positions * units);
+                multiply_packed(MatrixMut::strided(recurrent, rows, wide, stride), before, &weight, false);
             }
             for row in 0..rows {
-                let place = row * positions + position;
+                let index = row * positions + position;
                 if row + 1 < rows {
-                    prefetch(&call.output[(place + positions) * wide..][..wide]);
+                    prefetch(&call.output[(index + positions) * wide..][..wide]);
                 }
-                let gates = &mut call.output[place * wide..][..wide];
-                let (earlier, now) = cells.split_at_mut(place * units);
-                let before = if position == 0 { &*nothing } else { &earlier[(place - 1) * units..] };
-                recurrent::lstm_cell(
+                let gates = &mut call.output[index * wide..][..wide];
+                let (earlier, now) = cells.split_at_mut(index * units);
+                let before = if position == 0 { &*zeros } else { &earlier[(index - 1) * units..] };
+                lstm_cell(
                     gates,
-                    &taken[row * apart..],
+                    &recurrent[row * stride..],
                     before,
                     &mut now[..units],
-                    &mut answers[place * units..][..units],
+                    &mut hidden[index * units..][..units],
                 );
             }
         }
@@ -99,20 +101,20 @@ impl Operator for Lstm {
 
     fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
 
-    fn part_gradient(&self, tape: &mut Tape<'_>, node: NodeId, part: usize, delta: NodeId) {
-        assert_eq!(part, 0, "only the answers are read by others");
-        let [read, weight] = [tape.input(node, 0), tape.input(node, 1)];
-        let answers = tape.add(Op::Part(0), &[node]);
-        let cells = tape.add(Op::Part(1), &[node]);
+    fn side_output_gradient(&self, tape: &mut Tape<'_>, node: NodeId, side: usize, delta: NodeId) {
+        assert_eq!(side, 0, "only the hidden states are read by others");
+        let [input, weight] = [tape.input(node, 0), tape.input(node, 1)];
+        let hidden = tape.add(Op::SideOutput(0), &[node]);
+        let cells = tape.add(Op::SideOutput(1), &[node]);
         let gates = tape.add(Op::LstmGradient(LstmGradient), &[delta, node, cells, weight]);
-        let before = tape.add(Op::Delay(Delay), &[answers]);
-        let gradient = tape.add(Op::Product(Product::over_rows()), &[gates, before]);
-        tape.give(weight, gradient);
-        tape.give(read, gates);
+        let before = tape.add(Op::Delay(Delay), &[hidden]);
+        let gradient = tape.add(Op::Product(Product::transposed_left()), &[gates, before]);
+        tape.accumulate(weight, gradient);
+        tape.accumulate(input, gates);
     }
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
-        work(&[2, shape.per_row(), inputs[1].width()]) + 10 * shape.per_row() as u64
+        flop_count(&[2, shape.per_row(), inputs[1].width()]) + 10 * shape.per_row() as u64
     }
 }
 
@@ -130,46 +132,46 @@ impl Operator for LstmGradient {
         Some(1)
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let [positions, wide] = [call.shape.sizes()[0], call.shape.sizes()[1]];
         let (units, rows) = (wide / 4, call.rows);
         let (delta, cells) = (call.inputs[0], call.inputs[2]);
         let packed = Packed::len(wide, units);
-        let scratch = room(&mut call.pass.memory.scratch, packed + units + 2 * rows * units);
+        let scratch = scratch_slice(&mut call.context.workspace.scratch, packed + units + 2 * rows * units);
         let (packed, scratch) = scratch.split_at_mut(packed);
-        let (nothing, carried) = scratch.split_at_mut(units);
-        nothing.fill(0.0);
+        let (zeros, carried) = scratch.split_at_mut(units);
+        zeros.fill(0.0);
         let weight = Packed::new(packed, Matrix::new(call.inputs[3], wide, units));
-        // The gradients of a position's answer and cell that come from the position behind it.
-        let (from_answers, from_cells) = carried.split_at_mut(rows * units);
-        from_answers.fill(0.0);
+        // The gradients of hidden and cell state from the next position.
+        let (from_hidden, from_cells) = carried.split_at_mut(rows * units);
+        from_hidden.fill(0.0);
         from_cells.fill(0.0);
         for position in (0..positions).rev() {
             for row in 0..rows {
-                let place = row * positions + position;
+                let index = row * positions + position;
                 if row + 1 < rows {
-                    let next = place + positions;
+                    let next = index + positions;
                     prefetch(&call.output[next * wide..][..wide]);
                     prefetch(&cells[(next - 1) * units..][..2 * units]);
                     prefetch(&delta[next * units..][..units]);
                 }
-                let before = if position == 0 { &*nothing } else { &cells[(place - 1) * units..][..units] };
-                recurrent::lstm_cell_gradient(
-                    &mut call.output[place * wide..][..wide],
-                    &cells[place * units..][..units],
+                let before = if position == 0 { &*zeros } else { &cells[(index - 1) * units..][..units] };
+                lstm_cell_gradient(
+                    &mut call.output[index * wide..][..wide],
+                    &cells[index * units..][..units],
                     before,
-                    &delta[place * units..][..units],
-                    &from_answers[row * units..][..units],
+                    &delta[index * units..][..units],
+                    &from_hidden[row * units..][..units],
                     &mut from_cells[row * units..][..units],
                 );
             }
             if position > 0 && rows > 0 {
                 let gates = Matrix::strided(&call.output[position * wide..], rows, wide, positions * wide);
-                multiply_packed(MatrixMut::new(from_answers, rows, units), gates, &weight, false);
+                multiply_packed(MatrixMut::new(from_hidden, rows, units), gates, &weight, false);
             }
         }
         Ok(())
@@ -178,6 +180,6 @@ impl Operator for LstmGradient {
     fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
-        work(&[2, shape.per_row(), inputs[3].width()]) + 20 * shape.per_row() as u64
+        flop_count(&[2, shape.per_row(), inputs[3].width()]) + 20 * shape.per_row() as u64
     }
 }

@@ -1,9 +1,8 @@
-//! The operators, one file each: the shape of the result, the kernel that computes it, the rule for its gradient
-//! (written as nodes, not as code) and its cost.
+//! The operators, one file each: shape inference, the kernel call, the gradient (as graph nodes) and the cost.
 //!
-//! An operator has one result. What it keeps for its own gradient (probabilities, chosen places, gates) are its
-//! *parts*: values beside the result that a node [`Op::Part`] reads. A part that nobody reads is never written, so that
-//! evaluation pays for nothing it does not need. A new operator is one file, one variant of [`Op`] and one line in
+//! An operator has one result. What it saves for its gradient (probabilities, indices of maxima, gates) are its *side
+//! outputs*, which nodes of [`Op::SideOutput`] read. A side output without a reader is never written, so that
+//! evaluation does not pay for it. A new operator is one file, one variant of [`Op`] and one line in
 //! [`Op::operator`].
 
 pub mod attention;
@@ -14,134 +13,98 @@ pub mod concatenate;
 pub mod convolution;
 pub mod cross_entropy;
 pub mod delay;
-mod direct;
-pub mod distance;
+mod direct_convolution;
 pub mod dropout;
 pub mod elementwise;
 pub mod embedding;
 pub mod feature_product;
 pub mod gru;
 pub mod last;
+pub mod layer_normalize;
 pub mod leaf;
 pub mod lstm;
 pub mod matrix;
-pub mod normalize;
 pub mod pool;
 pub mod product;
+pub mod regression_loss;
 pub mod reshape;
 pub mod rnn;
-mod scattered;
 pub mod softmax;
 pub mod sparse;
+mod sparse_backward;
 pub mod transpose;
 pub mod window;
 
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use std::sync::Arc;
 use thalweg_core::{Batch, Result};
 
-/// Everything a node can do.
+/// The operation of a node. `XGradient` computes the gradient of the input of `X`, unless it says otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// A tensor the caller owns, by its index in the graph.
+    /// A tensor, by its index in the graph's parameters.
     Parameter(usize),
-    /// The batch's features as numbers of that shape.
-    Features(leaf::Features),
-    /// Numbers known when the graph is made.
+    Features(leaf::FeatureInput),
     Constant(leaf::Constant),
-    /// The same number everywhere.
     Fill(leaf::Fill),
-    /// A value that its producer writes beside its result.
-    Part(usize),
-    /// A matrix product, and what follows it element by element.
+    /// A side output of its input node, by index.
+    SideOutput(usize),
+    /// A matrix product with an elementwise epilogue.
     Product(product::Product),
-    /// A product with the features, in whatever form they come.
+    /// A matrix product of the features, dense or sparse, with a weight.
     FeatureProduct(feature_product::FeatureProduct),
-    /// The gradient of the weight of such a product.
+    /// The gradient of the weight of a [`Op::FeatureProduct`].
     FeatureGradient(feature_product::FeatureGradient),
-    /// A chain of steps on each element.
+    /// A chain of elementwise steps.
     Elementwise(elementwise::Elementwise),
-    /// The sum of each column.
     ColumnSums(column_sums::ColumnSums),
-    /// Shares that add up to 1.
     Softmax(softmax::Softmax),
-    /// Its way back.
     SoftmaxGradient(softmax::SoftmaxGradient),
-    /// The surprise of the true class.
     CrossEntropy(cross_entropy::CrossEntropy),
-    /// Losses of classes besides cross-entropy.
+    /// Classification losses other than cross-entropy.
     ClassLoss(class_loss::ClassLoss),
-    /// Losses of numbers.
-    Distance(distance::Distance),
-    /// The same numbers under another shape.
+    RegressionLoss(regression_loss::RegressionLoss),
+    /// A view of its input under another shape.
     Reshape(reshape::Reshape),
-    /// Filters over images.
     Convolution(convolution::Convolution),
-    /// Its way back to the weight.
     ConvolutionWeightGradient(convolution::ConvolutionWeightGradient),
-    /// Its way back to the images.
     ConvolutionInputGradient(convolution::ConvolutionInputGradient),
-    /// One number per window and channel.
     Pool(pool::Pool),
-    /// Its way back.
     PoolGradient(pool::PoolGradient),
-    /// Numbers dropped at random.
     Dropout(dropout::Dropout),
-    /// Lines with mean 0 and variance 1.
-    Normalize(normalize::Normalize),
-    /// Its way back.
-    NormalizeGradient(normalize::NormalizeGradient),
-    /// Columns with mean 0 and variance 1.
+    LayerNormalize(layer_normalize::LayerNormalize),
+    LayerNormalizeGradient(layer_normalize::LayerNormalizeGradient),
     BatchNormalize(batch_normalize::BatchNormalize),
-    /// Its way back.
     BatchNormalizeGradient(batch_normalize::BatchNormalizeGradient),
-    /// The move of a running statistic.
-    StatisticMove(batch_normalize::StatisticMove),
-    /// Columns normalised by running statistics.
+    RunningStatisticUpdate(batch_normalize::RunningStatisticUpdate),
+    /// Batch normalisation by running statistics.
     RunningNormalize(batch_normalize::RunningNormalize),
-    /// A vector per symbol.
     Embedding(embedding::Embedding),
-    /// Its way back.
     EmbeddingGradient(embedding::EmbeddingGradient),
-    /// A sequence moved on by one position.
+    /// A sequence shifted by one position.
     Delay(delay::Delay),
-    /// The recurrent part of an LSTM.
     Lstm(lstm::Lstm),
-    /// Its way back.
     LstmGradient(lstm::LstmGradient),
-    /// The last position of a sequence.
     Last(last::Last),
-    /// Its way back.
     LastGradient(last::LastGradient),
-    /// The recurrent part of a gated recurrent unit.
     Gru(gru::Gru),
-    /// Its way back.
     GruGradient(gru::GruGradient),
-    /// A plain recurrent layer.
     Rnn(rnn::Rnn),
-    /// Its way back.
     RnnGradient(rnn::RnnGradient),
-    /// Values side by side.
     Concatenate(concatenate::Concatenate),
-    /// Some columns of a value.
     Columns(concatenate::Columns),
-    /// Its way back.
     ColumnsGradient(concatenate::ColumnsGradient),
-    /// The last two sizes exchanged.
     Transpose(transpose::Transpose),
-    /// Multi-head attention.
     Attention(attention::Attention),
-    /// Its way back.
     AttentionGradient(attention::AttentionGradient),
 }
 
 impl Op {
-    /// What the operator can say about itself.
     pub fn operator(&self) -> &(dyn Operator + Sync) {
         match self {
-            Op::Parameter(_) | Op::Part(_) => &leaf::Named,
+            Op::Parameter(_) | Op::SideOutput(_) => &leaf::External,
             Op::Features(op) => op,
             Op::Constant(op) => op,
             Op::Fill(op) => op,
@@ -154,7 +117,7 @@ impl Op {
             Op::SoftmaxGradient(op) => op,
             Op::CrossEntropy(op) => op,
             Op::ClassLoss(op) => op,
-            Op::Distance(op) => op,
+            Op::RegressionLoss(op) => op,
             Op::Reshape(op) => op,
             Op::Convolution(op) => op,
             Op::ConvolutionWeightGradient(op) => op,
@@ -162,11 +125,11 @@ impl Op {
             Op::Pool(op) => op,
             Op::PoolGradient(op) => op,
             Op::Dropout(op) => op,
-            Op::Normalize(op) => op,
-            Op::NormalizeGradient(op) => op,
+            Op::LayerNormalize(op) => op,
+            Op::LayerNormalizeGradient(op) => op,
             Op::BatchNormalize(op) => op,
             Op::BatchNormalizeGradient(op) => op,
-            Op::StatisticMove(op) => op,
+            Op::RunningStatisticUpdate(op) => op,
             Op::RunningNormalize(op) => op,
             Op::Embedding(op) => op,
             Op::EmbeddingGradient(op) => op,
@@ -188,67 +151,66 @@ impl Op {
         }
     }
 
-    /// Numbers known when the graph is made.
     pub fn constant(values: &[f32], shape: &[usize]) -> Op {
         Op::Constant(leaf::Constant { values: Arc::from(values), sizes: shape.to_vec() })
     }
 
-    /// A chain of one step.
-    pub fn step(step: elementwise::Step) -> Op {
+    /// An elementwise chain of one step.
+    pub fn elementwise(step: elementwise::ElementwiseStep) -> Op {
         Op::Elementwise(elementwise::Elementwise { steps: vec![step] })
     }
 }
 
-/// What every operator knows about itself.
+/// The interface of all operators.
 pub trait Operator {
-    /// Its name with its settings, for people.
+    /// Display name with the settings.
     fn describe(&self) -> String;
 
-    /// The shape of its result, or why these inputs do not fit.
+    /// Infers the shape of the result; the error names the mismatch.
     fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String>;
 
-    /// The shapes of what it can write beside its result.
-    fn parts(&self, _inputs: &[&Shape]) -> Vec<Shape> {
+    /// Shapes of the side outputs.
+    fn side_outputs(&self, _inputs: &[&Shape]) -> Vec<Shape> {
         Vec::new()
     }
 
-    /// The input that the kernel turns into the result: it finds that input in the output, and none in its place.
+    /// The input that the kernel transforms in place: it is in the output buffer when the kernel starts, and the
+    /// slice of that input is empty.
     fn in_place(&self) -> Option<usize> {
         None
     }
 
-    /// Whether the result is the first input under another shape, so that nothing is computed.
+    /// Whether the result is a view of the first input, so that nothing is computed.
     fn is_view(&self) -> bool {
         false
     }
 
-    /// Whether each row of result and parts depends on that row of the inputs only (and on inputs without rows), so
-    /// that threads can share the batch. Such an operator looks at [`Call::first`] if it reads the batch itself.
-    fn is_by_rows(&self, _batch: &Batch) -> bool {
+    /// Whether each row of result and side outputs depends only on the same row of the inputs (and on inputs without
+    /// rows), so that threads can split the batch. A row-wise operator that reads the batch itself starts at
+    /// [`OperatorCall::first_row`].
+    fn is_rowwise(&self, _batch: &Batch) -> bool {
         false
     }
 
-    /// Computes the result.
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()>;
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()>;
 
-    /// Appends the nodes that carry the gradient of the result (`delta`) to what the operator reads. For a loss, which
-    /// begins the way back, `delta` is the loss itself.
+    /// Appends the nodes of the gradients of the inputs, given the gradient of the result (`delta`). For a loss,
+    /// where the backward pass starts, `delta` is the loss itself.
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId);
 
-    /// The same for the gradient of a part that other nodes read.
-    fn part_gradient(&self, _tape: &mut Tape<'_>, _node: NodeId, _part: usize, _delta: NodeId) {}
+    /// As [`Operator::gradient`], given the gradient of a side output.
+    fn side_output_gradient(&self, _tape: &mut Tape<'_>, _node: NodeId, _side: usize, _delta: NodeId) {}
 
-    /// Floating-point operations per row of the batch, or for all where the result has no rows of its own.
+    /// Floating-point operations per row of the batch, or in total where the result has no batch dimension.
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64;
 }
 
-/// A number of operations: a product of sizes, cut off far beyond what is ever computed, so that sums of them fit.
-pub(crate) fn work(sizes: &[usize]) -> u64 {
+/// The product of sizes as a FLOP count, capped so that sums of counts do not overflow.
+pub(crate) fn flop_count(sizes: &[usize]) -> u64 {
     let product = sizes.iter().fold(1u64, |product, size| product.saturating_mul(*size as u64));
     product.min(1 << 56)
 }
 
-/// Refuses a wrong number of inputs.
 pub(crate) fn expect_inputs(inputs: &[&Shape], expected: usize) -> Result<(), String> {
     match inputs.len() == expected {
         true => Ok(()),

@@ -1,51 +1,46 @@
-//! Pooling: one number for each window and channel of an image, the largest or the mean.
+//! Max and mean pooling over images.
 
 use super::window::Window;
-use super::{Op, Operator, expect_inputs, work};
+use super::{Op, Operator, expect_inputs, flop_count};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use crate::kernel::pool;
 use thalweg_core::{Batch, Result};
 
-/// What becomes of the numbers under a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// The largest; padding never wins.
-    Largest,
+    /// The maximum; padding is ignored.
+    Max,
     /// The sum over the window's size; padding counts as 0.
     Mean,
 }
 
-/// Windows over `height x width x channels`; beside the result of the largest, which point of the window it was.
+/// Pooling of `height x width x channels`. Side output of a max pool: the index of each maximum in its window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pool {
-    /// Largest or mean.
     pub pooling: Pooling,
-    /// How the windows lie on the image.
     pub window: Window,
 }
 
-/// The way back: the inputs are the gradient of the result and, for the largest, the chosen points.
+/// The inputs are the gradient of the result and, for a max pool, the indices of the maxima.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolGradient {
-    /// Largest or mean.
     pub pooling: Pooling,
-    /// How the windows lie on the image.
     pub window: Window,
     /// Height, width and channels of an image.
     pub image: [usize; 3],
 }
 
-/// A point's share of its window's mean.
-fn share(window: &Window) -> f32 {
+/// The weight of a pixel in the mean of its window.
+fn mean_factor(window: &Window) -> f32 {
     1.0 / (window.size[0] * window.size[1]) as f32
 }
 
 impl Operator for Pool {
     fn describe(&self) -> String {
-        let name = if self.pooling == Pooling::Largest { "largest" } else { "mean" };
-        format!("{name} of {}x{}", self.window.size[0], self.window.size[1])
+        let name = if self.pooling == Pooling::Max { "max" } else { "mean" };
+        format!("{name} pool {}x{}", self.window.size[0], self.window.size[1])
     }
 
     fn shape(&self, inputs: &[&Shape]) -> Result<Shape, String> {
@@ -61,32 +56,32 @@ impl Operator for Pool {
                 "expected padding of at most half of the window of {height}x{width}, got {padding}"
             ));
         }
-        let [down, across] = self.window.places([height, width])?;
+        let [down, across] = self.window.output_size([height, width])?;
         Ok(inputs[0].with_sizes(&[down, across, channels]))
     }
 
-    fn parts(&self, inputs: &[&Shape]) -> Vec<Shape> {
+    fn side_outputs(&self, inputs: &[&Shape]) -> Vec<Shape> {
         self.shape(inputs).into_iter().collect()
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let sizes = call.shapes[0].sizes();
         let (image, rows, window) = ([sizes[0], sizes[1], sizes[2]], call.rows, &self.window);
         let (images, output) = (call.inputs[0], &mut *call.output);
-        match (self.pooling, call.parts[0].as_deref_mut()) {
+        match (self.pooling, call.side_outputs[0].as_deref_mut()) {
             (Pooling::Mean, _) => {
                 output.fill(0.0);
-                pool::gather(output, images, window, image, rows, share(window));
+                pool::mean_pool(output, images, window, image, rows, mean_factor(window));
             }
-            (Pooling::Largest, None) => {
-                pool::largest(output, images, window, image);
+            (Pooling::Max, None) => {
+                pool::max_pool(output, images, window, image);
             }
-            (Pooling::Largest, Some(chosen)) => {
-                pool::largest_chosen(output, chosen, images, window, image);
+            (Pooling::Max, Some(indices)) => {
+                pool::max_pool_with_indices(output, indices, images, window, image);
             }
         }
         Ok(())
@@ -99,27 +94,27 @@ impl Operator for Pool {
         let op = Op::PoolGradient(PoolGradient { pooling: self.pooling, window: self.window, image });
         let gradient = match self.pooling {
             Pooling::Mean => tape.add(op, &[delta]),
-            Pooling::Largest => {
-                let chosen = tape.add(Op::Part(0), &[node]);
-                tape.add(op, &[delta, chosen])
+            Pooling::Max => {
+                let indices = tape.add(Op::SideOutput(0), &[node]);
+                tape.add(op, &[delta, indices])
             }
         };
-        tape.give(images, gradient);
+        tape.accumulate(images, gradient);
     }
 
     fn flops(&self, _: &[&Shape], shape: &Shape) -> u64 {
-        work(&[self.window.size[0], self.window.size[1], shape.per_row()])
+        flop_count(&[self.window.size[0], self.window.size[1], shape.per_row()])
     }
 }
 
 impl PoolGradient {
-    /// Whether three of four numbers or more are zero.
-    pub fn is_scattered(&self) -> bool {
+    /// Whether at least three of four elements are zero.
+    pub fn is_mostly_zero(&self) -> bool {
         let Window { size, stride, .. } = self.window;
-        self.pooling == Pooling::Largest && stride[0] * stride[1] >= 4 && size[0] * size[1] >= 4
+        self.pooling == Pooling::Max && stride[0] * stride[1] >= 4 && size[0] * size[1] >= 4
     }
 
-    /// Whether every point lies under exactly one place.
+    /// Whether every pixel is under exactly one window position.
     fn is_tiling(&self) -> bool {
         let Window { size, stride, padding, dilation } = self.window;
         let whole = self.image.iter().zip(size).all(|(image, size)| image.is_multiple_of(size));
@@ -136,36 +131,50 @@ impl Operator for PoolGradient {
         Ok(inputs[0].with_sizes(&self.image))
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let (image, rows, window) = (self.image, call.rows, &self.window);
         match self.pooling {
             Pooling::Mean => {
                 call.output.fill(0.0);
-                pool::spread(call.output, call.inputs[0], window, image, rows, share(window));
+                pool::mean_pool_backward(
+                    call.output,
+                    call.inputs[0],
+                    window,
+                    image,
+                    rows,
+                    mean_factor(window),
+                );
             }
-            Pooling::Largest if self.is_tiling() => {
-                pool::hand_chosen(call.output, call.inputs[0], call.inputs[1], window, image, rows);
+            Pooling::Max if self.is_tiling() => {
+                pool::max_pool_backward_tiled(
+                    call.output,
+                    call.inputs[0],
+                    call.inputs[1],
+                    window,
+                    image,
+                    rows,
+                );
             }
-            Pooling::Largest => {
+            Pooling::Max => {
                 call.output.fill(0.0);
-                pool::give_chosen(call.output, call.inputs[0], call.inputs[1], window, image, rows);
+                pool::max_pool_backward(call.output, call.inputs[0], call.inputs[1], window, image, rows);
             }
         }
         Ok(())
     }
 
-    /// Only the mean's way back is used forwards: to make an image larger.
+    /// The gradient of mean pooling is also a forward operator: it upsamples an image.
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
-        assert_eq!(self.pooling, Pooling::Mean, "only means are spread forwards");
+        assert_eq!(self.pooling, Pooling::Mean, "only mean pooling is used for upsampling");
         let gradient = tape.add(Op::Pool(Pool { pooling: self.pooling, window: self.window }), &[delta]);
-        tape.give(tape.input(node, 0), gradient);
+        tape.accumulate(tape.input(node, 0), gradient);
     }
 
     fn flops(&self, inputs: &[&Shape], _: &Shape) -> u64 {
-        work(&[self.window.size[0], self.window.size[1], inputs[0].per_row()])
+        flop_count(&[self.window.size[0], self.window.size[1], inputs[0].per_row()])
     }
 }

@@ -1,15 +1,14 @@
-//! The same numbers under another shape: nothing is computed.
+//! A view under another shape: nothing is computed.
 
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use thalweg_core::Result;
 
-/// A view with other sizes (per row, where there are rows).
+/// Other sizes, without the batch dimension.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reshape {
-    /// The new sizes.
     pub sizes: Vec<usize>,
 }
 
@@ -31,15 +30,15 @@ impl Operator for Reshape {
         true
     }
 
-    fn run(&self, _: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, _: &mut OperatorCall<'_, '_>) -> Result<()> {
         Ok(())
     }
 
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
         let input = tape.input(node, 0);
         let sizes = tape.shape(input).sizes().to_vec();
-        let back = tape.add(Op::Reshape(Reshape { sizes }), &[delta]);
-        tape.give(input, back);
+        let gradient = tape.add(Op::Reshape(Reshape { sizes }), &[delta]);
+        tape.accumulate(input, gradient);
     }
 
     fn flops(&self, _: &[&Shape], _: &Shape) -> u64 {

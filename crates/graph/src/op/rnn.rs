@@ -1,21 +1,22 @@
-//! The recurrent part of a plain recurrent layer: `tanh(read + weight * before)`.
+//! The recurrent part of a plain recurrent layer: `tanh(input + weight * previous)`.
 
 use super::delay::Delay;
 use super::matrix::{Matrix, MatrixMut, Packed, multiply_packed};
 use super::product::Product;
-use super::{Op, Operator, expect_inputs, work};
+use super::{Op, Operator, expect_inputs, flop_count};
 use crate::activation::Activation;
 use crate::autodiff::Tape;
-use crate::executor::{Call, room};
+use crate::executor::{OperatorCall, scratch_slice};
 use crate::graph::{NodeId, Shape};
 use crate::kernel::{activate, arithmetic};
 use thalweg_core::{Batch, Result};
 
-/// In place on what each position reads, `[positions, units]`; the second input is the `[units, units]` weight.
+/// In place on the contribution of the layer's input, `[positions, units]`; the second input is the `[units, units]`
+/// weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rnn;
 
-/// The way back, in place on the gradient of the answers; the other inputs are the answers and the weight.
+/// In place on the gradient of the hidden states; the other inputs are the hidden states and the weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RnnGradient;
 
@@ -36,13 +37,14 @@ impl Operator for Rnn {
         Some(0)
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let [positions, units] = [call.shape.sizes()[0], call.shape.sizes()[1]];
-        let scratch = room(&mut call.pass.memory.scratch, call.rows * units + Packed::len(units, units));
+        let scratch =
+            scratch_slice(&mut call.context.workspace.scratch, call.rows * units + Packed::len(units, units));
         let (before, packed) = scratch.split_at_mut(call.rows * units);
         let weight = Packed::new(packed, Matrix::new(call.inputs[1], units, units).transposed());
         for position in 0..positions {
@@ -61,16 +63,16 @@ impl Operator for Rnn {
     }
 
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
-        let [read, weight] = [tape.input(node, 0), tape.input(node, 1)];
+        let [input, weight] = [tape.input(node, 0), tape.input(node, 1)];
         let delta = tape.add(Op::RnnGradient(RnnGradient), &[delta, node, weight]);
         let before = tape.add(Op::Delay(Delay), &[node]);
-        let gradient = tape.add(Op::Product(Product::over_rows()), &[delta, before]);
-        tape.give(weight, gradient);
-        tape.give(read, delta);
+        let gradient = tape.add(Op::Product(Product::transposed_left()), &[delta, before]);
+        tape.accumulate(weight, gradient);
+        tape.accumulate(input, delta);
     }
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
-        work(&[2, shape.per_row(), inputs[1].width()])
+        flop_count(&[2, shape.per_row(), inputs[1].width()])
     }
 }
 
@@ -88,27 +90,28 @@ impl Operator for RnnGradient {
         Some(0)
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let [positions, units] = [call.shape.sizes()[0], call.shape.sizes()[1]];
-        let scratch = room(&mut call.pass.memory.scratch, call.rows * units + Packed::len(units, units));
+        let scratch =
+            scratch_slice(&mut call.context.workspace.scratch, call.rows * units + Packed::len(units, units));
         let (carried, packed) = scratch.split_at_mut(call.rows * units);
         let weight = Packed::new(packed, Matrix::new(call.inputs[2], units, units));
         carried.fill(0.0);
         for position in (0..positions).rev() {
             for (row, carried) in carried.chunks_exact(units).enumerate() {
-                let place = (row * positions + position) * units;
-                let delta = &mut call.output[place..place + units];
+                let offset = (row * positions + position) * units;
+                let delta = &mut call.output[offset..offset + units];
                 arithmetic::add(delta, carried);
-                activate::slope(delta, &call.inputs[1][place..place + units], Activation::Tanh);
+                activate::backward(delta, &call.inputs[1][offset..offset + units], Activation::Tanh);
             }
             if position > 0 && call.rows > 0 {
-                let own =
+                let deltas =
                     Matrix::strided(&call.output[position * units..], call.rows, units, positions * units);
-                multiply_packed(MatrixMut::new(carried, call.rows, units), own, &weight, false);
+                multiply_packed(MatrixMut::new(carried, call.rows, units), deltas, &weight, false);
             }
         }
         Ok(())
@@ -117,6 +120,6 @@ impl Operator for RnnGradient {
     fn gradient(&self, _: &mut Tape<'_>, _: NodeId, _: NodeId) {}
 
     fn flops(&self, inputs: &[&Shape], shape: &Shape) -> u64 {
-        work(&[2, shape.per_row(), inputs[2].width()])
+        flop_count(&[2, shape.per_row(), inputs[2].width()])
     }
 }

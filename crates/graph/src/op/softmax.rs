@@ -1,16 +1,15 @@
-//! Softmax over the last size: shares that add up to 1.
+//! Softmax over the last axis.
 
 use super::{Op, Operator, expect_inputs};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use thalweg_core::{Batch, Result};
 
-/// Each line's shares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Softmax;
 
-/// `shares * (delta - sum(shares * delta))`: the inputs are the gradient of the shares, and the shares.
+/// `p * (delta - sum(p * delta))`: the inputs are the gradient of the probabilities, and the probabilities `p`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoftmaxGradient;
 
@@ -28,18 +27,18 @@ impl Operator for Softmax {
         Some(0)
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         softmax(call.output, call.shape.width());
         Ok(())
     }
 
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
         let gradient = tape.add(Op::SoftmaxGradient(SoftmaxGradient), &[delta, node]);
-        tape.give(tape.input(node, 0), gradient);
+        tape.accumulate(tape.input(node, 0), gradient);
     }
 
     fn flops(&self, _: &[&Shape], shape: &Shape) -> u64 {
@@ -61,16 +60,17 @@ impl Operator for SoftmaxGradient {
         Some(0)
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let width = call.shape.width().max(1);
-        for (delta, shares) in call.output.chunks_exact_mut(width).zip(call.inputs[1].chunks_exact(width)) {
-            let dot: f64 = delta.iter().zip(shares).map(|(d, s)| f64::from(*d) * f64::from(*s)).sum();
-            for (delta, share) in delta.iter_mut().zip(shares) {
-                *delta = share * (*delta - dot as f32);
+        let vectors = call.output.chunks_exact_mut(width).zip(call.inputs[1].chunks_exact(width));
+        for (delta, probabilities) in vectors {
+            let dot: f64 = delta.iter().zip(probabilities).map(|(d, p)| f64::from(*d) * f64::from(*p)).sum();
+            for (delta, probability) in delta.iter_mut().zip(probabilities) {
+                *delta = probability * (*delta - dot as f32);
             }
         }
         Ok(())
@@ -83,21 +83,21 @@ impl Operator for SoftmaxGradient {
     }
 }
 
-/// Turns each line of that width into shares, in place.
-pub fn softmax(values: &mut [f32], width: usize) {
-    for line in values.chunks_exact_mut(width.max(1)) {
-        let largest = line[arg_max(line)];
-        line.iter_mut().for_each(|value| *value = (*value - largest).exp());
-        let sum: f64 = line.iter().map(|value| f64::from(*value)).sum();
-        line.iter_mut().for_each(|value| *value = (f64::from(*value) / sum) as f32);
+/// Applies softmax to vectors of `width` elements, in place.
+fn softmax(values: &mut [f32], width: usize) {
+    for vector in values.chunks_exact_mut(width.max(1)) {
+        let largest = vector[arg_max(vector)];
+        vector.iter_mut().for_each(|value| *value = (*value - largest).exp());
+        let sum: f64 = vector.iter().map(|value| f64::from(*value)).sum();
+        vector.iter_mut().for_each(|value| *value = (f64::from(*value) / sum) as f32);
     }
 }
 
-/// The place of the largest number; of equals, the first.
-pub fn arg_max(line: &[f32]) -> usize {
+/// The index of the maximum; the first of equals.
+pub fn arg_max(values: &[f32]) -> usize {
     let mut best = 0;
-    for (index, value) in line.iter().enumerate() {
-        if *value > line[best] {
+    for (index, value) in values.iter().enumerate() {
+        if *value > values[best] {
             best = index;
         }
     }
@@ -113,6 +113,6 @@ mod tests {
         let mut values = [1e30, -1e30, 0.0, 1.0, 1.0, 1.0];
         softmax(&mut values, 3);
         assert_eq!(values[..3], [1.0, 0.0, 0.0]);
-        assert!(values[3..].iter().all(|share| (share - 1.0 / 3.0).abs() < 1e-7));
+        assert!(values[3..].iter().all(|value| (value - 1.0 / 3.0).abs() < 1e-7));
     }
 }

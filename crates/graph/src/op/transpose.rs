@@ -1,8 +1,8 @@
-//! The last two sizes exchanged, row by row of the batch.
+//! Transposition of the last two axes, per row of the batch.
 
 use super::{Op, Operator, expect_inputs, matrix};
 use crate::autodiff::Tape;
-use crate::executor::Call;
+use crate::executor::OperatorCall;
 use crate::graph::{NodeId, Shape};
 use thalweg_core::{Batch, Result};
 
@@ -20,17 +20,17 @@ impl Operator for Transpose {
         let mut sizes = inputs[0].sizes().to_vec();
         let count = sizes.len();
         if count < 2 {
-            return Err(format!("expected at least two sizes to exchange, got {}", inputs[0]));
+            return Err(format!("expected at least two axes to transpose, got {}", inputs[0]));
         }
         sizes.swap(count - 2, count - 1);
         Ok(inputs[0].with_sizes(&sizes))
     }
 
-    fn is_by_rows(&self, _: &Batch) -> bool {
+    fn is_rowwise(&self, _: &Batch) -> bool {
         true
     }
 
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<()> {
+    fn run(&self, call: &mut OperatorCall<'_, '_>) -> Result<()> {
         let columns = call.shapes[0].width();
         let len = (columns * call.shape.width()).max(1);
         for (output, input) in call.output.chunks_exact_mut(len).zip(call.inputs[0].chunks_exact(len)) {
@@ -41,7 +41,7 @@ impl Operator for Transpose {
 
     fn gradient(&self, tape: &mut Tape<'_>, node: NodeId, delta: NodeId) {
         let gradient = tape.add(Op::Transpose(Transpose), &[delta]);
-        tape.give(tape.input(node, 0), gradient);
+        tape.accumulate(tape.input(node, 0), gradient);
     }
 
     fn flops(&self, _: &[&Shape], _: &Shape) -> u64 {

@@ -1,14 +1,13 @@
-//! Adam with bias correction (Kingma and Ba 2015), epsilon added after the root, as PyTorch does it; and AdamW, with a
-//! weight decay that the moments do not see: `w = w * (1 - lr * decay) - adam` (Loshchilov and Hutter 2019).
+//! Adam with bias transform (Kingma and Ba 2015), epsilon added after the root, as in PyTorch; and AdamW, with
+//! decoupled weight decay: `w = w * (1 - lr * decay) - adam` (Loshchilov and Hutter 2019).
 
-use crate::kernel::tiny;
+use crate::kernel::flush_to_zero;
 
-/// The decaying means of the gradient and of its square.
 pub const SLOTS: [&str; 2] = ["first_moment", "second_moment"];
 
-/// The numbers of one step, the same for every element. They are worked out in double precision.
+/// The coefficients of one step, the same for every element; computed in double precision.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct AdamStep {
     /// `lr / (1 - beta1^t)`.
     rate: f32,
     /// `1 / sqrt(1 - beta2^t)`.
@@ -21,13 +20,13 @@ pub struct Step {
     epsilon: f32,
 }
 
-impl Step {
-    /// The numbers of step `step`, counted from 1.
-    pub fn new(lr: f32, beta1: f32, beta2: f32, epsilon: f32, step: u64) -> Step {
-        let left_over = |beta: f32| 1.0 - f64::from(beta).powf(step as f64);
-        Step {
-            rate: (f64::from(lr) / left_over(beta1)) as f32,
-            root: (1.0 / left_over(beta2).sqrt()) as f32,
+impl AdamStep {
+    /// The coefficients of step `step`, counted from 1.
+    pub fn new(lr: f32, beta1: f32, beta2: f32, epsilon: f32, step: u64) -> AdamStep {
+        let bias_correction = |beta: f32| 1.0 - f64::from(beta).powf(step as f64);
+        AdamStep {
+            rate: (f64::from(lr) / bias_correction(beta1)) as f32,
+            root: (1.0 / bias_correction(beta2).sqrt()) as f32,
             first_share: (1.0 - f64::from(beta1)) as f32,
             beta2,
             second_share: (1.0 - f64::from(beta2)) as f32,
@@ -35,44 +34,44 @@ impl Step {
         }
     }
 
-    /// Moves an element's moments towards its gradient.
     #[inline(always)]
-    pub(super) fn remember(&self, gradient: f32, first: &mut f32, second: &mut f32) {
-        *first = tiny::kept(*first + self.first_share * (gradient - *first));
-        let gradient = tiny::squarable(gradient);
-        *second = tiny::kept_square(self.beta2 * *second + self.second_share * (gradient * gradient));
+    pub(super) fn update_moments(&self, gradient: f32, first: &mut f32, second: &mut f32) {
+        *first = flush_to_zero::flush(*first + self.first_share * (gradient - *first));
+        let gradient = flush_to_zero::flush_before_square(gradient);
+        *second =
+            flush_to_zero::flush_square(self.beta2 * *second + self.second_share * (gradient * gradient));
     }
 
-    /// What the moments say an element should go down by.
+    /// The amount that the update subtracts from an element.
     #[inline(always)]
-    pub(super) fn descent(&self, first: f32, second: f32) -> f32 {
+    pub(super) fn delta(&self, first: f32, second: f32) -> f32 {
         self.rate * (first / (second.sqrt() * self.root + self.epsilon))
     }
 }
 
-/// What AdamW leaves of a parameter in a step: `1 - lr * decay`, worked out in double precision.
-pub fn keep(lr: f32, weight_decay: f32) -> f32 {
+/// `1 - lr * weight_decay`, computed in double precision.
+pub fn decay_factor(lr: f32, weight_decay: f32) -> f32 {
     (1.0 - f64::from(lr) * f64::from(weight_decay)) as f32
 }
 
-/// One step over a share of the buffers, in one pass over memory; vector instructions, root and division included.
-/// `keep` is what is left of a parameter before the step (1 for Adam), `correct` what is done to each gradient first.
+/// One step on a range of the buffers in one pass over memory, vectorised including root and division. `decay_factor`
+/// multiplies each parameter (1 for Adam), `transform` transforms each gradient first.
 #[inline(always)]
 pub fn update(
-    step: &Step,
-    keep: f32,
+    step: &AdamStep,
+    decay_factor: f32,
     parameters: &mut [f32],
     gradient: &[f32],
     first: &mut [f32],
     second: &mut [f32],
-    correct: impl Fn(f32, f32) -> f32,
+    transform: impl Fn(f32, f32) -> f32,
 ) {
     let len = parameters.len();
     assert!([gradient.len(), first.len(), second.len()] == [len; 3], "slices differ in length");
     let step = *step;
     let moments = first.iter_mut().zip(second);
     for ((parameter, &gradient), (first, second)) in parameters.iter_mut().zip(gradient).zip(moments) {
-        step.remember(correct(gradient, *parameter), first, second);
-        *parameter = *parameter * keep - step.descent(*first, *second);
+        step.update_moments(transform(gradient, *parameter), first, second);
+        *parameter = *parameter * decay_factor - step.delta(*first, *second);
     }
 }

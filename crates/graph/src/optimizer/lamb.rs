@@ -1,44 +1,42 @@
 //! LAMB: Adam with a rate for each tensor (You et al. 2020).
 //!
 //! ```text
-//! m, v and their bias correction as in Adam
+//! m, v and their bias transform as in Adam
 //! r = m / (sqrt(v) + epsilon) + decay * w
 //! w -= lr * |w| / |r| * r
 //! ```
 //!
 //! The ratio is 1 where the paper's is undefined or would never let a tensor leave 0.
 
-use super::adam;
+use super::adam::AdamStep;
 use super::norm::{self, BLOCK};
 
 pub use super::adam::SLOTS;
 
-/// The numbers of one step of one tensor.
+/// The coefficients of one step of one tensor.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
-    /// Learning rate.
+pub struct LambStep {
     pub lr: f32,
-    /// Adam's numbers, at rate 1.
-    pub moments: adam::Step,
-    /// Added to the direction, times the parameter.
+    /// Adam's coefficients, at learning rate 1.
+    pub moments: AdamStep,
     pub weight_decay: f32,
 }
 
-impl Step {
+impl LambStep {
     #[inline(always)]
     fn direction(&self, parameter: f32, first: f32, second: f32) -> f32 {
-        self.moments.descent(first, second) + self.weight_decay * parameter
+        self.moments.delta(first, second) + self.weight_decay * parameter
     }
 
-    /// Moves the moments and gives the square of the direction's length. Nothing but sums is kept: the direction is
-    /// worked out again where it is needed, which is cheaper than a buffer for it.
-    fn remember(
+    /// Updates the moments and returns the squared norm of the direction. The direction is recomputed where it is
+    /// needed, which is cheaper than a buffer for it.
+    fn update_moments(
         &self,
         parameters: &[f32],
         gradient: &[f32],
         first: &mut [f32],
         second: &mut [f32],
-        correct: impl Fn(f32, f32) -> f32,
+        transform: impl Fn(f32, f32) -> f32,
     ) -> f64 {
         let (step, mut scratch) = (*self, [0.0; BLOCK]);
         let values = parameters.chunks(BLOCK).zip(gradient.chunks(BLOCK));
@@ -50,29 +48,29 @@ impl Step {
             for ((to, (&parameter, &gradient)), (first, second)) in
                 scratch.iter_mut().zip(values).zip(moments)
             {
-                step.moments.remember(correct(gradient, parameter), first, second);
+                step.moments.update_moments(transform(gradient, parameter), first, second);
                 *to = step.direction(parameter, *first, *second);
             }
-            norm::squares(scratch)
+            norm::sum_of_squares(scratch)
         });
         blocks.sum()
     }
 }
 
-/// One step of a whole tensor; `correct` is what is done to each gradient first.
+/// One step of a whole tensor; `transform` transforms each gradient first.
 #[inline(always)]
 pub fn update(
-    step: &Step,
+    step: &LambStep,
     parameters: &mut [f32],
     gradient: &[f32],
     first: &mut [f32],
     second: &mut [f32],
-    correct: impl Fn(f32, f32) -> f32,
+    transform: impl Fn(f32, f32) -> f32,
 ) {
     let len = parameters.len();
     assert!([gradient.len(), first.len(), second.len()] == [len; 3], "slices differ in length");
-    let direction = step.remember(parameters, gradient, first, second, correct).sqrt();
-    let length = norm::squares(parameters).sqrt();
+    let direction = step.update_moments(parameters, gradient, first, second, transform).sqrt();
+    let length = norm::sum_of_squares(parameters).sqrt();
     let ratio = if length > 0.0 && direction > 0.0 { length / direction } else { 1.0 };
     let rate = (f64::from(step.lr) * ratio) as f32;
     let step = *step;

@@ -1,44 +1,43 @@
-//! How gradients become steps.
+//! Optimizers: update rules and their state.
 //!
-//! A rule is a pure function over equally long slices: element `i` of the parameters depends on element `i` of the
-//! gradient and of the rule's slots and on nothing else. So any share of the buffers can be updated alone, wherever
-//! it lives, and gives the same bits. LARS and LAMB are the exception: they see a tensor as a whole, and the optimizer
-//! learns from the layout where each one lies. The formulas are PyTorch's where PyTorch has them, else the papers'.
+//! A rule is a pure function over equally long slices: element `i` of the parameters depends only on element `i` of the
+//! gradient and of the rule's slots. So any range of the buffers can be updated alone, in any process, with the same
+//! bits. LARS and LAMB are the exception: they need the norm of a whole tensor, and take the tensors from the layout.
+//! The formulas are PyTorch's where PyTorch has the rule, else the papers'.
 //!
-//! Before the rule, the [`Correction`]: penalties, clipping, weight decay. The learning rate of each step comes from
-//! outside, from a schedule.
+//! The [`GradientTransform`] (penalties, clipping, weight decay) applies before the rule. The caller passes the learning
+//! rate of each step.
 
-pub mod adagrad;
-pub mod adam;
-mod apart;
+mod adagrad;
+mod adam;
 mod apply;
-pub mod correction;
-pub mod lamb;
-pub mod lars;
-pub mod momentum;
-pub mod nesterov;
-pub mod norm;
-pub mod rmsprop;
-pub mod sgd;
-pub mod span;
+mod gradient_transform;
+mod lamb;
+mod lars;
+mod momentum;
+mod nesterov;
+mod norm;
+mod out_of_place;
+mod rmsprop;
+mod sgd;
+mod span;
 
-pub use apart::Columns;
-pub use correction::Correction;
+pub use gradient_transform::GradientTransform;
 
-use crate::shares;
-use crate::team::{MOST_SHARES, Team};
-use apply::{Step, Stretch, apply};
-use correction::Settled;
-use span::Span;
+use crate::partition;
+use crate::team::{MAX_CHUNKS, Team};
+use apply::{BufferSlices, StepContext, apply};
+use gradient_transform::ElementTransform;
+use span::TrainableSpan;
 use std::sync::Arc;
 use thalweg_core::Layout;
-use thalweg_core::spec::optimizer::Rule;
+use thalweg_core::spec::optimizer::UpdateRule;
 
-/// A rule with its state: how many steps were made, and flat slots as long as the parameters.
+/// An update rule with its state: the step count, and flat slots as long as the parameters.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
-    rule: Rule,
-    spans: Vec<Span>,
+    rule: UpdateRule,
+    spans: Vec<TrainableSpan>,
     len: usize,
     steps: u64,
     slots: Vec<(&'static str, Vec<f32>)>,
@@ -46,117 +45,116 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// The state before the first step, for that many parameters: all of them learned, and one tensor to LARS and LAMB.
-    pub fn new(rule: Rule, len: usize) -> Optimizer {
-        Optimizer::over(rule, len, vec![Span { range: 0..len, adapted: true }])
+    /// The initial state for `len` parameters, all of them trainable and one tensor to LARS and LAMB.
+    pub fn new(rule: UpdateRule, len: usize) -> Optimizer {
+        Optimizer::over(rule, len, vec![TrainableSpan { range: 0..len, adapted: true }])
     }
 
-    /// The state before the first step, for the tensors of a layout.
-    pub fn for_layout(rule: Rule, layout: &Layout) -> Optimizer {
+    /// The initial state for the tensors of a layout.
+    pub fn for_layout(rule: UpdateRule, layout: &Layout) -> Optimizer {
         Optimizer::over(rule, layout.len(), span::spans(rule, layout))
     }
 
-    fn over(rule: Rule, len: usize, spans: Vec<Span>) -> Optimizer {
+    fn over(rule: UpdateRule, len: usize, spans: Vec<TrainableSpan>) -> Optimizer {
         let names: &[&'static str] = match rule {
-            Rule::Sgd { .. } => &sgd::SLOTS,
-            Rule::Momentum { .. } => &momentum::SLOTS,
-            Rule::Nesterov { .. } => &nesterov::SLOTS,
-            Rule::Adagrad { .. } => &adagrad::SLOTS,
-            Rule::Rmsprop { .. } => &rmsprop::SLOTS,
-            Rule::Adam { .. } | Rule::Adamw { .. } => &adam::SLOTS,
-            Rule::Lars { .. } => &lars::SLOTS,
-            Rule::Lamb { .. } => &lamb::SLOTS,
+            UpdateRule::Sgd { .. } => &sgd::SLOTS,
+            UpdateRule::Momentum { .. } => &momentum::SLOTS,
+            UpdateRule::Nesterov { .. } => &nesterov::SLOTS,
+            UpdateRule::Adagrad { .. } => &adagrad::SLOTS,
+            UpdateRule::Rmsprop { .. } => &rmsprop::SLOTS,
+            UpdateRule::Adam { .. } | UpdateRule::Adamw { .. } => &adam::SLOTS,
+            UpdateRule::Lars { .. } => &lars::SLOTS,
+            UpdateRule::Lamb { .. } => &lamb::SLOTS,
         };
         let slots = names.iter().map(|name| (*name, vec![0.0; len])).collect();
         Optimizer { rule, spans, len, steps: 0, slots, team: Arc::default() }
     }
 
-    /// The same with the help of a team: element-wise rules give the same bits for any number of threads.
+    /// Runs on the threads of `team`: element-wise rules give the same bits for any number of threads.
     pub fn with_team(self, team: Arc<Team>) -> Optimizer {
         Optimizer { team, ..self }
     }
 
-    /// Makes one step at the rule's own rate. The slices must be as long as the state: anything else is a bug of the
-    /// caller.
+    /// Makes one step at the rule's own learning rate. Panics if the slices are not as long as the state.
     pub fn update(&mut self, parameters: &mut [f32], gradient: &[f32]) {
-        self.step(self.rule.lr(), &Correction::default(), parameters, gradient);
+        self.step(self.rule.lr(), &GradientTransform::default(), parameters, gradient);
     }
 
-    /// Makes one step at the given rate, along the corrected gradient.
-    pub fn step(&mut self, lr: f32, correction: &Correction, parameters: &mut [f32], gradient: &[f32]) {
+    /// Makes one step at the given learning rate, with a transformed gradient.
+    pub fn step(&mut self, lr: f32, transform: &GradientTransform, parameters: &mut [f32], gradient: &[f32]) {
         assert!(
             [parameters.len(), gradient.len()] == [self.len; 2],
             "slices differ in length from the state"
         );
-        let squares = match correction.clip_norm {
+        let squares = match transform.clip_norm {
             None => 0.0,
             Some(_) => {
                 let ranges = self.spans.iter().map(|span| span.range.clone());
-                ranges.map(|range| correction.squares(&parameters[range.clone()], &gradient[range])).sum()
+                ranges
+                    .map(|range| transform.sum_of_squares(&parameters[range.clone()], &gradient[range]))
+                    .sum()
             }
         };
-        self.advance(lr, correction.settle(squares), parameters, gradient);
+        self.advance(lr, transform.element_transform(squares), parameters, gradient);
     }
 
-    /// Whether an element's update depends on nothing but that element, so that shares can be updated apart.
-    pub fn is_elementwise(&self, correction: &Correction) -> bool {
-        self.rule.is_elementwise() && correction.clip_norm.is_none()
+    /// Whether an element's update depends only on that element, so that the buffers can be sharded.
+    pub fn is_elementwise(&self, transform: &GradientTransform) -> bool {
+        self.rule.is_elementwise() && transform.clip_norm.is_none()
     }
 
-    fn advance(&mut self, lr: f32, settled: Settled, parameters: &mut [f32], gradient: &[f32]) {
+    fn advance(&mut self, lr: f32, transform: ElementTransform, parameters: &mut [f32], gradient: &[f32]) {
         self.steps += 1;
-        let step = Step { rule: self.rule, lr, number: self.steps, settled };
+        let step = StepContext { rule: self.rule, lr, step_number: self.steps, transform };
         for span in &self.spans {
             let range = span.range.clone();
             let mut slots = self.slots.iter_mut().map(|(_, values)| &mut values[range.clone()]);
             let mut slot = || slots.next().unwrap_or_default();
-            let stretch = Stretch {
+            let slices = BufferSlices {
                 parameters: &mut parameters[range.clone()],
                 gradient: &gradient[range.clone()],
                 first: slot(),
                 second: slot(),
             };
-            share(&self.team, &step, span.adapted, stretch);
+            apply_on_threads(&self.team, &step, span.adapted, slices);
         }
     }
 
-    /// The rule with its numbers.
-    pub fn rule(&self) -> Rule {
+    pub fn rule(&self) -> UpdateRule {
         self.rule
     }
 
-    /// The state by name, for checkpoints and servers.
+    /// The state by name, for checkpoints and parameter servers.
     pub fn slots(&self) -> Vec<(&'static str, &[f32])> {
         self.slots.iter().map(|(name, values)| (*name, values.as_slice())).collect()
     }
 
-    /// The state by name, to be filled from a checkpoint.
+    /// The state by name, to restore it from a checkpoint.
     pub fn slots_mut(&mut self) -> Vec<(&'static str, &mut [f32])> {
         self.slots.iter_mut().map(|(name, values)| (*name, values.as_mut_slice())).collect()
     }
 
-    /// Steps made so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Sets the number of steps made, when the state comes from a checkpoint.
+    /// Sets the step count of a restored state.
     pub fn set_steps(&mut self, steps: u64) {
         self.steps = steps;
     }
 }
 
-/// Updates a stretch, in shares if the rule allows it.
-fn share(team: &Team, step: &Step, adapted: bool, mut stretch: Stretch<'_>) {
-    let len = stretch.parameters.len();
-    let count = if step.rule.is_elementwise() { shares::count(team, len, len) } else { 1 };
+/// Updates a range, on several threads if the rule is element-wise.
+fn apply_on_threads(team: &Team, step: &StepContext, adapted: bool, mut slices: BufferSlices<'_>) {
+    let len = slices.parameters.len();
+    let count = if step.rule.is_elementwise() { partition::chunk_count(team, len, len) } else { 1 };
     if count == 1 {
-        return apply(step, adapted, stretch);
+        return apply(step, adapted, slices);
     }
-    let mut parts: [Option<Stretch<'_>>; MOST_SHARES] = std::array::from_fn(|index| {
-        (index < count).then(|| stretch.cut(shares::bounds(len, index, count).len()))
+    let mut parts: [Option<BufferSlices<'_>>; MAX_CHUNKS] = std::array::from_fn(|index| {
+        (index < count).then(|| slices.split_off_front(partition::chunk_range(len, count, index).len()))
     });
-    team.each(&mut parts[..count], |_, part| {
+    team.for_each(&mut parts[..count], |_, part| {
         if let Some(part) = part.take() {
             apply(step, adapted, part);
         }

@@ -1,8 +1,8 @@
-//! Leaves out what nobody wants.
+//! Dead code elimination.
 
 use crate::graph::{Graph, NodeId};
 
-/// The graph without the nodes that no root depends on.
+/// Removes the nodes that no root depends on.
 pub fn run(graph: &Graph) -> Graph {
     let mut live = vec![false; graph.nodes().len()];
     graph.roots().for_each(|root| live[root.0] = true);
@@ -11,7 +11,7 @@ pub fn run(graph: &Graph) -> Graph {
             node.inputs.iter().for_each(|input| live[input.0] = true);
         }
     }
-    // A dead node is never read by a live one, so where it stands does not matter.
+    // No live node reads a dead one, so its new id does not matter.
     graph.rewrite(|new, id, op, inputs| match live[id.0] {
         true => new.must_add(op.clone(), inputs),
         false => NodeId(usize::MAX),
@@ -22,23 +22,23 @@ pub fn run(graph: &Graph) -> Graph {
 mod tests {
     use super::*;
     use crate::op::Op;
-    use crate::op::elementwise::Step;
+    use crate::op::elementwise::ElementwiseStep;
     use crate::pass::tests::{keeps_results, sample};
 
     #[test]
-    fn what_nobody_reads_goes() {
+    fn unread_nodes_are_removed() {
         keeps_results(run);
         let (mut graph, _) = sample();
         let clean = run(&graph);
-        let answer = graph.answer.unwrap();
-        graph.must_add(Op::step(Step::Scale(2.0)), &[answer]);
+        let output = graph.output.unwrap();
+        graph.must_add(Op::elementwise(ElementwiseStep::Scale(2.0)), &[output]);
         assert_eq!(run(&graph), clean);
     }
 
     #[test]
-    fn evaluation_does_not_keep_what_only_gradients_read() {
+    fn evaluation_has_no_side_outputs_for_gradients() {
         let (mut graph, _) = sample();
         graph.gradients.clear();
-        assert!(run(&graph).nodes().all(|(_, node)| !matches!(node.op, Op::Part(_))));
+        assert!(run(&graph).nodes().all(|(_, node)| !matches!(node.op, Op::SideOutput(_))));
     }
 }

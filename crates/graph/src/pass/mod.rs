@@ -1,38 +1,39 @@
-//! Passes: pure functions from a graph to a graph that computes the same with less.
+//! Graph passes: pure functions from a graph to an equivalent, cheaper one; only `inference` changes what is computed.
 //!
-//! [`gather`], [`early_pool`], [`softmax_loss`] and [`inference`] come before differentiation, then the others in the
-//! order of [`optimize`].
+//! [`embedding_products`], [`hoist_max_pool`], [`fuse_softmax_loss`] and [`inference`] come before differentiation,
+//! then the others in the order of [`optimize`].
 
-pub mod chain;
-pub mod constant;
-pub mod copy;
+pub mod common_subexpression;
+pub mod constant_folding;
+pub mod copy_elimination;
 pub mod dead_code;
-pub mod early_pool;
-pub mod epilogue;
-pub mod features;
-pub mod gather;
+pub mod embedding_products;
+pub mod feature_products;
+pub mod fuse_elementwise;
+pub mod fuse_epilogue;
+pub mod fuse_softmax_loss;
+pub mod hoist_max_pool;
 pub mod inference;
-pub mod softmax_loss;
-pub mod subexpression;
 
 use crate::graph::Graph;
 
-/// Most inputs of a fused node: the executor keeps them in an array on its stack.
-pub(crate) const MOST_INPUTS: usize = 8;
+/// Most inputs of a fused node: the executor keeps them in an array on the stack.
+pub(crate) const MAX_INPUTS: usize = 8;
 
-/// Most steps of a fused chain: each is a copy of what it takes in, and copies without end would be quadratic.
-pub(crate) const MOST_STEPS: usize = 64;
+/// Most steps of a fused chain: fusion copies the chain for every step, so that an unbounded one would cost quadratic
+/// time.
+pub(crate) const MAX_STEPS: usize = 64;
 
-/// All that makes a finished graph cheaper.
+/// Runs all passes that follow differentiation, each followed by dead code elimination.
 pub fn optimize(graph: &Graph) -> Graph {
     let passes = [
         dead_code::run,
-        constant::run,
-        subexpression::run,
-        features::run,
-        chain::run,
-        copy::run,
-        epilogue::run,
+        constant_folding::run,
+        common_subexpression::run,
+        feature_products::run,
+        fuse_elementwise::run,
+        copy_elimination::run,
+        fuse_epilogue::run,
     ];
     passes.iter().fold(graph.clone(), |graph, pass| dead_code::run(&pass(&graph)))
 }
@@ -42,10 +43,10 @@ pub(crate) mod tests {
     use super::*;
     use crate::activation::Activation;
     use crate::autodiff::differentiate;
-    use crate::executor::Executor;
+    use crate::executor::PlanExecutor;
     use crate::network::Network;
     use crate::op::Op;
-    use crate::plan::Plan;
+    use crate::plan::ExecutionPlan;
     use thalweg_core::{Batch, Features, Layout, Model, NoHooks, Rng, Targets};
 
     /// A differentiated network before any pass, with its layout.
@@ -56,7 +57,7 @@ pub(crate) mod tests {
             .dense(3, Activation::None)
             .classification()
             .unwrap();
-        (differentiate(&softmax_loss::run(network.graph())), network.layout().clone())
+        (differentiate(&fuse_softmax_loss::run(network.graph())), network.layout().clone())
     }
 
     /// The gradient that a graph gives for a fixed batch and fixed parameters.
@@ -71,13 +72,13 @@ pub(crate) mod tests {
             targets: Targets::Classes(vec![0, 1, 2, 2, 1, 0]),
         };
         let mut gradient = vec![f32::NAN; layout.len()];
-        let plan = Plan::gradients(graph, layout);
-        let mut executor = Executor::default();
+        let plan = ExecutionPlan::for_gradients(graph, layout);
+        let mut executor = PlanExecutor::default();
         executor.run(&plan, layout, &parameters, &mut gradient, &batch, 0.5, 0, &mut NoHooks).unwrap();
         gradient
     }
 
-    /// Asserts that a pass changes how, not what.
+    /// Asserts that a pass preserves results up to rounding.
     pub fn keeps_results(pass: fn(&Graph) -> Graph) -> (Graph, Graph) {
         let (before, layout) = sample();
         let after = pass(&before);
@@ -88,7 +89,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn all_passes_together_keep_results_and_save_nodes() {
+    fn all_passes_together_keep_results_and_remove_nodes() {
         let (before, after) = keeps_results(optimize);
         assert!(after.nodes().len() < before.nodes().len());
         let computing =

@@ -1,12 +1,11 @@
-//! `autoencoder`: dense layers that squeeze a row into 32 numbers and make it again.
+//! `autoencoder`: dense layers down to a code of 32 and back to the row.
 
-use super::Exhibit;
+use super::ZooModel;
 use crate::input::Input;
 use crate::loss::Loss;
 
-pub(super) const EXHIBIT: Exhibit = Exhibit {
+pub(super) const MODEL: ZooModel = ZooModel {
     name: "autoencoder",
-    summary: "dense layers down to 32 numbers and back to the row",
     layers: |input| match input {
         Input::Symbols { .. } => Err("rows of numbers or images"),
         input => {

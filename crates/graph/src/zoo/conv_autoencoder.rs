@@ -1,12 +1,11 @@
-//! `autoencoder-conv`: convolutions that squeeze an image to a quarter of its sides and make it again.
+//! `autoencoder-conv`: convolutions down to a quarter of the image's height and width, and back.
 
-use super::{Exhibit, list};
+use super::{ZooModel, list};
 use crate::input::Input;
 use crate::loss::Loss;
 
-pub(super) const EXHIBIT: Exhibit = Exhibit {
+pub(super) const MODEL: ZooModel = ZooModel {
     name: "autoencoder-conv",
-    summary: "convolutions down to a quarter of the sides and back to the image",
     layers: |input| match input {
         Input::Image([height, width, channels]) if height % 4 == 0 && width % 4 == 0 => {
             let mut layers = list(&[
@@ -19,7 +18,7 @@ pub(super) const EXHIBIT: Exhibit = Exhibit {
             layers.push(format!("conv {channels} 3x3 pad 1"));
             Ok(layers)
         }
-        _ => Err("images with sides that four divides"),
+        _ => Err("images with height and width divisible by 4"),
     },
     loss: Some(Loss::Reconstruction),
 };

@@ -1,11 +1,10 @@
-//! `gpt-mini`: four transformer blocks over characters, which guess the next one at every position.
+//! `gpt-mini`: four transformer blocks over characters, which predict the next one at every position.
 
-use super::Exhibit;
+use super::ZooModel;
 use crate::input::Input;
 
-pub(super) const EXHIBIT: Exhibit = Exhibit {
+pub(super) const MODEL: ZooModel = ZooModel {
     name: "gpt-mini",
-    summary: "four transformer blocks of width 128 with four heads",
     layers: |input| match input {
         Input::Symbols { .. } => {
             let block = [

@@ -1,11 +1,10 @@
-//! `lenet`: two convolutions and a hidden layer, for small images (LeCun et al. 1998, with today's sizes and ReLU).
+//! `lenet`: two convolutions and a hidden layer, for small images (LeCun et al. 1998, with larger layers and ReLU).
 
-use super::{Exhibit, list};
+use super::{ZooModel, list};
 use crate::input::Input;
 
-pub(super) const EXHIBIT: Exhibit = Exhibit {
+pub(super) const MODEL: ZooModel = ZooModel {
     name: "lenet",
-    summary: "two 5x5 convolutions (32, 64), a hidden layer of 512",
     layers: |input| match input {
         Input::Image(_) => Ok(list(&[
             "conv 32 5x5 relu",

@@ -1,10 +1,6 @@
-//! `mlp`: one hidden layer of 128, the usual first network for digits and tables.
+//! `mlp`: one hidden layer of 128, a baseline for digits and tables.
 
-use super::{Exhibit, list};
+use super::{ZooModel, list};
 
-pub(super) const EXHIBIT: Exhibit = Exhibit {
-    name: "mlp",
-    summary: "one hidden layer of 128 with ReLU",
-    layers: |_| Ok(list(&["dense 128 relu", "dense auto"])),
-    loss: None,
-};
+pub(super) const MODEL: ZooModel =
+    ZooModel { name: "mlp", layers: |_| Ok(list(&["dense 128 relu", "dense auto"])), loss: None };

@@ -1,4 +1,4 @@
-//! Networks by name, each a layer list for the data at hand. One file each.
+//! Predefined networks by name, each a layer list that depends on the input. One file each.
 
 mod autoencoder;
 mod char_lstm;
@@ -14,54 +14,48 @@ use crate::network::{Network, Options};
 use thalweg_core::spec::nearest::unknown;
 use thalweg_core::{Error, Result, Task};
 
-/// A network of the zoo.
-pub struct Exhibit {
-    /// Its name in a job.
+pub struct ZooModel {
+    /// Value of the job key `model.zoo`.
     pub name: &'static str,
-    /// What it is, in one line.
-    pub summary: &'static str,
-    /// Its layers for rows of that shape, or what it needs instead.
+    /// The layers for an input, or the kind of input that the network needs.
     pub layers: fn(Input) -> Result<Vec<String>, &'static str>,
-    /// What it is blamed for, if not for the task's usual loss.
+    /// The loss, if it is not the task's default.
     pub loss: Option<Loss>,
 }
 
-/// All of them.
-pub const EXHIBITS: [Exhibit; 7] = [
-    mlp::EXHIBIT,
-    lenet::EXHIBIT,
-    resnet_small::EXHIBIT,
-    char_lstm::EXHIBIT,
-    gpt_mini::EXHIBIT,
-    autoencoder::EXHIBIT,
-    conv_autoencoder::EXHIBIT,
+pub const MODELS: [ZooModel; 7] = [
+    mlp::MODEL,
+    lenet::MODEL,
+    resnet_small::MODEL,
+    char_lstm::MODEL,
+    gpt_mini::MODEL,
+    autoencoder::MODEL,
+    conv_autoencoder::MODEL,
 ];
 
-/// What to do about data of the wrong kind.
-const HINT: &str = "data.source says what the rows are: an IDX folder holds images, a .txt file text, all else (the built-in digits \
-                    too) rows of numbers";
+/// Hint for data of the wrong kind.
+const HINT: &str = "data.source decides the kind of rows: an IDX folder holds images, a .txt file text, all else \
+                    (the built-in digits too) rows of numbers";
 
-/// The layers of a network of the zoo for rows of that shape.
+/// The layer list of a predefined network for an input.
 pub fn layers(name: &str, input: Input) -> Result<Vec<String>> {
-    (exhibit(name)?.layers)(input)
+    (find(name)?.layers)(input)
         .map_err(|need| Error::job(format!("model.zoo: {name} needs {need}")).hint(HINT))
 }
 
-/// The network of that name.
 pub fn network(name: &str, input: Input, outputs: usize, task: Task, options: Options) -> Result<Network> {
-    let loss = options.loss.or(exhibit(name)?.loss);
+    let loss = options.loss.or(find(name)?.loss);
     let options = Options { loss, ..options };
     Network::build_with(&layers(name, input)?, input, outputs, task, options)
 }
 
-/// The exhibit of that name; an unknown one is refused with the nearest.
-pub fn exhibit(name: &str) -> Result<&'static Exhibit> {
-    let names = EXHIBITS.iter().map(|exhibit| exhibit.name);
-    let found = EXHIBITS.iter().find(|exhibit| exhibit.name == name);
+/// The network of that name; the error for an unknown name suggests the nearest.
+fn find(name: &str) -> Result<&'static ZooModel> {
+    let names = MODELS.iter().map(|model| model.name);
+    let found = MODELS.iter().find(|model| model.name == name);
     found.ok_or_else(|| Error::job(format!("model.zoo: {}", unknown("network", name, names))))
 }
 
-/// Texts as a layer list.
 fn list(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| text.to_string()).collect()
 }
@@ -74,8 +68,8 @@ mod tests {
     const IMAGE: Input = Input::Image([28, 28, 1]);
     const TEXT: Input = Input::Symbols { window: 16, vocabulary: 11 };
 
-    fn input_for(exhibit: &Exhibit) -> Input {
-        if (exhibit.layers)(IMAGE).is_ok() { IMAGE } else { TEXT }
+    fn input_for(model: &ZooModel) -> Input {
+        if (model.layers)(IMAGE).is_ok() { IMAGE } else { TEXT }
     }
 
     fn batch(input: Input, rows: usize) -> Batch {
@@ -93,12 +87,12 @@ mod tests {
     }
 
     #[test]
-    fn every_network_learns_a_little() {
-        for exhibit in &EXHIBITS {
-            let input = input_for(exhibit);
+    fn every_network_reduces_its_loss() {
+        for model in &MODELS {
+            let input = input_for(model);
             let outputs = if input == TEXT { 11 } else { 10 };
             let mut network =
-                network(exhibit.name, input, outputs, Task::Classification, Options::default()).unwrap();
+                network(model.name, input, outputs, Task::Classification, Options::default()).unwrap();
             let batch = batch(input, 4);
             let mut parameters = vec![0.0; network.layout().len()];
             network.initialize(3, &mut parameters);
@@ -109,13 +103,12 @@ mod tests {
                 losses.push(tally.mean_loss());
                 parameters.iter_mut().zip(&gradient).for_each(|(p, g)| *p -= 0.02 * g);
             }
-            assert!(losses[7] < losses[0] && losses[7].is_finite(), "{}: {losses:?}", exhibit.name);
+            assert!(losses[7] < losses[0] && losses[7].is_finite(), "{}: {losses:?}", model.name);
             assert!(network.evaluate(&parameters, &batch).unwrap().loss.is_finite());
             assert!(network.flops_per_row() > 0);
         }
     }
 
-    /// Some rows of a batch.
     fn part(whole: &Batch, rows: std::ops::Range<usize>) -> Batch {
         let mut part = whole.clone();
         part.rows = whole.rows[rows.clone()].to_vec();
@@ -134,12 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn gradients_of_parts_add_up_to_the_whole() {
-        for exhibit in &EXHIBITS {
-            let input = input_for(exhibit);
+    fn gradients_of_batch_parts_sum_to_the_whole() {
+        for model in &MODELS {
+            let input = input_for(model);
             let outputs = if input == TEXT { 11 } else { 10 };
             let mut network =
-                network(exhibit.name, input, outputs, Task::Classification, Options::default()).unwrap();
+                network(model.name, input, outputs, Task::Classification, Options::default()).unwrap();
             let mut parameters = vec![0.0; network.layout().len()];
             network.initialize(5, &mut parameters);
             let whole = batch(input, 5);
@@ -149,18 +142,23 @@ mod tests {
                 gradient
             };
             let [all, left, right] = [0..5, 0..2, 2..5].map(&mut gradient_of);
-            let largest = all.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-            let apart =
+            let largest = all.iter().fold(0.0f32, |max, value| max.max(value.abs()));
+            let differences =
                 all.iter().zip(left.iter().zip(&right)).map(|(all, (left, right))| all - left - right);
-            let farthest = apart.fold(0.0f32, |most, value| most.max(value.abs()));
-            // What is normalised by the batch depends on the batch.
-            let by_batch = (exhibit.layers)(input).unwrap().iter().any(|layer| layer.contains("batchnorm"));
-            assert_eq!(farthest > 1e-5 * largest, by_batch, "{}: {farthest} of {largest}", exhibit.name);
+            let largest_difference = differences.fold(0.0f32, |max, value| max.max(value.abs()));
+            // Batch normalisation makes the gradient depend on the batch.
+            let by_batch = (model.layers)(input).unwrap().iter().any(|layer| layer.contains("batchnorm"));
+            assert_eq!(
+                largest_difference > 1e-5 * largest,
+                by_batch,
+                "{}: {largest_difference} of {largest}",
+                model.name
+            );
         }
     }
 
     #[test]
-    fn sizes_are_those_of_the_peers() {
+    fn parameter_counts_match_the_reference_networks() {
         let parameters = |name: &str, input: Input, outputs: usize| {
             let network = network(name, input, outputs, Task::Classification, Options::default()).unwrap();
             network.layout().len()
@@ -173,23 +171,23 @@ mod tests {
         assert_eq!(
             parameters("char-lstm", text, 65),
             65 * 128 + 1024 * (128 + 256 + 1) + 256 * 65 + 65,
-            "one bias per gate, where PyTorch keeps two that are only ever added"
+            "one bias per gate; PyTorch keeps two and only uses their sum"
         );
     }
 
     #[test]
-    fn a_job_knows_every_network_by_name() {
+    fn every_network_is_a_choice_of_the_job_key() {
         use thalweg_core::spec::{model::Zoo, setting::Setting};
         let names: Vec<&str> = Zoo::choices().iter().map(|(name, _)| *name).collect();
-        assert_eq!(names, EXHIBITS.each_ref().map(|exhibit| exhibit.name));
-        for exhibit in &EXHIBITS {
-            let zoo = Zoo::read(&exhibit.name.into()).unwrap();
-            assert_eq!(zoo.reconstructs(), exhibit.loss == Some(Loss::Reconstruction));
+        assert_eq!(names, MODELS.each_ref().map(|model| model.name));
+        for model in &MODELS {
+            let zoo = Zoo::read(&model.name.into()).unwrap();
+            assert_eq!(zoo.reconstructs(), model.loss == Some(Loss::Reconstruction));
         }
     }
 
     #[test]
-    fn what_does_not_fit_is_explained() {
+    fn unknown_names_and_unsuitable_inputs_are_reported() {
         assert!(layers("lenett", IMAGE).unwrap_err().message.contains("did you mean `lenet`?"));
         assert_eq!(layers("lenet", TEXT).unwrap_err().message, "model.zoo: lenet needs images");
         assert_eq!(layers("gpt-mini", IMAGE).unwrap_err().message, "model.zoo: gpt-mini needs text");

@@ -1,11 +1,10 @@
-//! `resnet-small`: three stages of residual blocks, for small images (He et al. 2016, the shape of their CIFAR network).
+//! `resnet-small`: three stages of residual blocks, for small images (He et al. 2016, after their CIFAR network).
 
-use super::{Exhibit, list};
+use super::{ZooModel, list};
 use crate::input::Input;
 
-pub(super) const EXHIBIT: Exhibit = Exhibit {
+pub(super) const MODEL: ZooModel = ZooModel {
     name: "resnet-small",
-    summary: "three stages of residual blocks (16, 32, 64) with batch normalisation",
     layers: |input| match input {
         Input::Image(_) => Ok(list(&[
             "conv 16 3x3 pad 1",

@@ -1,132 +1,132 @@
-//! The attributes of all operators that can be read, and what becomes of each.
+//! The attributes of all supported operators, and the expected outcome of importing each.
 
 /// The value of an attribute.
 #[derive(Clone, Copy, Debug)]
-pub enum Value {
+pub enum AttributeValue {
     I(i64),
     F(f32),
     S(&'static str),
     Is(&'static [i64]),
     Fs(&'static [f32]),
     Ss(&'static [&'static str]),
-    /// A tensor of one number.
+    /// A tensor of one element.
     T(f32),
-    /// One of a type that no reader asks for.
-    Strange,
+    /// A type that no operator expects.
+    UnexpectedType,
 }
-pub use Value::{F, Fs, I, Is, S, Ss, Strange, T};
+pub use AttributeValue::{F, Fs, I, Is, S, Ss, T, UnexpectedType};
 
-/// What becomes of an attribute that is not at its default.
+/// The expected outcome for an attribute that is not at its default.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fate {
-    /// The answers change.
+pub enum Outcome {
+    /// The predictions change.
     Honoured,
-    /// It is read; numbers in one line do not show it.
+    /// It is read, but does not affect a flattened output.
     Accepted,
-    /// Training goes another way: running statistics are others.
+    /// The gradient changes: dropout, running statistics.
     Trained,
-    /// The import fails and names it.
-    Refused,
+    /// The import fails with an error that names it.
+    Rejected,
 }
-pub use Fate::{Accepted, Honoured, Refused, Trained};
+pub use Outcome::{Accepted, Honoured, Rejected, Trained};
 
-/// Operator, attribute, its default (or a value that means the same), another value, and what becomes of that.
-pub type Line = (&'static str, &'static str, Option<Value>, Value, Fate);
+/// Operator, attribute, its default (or an equivalent value), another value, and the outcome of that.
+pub type Line = (&'static str, &'static str, Option<AttributeValue>, AttributeValue, Outcome);
 
 pub const TABLE: &[Line] = &[
-    ("AveragePool", "auto_pad", Some(S("NOTSET")), S("SAME_UPPER"), Refused),
-    ("AveragePool", "ceil_mode", Some(I(0)), I(1), Refused),
+    ("AveragePool", "auto_pad", Some(S("NOTSET")), S("SAME_UPPER"), Rejected),
+    ("AveragePool", "ceil_mode", Some(I(0)), I(1), Rejected),
     ("AveragePool", "count_include_pad", Some(I(0)), I(1), Honoured),
-    ("AveragePool", "dilations", Some(Is(&[1, 1])), Is(&[2, 2]), Refused),
+    ("AveragePool", "dilations", Some(Is(&[1, 1])), Is(&[2, 2]), Rejected),
     ("AveragePool", "kernel_shape", None, Is(&[1, 3]), Honoured),
-    ("AveragePool", "pads", Some(Is(&[0, 0, 0, 0])), Is(&[1, 0, 0, 0]), Refused),
+    ("AveragePool", "pads", Some(Is(&[0, 0, 0, 0])), Is(&[1, 0, 0, 0]), Rejected),
     ("AveragePool", "strides", Some(Is(&[1, 1])), Is(&[2, 2]), Honoured),
     ("BatchNormalization", "epsilon", Some(F(1e-5)), F(0.5), Honoured),
     ("BatchNormalization", "momentum", Some(F(0.9)), F(0.3), Trained),
     ("BatchNormalization", "training_mode", Some(I(0)), I(1), Accepted),
-    ("Cast", "round_mode", Some(S("up")), S("down"), Refused),
-    ("Cast", "saturate", Some(I(1)), I(0), Refused),
-    ("Cast", "to", Some(I(1)), I(7), Refused),
+    ("Cast", "round_mode", Some(S("up")), S("down"), Rejected),
+    ("Cast", "saturate", Some(I(1)), I(0), Rejected),
+    ("Cast", "to", Some(I(1)), I(7), Rejected),
     ("Concat", "axis", None, I(2), Honoured),
-    ("Constant", "sparse_value", None, Strange, Refused),
+    ("Constant", "sparse_value", None, UnexpectedType, Rejected),
     ("Constant", "value", None, T(0.5), Honoured),
     ("Constant", "value_float", None, F(0.5), Honoured),
     ("Constant", "value_floats", None, Fs(&[0.5]), Honoured),
     ("Constant", "value_int", None, I(1), Honoured),
     ("Constant", "value_ints", None, Is(&[1]), Honoured),
-    ("Constant", "value_string", None, S("a"), Refused),
-    ("Constant", "value_strings", None, Ss(&["a"]), Refused),
+    ("Constant", "value_string", None, S("a"), Rejected),
+    ("Constant", "value_strings", None, Ss(&["a"]), Rejected),
     ("ConstantOfShape", "value", Some(T(0.0)), T(0.5), Honoured),
-    ("Conv", "auto_pad", Some(S("NOTSET")), S("SAME_LOWER"), Refused),
+    ("Conv", "auto_pad", Some(S("NOTSET")), S("SAME_LOWER"), Rejected),
     ("Conv", "dilations", Some(Is(&[1, 1])), Is(&[2, 1]), Honoured),
     ("Conv", "group", Some(I(1)), I(2), Honoured),
-    ("Conv", "kernel_shape", Some(Is(&[2, 2])), Is(&[3, 3]), Refused),
+    ("Conv", "kernel_shape", Some(Is(&[2, 2])), Is(&[3, 3]), Rejected),
     ("Conv", "pads", Some(Is(&[0, 0, 0, 0])), Is(&[1, 1, 1, 1]), Honoured),
     ("Conv", "strides", Some(Is(&[1, 1])), Is(&[2, 2]), Honoured),
     ("Dropout", "ratio", Some(F(0.5)), F(0.9), Trained),
-    ("Dropout", "seed", None, I(3), Refused),
-    ("Elu", "alpha", Some(F(1.0)), F(0.5), Refused),
+    ("Dropout", "seed", None, I(3), Rejected),
+    ("Elu", "alpha", Some(F(1.0)), F(0.5), Rejected),
     ("Flatten", "axis", Some(I(1)), I(-3), Accepted),
-    ("GRU", "activation_alpha", None, Fs(&[0.5]), Refused),
-    ("GRU", "activation_beta", None, Fs(&[0.5]), Refused),
-    ("GRU", "activations", Some(Ss(&["Sigmoid", "Tanh"])), Ss(&["Relu", "Tanh"]), Refused),
-    ("GRU", "clip", None, F(0.1), Refused),
-    ("GRU", "direction", Some(S("forward")), S("reverse"), Refused),
-    ("GRU", "hidden_size", Some(I(2)), I(3), Refused),
-    ("GRU", "layout", Some(I(0)), I(1), Refused),
-    ("GRU", "linear_before_reset", None, I(0), Refused),
+    ("GRU", "activation_alpha", None, Fs(&[0.5]), Rejected),
+    ("GRU", "activation_beta", None, Fs(&[0.5]), Rejected),
+    ("GRU", "activations", Some(Ss(&["Sigmoid", "Tanh"])), Ss(&["Relu", "Tanh"]), Rejected),
+    ("GRU", "clip", None, F(0.1), Rejected),
+    ("GRU", "direction", Some(S("forward")), S("reverse"), Rejected),
+    ("GRU", "hidden_size", Some(I(2)), I(3), Rejected),
+    ("GRU", "layout", Some(I(0)), I(1), Rejected),
+    ("GRU", "linear_before_reset", None, I(0), Rejected),
     ("Gather", "axis", None, I(2), Honoured),
     ("Gelu", "approximate", Some(S("none")), S("tanh"), Honoured),
-    ("Gemm", "alpha", Some(F(1.0)), F(0.5), Refused),
-    ("Gemm", "beta", Some(F(1.0)), F(0.5), Refused),
-    ("Gemm", "transA", Some(I(0)), I(1), Refused),
+    ("Gemm", "alpha", Some(F(1.0)), F(0.5), Rejected),
+    ("Gemm", "beta", Some(F(1.0)), F(0.5), Rejected),
+    ("Gemm", "transA", Some(I(0)), I(1), Rejected),
     ("Gemm", "transB", Some(I(0)), I(1), Honoured),
-    ("LSTM", "activation_alpha", None, Fs(&[0.5]), Refused),
-    ("LSTM", "activation_beta", None, Fs(&[0.5]), Refused),
-    ("LSTM", "activations", Some(Ss(&["Sigmoid", "Tanh", "Tanh"])), Ss(&["Tanh", "Tanh", "Tanh"]), Refused),
-    ("LSTM", "clip", None, F(0.1), Refused),
-    ("LSTM", "direction", Some(S("forward")), S("bidirectional"), Refused),
-    ("LSTM", "hidden_size", Some(I(2)), I(3), Refused),
-    ("LSTM", "input_forget", Some(I(0)), I(1), Refused),
-    ("LSTM", "layout", Some(I(0)), I(1), Refused),
+    ("LSTM", "activation_alpha", None, Fs(&[0.5]), Rejected),
+    ("LSTM", "activation_beta", None, Fs(&[0.5]), Rejected),
+    ("LSTM", "activations", Some(Ss(&["Sigmoid", "Tanh", "Tanh"])), Ss(&["Tanh", "Tanh", "Tanh"]), Rejected),
+    ("LSTM", "clip", None, F(0.1), Rejected),
+    ("LSTM", "direction", Some(S("forward")), S("bidirectional"), Rejected),
+    ("LSTM", "hidden_size", Some(I(2)), I(3), Rejected),
+    ("LSTM", "input_forget", Some(I(0)), I(1), Rejected),
+    ("LSTM", "layout", Some(I(0)), I(1), Rejected),
     ("LayerNormalization", "axis", Some(I(-1)), I(2), Honoured),
     ("LayerNormalization", "epsilon", Some(F(1e-5)), F(0.5), Honoured),
-    ("LayerNormalization", "stash_type", Some(I(1)), I(11), Refused),
-    ("LeakyRelu", "alpha", Some(F(0.01)), F(0.2), Refused),
-    ("LogSoftmax", "axis", Some(I(-1)), I(0), Refused),
-    ("MaxPool", "auto_pad", Some(S("NOTSET")), S("SAME_UPPER"), Refused),
-    ("MaxPool", "ceil_mode", Some(I(0)), I(1), Refused),
-    ("MaxPool", "dilations", Some(Is(&[1, 1])), Is(&[2, 2]), Refused),
+    ("LayerNormalization", "stash_type", Some(I(1)), I(11), Rejected),
+    ("LeakyRelu", "alpha", Some(F(0.01)), F(0.2), Rejected),
+    ("LogSoftmax", "axis", Some(I(-1)), I(0), Rejected),
+    ("MaxPool", "auto_pad", Some(S("NOTSET")), S("SAME_UPPER"), Rejected),
+    ("MaxPool", "ceil_mode", Some(I(0)), I(1), Rejected),
+    ("MaxPool", "dilations", Some(Is(&[1, 1])), Is(&[2, 2]), Rejected),
     ("MaxPool", "kernel_shape", None, Is(&[1, 3]), Honoured),
     ("MaxPool", "pads", Some(Is(&[0, 0, 0, 0])), Is(&[1, 1, 1, 1]), Honoured),
-    ("MaxPool", "storage_order", Some(I(0)), I(1), Refused),
+    ("MaxPool", "storage_order", Some(I(0)), I(1), Rejected),
     ("MaxPool", "strides", Some(Is(&[1, 1])), Is(&[2, 2]), Honoured),
-    ("Mod", "fmod", Some(I(0)), I(1), Refused),
-    ("OneHot", "axis", Some(I(-1)), I(1), Refused),
-    ("RNN", "activation_alpha", None, Fs(&[0.5]), Refused),
-    ("RNN", "activation_beta", None, Fs(&[0.5]), Refused),
-    ("RNN", "activations", Some(Ss(&["Tanh", "Tanh"])), Ss(&["Relu"]), Refused),
-    ("RNN", "clip", None, F(0.1), Refused),
-    ("RNN", "direction", Some(S("forward")), S("reverse"), Refused),
-    ("RNN", "hidden_size", Some(I(2)), I(3), Refused),
-    ("RNN", "layout", Some(I(0)), I(1), Refused),
-    ("Range", "stash_type", Some(I(1)), I(11), Refused),
+    ("Mod", "fmod", Some(I(0)), I(1), Rejected),
+    ("OneHot", "axis", Some(I(-1)), I(1), Rejected),
+    ("RNN", "activation_alpha", None, Fs(&[0.5]), Rejected),
+    ("RNN", "activation_beta", None, Fs(&[0.5]), Rejected),
+    ("RNN", "activations", Some(Ss(&["Tanh", "Tanh"])), Ss(&["Relu"]), Rejected),
+    ("RNN", "clip", None, F(0.1), Rejected),
+    ("RNN", "direction", Some(S("forward")), S("reverse"), Rejected),
+    ("RNN", "hidden_size", Some(I(2)), I(3), Rejected),
+    ("RNN", "layout", Some(I(0)), I(1), Rejected),
+    ("Range", "stash_type", Some(I(1)), I(11), Rejected),
     ("ReduceMean", "axes", None, Is(&[2, 3]), Honoured),
     ("ReduceMean", "keepdims", Some(I(1)), I(0), Accepted),
     ("ReduceMean", "noop_with_empty_axes", Some(I(0)), I(1), Accepted),
-    ("ReduceProd", "axes", Some(Is(&[0])), Is(&[1]), Refused),
+    ("ReduceProd", "axes", Some(Is(&[0])), Is(&[1]), Rejected),
     ("ReduceProd", "keepdims", Some(I(1)), I(0), Accepted),
-    ("ReduceProd", "noop_with_empty_axes", Some(I(0)), I(1), Refused),
+    ("ReduceProd", "noop_with_empty_axes", Some(I(0)), I(1), Rejected),
     ("Reshape", "allowzero", Some(I(0)), I(1), Accepted),
-    ("Resize", "antialias", Some(I(0)), I(1), Refused),
-    ("Resize", "axes", None, Is(&[2, 3]), Refused),
-    ("Resize", "coordinate_transformation_mode", Some(S("half_pixel")), S("tf_crop_and_resize"), Refused),
-    ("Resize", "cubic_coeff_a", Some(F(-0.75)), F(-0.5), Refused),
-    ("Resize", "exclude_outside", Some(I(0)), I(1), Refused),
-    ("Resize", "extrapolation_value", Some(F(0.0)), F(1.0), Refused),
-    ("Resize", "keep_aspect_ratio_policy", Some(S("stretch")), S("not_larger"), Refused),
-    ("Resize", "mode", Some(S("nearest")), S("linear"), Refused),
-    ("Resize", "nearest_mode", Some(S("round_prefer_floor")), S("ceil"), Refused),
+    ("Resize", "antialias", Some(I(0)), I(1), Rejected),
+    ("Resize", "axes", None, Is(&[2, 3]), Rejected),
+    ("Resize", "coordinate_transformation_mode", Some(S("half_pixel")), S("tf_crop_and_resize"), Rejected),
+    ("Resize", "cubic_coeff_a", Some(F(-0.75)), F(-0.5), Rejected),
+    ("Resize", "exclude_outside", Some(I(0)), I(1), Rejected),
+    ("Resize", "extrapolation_value", Some(F(0.0)), F(1.0), Rejected),
+    ("Resize", "keep_aspect_ratio_policy", Some(S("stretch")), S("not_larger"), Rejected),
+    ("Resize", "mode", Some(S("nearest")), S("linear"), Rejected),
+    ("Resize", "nearest_mode", Some(S("round_prefer_floor")), S("ceil"), Rejected),
     ("Shape", "end", None, I(-1), Honoured),
     ("Shape", "start", Some(I(0)), I(1), Honoured),
     ("Slice", "axes", None, Is(&[3]), Honoured),
@@ -134,17 +134,17 @@ pub const TABLE: &[Line] = &[
     ("Slice", "starts", None, Is(&[1]), Honoured),
     ("Softmax", "axis", Some(I(-1)), I(1), Honoured),
     ("Split", "axis", None, I(2), Honoured),
-    ("Split", "num_outputs", Some(I(2)), I(3), Refused),
+    ("Split", "num_outputs", Some(I(2)), I(3), Rejected),
     ("Split", "split", Some(Is(&[2, 2])), Is(&[1, 3]), Honoured),
     ("Squeeze", "axes", None, Is(&[1]), Accepted),
     ("Transpose", "perm", None, Is(&[0, 2, 3, 1]), Honoured),
     ("Trilu", "upper", Some(I(1)), I(0), Honoured),
     ("Unsqueeze", "axes", None, Is(&[2]), Accepted),
-    ("Upsample", "mode", Some(S("nearest")), S("linear"), Refused),
+    ("Upsample", "mode", Some(S("nearest")), S("linear"), Rejected),
 ];
 
-/// The operators without attributes; with those of the table, all that can be read.
-pub const PLAIN: &[&str] = &[
+/// The supported operators without attributes.
+pub const WITHOUT_ATTRIBUTES: &[&str] = &[
     "Add",
     "And",
     "Div",

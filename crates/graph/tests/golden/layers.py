@@ -1,10 +1,9 @@
-"""Writes layers.txt: what small networks answer, lose and learn as PyTorch computes it, for golden_layers.rs.
+"""Writes layers.txt: predictions, losses, gradients and training steps of small networks in PyTorch, for golden_layers.rs.
 
-usage: layers.py > layers.txt. Needs torch (made with 2.15). Each case: a name, the layer texts joined by ` ; `, the
-input, the answer (shares of the classes; of a sequence, at its last position), the loss, the gradient, and the parameters
-after ten steps of plain descent at rate 0.1, both in the order of the layout. Every number that goes in is a multiple of
-1/128, exact in single precision. Images are height x width x channels here and channels first in PyTorch; filters are
-[filters, height, width, channels].
+usage: layers.py > layers.txt. Needs torch (made with 2.15). Each case: a name, the layers joined by ` ; `, the input, the
+predictions (class probabilities; of a sequence, at its last position), the loss, the gradient, and the parameters after ten
+steps of SGD at rate 0.1, both in the order of the layout. Every input is a multiple of 1/128, exact in single precision.
+Images are NHWC here and NCHW in PyTorch; filters are [filters, height, width, channels].
 """
 
 import torch
@@ -20,7 +19,7 @@ def numbers(count, seed):
 
 
 class Parameters:
-    """The flat buffer cut into tensors, in the order of the layout."""
+    """The flat buffer split into tensors, in the order of the layout."""
 
     def __init__(self, shapes):
         sizes = [torch.Size(shape).numel() for shape in shapes]
@@ -41,18 +40,18 @@ def flat(x):
 
 
 def show(name, texts, source, parameters, run):
-    """`run` gives logits and loss at the parameters; `moves` of it, if any, are running statistics."""
+    """`run` returns logits, loss and the updates of running statistics at the parameters."""
     print(name)
     print(" ; ".join(texts))
     print(*source)
     for step in range(10):
         parameters.flat.grad = None
-        logits, loss, moves = run()
+        logits, loss, updates = run()
         loss.backward()
         gradient = parameters.flat.grad.clone()
         rates = torch.full_like(gradient, 0.1)
-        for place, move in moves:
-            gradient[place] = ROWS * move.detach()
+        for place, update in updates:
+            gradient[place] = ROWS * update.detach()
             rates[place] = 1
         if step == 0:
             numbers_of(F.softmax(logits if logits.dim() == 2 else logits[:, -1], 1).flatten())
@@ -122,23 +121,23 @@ case("convolution", ["conv 4 3x2 stride 2 pad 1 tanh", "dense auto"], ("image", 
 case("groups and dilation", ["conv 4 3x3 dilation 2 groups 2 gelu", "dense auto"], ("image", 6, 7, 4),
      [(3,), (3, 24), (4,), (4, 3, 3, 2)],
      lambda x, b1, w1, b0, w0: F.linear(flat(F.gelu(conv(x, w0, b0, dilation=2, groups=2), approximate="tanh")), w1, b1), 3)
-case("largest", ["conv 3 3x3 pad 1", "pool max 3 stride 2 pad 1", "elu", "dense auto"], ("image", 5, 6, 2),
+case("max pooling", ["conv 3 3x3 pad 1", "pool max 3 stride 2 pad 1", "elu", "dense auto"], ("image", 5, 6, 2),
      [(3,), (3, 27), (3,), (3, 3, 3, 2)],
      lambda x, b1, w1, b0, w0: F.linear(flat(F.elu(F.max_pool2d(conv(x, w0, b0, padding=1), 3, 2, 1))), w1, b1), 3)
-case("mean", ["conv 3 3x3 pad 1 leaky-relu", "pool mean 2", "dense auto"], ("image", 5, 6, 2), [(3,), (3, 18), (3,), (3, 3, 3, 2)],
+case("mean pooling", ["conv 3 3x3 pad 1 leaky-relu", "pool mean 2", "dense auto"], ("image", 5, 6, 2), [(3,), (3, 18), (3,), (3, 3, 3, 2)],
      lambda x, b1, w1, b0, w0: F.linear(flat(F.avg_pool2d(F.leaky_relu(conv(x, w0, b0, padding=1)), 2)), w1, b1), 3)
-case("global", ["conv 3 3x3 sigmoid", "pool global", "dense auto"], ("image", 5, 6, 2), [(3,), (3, 3), (3,), (3, 3, 3, 2)],
+case("global pooling", ["conv 3 3x3 sigmoid", "pool global", "dense auto"], ("image", 5, 6, 2), [(3,), (3, 3), (3,), (3, 3, 3, 2)],
      lambda x, b1, w1, b0, w0: F.linear(torch.sigmoid(conv(x, w0, b0)).mean((2, 3)), w1, b1), 3)
 case("relu", ["conv 3 3x3 relu", "dense 5 relu", "dense auto"], ("image", 5, 6, 2), [(3,), (3, 5), (5,), (5, 36), (3,), (3, 3, 3, 2)],
      lambda x, b2, w2, b1, w1, b0, w0: F.linear(torch.relu(F.linear(flat(torch.relu(conv(x, w0, b0))), w1, b1)), w2, b2), 3)
 case("exact gelu", ["dense 7 gelu-erf", "dense auto"], ("image", 2, 2, 2), [(3,), (3, 7), (7,), (7, 8)],
      lambda x, b1, w1, b0, w0: F.linear(F.gelu(F.linear(flat(x), w0, b0)), w1, b1), 3)
 for approximate, word in [("none", "gelu-erf"), ("tanh", "gelu")]:
-    # In a third of the windows the largest number is not the one that was largest before: the curve falls before it rises.
-    case("largest behind " + word, [f"conv 3 4x4 {word}", "pool max 2", "dense auto"], ("image", 6, 5, 7),
+    # GELU is not monotonic: in a third of the windows the maximum updates to another element.
+    case("max pooling after " + word, [f"conv 3 4x4 {word}", "pool max 2", "dense auto"], ("image", 6, 5, 7),
          [(3,), (3, 3), (3,), (3, 4, 4, 7)],
          lambda x, b1, w1, b0, w0: F.linear(flat(F.max_pool2d(F.gelu(conv(x, w0, b0), approximate=approximate), 2)), w1, b1), 3)
-case("mean with padding", ["conv 3 3x3 tanh", "pool mean 3 stride 2 pad 1", "dense auto"], ("image", 6, 7, 2),
+case("mean pooling with padding", ["conv 3 3x3 tanh", "pool mean 3 stride 2 pad 1", "dense auto"], ("image", 6, 7, 2),
      [(3,), (3, 18), (3,), (3, 3, 3, 2)],
      lambda x, b1, w1, b0, w0: F.linear(flat(F.avg_pool2d(torch.tanh(conv(x, w0, b0)), 3, 2, 1, count_include_pad=True)), w1, b1), 3)
 case("projection", ["residual conv 3 3x3 pad 1 tanh | conv 4 3x3 pad 1", "dense auto"], ("image", 3, 4, 2),
@@ -154,8 +153,9 @@ case("layernorm", ["flatten", "dense 5", "layernorm", "dense auto"], ("image", 2
 
 
 def batchnorm(name, texts, source, width, outer, inner, before, after):
-    """Between `before`, with parameters of the shapes `inner`, and `after`, with those of `outer`. The running statistics
-    have moves instead of gradients, a tenth of the way to the batch's; variances begin above 1."""
+    """Batch normalisation between `before`, with parameters of the shapes `inner`, and `after`, with those of `outer`.
+    Running statistics have updates instead of gradients, a tenth of the difference to the batch's; initial variances are
+    above 1."""
     parameters = Parameters([*outer, (width,), (width,), (width,), (width,), *inner])
     begin = sum(parameters.sizes[:len(outer) + 2])
     places = slice(begin, begin + width), slice(begin + width, begin + 2 * width)
@@ -170,10 +170,10 @@ def batchnorm(name, texts, source, width, outer, inner, before, after):
         x = before(numbers(ROWS * torch.Size(sizes).numel(), 10).reshape(ROWS, *sizes).permute(0, 3, 1, 2), *inner_tensors)
         learned = F.batch_norm(x, torch.zeros(width), torch.ones(width), nw, nb, training=True)
         loss = F.cross_entropy(after(learned, *outer_tensors), torch.tensor([0, 1, 2]), reduction="sum")
-        told = F.batch_norm(x, mean.detach(), variance.detach(), nw, nb, training=False)
+        evaluated = F.batch_norm(x, mean.detach(), variance.detach(), nw, nb, training=False)
         lines = x.movedim(1, -1).reshape(-1, width)
-        moves = [(places[0], 0.1 * (variance - lines.var(0))), (places[1], 0.1 * (mean - lines.mean(0)))]
-        return after(told, *outer_tensors), loss, moves
+        updates = [(places[0], 0.1 * (variance - lines.var(0))), (places[1], 0.1 * (mean - lines.mean(0)))]
+        return after(evaluated, *outer_tensors), loss, updates
 
     show(name, texts, source, parameters, run)
 
@@ -208,15 +208,15 @@ case("transformer block",
      ["embedding 4 positions", "residual layernorm | attention 2 causal", "residual layernorm | dense 8 gelu | dense 4", "dense auto"],
      ("symbols", 5, 6),
      [(6,), (6, 4), (4,), (4, 8), (8,), (8, 4), (4,), (4,), (4,), (4, 4), (12,), (12, 4), (4,), (4,), (5, 4), (6, 4)], block, 6)
-case("branches", ["concat conv 2 1x1 tanh | conv 3 3x3 pad 1", "dense auto"], ("image", 4, 5, 2),
+case("concat", ["concat conv 2 1x1 tanh | conv 3 3x3 pad 1", "dense auto"], ("image", 4, 5, 2),
      [(3,), (3, 100), (3,), (3, 3, 3, 2), (2,), (2, 1, 1, 2)],
      lambda x, b1, w1, bb, wb, ba, wa: F.linear(flat(torch.cat([torch.tanh(conv(x, wa, ba)), conv(x, wb, bb, padding=1)], 1)), w1, b1), 3)
-case("upsampling", ["conv 2 3x3", "upsample 2", "tanh", "dense auto"], ("image", 4, 5, 2), [(3,), (3, 48), (2,), (2, 3, 3, 2)],
+case("upsample", ["conv 2 3x3", "upsample 2", "tanh", "dense auto"], ("image", 4, 5, 2), [(3,), (3, 48), (2,), (2, 3, 3, 2)],
      lambda x, b1, w1, b0, w0: F.linear(flat(torch.tanh(F.interpolate(conv(x, w0, b0), scale_factor=2))), w1, b1), 3)
-case("transposition", ["embedding 4", "transpose", "dense 3 tanh", "flatten", "dense auto"], ("symbols", 5, 6),
+case("transpose", ["embedding 4", "transpose", "dense 3 tanh", "flatten", "dense auto"], ("symbols", 5, 6),
      [(6,), (6, 12), (3,), (3, 5), (6, 4)],
      lambda ids, b1, w1, b0, w0, table: F.linear(torch.tanh(F.linear(table[ids].transpose(1, 2), w0, b0)).flatten(1), w1, b1), 6)
-case("another shape", ["dense 12", "reshape 2x3x2", "conv 2 2x2 tanh", "dense auto"], ("image", 2, 2, 2),
+case("reshape", ["dense 12", "reshape 2x3x2", "conv 2 2x2 tanh", "dense auto"], ("image", 2, 2, 2),
      [(3,), (3, 4), (2,), (2, 2, 2, 2), (12,), (12, 8)],
      lambda x, b2, w2, b1, w1, b0, w0: F.linear(flat(torch.tanh(conv(
          F.linear(flat(x), w0, b0).reshape(ROWS, 2, 3, 2).permute(0, 3, 1, 2), w1, b1))), w2, b2), 3)

@@ -1,8 +1,8 @@
 """Writes losses.txt: every loss and its gradient as PyTorch computes them, for golden_losses.rs.
 
 usage: losses.py > losses.txt. Needs torch (made with 2.15). Each case: the loss's name, the task, the loss summed over
-the rows, the gradient in the order of the layout. The network is one dense layer from 5 numbers to 3 classes, to 1
-number or back to 5; every number that goes in is a multiple of 1/64, so that some distances are beyond 1 and some are not.
+the rows, the gradient in the order of the layout. The network is one dense layer from 5 columns to 3 classes, 1 value or
+5 columns. Every input is a multiple of 1/64; some errors are above 1 and some below, for the Huber loss.
 """
 
 import torch
@@ -17,11 +17,11 @@ def numbers(count, seed):
     return torch.tensor([((seed * 37 + i * 53) % 97 - 48) / 64 for i in range(count)])
 
 
-def case(name, task, outputs, judge):
+def case(name, task, outputs, criterion):
     x = numbers(ROWS * WIDTH, 10).reshape(ROWS, WIDTH)
     flat = numbers(outputs * (WIDTH + 1), 20).requires_grad_()
     bias, weight = flat[:outputs], flat[outputs:].reshape(outputs, WIDTH)
-    loss = judge(F.linear(x, weight, bias), x)
+    loss = criterion(F.linear(x, weight, bias), x)
     loss.backward()
     print(name)
     print(task)

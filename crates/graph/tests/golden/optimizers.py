@@ -1,7 +1,7 @@
-"""Prints optimizers.txt, which optimizer_golden.rs reads: ten steps of every rule, as PyTorch computes them.
+"""Prints optimizers.txt for optimizer_golden.rs: ten steps of every rule in PyTorch.
 
-Needs torch (made with 2.15). LARS and LAMB, which PyTorch does not have, are written down here from their papers.
-Every number that goes in is a multiple of 1/64, exact in single precision.
+Needs torch (made with 2.15). PyTorch lacks LARS and LAMB; they are implemented here from their papers. Every input is a
+multiple of 1/64, exact in single precision.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""Prints the constants of golden.rs: losses and gradients as PyTorch computes them.
+"""Prints the constants of golden.rs: losses and gradients in PyTorch.
 
-Needs torch (made with 2.15). Every number that goes in is a multiple of 1/64, exact in single precision.
+Needs torch (made with 2.15). Every input is a multiple of 1/64, exact in single precision.
 """
 
 import torch
@@ -22,11 +22,11 @@ def network(name, activation, classes):
     tensors = [torch.tensor(numbers(torch.Size(s).numel(), 20 + i)).reshape(s) for i, s in enumerate(shapes)]
     bias1, weight1, bias0, weight0 = (tensor.requires_grad_() for tensor in tensors)
     rows = torch.tensor(numbers(12, 10)).reshape(4, 3)
-    answers = functional.linear(activation(functional.linear(rows, weight0, bias0)), weight1, bias1)
+    outputs = functional.linear(activation(functional.linear(rows, weight0, bias0)), weight1, bias1)
     if classes:
-        loss = functional.cross_entropy(answers, torch.tensor([0, 2, 1, 1]))
+        loss = functional.cross_entropy(outputs, torch.tensor([0, 2, 1, 1]))
     else:
-        loss = functional.mse_loss(answers[:, 0], torch.tensor(numbers(4, 11)))
+        loss = functional.mse_loss(outputs[:, 0], torch.tensor(numbers(4, 11)))
     loss.backward()
     print(f"    {name} loss: {loss.item():.9g},")
     show(name, [value for tensor in tensors for value in tensor.grad.flatten().tolist()])

@@ -1,11 +1,10 @@
-"""Makes the ONNX files of this folder with PyTorch, each with rows and the answers PyTorch gives.
+"""Makes the ONNX files of this folder with PyTorch, each with rows and PyTorch's predictions for them.
 
     pip install torch onnx onnxscript && python make.py
 
-NAME.onnx is written by the exporter behind its last hyphen: ts is the older one by TorchScript, dyn the newer one by
-torch.export. NAME.txt holds one line with the kind of rows (flat WIDTH, image HEIGHT WIDTH CHANNELS, symbols WINDOW
-VOCABULARY), then for every row a line of its numbers (images with their channels last) and a line of the answers: the
-softmax of the scores, at the last position where there are several.
+The suffix of NAME.onnx is the exporter: ts for TorchScript, dyn for torch.export. NAME.txt holds one line with the kind of
+rows (flat WIDTH, image HEIGHT WIDTH CHANNELS, symbols WINDOW VOCABULARY), then for every row a line of its values (images in
+NHWC) and a line of predictions: the softmax of the logits, at the last position of a sequence.
 """
 
 import logging
@@ -24,7 +23,7 @@ VOCABULARY, WINDOW = 11, 5
 
 
 class Convolutions(nn.Module):
-    """For 8 x 8 images: convolution with groups and stride, batch normalisation, pooling, dropout."""
+    """8 x 8 images: convolution with groups and stride, batch normalisation, dropout."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +44,7 @@ class Convolutions(nn.Module):
 
 
 class Branches(nn.Module):
-    """Two channels in, residual and concatenated branches, all kinds of pooling, dilation."""
+    """Two input channels, residual and concatenated branches, all kinds of pooling, dilation."""
 
     def __init__(self):
         super().__init__()
@@ -88,14 +87,14 @@ class Recurrent(nn.Module):
         self.how = last
 
     def forward(self, x):
-        answers, state = self.cell(self.table(x))
+        states, last = self.cell(self.table(x))
         if self.how == "all":
-            return self.last(answers)
-        return self.last(state[-1] if self.how == "state" else answers[:, -1])
+            return self.last(states)
+        return self.last(last[-1] if self.how == "state" else states[:, -1])
 
 
 class Stacked(nn.Module):
-    """Vectors in, two layers of LSTM."""
+    """A flat input reshaped to a sequence, two LSTM layers."""
 
     def __init__(self):
         super().__init__()
@@ -126,7 +125,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """As GPT is usually written."""
+    """A decoder-only transformer, as in GPT."""
 
     def __init__(self):
         super().__init__()
@@ -142,7 +141,7 @@ class Transformer(nn.Module):
 
 
 class Masked(nn.Module):
-    """Attention written by hand, with the mask filled in."""
+    """Attention written by hand with masked_fill."""
 
     def __init__(self):
         super().__init__()
@@ -159,7 +158,7 @@ class Masked(nn.Module):
 
 
 class Encoder(nn.Module):
-    """torch's own encoder layer, and the mean over positions."""
+    """nn.TransformerEncoderLayer, and the mean over positions."""
 
     def __init__(self):
         super().__init__()
@@ -172,7 +171,7 @@ class Encoder(nn.Module):
 
 
 class Foreign(nn.Module):
-    """What is not supported here, three times."""
+    """Three unsupported operators."""
 
     def forward(self, x):
         return torch.cos(x).clamp(0, 1) + torch.cumsum(x, 1)
@@ -205,15 +204,15 @@ def line(values):
 
 def write(name, model, rows, kind):
     with torch.no_grad():
-        answers = model(rows)
-    if answers.dim() == 3:
-        answers = answers[:, -1]
+        outputs = model(rows)
+    if outputs.dim() == 3:
+        outputs = outputs[:, -1]
     if not isinstance(model, Activations):
-        answers = F.softmax(answers, -1)
+        outputs = F.softmax(outputs, -1)
     shown = rows.permute(0, 2, 3, 1) if rows.dim() == 4 else rows
     lines = [kind]
-    for row, answer in zip(shown, answers):
-        lines += [line(row), line(answer)]
+    for row, output in zip(shown, outputs):
+        lines += [line(row), line(output)]
     (FOLDER / f"{name}.txt").write_text("\n".join(lines) + "\n")
 
 
@@ -230,7 +229,7 @@ def by_export(name, model, rows):
         model, (rows,), FOLDER / f"{name}.onnx", dynamo=True, external_data=False, verbose=False,
         dynamic_shapes=({0: torch.export.Dim("rows")},),
     )
-    # Traces of the source are half of the file.
+    # Stack traces of the source are half of the file.
     import onnx
 
     loaded = onnx.load(FOLDER / f"{name}.onnx")
@@ -249,18 +248,18 @@ def main():
         model.eval()
         by_torchscript(f"{name}-ts", model, rows)
         write(f"{name}-ts", model, rows, kind)
-        # The newer exporter writes an nn.RNN out position by position, which is no recurrent layer any more.
+        # torch.export unrolls nn.RNN, which is then no recurrent layer.
         if name != "rnn":
             by_export(f"{name}-dyn", model, rows)
             write(f"{name}-dyn", model, rows, kind)
-    # With batch normalisation and dropout still in it, to train on.
+    # With batch normalisation and dropout, for training.
     torch.manual_seed(1)
     model, rows = Convolutions().eval(), torch.randn(3, 1, 8, 8)
     keep = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False}
-    # Exporting runs it once, which moves its running statistics.
+    # Exporting runs the model once, which updates its running statistics.
     by_torchscript("trainable-ts", model, rows, **keep)
     write("trainable-ts", model.eval(), rows, "image 8 8 1")
-    # Before set 17, a layer normalisation is written out.
+    # Before operator set 17, layer normalisation is decomposed.
     torch.manual_seed(2)
     model, rows = Transformer().eval(), symbols()
     with torch.no_grad():

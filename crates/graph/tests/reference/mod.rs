@@ -1,9 +1,9 @@
-//! What the tests compare with: the same networks written as plainly as possible, in double precision.
+//! A reference implementation of dense networks in double precision, as simple as possible.
 
 use thalweg_core::{Batch, Features, Layout, Rng, Targets};
 use thalweg_graph::Activation;
 
-/// How a batch shows its rows.
+/// The representation of a batch's rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InputKind {
     Dense,
@@ -11,22 +11,22 @@ pub enum InputKind {
     Tokens,
 }
 
-/// A network as a list of sizes: the first is what it reads.
+/// A dense network; the first size is that of its input.
 #[derive(Clone, Debug)]
-pub struct Plain {
+pub struct ReferenceNetwork {
     pub sizes: Vec<usize>,
     pub activations: Vec<Activation>,
     pub layout: Layout,
 }
 
-impl Plain {
+impl ReferenceNetwork {
     fn tensor<'a>(&self, parameters: &'a [f64], name: &str) -> &'a [f64] {
         let tensor = self.layout.tensors().iter().find(|tensor| tensor.name == name).unwrap();
         &parameters[tensor.range()]
     }
 
-    /// What the network answers for one row, and the number nearest to zero that any ReLU saw.
-    pub fn answer(&self, parameters: &[f64], row: &[f64]) -> (Vec<f64>, f64) {
+    /// The output for one row, and the smallest absolute input of any ReLU.
+    pub fn output(&self, parameters: &[f64], row: &[f64]) -> (Vec<f64>, f64) {
         let mut values = row.to_vec();
         let mut nearest_kink = f64::INFINITY;
         for (index, activation) in self.activations.iter().enumerate() {
@@ -66,24 +66,24 @@ impl Plain {
 
     /// The summed loss of a batch.
     pub fn loss(&self, parameters: &[f64], batch: &Batch) -> f64 {
-        let rows = spell_out(batch);
+        let rows = dense_rows(batch);
         (0..batch.len())
             .map(|row| {
-                let (answer, _) = self.answer(parameters, &rows[row]);
+                let (output, _) = self.output(parameters, &rows[row]);
                 match &batch.targets {
                     Targets::Classes(classes) => {
-                        let sum: f64 = answer.iter().map(|x| x.exp()).sum();
-                        sum.ln() - answer[classes[row] as usize]
+                        let sum: f64 = output.iter().map(|x| x.exp()).sum();
+                        sum.ln() - output[classes[row] as usize]
                     }
-                    Targets::Values(values) => (answer[0] - f64::from(values[row])).powi(2),
+                    Targets::Values(values) => (output[0] - f64::from(values[row])).powi(2),
                 }
             })
             .sum()
     }
 
-    /// Whether some ReLU stands so near to its kink that a difference says nothing about its slope.
+    /// Whether some ReLU is too close to its kink for finite differences.
     pub fn near_kink(&self, parameters: &[f64], batch: &Batch) -> bool {
-        spell_out(batch).iter().any(|row| self.answer(parameters, row).1 < 1e-4)
+        dense_rows(batch).iter().any(|row| self.output(parameters, row).1 < 1e-4)
     }
 
     /// The gradient of the summed loss by central differences.
@@ -103,7 +103,7 @@ impl Plain {
     }
 }
 
-/// The error function by the series whose terms all have the sign of `x`, so that nothing cancels.
+/// The error function by a series whose terms all have the sign of `x`, so that nothing cancels.
 fn erf(x: f64) -> f64 {
     if x.abs() > 6.0 {
         return x.signum();
@@ -116,8 +116,7 @@ fn erf(x: f64) -> f64 {
     2.0 / std::f64::consts::PI.sqrt() * (-x * x).exp() * sum
 }
 
-/// Every row of a batch as `width` numbers.
-pub fn spell_out(batch: &Batch) -> Vec<Vec<f64>> {
+pub fn dense_rows(batch: &Batch) -> Vec<Vec<f64>> {
     let mut rows = vec![vec![0.0; batch.width]; batch.len()];
     for (index, row) in rows.iter_mut().enumerate() {
         match &batch.features {
@@ -140,13 +139,12 @@ pub fn spell_out(batch: &Batch) -> Vec<Vec<f64>> {
     rows
 }
 
-/// The same rows with every number written out.
-pub fn densified(batch: &Batch) -> Batch {
-    let values = spell_out(batch).into_iter().flatten().map(|value| value as f32).collect();
+/// The same rows as dense features.
+pub fn to_dense(batch: &Batch) -> Batch {
+    let values = dense_rows(batch).into_iter().flatten().map(|value| value as f32).collect();
     Batch { features: Features::Dense(values), ..batch.clone() }
 }
 
-/// A part of a batch's rows.
 pub fn part(batch: &Batch, rows: std::ops::Range<usize>) -> Batch {
     let features = match &batch.features {
         Features::Dense(values) => {
@@ -173,7 +171,7 @@ pub fn part(batch: &Batch, rows: std::ops::Range<usize>) -> Batch {
     Batch { epoch: batch.epoch, rows: batch.rows[rows].to_vec(), width: batch.width, features, targets }
 }
 
-/// Random rows of a kind. `classes` is nothing for a regression. A width of tokens is `window * vocabulary`.
+/// Random rows; `classes` is `None` for a regression. The width of tokens is `window * vocabulary`.
 pub fn random_batch(
     rng: &mut Rng,
     kind: InputKind,

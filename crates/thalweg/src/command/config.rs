@@ -1,7 +1,7 @@
-//! `thalweg config`: the resolved job and where each value came from; with `--keys`, everything a job can say.
+//! `thalweg config`: the resolved job and the origin of each value; with `--keys`, every key of a job.
 
 use super::{print, print_json};
-use crate::view::wording::{printable, wrapped};
+use crate::view::formatting::{printable, wrapped};
 use serde_json::json;
 use std::fmt::Write;
 use thalweg_core::spec::section::Key;
@@ -33,7 +33,7 @@ fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('.').unwrap_or(("", path))
 }
 
-/// A job file that says everything, with the origin of each value beside it.
+/// A job file with every value, and its origin in a comment.
 fn resolved(lines: &[Resolved]) -> String {
     let written: Vec<(String, String)> = lines
         .iter()
@@ -85,11 +85,11 @@ fn keys() -> String {
     text
 }
 
-/// The page `docs/job.md`.
+/// Generates `docs/job.md`.
 pub fn document() -> String {
     let mut text = String::from(
         "# The job file\n\n\
-         A job is a TOML file; everything has a default, so an empty file is a job. `--set section.key=value` overrides any key,\n\
+         A job is a TOML file; every key has a default, so an empty file is a job. `--set section.key=value` overrides any key,\n\
          `thalweg config JOB` prints the resolved job with the origin of each value, `thalweg config --keys` prints this list.\n\
          Unknown keys and values are refused with the nearest valid name.\n\n\
          ```toml\n\
@@ -106,9 +106,9 @@ pub fn document() -> String {
     );
     let _ = write!(
         text,
-        "\nTwo keys may stand at the top: `format = {FORMAT}` is the version of this format, `{NAME} = \"iris\"` names the run folder\n\
-         (`runs/iris-1`; without it, the file's name does). Paths count from the job's own folder; on the command line they count\n\
-         from the working folder. The copy in a run folder has absolute paths and the run's name.\n"
+        "\nTwo keys are at the top level: `format = {FORMAT}` is the version of this format, `{NAME} = \"iris\"` names the run folder\n\
+         (`runs/iris-1`; the default is the name of the file). Paths in a job are relative to its folder, those on the command line to the\n\
+         working folder. The copy in a run folder has absolute paths and the run's name.\n"
     );
     for (name, about, keys) in sections() {
         let _ = write!(
@@ -131,10 +131,10 @@ pub fn document() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_core::spec::Layers;
+    use thalweg_core::spec::JobLayers;
 
     fn job() -> Job {
-        let mut layers = Layers::default();
+        let mut layers = JobLayers::default();
         layers.add_file("job.toml", "[data]\nlabel = \"quality\"\n\n[train]\nepochs = 3\n").unwrap();
         layers.add_assignment("train.seed=11").unwrap();
         layers.add_assignment("strategy.preset=horovod").unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_says_where_it_came_from() {
+    fn every_value_has_its_origin() {
         let text = resolved(&job().explain());
         let line = |start: &str| {
             let found = text.lines().find(|line| line.starts_with(start));
@@ -160,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_a_job_again() {
-        let mut layers = Layers::default();
+    fn the_output_is_a_valid_job() {
+        let mut layers = JobLayers::default();
         layers.add_file("printed", &resolved(&job().explain())).unwrap();
         assert_eq!(Job::resolve(layers).unwrap().spec, job().spec);
     }

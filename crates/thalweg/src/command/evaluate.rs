@@ -2,10 +2,10 @@
 
 use crate::command::rows::{self, Format};
 use crate::command::{print, print_json, warn_of_unseen};
-use crate::preflight::nothing_started;
+use crate::preflight::as_job_error;
 use clap::Args;
 use std::path::PathBuf;
-use thalweg_core::spec::setting::Held;
+use thalweg_core::spec::setting::HeldOut;
 use thalweg_core::{Error, JobSpec, Kind, Model, Result, Tally};
 use thalweg_data::{Data, Rows};
 use thalweg_graph::{Network, Team};
@@ -13,12 +13,12 @@ use thalweg_train::SavedModel;
 use thalweg_train::prepare::rows_digest;
 use thalweg_train::validate::evaluate;
 
-/// What `evaluate` takes.
+/// Arguments of `evaluate`.
 #[derive(Args, Debug)]
 pub struct EvaluateArgs {
     /// The folder of a run, its model.safetensors, or a checkpoint (of a stopped run, the newest is taken)
     pub model: PathBuf,
-    /// Another source than the validation rows of the training: all its rows are measured
+    /// Evaluate on all rows of this source instead of the job's validation rows
     #[arg(value_name = "SOURCE")]
     pub source: Option<String>,
     /// The same as SOURCE
@@ -32,13 +32,13 @@ pub struct EvaluateArgs {
     pub json: bool,
 }
 
-/// Evaluates and prints.
+/// Evaluates the model and prints loss and metrics.
 pub fn run(args: &EvaluateArgs) -> Result<()> {
     let saved = rows::model(&args.model)?;
     let (network, parameters) = saved.network()?;
     let source = args.source.as_deref().or(args.data.as_deref());
     let job = rows::job(&saved, &args.model, source, &args.set)?;
-    let mut network = network.with_team(Team::of(job.engine.threads, 1));
+    let mut network = network.with_team(Team::shared(job.engine.threads, 1));
     let (tally, what) = match source {
         Some(source) if Format::of(source) == Format::Jsonl => {
             (tally_of_lines(&mut network, &parameters, &saved, source, &job)?, format!("rows of {source}"))
@@ -61,7 +61,7 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
     print(&format!("{} on {} {what}\n", list.join(", "), tally.rows))
 }
 
-/// The rows of JSON lines that bring their labels.
+/// Evaluates on JSON lines, which must have labels.
 fn tally_of_lines(
     network: &mut Network,
     parameters: &[f32],
@@ -69,10 +69,10 @@ fn tally_of_lines(
     source: &str,
     job: &JobSpec,
 ) -> Result<Tally> {
-    /// Rows at once.
+    /// Rows per batch.
     const BATCH: usize = 512;
     let mut tally = Tally::default();
-    for file in thalweg_data::files(source).map_err(nothing_started)? {
+    for file in thalweg_data::source_files(source).map_err(as_job_error)? {
         let named = |error| rows::named(&file, error);
         let records = rows::records(&file, Format::Jsonl, saved, &job.data).map_err(named)?;
         let mut records = records.labelled(&saved.schema)?;
@@ -90,45 +90,45 @@ fn tally_of_lines(
 
 fn rows_of(source: Option<&str>, job: &JobSpec, saved: &SavedModel) -> Result<(Rows, String)> {
     if let Some(source) = source {
-        let rows = Data::open_with(&job.data, &saved.schema).map_err(nothing_started)?;
+        let rows = Data::open_for_evaluation(&job.data, &saved.schema).map_err(as_job_error)?;
         return Ok((rows, format!("rows of {source}")));
     }
-    let data = Data::open_again(&job.data, job.train.seed, &saved.schema).map_err(gone)?;
+    let data = Data::open_with_schema(&job.data, job.train.seed, &saved.schema).map_err(missing_data)?;
     check_unchanged(&data, job, saved)?;
     let source = &job.data.source;
     Ok(match &job.data.validation {
         _ if data.validation.is_empty() => {
             (data.training, format!("training rows of {source} (it has no validation rows)"))
         }
-        Some(Held::Source(other)) => (data.validation, format!("rows of {other}, kept for validation")),
+        Some(HeldOut::Source(other)) => (data.validation, format!("rows of {other}, kept for validation")),
         _ => (data.validation, format!("validation rows of {source}")),
     })
 }
 
-/// The split of other rows falls elsewhere: what was learned from would be measured. Validation rows that have a source
-/// of their own are told by it.
+/// Refuses data that has changed since training: its validation split would contain training rows. Validation rows from
+/// a separate source are not affected.
 fn check_unchanged(data: &Data, job: &JobSpec, saved: &SavedModel) -> Result<()> {
     let source = &job.data.source;
     match &saved.rows {
-        _ if matches!(job.data.validation, Some(Held::Source(_))) => Ok(()),
+        _ if matches!(job.data.validation, Some(HeldOut::Source(_))) => Ok(()),
         Some(rows) if *rows == rows_digest(data) => Ok(()),
         Some(_) => Err(Error::job(format!(
-            "{source} has changed since the model was trained: its validation rows cannot be told from training rows"
+            "{source} has changed since the model was trained: its validation rows cannot be distinguished from training rows"
         ))
-        .hint("--data FILE measures on all rows of a file; or put the data of the training back")),
+        .hint("--data FILE evaluates on all rows of a file; or restore the training data")),
         None => {
             eprintln!(
-                "notice: this model does not say which rows it was trained on: if {source} has changed since, training \
-                 rows are among those measured"
+                "notice: this model does not record which rows it was trained on: if {source} has changed since, \
+                 training rows may be among those evaluated"
             );
             Ok(())
         }
     }
 }
 
-/// The data of the training may be elsewhere by now.
-fn gone(error: Error) -> Error {
+/// Adds a hint to the error for training data that cannot be read.
+fn missing_data(error: Error) -> Error {
     let lost = error.kind == Kind::Io;
-    let error = nothing_started(error);
+    let error = as_job_error(error);
     if lost { error.hint("the model was trained with it; name another source with --data") } else { error }
 }

@@ -1,18 +1,18 @@
-//! `thalweg export`: a trained model for other runtimes.
+//! `thalweg export`: writes a trained model as an ONNX file.
 
 use clap::Args;
 use std::path::PathBuf;
 use thalweg_cluster::durable::write_atomically;
-use thalweg_core::schema::Shape;
+use thalweg_core::schema::RowShape;
 use thalweg_core::{Error, Result, Schema};
 use thalweg_graph::onnx::{Metadata, export};
 
-/// What `export` takes.
+/// Arguments of `export`.
 ///
-/// The file takes rows as the data has them and answers as `predict` does: the scaling learned in training is part of it.
-/// Tables come as [rows, columns] (categories as 0/1 columns), images as [rows, channels, height, width] with pixels from
-/// 0 to 255, texts as [rows, window] numbers of characters. What the columns, classes and characters are is written into
-/// the file's metadata.
+/// The ONNX model takes unscaled rows and returns what `predict` prints: the scaling learned in training is part of it.
+/// Input of tables is [rows, columns] (categories as 0/1 columns), of images [rows, channels, height, width] with
+/// pixels from 0 to 255, of texts [rows, window] indices of characters. The file's metadata lists the columns, classes
+/// and characters.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
     /// The folder of a run, its model.safetensors, or a checkpoint (of a stopped run, the newest is taken)
@@ -20,7 +20,7 @@ pub struct ExportArgs {
     /// The ONNX file to write (default: model.onnx in the folder of the run)
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(long)]
     pub force: bool,
 }
@@ -32,42 +32,43 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         folder.map(PathBuf::from).unwrap_or_default().join("model.onnx")
     });
     if path.exists() && !args.force {
-        return Err(Error::job(format!("{} is there already", path.display()))
+        return Err(Error::job(format!("{} exists already", path.display()))
             .hint("choose another file, or replace it with --force"));
     }
     let saved = super::rows::model(&args.model)?;
     let (network, parameters) = saved.network()?;
     let bytes = export(&network, &parameters, &saved.schema, metadata(&saved.schema)?)?;
     write_atomically(&path, &bytes)?;
-    for name in coarse(&saved.schema) {
+    for name in imprecise_columns(&saved.schema) {
         eprintln!(
-            "warning: column `{name}`: the file takes single precision, which is too coarse for numbers that large; \
-             `thalweg predict` takes them as they are"
+            "warning: column `{name}`: the ONNX input is single precision, which is too coarse for numbers that large; \
+             `thalweg predict` reads them in double precision"
         );
     }
     eprintln!("wrote {}", path.display());
     Ok(())
 }
 
-/// Columns whose numbers lie so far from zero for their deviation that single precision loses what tells them apart.
-fn coarse(schema: &Schema) -> Vec<String> {
-    /// Deviations: a thousandth of one is lost beyond.
+/// Columns whose values are so far from zero, relative to their deviation, that single precision loses their
+/// differences.
+fn imprecise_columns(schema: &Schema) -> Vec<String> {
+    /// In standard deviations: beyond it, a thousandth of one is lost.
     const FAR: f64 = (1 << 14) as f64;
     let scaling = &schema.scaling;
-    let far = |place: usize| (scaling.shift(place) * f64::from(scaling.factor(place))).abs() > FAR;
+    let far = |index: usize| (scaling.shift(index) * f64::from(scaling.factor(index))).abs() > FAR;
     let names = schema.names().into_iter().enumerate();
-    names.filter(|(place, _)| far(*place)).map(|(_, name)| name).collect()
+    names.filter(|(index, _)| far(*index)).map(|(_, name)| name).collect()
 }
 
-/// What numbers mean: columns in, classes out, characters of a text.
+/// Names of the columns and classes, or the characters of a text model.
 fn metadata(schema: &Schema) -> Result<Metadata> {
     let mut lists = Vec::new();
     match &schema.shape {
-        Shape::Text { alphabet, .. } => {
+        RowShape::Text { alphabet, .. } => {
             lists.push(("alphabet", alphabet.iter().map(char::to_string).collect()))
         }
-        Shape::Table { .. } => lists.push(("columns", schema.names())),
-        Shape::Image { .. } | Shape::Sparse { .. } => {}
+        RowShape::Table { .. } => lists.push(("columns", schema.names())),
+        RowShape::Image { .. } | RowShape::Sparse { .. } => {}
     }
     if !schema.classes.is_empty() && !schema.reconstruct {
         lists.push(("classes", schema.classes.clone()));

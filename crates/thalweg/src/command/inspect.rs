@@ -1,10 +1,10 @@
-//! `thalweg inspect`: what a model is made of, what a step costs, and a picture of it.
+//! `thalweg inspect`: the structure of a model, the cost of a step, and its graph for Graphviz.
 
 use super::{print, print_json};
 use crate::cli::{JobArgs, JobFlags};
-use crate::preflight::nothing_started;
-use crate::recipe::{JobRecipe, of_onnx, read_onnx};
-use crate::view::wording::{bytes, count};
+use crate::components::{SpecComponents, read_onnx, with_onnx_path};
+use crate::preflight::as_job_error;
+use crate::view::formatting::{bytes, count};
 use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -12,14 +12,15 @@ use std::path::{Path, PathBuf};
 use thalweg_cluster::durable::write_atomically;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::{JobSpec, Result};
-use thalweg_graph::describe::{Description, LayerLine, OperatorLine};
+use thalweg_graph::describe::{LayerSummary, NetworkSummary, OperatorSummary};
 use thalweg_graph::{Network, Options};
-use thalweg_train::Recipe;
+use thalweg_train::JobComponents;
 
-/// What `inspect` takes.
+/// Arguments of `inspect`.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// A job file, the folder of a run, its model.safetensors, a checkpoint, or an ONNX file (default: the built-in job)
+    /// A job file, the folder of a run, its model.safetensors, a checkpoint, or an ONNX file (default: the built-in
+    /// job)
     #[arg(value_name = "MODEL|JOB")]
     pub what: Option<PathBuf>,
     /// Set any value of a job: --set model.zoo=mlp
@@ -28,7 +29,7 @@ pub struct InspectArgs {
     /// Rows of the batch for which memory is counted (default: one worker's share of a step)
     #[arg(long, value_name = "N")]
     pub rows: Option<usize>,
-    /// Write the graph as a picture in the language of Graphviz, - for standard output: `dot -Tsvg FILE`
+    /// Write the graph for Graphviz, - for standard output: `dot -Tsvg FILE`
     #[arg(long, value_name = "FILE")]
     pub dot: Option<PathBuf>,
     /// As JSON
@@ -36,9 +37,9 @@ pub struct InspectArgs {
     pub json: bool,
 }
 
-/// Looks at the model and prints.
+/// Describes the model and prints.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let (network, job) = look(args)?;
+    let (network, job) = load(args)?;
     match &args.dot {
         Some(path) if path.as_os_str() == "-" => return print(&network.dot()),
         Some(path) => return write_atomically(path, network.dot().as_bytes()),
@@ -49,8 +50,8 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     if args.json { print_json(&object(&description, rows)) } else { print(&listing(&description, rows)) }
 }
 
-/// The network, and the job it is of.
-fn look(args: &InspectArgs) -> Result<(Network, JobSpec)> {
+/// The network and its job.
+fn load(args: &InspectArgs) -> Result<(Network, JobSpec)> {
     if let Some(path) = &args.what
         && (path.is_dir() || is_model(path))
     {
@@ -61,25 +62,25 @@ fn look(args: &InspectArgs) -> Result<(Network, JobSpec)> {
         && path.extension().is_some_and(|ending| ending == "onnx")
     {
         let job = JobSpec::default();
-        let network = read_onnx(path)?.by_itself(Options::of(&job));
-        return Ok((network.map_err(|error| of_onnx(path, error))?, job));
+        let network = read_onnx(path)?.standalone_network(Options::of(&job));
+        return Ok((network.map_err(|error| with_onnx_path(path, error))?, job));
     }
     let job =
         JobArgs { job: args.what.clone(), flags: JobFlags { set: args.set.clone(), ..JobFlags::default() } };
     let job = job.resolve()?.spec;
-    let recipe = JobRecipe::new(&job);
-    let data = recipe.data(&job).map_err(nothing_started)?;
-    Ok((recipe.network(&data.schema)?, job))
+    let components = SpecComponents::new(&job);
+    let data = components.data(&job).map_err(as_job_error)?;
+    Ok((components.network(&data.schema)?, job))
 }
 
 fn is_model(path: &Path) -> bool {
-    path.is_file() && TensorFile::is_one(path).unwrap_or(false)
+    path.is_file() && TensorFile::is_tensor_file(path).unwrap_or(false)
 }
 
-/// For scripts.
-fn object(description: &Description, rows: usize) -> Value {
-    let layer = |line: &LayerLine| json!({ "layer": line.layer, "input": line.input, "output": line.output, "parameters": line.parameters });
-    let operator = |line: &OperatorLine| json!({ "operator": line.operator, "shape": line.shape, "flops": line.flops, "completes": line.completes });
+/// The description as JSON.
+fn object(description: &NetworkSummary, rows: usize) -> Value {
+    let layer = |line: &LayerSummary| json!({ "layer": line.layer, "input": line.input, "output": line.output, "parameters": line.parameters });
+    let operator = |line: &OperatorSummary| json!({ "operator": line.operator, "shape": line.shape, "flops": line.flops, "completes": line.completes });
     json!({
         "layers": description.layers.iter().map(layer).collect::<Vec<_>>(),
         "loss": description.loss,
@@ -92,11 +93,11 @@ fn object(description: &Description, rows: usize) -> Value {
     })
 }
 
-/// For people.
-fn listing(description: &Description, rows: usize) -> String {
+/// The description as text.
+fn listing(description: &NetworkSummary, rows: usize) -> String {
     let layers = description.layers.iter().flat_map(|line| {
         let shape = format!("{} -> {}", line.input, line.output);
-        // A layer of layers takes a line for each.
+        // A composite layer takes a line for each of its parts.
         let mut parts = line.layer.split(" | ");
         let first = parts.next().unwrap_or_default().to_string();
         let first = [first, shape, count(line.parameters as u64), String::new()];
@@ -135,7 +136,7 @@ fn listing(description: &Description, rows: usize) -> String {
     text
 }
 
-/// Lines in columns as wide as they need; the third one, numbers, to the right.
+/// A table with columns as wide as their content; the third one, numbers, is right-aligned.
 fn table(head: [&str; 4], lines: impl Iterator<Item = [String; 4]>) -> String {
     let lines: Vec<[String; 4]> = std::iter::once(head.map(String::from)).chain(lines).collect();
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);

@@ -1,51 +1,51 @@
-//! `thalweg join`: one more worker for a job that runs.
+//! `thalweg join`: adds a worker to a running job.
 
-use crate::invitation::Invitation;
+use crate::join_info::JoinInfo;
 use crate::launch;
 use crate::token;
 use crate::trainer::Trainer;
 use clap::Args;
 use thalweg_core::Result;
-use thalweg_core::spec::{Layers, paths};
+use thalweg_core::spec::{JobLayers, paths};
 use thalweg_core::{Error, Job};
 
-/// What `join` takes.
+/// Arguments of `join`.
 #[derive(Args, Debug)]
 pub struct JoinArgs {
-    /// Where the job's coordinator listens (with its THALWEG_TOKEN), or the run folder of a job on this machine
+    /// Address of the job's coordinator (with its THALWEG_TOKEN), or the run folder of a job on this machine
     #[arg(value_name = "HOST:PORT|RUN")]
     target: String,
-    /// Where this host has the files of the job, if elsewhere: --set data.source=/data/rows.csv
+    /// Path of the job's files on this host, if different: --set data.source=/data/rows.csv
     #[arg(long, value_name = "KEY=PATH")]
     set: Vec<String>,
-    /// Print nothing but warnings and errors
+    /// Print warnings and errors only
     #[arg(long, short = 'q')]
     quiet: bool,
 }
 
-/// Works along until the job is done, or until asked to end; the answer is the exit code.
+/// Trains as one more rank until the job or this process ends; returns the exit code.
 pub fn run(args: &JoinArgs) -> Result<u8> {
     check_assignments(&args.set)?;
-    let invitation = Invitation::find(&args.target, token::of_user()?)?;
-    let (text, number) = launch::ask(&invitation)?;
-    let mut layers = Layers::default();
+    let join_info = JoinInfo::find(&args.target, token::of_user()?)?;
+    let (text, member) = launch::request_join(&join_info)?;
+    let mut layers = JobLayers::default();
     layers.add_file("the job", &text).map_err(Error::job)?;
     for assignment in &args.set {
         layers.add_assignment(assignment).map_err(Error::job)?;
     }
     let job = Job::resolve(layers.clone())?;
     let trainer = Trainer::from_layers("join", layers).quiet(args.quiet);
-    launch::as_newcomer(trainer, &job, &invitation, number)
+    launch::run_joining_worker(trainer, &job, &join_info, member)
 }
 
-/// Of the job, only where the files are may differ from worker to worker.
+/// Only the paths of a job may differ between workers.
 fn check_assignments(set: &[String]) -> Result<()> {
     let key = |assignment: &String| assignment.split('=').next().unwrap_or_default().trim().to_string();
     match set.iter().find(|assignment| !paths::KEYS.contains(&&*key(assignment))) {
         None => Ok(()),
         Some(other) => {
             Err(Error::job(format!("--set {other}: a worker that joins takes the job as it runs"))
-                .hint(format!("it can only say where its files are: {}", paths::KEYS.join(", "))))
+                .hint(format!("it can only set the paths of its files: {}", paths::KEYS.join(", "))))
         }
     }
 }

@@ -1,27 +1,27 @@
 //! The sub-commands of `thalweg`, one file each.
 
-use crate::view::wording::counted;
+use crate::view::formatting::counted;
 use std::io::{ErrorKind, Write};
 use thalweg_core::{Error, Result};
 use thalweg_data::UnseenCategory;
 
-pub mod bench;
-pub mod chaos;
+pub(crate) mod bench;
+pub(crate) mod chaos;
 pub mod config;
-pub mod doctor;
-pub mod evaluate;
-pub mod export;
-pub mod init;
-pub mod inspect;
-pub mod join;
-pub mod predict;
-pub mod resume;
-pub mod rows;
-pub mod status;
+pub(crate) mod doctor;
+pub(crate) mod evaluate;
+pub(crate) mod export;
+pub(crate) mod init;
+pub(crate) mod inspect;
+pub(crate) mod join;
+pub(crate) mod predict;
+pub(crate) mod resume;
+pub(crate) mod rows;
+pub(crate) mod status;
 pub mod strategies;
-pub mod train;
+pub(crate) mod train;
 
-/// Prints the result of a listing on stdout. A reader that went away (`| head`) is no error.
+/// Prints text on stdout. A closed pipe (`| head`) is no error.
 pub fn print(text: &str) -> Result<()> {
     let mut output = std::io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
@@ -32,18 +32,18 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Tells which categories of the input were not there in training: they counted as missing values.
+/// Warns of categories of the input that training has not seen: they count as missing values.
 pub fn warn_of_unseen(unseen: &[UnseenCategory]) {
-    const NAMED: usize = 20;
-    for category in unseen.iter().take(NAMED) {
+    const LISTED: usize = 20;
+    for category in unseen.iter().take(LISTED) {
         let UnseenCategory { column, value, rows } = category;
         let rows = counted(*rows, "row");
         eprintln!(
             "warning: column `{column}`: the category `{value}` was not in the training rows and counts as missing ({rows})"
         );
     }
-    if unseen.len() > NAMED {
-        eprintln!("warning: {} more categories were not in the training rows", unseen.len() - NAMED);
+    if unseen.len() > LISTED {
+        eprintln!("warning: {} more categories were not in the training rows", unseen.len() - LISTED);
     }
 }
 

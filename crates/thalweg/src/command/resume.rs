@@ -1,4 +1,4 @@
-//! `thalweg resume`: a run goes on from its newest checkpoint.
+//! `thalweg resume`: continues a run from its newest checkpoint.
 
 use crate::artifact::Artifact;
 use crate::cli::{JobArgs, JobFlags};
@@ -10,15 +10,15 @@ use thalweg_cluster::checkpoint;
 use thalweg_core::spec::preset;
 use thalweg_core::{Error, Result};
 
-/// What `resume` takes.
+/// Arguments of `resume`.
 #[derive(Args, Debug)]
 pub struct ResumeArgs {
     /// The folder of the run
     pub run: PathBuf,
-    /// What to change of the job.
+    /// Changes to the job.
     #[command(flatten)]
     pub flags: JobFlags,
-    /// Print nothing but warnings and errors
+    /// Print warnings and errors only
     #[arg(long, short = 'q')]
     pub quiet: bool,
     /// Print the report as JSON on standard output at the end
@@ -26,17 +26,17 @@ pub struct ResumeArgs {
     pub json: bool,
 }
 
-const GIVE: &str = "give the folder that `thalweg train` wrote to, such as runs/digits-1";
+const EXPECTED: &str = "give the folder that `thalweg train` wrote to, such as runs/digits-1";
 
-/// Resumes; the answer is the exit code.
+/// Resumes; returns the exit code.
 pub fn run(args: &ResumeArgs) -> Result<u8> {
     if args.run.is_file() {
-        return Err(Artifact::of(&args.run).refused(&args.run, "the folder of a run", GIVE));
+        return Err(Artifact::of(&args.run).refused(&args.run, "the folder of a run", EXPECTED));
     }
     let job = args.run.join(JOB);
     if !job.exists() {
         return Err(
-            Error::job(format!("{} holds no run: there is no job.toml", args.run.display())).hint(GIVE)
+            Error::job(format!("{} holds no run: there is no job.toml", args.run.display())).hint(EXPECTED)
         );
     }
     if checkpoint::list(&args.run.join("checkpoints")).is_empty() {
@@ -47,12 +47,13 @@ pub fn run(args: &ResumeArgs) -> Result<u8> {
     let args_of_job = JobArgs { job: Some(job), flags: args.flags.clone() };
     let mut layers = args_of_job.layers()?;
     let name = args_of_job.name(&layers);
-    preset::make_way(&mut layers, before);
+    preset::drop_replaced_dials(&mut layers, before);
     let trainer = Trainer::from_layers(&name, layers).out(&args.run).resume(true).quiet(args.quiet);
     super::train::finish(trainer, args.json)
 }
 
-/// A run without a checkpoint can only start anew; a model that it has already is not to be replaced by accident.
+/// The error for a run without a checkpoint, which could only start anew: the user must ask for that, as it would
+/// replace a finished model.
 fn without_checkpoint(run: &Path) -> Error {
     let shown = run.display();
     let hint = match run.join(MODEL).exists() {

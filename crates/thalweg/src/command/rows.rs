@@ -1,9 +1,9 @@
-//! A trained model and rows for it, for all commands that take them: which files hold them and how they are read.
+//! Input of the commands that apply a trained model: the model, and the rows of files or standard input.
 
 use crate::artifact::Artifact;
 use crate::cli::JobArgs;
-use crate::folder::{JOB, kept_path, of_copy};
-use crate::preflight::nothing_started;
+use crate::folder::{JOB, locate_kept_path, run_of_job_copy};
+use crate::preflight::as_job_error;
 use clap::ValueEnum;
 use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
@@ -12,12 +12,12 @@ use std::path::Path;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::setting::Auto;
-use thalweg_core::spec::{Job, Layers, Origin, paths};
+use thalweg_core::spec::{Job, JobLayers, Origin, paths};
 use thalweg_core::{Error, JobSpec, Kind, Result};
 use thalweg_data::{FileKind, Records, STANDARD_INPUT, check_text, kind_by_name};
 use thalweg_train::SavedModel;
 
-/// How rows and answers are written.
+/// File format of rows and predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Separated fields, with or without a header
@@ -27,7 +27,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// By the ending of a file's name, `.gz` or not.
+    /// By the file name's extension, before `.gz` if there is one.
     pub fn of(input: &str) -> Format {
         let name = input.to_ascii_lowercase();
         let plain = name.strip_suffix(".gz").unwrap_or(&name);
@@ -36,9 +36,9 @@ impl Format {
     }
 }
 
-/// The model that a path names; what is not the finished model of a run is told on standard error.
+/// Reads the model that a path names; prints a notice if it is not the finished model of a run.
 pub fn model(path: &Path) -> Result<SavedModel> {
-    if path.is_file() && !TensorFile::is_one(path).unwrap_or(true) {
+    if path.is_file() && !TensorFile::is_tensor_file(path).unwrap_or(true) {
         return Err(Artifact::of(path).refused(path, "a model", SavedModel::WHAT_TO_GIVE));
     }
     let saved = SavedModel::read(path)?;
@@ -46,16 +46,16 @@ pub fn model(path: &Path) -> Result<SavedModel> {
     Ok(saved)
 }
 
-/// The job of a model with what was set for this command. In a run folder, that folder's job says where the data is. What
-/// the job says of header and delimiter holds for its own source: in another one they are looked for again, except for a
-/// delimiter that is never found that way.
+/// The job of a model with the settings of this command. In a run folder, that folder's `job.toml` gives the paths.
+/// Header and delimiter of the job apply to its own source: for another one they are detected again, except for a
+/// delimiter that detection never finds.
 pub fn job(saved: &SavedModel, model: &Path, source: Option<&str>, set: &[String]) -> Result<JobSpec> {
-    let mut layers = Layers::default();
+    let mut layers = JobLayers::default();
     let folder = if model.is_dir() { model } else { model.parent().unwrap_or(model) };
-    let locate = |path: &str| kept_path(folder, path);
+    let locate = |path: &str| locate_kept_path(folder, path);
     layers.add_file_with("the model's job", &saved.job, &locate).map_err(Error::data)?;
     let kept = folder.join(JOB);
-    if kept.is_file() && of_copy(&kept).is_some() {
+    if kept.is_file() && run_of_job_copy(&kept).is_some() {
         let run = JobArgs { job: Some(kept), ..JobArgs::default() }.layers()?;
         for key in paths::KEYS {
             if let Some((value, origin)) = run.get(key) {
@@ -68,7 +68,7 @@ pub fn job(saved: &SavedModel, model: &Path, source: Option<&str>, set: &[String
         layers.set("data.source", source.into(), origin());
         layers.set("data.header", "auto".into(), origin());
         if let Auto::Is(delimiter) = Job::resolve(layers.clone())?.spec.data.delimiter
-            && thalweg_data::is_guessed(delimiter)
+            && thalweg_data::is_auto_detected(delimiter)
         {
             layers.set("data.delimiter", "auto".into(), origin());
         }
@@ -79,7 +79,7 @@ pub fn job(saved: &SavedModel, model: &Path, source: Option<&str>, set: &[String
     Ok(Job::resolve(layers)?.spec)
 }
 
-/// Whether an input is indexed as in training instead of being read from its beginning to its end.
+/// Whether an input is indexed, as in training, instead of read as a stream.
 pub fn is_indexed(input: &str) -> bool {
     let path = Path::new(input);
     let kind = kind_by_name(path);
@@ -88,7 +88,7 @@ pub fn is_indexed(input: &str) -> bool {
         || matches!(kind, Some(FileKind::Libsvm | FileKind::Parquet))
 }
 
-/// The rows of one file, or of standard input.
+/// Reads the rows of one file or of standard input.
 pub fn records(
     input: &str,
     format: Format,
@@ -102,7 +102,7 @@ pub fn records(
     }
 }
 
-/// What is wrong with rows is told with the file they stand in; standard input has no name.
+/// Adds the file name to an error about its rows; standard input has none.
 pub fn named(file: &str, mut error: Error) -> Error {
     if file != "-" && error.kind != Kind::Interrupted && !error.message.contains(file) {
         error.message = format!("{file}: {}", error.message);
@@ -110,12 +110,12 @@ pub fn named(file: &str, mut error: Error) -> Error {
     error
 }
 
-/// What an input is called in messages.
+/// The name of an input in messages.
 pub fn shown(input: &str) -> &str {
     if input == "-" { STANDARD_INPUT } else { input }
 }
 
-/// Opens a file, packed or not, or standard input.
+/// Opens a file, compressed or not, or standard input.
 pub fn open(input: &str) -> Result<Box<dyn BufRead>> {
     if input == "-" {
         if io::stdin().is_terminal() {
@@ -124,8 +124,8 @@ pub fn open(input: &str) -> Result<Box<dyn BufRead>> {
         return text(STANDARD_INPUT, Box::new(BufReader::new(io::stdin())));
     }
     let file = File::open(input).map_err(|error| {
-        nothing_started(match error.kind() {
-            io::ErrorKind::NotFound => thalweg_data::missing(Path::new(input)),
+        as_job_error(match error.kind() {
+            io::ErrorKind::NotFound => thalweg_data::file_not_found(Path::new(input)),
             _ => Error::io(format!("cannot read {input}"), &error),
         })
     })?;
@@ -138,7 +138,7 @@ pub fn open(input: &str) -> Result<Box<dyn BufRead>> {
     text(input, reader)
 }
 
-/// The reader, if what it reads begins like text.
+/// Refuses a reader whose first bytes are not text.
 fn text(name: &str, mut reader: Box<dyn BufRead>) -> Result<Box<dyn BufRead>> {
     let beginning = reader.fill_buf().map_err(|error| Error::io(format!("cannot read {name}"), &error))?;
     check_text(name, beginning)?;

@@ -1,12 +1,12 @@
-//! `thalweg strategies`: the presets, what they set, where they come from and when to use them.
+//! `thalweg strategies`: the presets, the values they set, the systems they come from and when to use them.
 
 use super::{print, print_json};
-use crate::view::wording::wrapped;
+use crate::view::formatting::wrapped;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use thalweg_core::Result;
 use thalweg_core::spec::preset::{self, Preset};
-use thalweg_core::spec::{Job, JobSpec, Layers, Origin};
+use thalweg_core::spec::{Job, JobLayers, JobSpec, Origin};
 
 /// Prints the list, as text or as JSON.
 pub fn run(as_json: bool) -> Result<()> {
@@ -16,7 +16,7 @@ pub fn run(as_json: bool) -> Result<()> {
     print(&listing())
 }
 
-/// A preset as scripts see it.
+/// A preset as JSON.
 fn entry(preset: &Preset) -> Value {
     let dials: serde_json::Map<String, Value> =
         preset.values().map(|(key, value)| (key.into(), json!(value))).collect();
@@ -31,18 +31,18 @@ fn entry(preset: &Preset) -> Value {
     })
 }
 
-/// Whether jobs of this preset go on after the loss of a worker; nothing where there is only one.
+/// Whether jobs of this preset continue after the loss of a worker; `None` for those with one worker.
 fn is_elastic(preset: &Preset) -> Option<bool> {
-    let mut layers = Layers::default();
+    let mut layers = JobLayers::default();
     layers.set("strategy.preset", preset.name.into(), Origin::Default);
     let spec = Job::resolve(layers).ok()?.spec;
     (spec.ranks() > 1).then(|| spec.is_elastic())
 }
 
-/// What becomes of its jobs when a worker is lost.
+/// What happens to its jobs when a worker is lost.
 fn after_a_loss(preset: &Preset) -> Option<&'static str> {
     is_elastic(preset).map(|elastic| match elastic {
-        true => "the others go on; under torchrun, mpirun or srun the loss of rank 0 ends the job",
+        true => "the others continue; under torchrun, mpirun or srun the loss of rank 0 ends the job",
         false => "the job ends and names it; `thalweg resume` continues from the last checkpoint",
     })
 }

@@ -6,14 +6,14 @@ use crate::trainer::{Nodes, Trainer};
 use thalweg_cluster::engine::environment::PORT;
 use thalweg_core::{Error, Result};
 
-/// Trains; the answer is the exit code.
+/// Trains; returns the exit code.
 pub fn run(args: &TrainArgs) -> Result<u8> {
     let layers = args.job.layers()?;
     let trainer = Trainer::from_layers(&args.job.name(&layers), layers)
         .resume(args.resume)
         .overwrite(args.overwrite)
         .quiet(args.quiet)
-        .again(args.job.again())
+        .rerun_args(args.job.rerun_args())
         .address_file(args.address_file.clone())
         .nodes(nodes(args)?);
     finish(
@@ -25,14 +25,14 @@ pub fn run(args: &TrainArgs) -> Result<u8> {
     )
 }
 
-/// Runs a trainer and prints what is to be printed.
+/// Runs a trainer; prints the report as JSON, or the summary. Returns the exit code.
 pub fn finish(trainer: Trainer, json: bool) -> Result<u8> {
-    let finish = if json { trainer.finish()? } else { trainer.with_summary().finish()? };
-    match &finish.report {
+    let result = if json { trainer.finish()? } else { trainer.with_summary().finish()? };
+    match &result.report {
         Some(report) if json => print_json(report)?,
         _ => {}
     }
-    Ok(finish.code)
+    Ok(result.code)
 }
 
 fn nodes(args: &TrainArgs) -> Result<Option<Nodes>> {

@@ -1,88 +1,88 @@
-//! A file that only grows, by whole entries: after a full disk or a crash it ends where its last good write ended.
+//! An append-only file of complete entries: after a full disk or a crash it ends with the last complete entry.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use thalweg_cluster::regular;
+use thalweg_cluster::regular_file;
 use thalweg_core::{Error, Result};
 
-/// Seconds an entry may wait in memory.
-const PATIENCE: f64 = 1.0;
+/// Seconds an entry may stay in memory.
+const FLUSH_INTERVAL: f64 = 1.0;
 
-/// The file and what is still to be written to it.
+/// The file and its unwritten entries.
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
-    waiting: Vec<u8>,
-    /// Length of the file up to its last whole entry.
-    whole: u64,
-    /// When it was written to last, in the time of the records.
-    written: f64,
+    buffer: Vec<u8>,
+    /// Length of the file up to the end of its last complete entry.
+    complete: u64,
+    /// Time of the last write, in record time.
+    flushed: f64,
 }
 
 impl Journal {
-    /// Goes on in a file of lines, or begins one. Half a line at the end, left by a crash, is dropped.
+    /// Opens or creates a file of lines. An incomplete last line, left by a crash, is cut off.
     pub fn append_lines(path: PathBuf) -> Result<Journal> {
         let open = || -> std::io::Result<(File, u64)> {
-            let mut file = regular::open_own(&path)?;
-            let whole = end_of_last_line(&mut file)?;
-            if whole < file.metadata()?.len() {
-                file.set_len(whole)?;
+            let mut file = regular_file::open_own(&path)?;
+            let complete = end_of_last_line(&mut file)?;
+            if complete < file.metadata()?.len() {
+                file.set_len(complete)?;
             }
-            Ok((file, whole))
+            Ok((file, complete))
         };
-        let (file, whole) = open().map_err(|error| cannot_write(&path, &error))?;
-        Ok(Journal { path, file, waiting: Vec::new(), whole, written: 0.0 })
+        let (file, complete) = open().map_err(|error| cannot_write(&path, &error))?;
+        Ok(Journal { path, file, buffer: Vec::new(), complete, flushed: 0.0 })
     }
 
-    /// Begins a file; one of that name must not exist.
+    /// Creates a file; fails if it exists.
     pub fn create(path: PathBuf) -> std::io::Result<Journal> {
         let file = OpenOptions::new().create_new(true).append(true).open(&path)?;
-        Ok(Journal { path, file, waiting: Vec::new(), whole: 0, written: 0.0 })
+        Ok(Journal { path, file, buffer: Vec::new(), complete: 0, flushed: 0.0 })
     }
 
-    /// Takes in a whole entry.
+    /// Buffers a complete entry.
     pub fn push(&mut self, entry: &[u8]) {
-        self.waiting.extend_from_slice(entry);
+        self.buffer.extend_from_slice(entry);
     }
 
-    /// Writes what has waited for a second, by the time of the records.
+    /// Writes the buffer if the last write is at least a second old, in record time.
     pub fn flush_if_due(&mut self, time: f64) -> Result<()> {
-        if (time - self.written).abs() < PATIENCE {
+        if (time - self.flushed).abs() < FLUSH_INTERVAL {
             return Ok(());
         }
-        self.written = time;
+        self.flushed = time;
         self.flush()
     }
 
-    /// Writes everything. If that fails, the file is cut back to its last whole entry.
+    /// Writes the buffer. On failure the file is truncated to its last complete entry.
     pub fn flush(&mut self) -> Result<()> {
-        if self.waiting.is_empty() {
+        if self.buffer.is_empty() {
             return Ok(());
         }
-        let result = self.file.write_all(&self.waiting);
+        let result = self.file.write_all(&self.buffer);
         match result {
             Ok(()) => {
-                self.whole += self.waiting.len() as u64;
-                self.waiting.clear();
+                self.complete += self.buffer.len() as u64;
+                self.buffer.clear();
                 Ok(())
             }
             Err(error) => {
-                self.waiting.clear();
-                // Best effort: the write's own error is the one to tell.
-                let _ = self.file.set_len(self.whole);
+                self.buffer.clear();
+                // Best effort: the error of the write is returned.
+                let _ = self.file.set_len(self.complete);
                 Err(cannot_write(&self.path, &error))
             }
         }
     }
 }
 
-/// An error that names the file.
+/// A write error with the path of the file.
 pub(super) fn cannot_write(path: &Path, error: &std::io::Error) -> Error {
     Error::io(format_args!("cannot write {}", path.display()), error)
 }
 
-/// The byte after the last line break; 0 without one. Looks from the end, block by block.
+/// Offset after the last line break; 0 without one. Reads backwards, block by block.
 fn end_of_last_line(file: &mut File) -> std::io::Result<u64> {
     const BLOCK: u64 = 4096;
     let mut end = file.metadata()?.len();
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_line_is_dropped_and_whole_ones_are_kept() {
+    fn an_incomplete_last_line_is_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lines");
         let long = "x".repeat(10_000);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_wait_for_at_most_a_second() {
+    fn entries_are_written_after_at_most_a_second() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lines");
         let mut journal = Journal::append_lines(path.clone()).unwrap();
@@ -139,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_space_is_told() {
+    fn a_full_device_is_an_error() {
         let path = PathBuf::from("/dev/full");
         if !path.exists() {
-            // Past the test runner, which hides what a passing test prints.
+            // Written to stderr directly: the test runner hides the output of passing tests.
             return drop(writeln!(std::io::stderr(), "skipped: there is no /dev/full here"));
         }
         let file = OpenOptions::new().append(true).open(&path).unwrap();
-        let mut journal = Journal { path, file, waiting: b"a\n".to_vec(), whole: 0, written: 0.0 };
+        let mut journal = Journal { path, file, buffer: b"a\n".to_vec(), complete: 0, flushed: 0.0 };
         let error = journal.flush().unwrap_err();
         assert!(error.to_string().contains("cannot write /dev/full"), "{error}");
         assert!(error.to_string().contains("free some space"), "{error}");

@@ -1,30 +1,30 @@
-//! `events.jsonl`: everything that happened, one JSON object per line. A resumed run goes on in the same file: its `started`
-//! takes the place of all that was told before of later steps.
+//! `events.jsonl`: all events, one JSON object per line. A resumed run appends to the file: its `started` event
+//! replaces earlier events of later steps.
 
 use super::View;
 use super::journal::Journal;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
-use thalweg_cluster::regular;
+use thalweg_cluster::regular_file;
 use thalweg_core::event::{Event, Record};
 use thalweg_core::{Error, Result};
 
 /// Name of the file in the run folder.
 pub const FILE: &str = "events.jsonl";
 
-/// The longest line that is read; those of the history are far shorter.
-const LINE: u64 = 1 << 20;
+/// Limit of the length of a line; those of the history are far shorter.
+const MAX_LINE: u64 = 1 << 20;
 
-/// The events that say how a run went; the others, most of all steps, are passed over unread.
+/// Events of which a report is rebuilt; others, mainly steps, are skipped without parsing.
 const HISTORY: [&str; 6] = ["joined", "started", "regrouped", "epoch", "checkpoint", "done"];
 
-/// Goes through what earlier runs in a folder have told of their course, oldest first. The answer is the number of lines of
-/// it that cannot be read.
+/// Passes the `HISTORY` events of earlier runs in a folder to `on_record`, oldest first. Returns the number of damaged
+/// lines.
 pub fn history(folder: &Path, mut on_record: impl FnMut(&Record) -> Result<()>) -> Result<u64> {
     let path = folder.join(FILE);
     let unreadable =
         |error: &std::io::Error| Error::io(format_args!("cannot read {}", path.display()), error);
-    let mut reader = match regular::open(&path) {
+    let mut reader = match regular_file::open(&path) {
         Ok(file) => BufReader::new(file),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(unreadable(&error)),
@@ -32,7 +32,7 @@ pub fn history(folder: &Path, mut on_record: impl FnMut(&Record) -> Result<()>) 
     let (mut line, mut damaged) = (Vec::new(), 0);
     loop {
         line.clear();
-        let mut bounded = Read::by_ref(&mut reader).take(LINE);
+        let mut bounded = Read::by_ref(&mut reader).take(MAX_LINE);
         if bounded.read_until(b'\n', &mut line).map_err(|error| unreadable(&error))? == 0 {
             return Ok(damaged);
         }
@@ -46,7 +46,7 @@ pub fn history(folder: &Path, mut on_record: impl FnMut(&Record) -> Result<()>) 
     }
 }
 
-/// The name of the event on a line, which stands before all text that comes from elsewhere.
+/// The event name on a line. It precedes all text of users, so the first match is the key.
 fn kind_of(line: &[u8]) -> Option<&str> {
     const KEY: &[u8] = b"\"event\":\"";
     let start = line.windows(KEY.len()).position(|part| part == KEY)? + KEY.len();
@@ -60,7 +60,7 @@ pub struct Jsonl {
 }
 
 impl Jsonl {
-    /// Begins or goes on with the file in the run folder.
+    /// Opens the file in the run folder for appending.
     pub fn open(folder: &Path) -> Result<Jsonl> {
         Ok(Jsonl { journal: Journal::append_lines(folder.join(FILE))? })
     }
@@ -68,15 +68,15 @@ impl Jsonl {
 
 impl View for Jsonl {
     fn record(&mut self, record: &Record) -> Result<()> {
-        // A pulse is not written, but its time passes.
-        if !matches!(record.event, Event::Pulse(_)) {
+        // A heartbeat is not written, but its time may make a flush due.
+        if !matches!(record.event, Event::Heartbeat(_)) {
             let mut line = serde_json::to_vec(record)
                 .map_err(|error| Error::internal(format!("an event cannot be written as JSON: {error}")))?;
             line.push(b'\n');
             self.journal.push(&line);
         }
         match record.event {
-            // What can be relied on, or is the last that is heard, is on record at once.
+            // Flushed at once: a reader may act on these, or the process may end after them.
             Event::Checkpoint { .. } | Event::Epoch { .. } | Event::Failed { .. } | Event::Done { .. } => {
                 self.journal.flush()
             }
@@ -84,7 +84,7 @@ impl View for Jsonl {
         }
     }
 
-    fn wants_pulses(&self) -> bool {
+    fn wants_heartbeats(&self) -> bool {
         true
     }
 
@@ -95,12 +95,12 @@ impl View for Jsonl {
 
 #[cfg(test)]
 mod tests {
-    use super::super::course::tests::{at, epoch, started, step};
+    use super::super::progress_state::tests::{at, epoch, started, step};
     use super::*;
-    use thalweg_core::event::{Level, Pulse};
+    use thalweg_core::event::{Heartbeat, Level};
 
     #[test]
-    fn the_history_is_read_back_without_steps_and_damaged_lines_are_counted() {
+    fn the_history_excludes_steps_and_damaged_lines_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         let read = |folder: &Path| {
             let mut kinds = Vec::new();
@@ -127,12 +127,12 @@ mod tests {
         bytes.extend_from_slice(b"{\"time\":1,\"rank\":0,\"event\":\"epoch\",\"epoch\":-1}\n\xff\xfe\n{\n");
         bytes.extend(std::iter::repeat_n(b'x', 3 << 20));
         std::fs::write(&path, bytes).unwrap();
-        let told = ["started 0", "epoch 0", "started 5"].map(String::from).to_vec();
-        assert_eq!(read(folder.path()), (told, 1));
+        let expected = ["started 0", "epoch 0", "started 5"].map(String::from).to_vec();
+        assert_eq!(read(folder.path()), (expected, 1));
     }
 
     #[test]
-    fn lines_are_read_back_as_they_were_and_a_second_run_appends() {
+    fn records_round_trip_and_a_second_run_appends() {
         let folder = tempfile::tempdir().unwrap();
         let notice = |message: &str| Record {
             time: 7.25,
@@ -142,7 +142,7 @@ mod tests {
         for message in ["first", "second\nline"] {
             let mut view = Jsonl::open(folder.path()).unwrap();
             view.record(&notice(message)).unwrap();
-            view.record(&Record { event: Event::Pulse(Pulse::default()), ..notice("") }).unwrap();
+            view.record(&Record { event: Event::Heartbeat(Heartbeat::default()), ..notice("") }).unwrap();
             view.close().unwrap();
         }
         let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();

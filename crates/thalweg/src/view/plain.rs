@@ -1,24 +1,24 @@
-//! Plain lines for logs and pipes: one per epoch, one per five seconds in between, and what is worth saying.
+//! Plain lines for logs and pipes: one per epoch, one per five seconds of steps, and notices.
 
 use super::View;
-use super::course::Course;
+use super::formatting::counted;
+use super::progress_state::ProgressState;
 use super::waiting::WaitLines;
-use super::wording::counted;
 use std::io::Write;
 use thalweg_core::Result;
 use thalweg_core::event::{Event, Record};
 
 /// Seconds between two lines about steps.
-const PATIENCE: f64 = 5.0;
+const STEP_INTERVAL: f64 = 5.0;
 
 /// Writes lines without control characters.
 pub struct Plain<W> {
     output: W,
-    course: Course,
-    /// Only warnings.
+    state: ProgressState,
+    /// Print warnings only.
     quiet: bool,
-    /// When a step or an epoch was last spoken of.
-    spoken: Option<f64>,
+    /// Time of the last line about a step or an epoch.
+    last_line: Option<f64>,
     waits: WaitLines,
 }
 
@@ -31,17 +31,23 @@ impl Plain<std::io::Stderr> {
 
 impl<W: Write + Send> Plain<W> {
     fn on(output: W, quiet: bool, max_steps: Option<u64>) -> Self {
-        Plain { output, course: Course::new(max_steps), quiet, spoken: None, waits: WaitLines::default() }
+        Plain {
+            output,
+            state: ProgressState::new(max_steps),
+            quiet,
+            last_line: None,
+            waits: WaitLines::default(),
+        }
     }
 
-    /// Nobody may be listening any more; that is no reason to end a job.
-    fn say(&mut self, line: &str) {
+    /// Ignores errors: a closed stderr does not end the job.
+    fn print(&mut self, line: &str) {
         let _ = writeln!(self.output, "{line}");
     }
 
     fn step_line(&self) -> String {
-        let parts = [self.course.epoch(), self.course.step(), self.course.rates()].join("  ");
-        match self.course.remaining() {
+        let parts = [self.state.epoch(), self.state.step(), self.state.rates()].join("  ");
+        match self.state.remaining() {
             Some(left) => format!("{parts}  {left} left"),
             None => parts,
         }
@@ -50,26 +56,26 @@ impl<W: Write + Send> Plain<W> {
 
 impl<W: Write + Send> View for Plain<W> {
     fn record(&mut self, record: &Record) -> Result<()> {
-        for line in self.course.follow(record) {
+        for line in self.state.update(record) {
             if !self.quiet || line.starts_with("warning: ") {
-                self.say(&line);
+                self.print(&line);
             }
         }
         if self.quiet {
             return Ok(());
         }
-        if let Some(line) = self.waits.follow(record, self.course.waiting.status()) {
-            self.say(&line);
+        if let Some(line) = self.waits.update(record, self.state.waiting.status()) {
+            self.print(&line);
         }
         match &record.event {
             Event::Launched { workers, .. } => {
-                self.say(&format!("starting {}", counted(*workers as u64, "worker")));
+                self.print(&format!("starting {}", counted(*workers as u64, "worker")));
             }
-            Event::Started { .. } | Event::Epoch { .. } => self.spoken = Some(record.time),
-            Event::Step { .. } if self.spoken.is_none_or(|spoken| record.time - spoken >= PATIENCE) => {
-                self.spoken = Some(record.time);
+            Event::Started { .. } | Event::Epoch { .. } => self.last_line = Some(record.time),
+            Event::Step { .. } if self.last_line.is_none_or(|last| record.time - last >= STEP_INTERVAL) => {
+                self.last_line = Some(record.time);
                 let line = self.step_line();
-                self.say(&line);
+                self.print(&line);
             }
             _ => {}
         }
@@ -79,7 +85,7 @@ impl<W: Write + Send> View for Plain<W> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::course::tests::{at, epoch, started, step};
+    use super::super::progress_state::tests::{at, epoch, started, step};
     use super::*;
     use thalweg_core::event::Level;
 
@@ -105,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_told_every_five_seconds_and_epochs_always() {
+    fn steps_are_printed_every_five_seconds_and_epochs_always() {
         assert_eq!(
             lines(false)[..],
             [

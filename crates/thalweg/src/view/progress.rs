@@ -1,4 +1,4 @@
-//! The progress bar: what a user at a terminal sees.
+//! The progress bar on a terminal.
 //!
 //! ```text
 //! epoch  2/20  loss 0.2311  validation accuracy 0.9444  41 k samples/s
@@ -6,67 +6,67 @@
 //! loss 0.1234  validation accuracy 0.9444  41 k samples/s  slowest: rank 1
 //! ```
 
-use super::course::Course;
-use super::terminal::Homing;
+use super::progress_state::ProgressState;
+use super::terminal::CursorHome;
 use super::{View, colours};
 use console::Term;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use thalweg_core::Result;
 use thalweg_core::event::{Event, Record};
 
-/// How many times a second the bar is drawn at most.
-const DRAWN: u8 = 20;
+/// Limit of redraws per second.
+const REDRAWS: u8 = 20;
 
-/// How often the spinner turns.
-const TURN: Duration = Duration::from_millis(120);
+/// Time between two frames of the spinner.
+const SPINNER_TICK: Duration = Duration::from_millis(120);
 
-/// A bar that follows the job, with one line per finished epoch above it.
-pub struct Progress {
+/// A bar for the steps of the job, with one line per finished epoch above it.
+pub struct ProgressView {
     bar: ProgressBar,
-    course: Course,
+    state: ProgressState,
     coloured: bool,
-    /// What stands at the right of the bar.
+    /// Text to the right of the bar.
     remaining: Arc<Mutex<String>>,
-    /// Columns of the terminal right now.
+    /// Current number of columns of the terminal.
     width: Box<dyn Fn() -> u16 + Send>,
 }
 
-impl Progress {
-    /// A bar on stderr; it ends at `max_steps` if the job does.
-    pub fn stderr(max_steps: Option<u64>) -> Progress {
-        Progress::on(Term::buffered_stderr(), DRAWN, colours(), max_steps)
+impl ProgressView {
+    /// A bar on stderr; `max_steps` is that of the job.
+    pub fn stderr(max_steps: Option<u64>) -> ProgressView {
+        ProgressView::on(Term::buffered_stderr(), REDRAWS, colours(), max_steps)
     }
 
-    fn on<T>(terminal: T, hz: u8, coloured: bool, max_steps: Option<u64>) -> Progress
+    fn on<T>(terminal: T, hz: u8, coloured: bool, max_steps: Option<u64>) -> ProgressView
     where
         T: TermLike + Clone + 'static,
     {
         let measured = terminal.clone();
-        let target = ProgressDrawTarget::term_like_with_hz(Box::new(Homing(terminal)), hz);
-        Progress {
+        let target = ProgressDrawTarget::term_like_with_hz(Box::new(CursorHome(terminal)), hz);
+        ProgressView {
             bar: ProgressBar::with_draw_target(None, target),
-            course: Course::new(max_steps),
+            state: ProgressState::new(max_steps),
             coloured,
             remaining: Arc::default(),
             width: Box::new(move || measured.width()),
         }
     }
 
-    /// Before there are any steps: a spinner and what is going on.
+    /// Before the first step: a spinner with a message.
     fn spin(&self, message: String) {
         let template = if self.coloured { "{spinner:.cyan} {wide_msg}" } else { "{spinner} {wide_msg}" };
         self.bar.set_style(style(template));
         self.bar.set_message(message);
-        self.bar.enable_steady_tick(TURN);
+        self.bar.enable_steady_tick(SPINNER_TICK);
     }
 
     fn begin_bar(&self) {
         self.bar.disable_steady_tick();
         let bar = if self.coloured { "{wide_bar:.cyan/dim}" } else { "{wide_bar}" };
         let remaining = self.remaining.clone();
-        let write_remaining = move |_: &ProgressState, text: &mut dyn std::fmt::Write| {
+        let write_remaining = move |_: &indicatif::ProgressState, text: &mut dyn std::fmt::Write| {
             if let Ok(remaining) = remaining.lock() {
                 let _ = text.write_str(&remaining);
             }
@@ -75,19 +75,19 @@ impl Progress {
             .with_key("remaining", write_remaining)
             .progress_chars("━╸─");
         self.bar.set_style(style);
-        self.bar.set_length(self.course.total);
+        self.bar.set_length(self.state.total);
     }
 
     fn refresh(&self) {
-        let (epoch, step) = (self.course.epoch(), self.course.step());
+        let (epoch, step) = (self.state.epoch(), self.state.step());
         let (prefix, remaining) =
-            beside_the_bar((self.width)().into(), &epoch, &step, self.course.remaining());
+            beside_the_bar((self.width)().into(), &epoch, &step, self.state.remaining());
         if let Ok(mut text) = self.remaining.lock() {
             *text = remaining;
         }
         self.bar.set_prefix(prefix);
-        self.bar.set_message(self.course.status());
-        self.bar.set_position(self.course.done);
+        self.bar.set_message(self.state.status());
+        self.bar.set_position(self.state.done);
     }
 
     fn paint(&self, line: String) -> String {
@@ -98,28 +98,29 @@ impl Progress {
     }
 }
 
-/// Columns that the bar has at least.
-const BAR: usize = 6;
+/// Minimum width of the bar.
+const MIN_BAR: usize = 6;
 
-/// What stands left and right of the bar. What a narrow terminal has no room for is left out: a line must not be longer.
+/// Texts left and right of the bar. On a narrow terminal parts are left out: a wrapped line would break the redraw.
 fn beside_the_bar(width: usize, epoch: &str, step: &str, left: Option<String>) -> (String, String) {
     let right = left.map_or(String::new(), |left| format!("  {left} left"));
     let both = format!("{epoch}  {step}");
     let choices = [(both.as_str(), right.as_str()), (step, &right), (step, "")];
     let length = |text: &str| text.chars().count();
-    let fitting = choices.into_iter().find(|(left, right)| length(left) + 2 + BAR + length(right) <= width);
+    let fitting =
+        choices.into_iter().find(|(left, right)| length(left) + 2 + MIN_BAR + length(right) <= width);
     let cut = || (step.chars().take(width.saturating_sub(2)).collect(), String::new());
     fitting.map_or_else(cut, |(left, right)| (left.into(), right.into()))
 }
 
-/// A template of this file; they are all valid.
+/// Compiles a template of this file; they are all valid.
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-impl View for Progress {
+impl View for ProgressView {
     fn record(&mut self, record: &Record) -> Result<()> {
-        for line in self.course.follow(record) {
+        for line in self.state.update(record) {
             self.bar.println(self.paint(line));
         }
         match &record.event {
@@ -133,9 +134,9 @@ impl View for Progress {
             Event::Step { .. }
             | Event::Epoch { .. }
             | Event::Waiting { .. }
-            | Event::GoingOn { .. }
+            | Event::WaitEnded { .. }
             | Event::Regrouped { .. }
-                if self.course.total > 0 =>
+                if self.state.total > 0 =>
             {
                 self.refresh();
             }
@@ -150,8 +151,8 @@ impl View for Progress {
     }
 }
 
-impl Drop for Progress {
-    /// Whatever is printed last must not be painted over.
+impl Drop for ProgressView {
+    /// Clears the bar, so that it does not overwrite the last output.
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
@@ -159,14 +160,14 @@ impl Drop for Progress {
 
 #[cfg(test)]
 mod tests {
-    use super::super::course::tests::{at, epoch, started, step};
+    use super::super::progress_state::tests::{at, epoch, started, step};
     use super::*;
     use indicatif::InMemoryTerm;
     use thalweg_core::event::Level;
 
-    fn on_80_columns() -> (InMemoryTerm, Progress) {
+    fn on_80_columns() -> (InMemoryTerm, ProgressView) {
         let terminal = InMemoryTerm::new(20, 80);
-        (terminal.clone(), Progress::on(terminal, 255, false, None))
+        (terminal.clone(), ProgressView::on(terminal, 255, false, None))
     }
 
     fn notice() -> Event {
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_takes_the_place_of_rates_that_are_old() {
+    fn a_wait_replaces_outdated_rates() {
         let (terminal, mut view) = on_80_columns();
         view.record(&at(0.0, started(0))).unwrap();
         view.record(&at(1.0, step(4, 20_000.0))).unwrap();
@@ -208,8 +209,12 @@ mod tests {
         let last =
             |terminal: &InMemoryTerm| terminal.contents().lines().last().unwrap().trim_end().to_string();
         assert_eq!(last(&terminal), "waiting for rank 2 for 3 s: all-reduce of gradients, step 5");
-        assert!(!terminal.contents().contains(" left"), "the end is out of sight:\n{}", terminal.contents());
-        view.record(&at(5.0, Event::GoingOn { ranks: vec![2], waited_s: 3.2 })).unwrap();
+        assert!(
+            !terminal.contents().contains(" left"),
+            "no estimate during a wait:\n{}",
+            terminal.contents()
+        );
+        view.record(&at(5.0, Event::WaitEnded { ranks: vec![2], waited_s: 3.2 })).unwrap();
         assert_eq!(last(&terminal), "loss 0.5000  20 k samples/s  slowest: rank 1");
         assert!(terminal.contents().contains(" left"), "{}", terminal.contents());
     }
@@ -218,7 +223,7 @@ mod tests {
     fn a_narrow_terminal_gets_a_bar_that_fits_on_its_line() {
         for width in [20, 30, 40, 60, 80] {
             let terminal = InMemoryTerm::new(20, width);
-            let mut view = Progress::on(terminal.clone(), 255, false, None);
+            let mut view = ProgressView::on(terminal.clone(), 255, false, None);
             view.record(&at(0.0, started(0))).unwrap();
             let before = terminal.contents().lines().count(); // the status below the bar is still empty
             for second in 1..5u32 {
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_step_it_says_what_it_waits_for() {
+    fn before_the_first_step_the_spinner_shows_the_phase() {
         let (terminal, mut view) = on_80_columns();
         let launched = Event::Launched { name: "digits-1".into(), workers: 2, strategy: "allreduce".into() };
         view.record(&at(0.0, launched)).unwrap();

@@ -1,31 +1,32 @@
 //! A TensorBoard event file: loss, speed and validation metrics over steps.
 //!
-//! The format is TFRecord framing (length, checksum, bytes, checksum) around `Event` messages of TensorFlow's
-//! `event.proto`, of which five fields are used here. A resumed run begins a file of its own; TensorBoard joins them, and
-//! the log of a session's start tells it to forget what earlier files say of later steps.
+//! The format is TFRecord framing (length, checksum, message, checksum) around `Event` messages of TensorFlow's
+//! `event.proto`. A resumed run writes a new file; TensorBoard merges the files, and a session log of `START` makes it
+//! drop values of later steps in earlier files.
 
 use super::View;
 use super::journal::{Journal, cannot_write};
+use prost::Message;
 use std::io::ErrorKind;
 use std::path::Path;
 use thalweg_core::Result;
 use thalweg_core::event::{Event, Record};
 
-/// Writes scalars.
+/// Writes scalars to an event file.
 pub struct TensorBoard {
     journal: Journal,
-    /// The rows on which metrics are taken, as a tag.
+    /// First part of the tags of metrics: the rows they are computed on.
     rows: &'static str,
 }
 
 impl TensorBoard {
-    /// Begins a file in the run folder, named for the time (seconds since 1970) and the host.
+    /// Creates a file in the run folder, named after the time (seconds since 1970) and the host.
     pub fn create(folder: &Path, time: f64, host: &str) -> Result<TensorBoard> {
         let host: String =
             host.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
         let name = format!("events.out.tfevents.{:010}.{host}", time as u64);
         let mut path = folder.join(&name);
-        let mut others = 0;
+        let mut existing = 0;
         loop {
             match Journal::create(path.clone()) {
                 Ok(mut journal) => {
@@ -33,8 +34,8 @@ impl TensorBoard {
                     return Ok(TensorBoard { journal, rows: "validation" });
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    others += 1;
-                    path = folder.join(format!("{name}.{others}"));
+                    existing += 1;
+                    path = folder.join(format!("{name}.{existing}"));
                 }
                 Err(error) => return Err(cannot_write(&path, &error)),
             }
@@ -70,7 +71,7 @@ impl View for TensorBoard {
         }
     }
 
-    fn wants_pulses(&self) -> bool {
+    fn wants_heartbeats(&self) -> bool {
         true
     }
 
@@ -79,102 +80,81 @@ impl View for TensorBoard {
     }
 }
 
-/// `Event { wall_time = 1, file_version = 3 }`: what every file begins with.
-fn version_event(time: f64) -> Vec<u8> {
-    let mut event = Message::default();
-    event.double(1, time);
-    event.bytes(3, b"brain.Event:2");
-    event.0
+/// `Event` of `event.proto`, with the fields used here. All are `required` or `optional`, so that zeros are written
+/// too.
+#[derive(Clone, PartialEq, prost::Message)]
+struct EventMessage {
+    #[prost(double, required, tag = "1")]
+    wall_time: f64,
+    #[prost(int64, optional, tag = "2")]
+    step: Option<i64>,
+    #[prost(string, optional, tag = "3")]
+    file_version: Option<String>,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
+    #[prost(message, optional, tag = "7")]
+    session_log: Option<SessionLog>,
 }
 
-/// `Event { wall_time = 1, step = 2, session_log = 7 }` with `SessionLog { status = 1 }` of `START`: what was written before
-/// of this step and later ones no longer counts.
-fn start_event(time: f64, step: u64) -> Vec<u8> {
-    const START: u64 = 1;
-    let mut log = Message::default();
-    log.varint(1, START);
-    let mut event = Message::default();
-    event.double(1, time);
-    event.varint(2, step);
-    event.bytes(7, &log.0);
-    event.0
+#[derive(Clone, PartialEq, prost::Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    values: Vec<Scalar>,
 }
 
-/// `Event { wall_time = 1, step = 2, summary = 5 }` with one `Summary.Value { tag = 1, simple_value = 2 }` per scalar.
-fn scalar_event(time: f64, step: u64, scalars: &[(&str, f64)]) -> Vec<u8> {
-    let mut summary = Message::default();
-    for (tag, value) in scalars {
-        let mut entry = Message::default();
-        entry.bytes(1, tag.as_bytes());
-        entry.float(2, *value as f32);
-        summary.bytes(1, &entry.0);
-    }
-    let mut event = Message::default();
-    event.double(1, time);
-    event.varint(2, step);
-    event.bytes(5, &summary.0);
-    event.0
+/// `Summary.Value`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Scalar {
+    #[prost(string, required, tag = "1")]
+    tag: String,
+    #[prost(float, required, tag = "2")]
+    simple_value: f32,
 }
 
-/// A protobuf message in the making. A field is its number and wire type, then its value.
-#[derive(Default)]
-struct Message(Vec<u8>);
-
-impl Message {
-    fn varint(&mut self, field: u32, value: u64) {
-        self.key(field, 0);
-        self.number(value);
-    }
-
-    fn double(&mut self, field: u32, value: f64) {
-        self.key(field, 1);
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn bytes(&mut self, field: u32, value: &[u8]) {
-        self.key(field, 2);
-        self.number(value.len() as u64);
-        self.0.extend_from_slice(value);
-    }
-
-    fn float(&mut self, field: u32, value: f32) {
-        self.key(field, 5);
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn key(&mut self, field: u32, wire_type: u32) {
-        self.number(u64::from(field << 3 | wire_type));
-    }
-
-    /// Seven bits per byte, the lowest first; the top bit says that more follow.
-    fn number(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct SessionLog {
+    #[prost(int32, required, tag = "1")]
+    status: i32,
 }
 
-/// A TFRecord: length, its checksum, the bytes, their checksum.
-fn framed(bytes: &[u8]) -> Vec<u8> {
+/// The first event of every file.
+fn version_event(time: f64) -> EventMessage {
+    EventMessage { wall_time: time, file_version: Some("brain.Event:2".into()), ..EventMessage::default() }
+}
+
+/// The start of a session: TensorBoard drops earlier values of this step and later ones.
+fn start_event(time: f64, step: u64) -> EventMessage {
+    const START: i32 = 1;
+    let session_log = Some(SessionLog { status: START });
+    EventMessage { wall_time: time, step: Some(step as i64), session_log, ..EventMessage::default() }
+}
+
+fn scalar_event(time: f64, step: u64, scalars: &[(&str, f64)]) -> EventMessage {
+    let value = |(tag, value): &(&str, f64)| Scalar { tag: (*tag).into(), simple_value: *value as f32 };
+    let summary = Some(Summary { values: scalars.iter().map(value).collect() });
+    EventMessage { wall_time: time, step: Some(step as i64), summary, ..EventMessage::default() }
+}
+
+/// A TFRecord: length, its checksum, the message, its checksum.
+fn framed(event: &EventMessage) -> Vec<u8> {
+    let bytes = event.encode_to_vec();
     let length = (bytes.len() as u64).to_le_bytes();
     let mut record = Vec::with_capacity(bytes.len() + 16);
     record.extend_from_slice(&length);
     record.extend_from_slice(&masked_checksum(&length).to_le_bytes());
-    record.extend_from_slice(bytes);
-    record.extend_from_slice(&masked_checksum(bytes).to_le_bytes());
+    record.extend_from_slice(&bytes);
+    record.extend_from_slice(&masked_checksum(&bytes).to_le_bytes());
     record
 }
 
-/// CRC-32C, rotated and offset, so that a checksum of bytes that hold checksums is no trivial one.
+/// CRC-32C, rotated and offset as in TensorFlow: data that contains CRCs would otherwise have degenerate checksums.
 fn masked_checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::course::tests::{at, epoch, started, step};
+    use super::super::progress_state::tests::{at, epoch, started, step};
     use super::*;
 
     /// Takes the front of the bytes.
@@ -199,9 +179,9 @@ mod tests {
 
     fn number(bytes: &mut &[u8]) -> u64 {
         let mut value = 0;
-        for place in 0.. {
+        for index in 0.. {
             let byte = take(bytes, 1)[0];
-            value |= u64::from(byte & 0x7f) << (7 * place);
+            value |= u64::from(byte & 0x7f) << (7 * index);
             if byte < 0x80 {
                 break;
             }
@@ -243,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_decodes_to_what_happened() {
+    fn the_file_decodes_to_the_recorded_scalars() {
         let folder = tempfile::tempdir().unwrap();
         let mut view = TensorBoard::create(folder.path(), 1.7e9, "host/1").unwrap();
         view.record(&at(1.7e9, step(299, 1500.0))).unwrap();
@@ -262,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_run_tells_from_which_step_on_it_counts() {
+    fn a_resumed_run_writes_a_session_start_with_its_first_step() {
         let folder = tempfile::tempdir().unwrap();
         let mut view = TensorBoard::create(folder.path(), 1.7e9, "a").unwrap();
         view.record(&at(1.7e9, started(300))).unwrap();
@@ -271,6 +251,22 @@ mod tests {
         assert_eq!(event[1], (2, 301u64.to_le_bytes().to_vec()), "300 steps are done");
         assert_eq!(event[2].0, 7);
         assert_eq!(fields(&event[2].1), [(1, 1u64.to_le_bytes().to_vec())]);
+    }
+
+    #[test]
+    fn messages_are_encoded_with_zeros_and_empty_lists() {
+        // Encoded by hand from the field numbers of event.proto and summary.proto.
+        let version = b"\x09\x00\x00\x00\x00\x00\x00\x00\x00\x1a\x0dbrain.Event:2";
+        assert_eq!(version_event(0.0).encode_to_vec(), version);
+        let start = b"\x09\x00\x00\x00\x00\x00\x00\xf8?\x10\xad\x02:\x02\x08\x01";
+        assert_eq!(start_event(1.5, 301).encode_to_vec(), start);
+        let loss =
+            b"\x09\x00\x00\x00\x00\x00\x00\xf8?\x10\x00*\x13\x0a\x11\x0a\x0atrain/loss\x15\x00\x00\x00\x00";
+        assert_eq!(scalar_event(1.5, 0, &[("train/loss", 0.0)]).encode_to_vec(), loss);
+        assert_eq!(
+            scalar_event(1.5, 7, &[]).encode_to_vec(),
+            b"\x09\x00\x00\x00\x00\x00\x00\xf8?\x10\x07*\x00"
+        );
     }
 
     #[test]

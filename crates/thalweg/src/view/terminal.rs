@@ -1,16 +1,16 @@
-//! A terminal whose cursor rests at the beginning of the line after everything drawn.
+//! A terminal that leaves the cursor in the first column after each drawing.
 //!
-//! The bar fills its lines to the right edge. A `^C` that the terminal echoes there would begin a new line, and the bar
-//! would be cleared one line too low.
+//! The bar fills its lines to the right edge. A `^C` echoed there would start a new line, and the bar would be cleared
+//! one line too low.
 
 use indicatif::TermLike;
 use std::io::Result;
 
-/// Passes everything on, and sends the cursor home after each drawing.
+/// Forwards all calls, and moves the cursor to the first column on `flush`.
 #[derive(Debug)]
-pub(super) struct Homing<T>(pub T);
+pub(super) struct CursorHome<T>(pub T);
 
-impl<T: TermLike> TermLike for Homing<T> {
+impl<T: TermLike> TermLike for CursorHome<T> {
     fn width(&self) -> u16 {
         self.0.width()
     }

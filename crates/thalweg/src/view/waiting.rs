@@ -1,65 +1,64 @@
-//! Ranks that wait for others: the words for it, and how often a log has them.
+//! Console lines about ranks that wait for others, and how often they are printed.
 
-use super::wording::printable;
+use super::formatting::printable;
 use thalweg_cluster::rendezvous::ranks as named;
 use thalweg_core::event::{Event, Record};
 
-/// Seconds after which a wait that is not told again is over: a rank that told of one and was lost tells no more.
+/// Seconds without a `waiting` event after which a wait is over: a rank that reported one may have been lost since.
 const STALE: f64 = 2.0;
 
-/// The wait at hand, if there is one.
+/// The current wait, if any.
 #[derive(Default)]
-pub(super) struct Waiting {
-    /// In words, and when it was told last.
-    told: Option<(String, f64)>,
+pub(super) struct WaitStatus {
+    /// Its line, and the time of the last event.
+    current: Option<(String, f64)>,
 }
 
-impl Waiting {
-    /// Takes in an event.
-    pub fn follow(&mut self, record: &Record) {
+impl WaitStatus {
+    pub fn update(&mut self, record: &Record) {
         match &record.event {
             Event::Waiting { ranks, operation, step, waited_s } => {
                 let (ranks, operation) = (named(ranks), printable(operation));
-                let words = format!("waiting for {ranks} for {waited_s:.0} s: {operation}, step {step}");
-                self.told = Some((words, record.time));
+                let line = format!("waiting for {ranks} for {waited_s:.0} s: {operation}, step {step}");
+                self.current = Some((line, record.time));
             }
-            Event::GoingOn { .. } | Event::Regrouped { .. } => self.told = None,
-            Event::Step { .. } => drop(self.told.take_if(|(_, told)| record.time - *told > STALE)),
+            Event::WaitEnded { .. } | Event::Regrouped { .. } => self.current = None,
+            Event::Step { .. } => drop(self.current.take_if(|(_, reported)| record.time - *reported > STALE)),
             _ => {}
         }
     }
 
     /// `waiting for rank 2 for 4 s: all-reduce of gradients, step 120`.
     pub fn status(&self) -> Option<&str> {
-        self.told.as_ref().map(|(words, _)| words.as_str())
+        self.current.as_ref().map(|(line, _)| line.as_str())
     }
 }
 
 /// Seconds between two lines about one wait.
-const AGAIN: f64 = 5.0;
+const REPEAT: f64 = 5.0;
 
-/// Seconds from a wait that was told to the next. One that lasts is told sooner.
+/// Seconds between lines about different waits; a wait of `LONG` seconds is printed sooner.
 const BETWEEN: f64 = 30.0;
 const LONG: f64 = 10.0;
 
-/// The lines of a log about waits. Where workers are uneven every step has one, which is not worth a line each.
+/// Limits the lines about waits: with uneven workers, every step has one.
 #[derive(Default)]
 pub(super) struct WaitLines {
-    /// When the last line was written.
+    /// Time of the last line.
     last: Option<f64>,
-    /// Whether the wait at hand was told.
-    told: bool,
+    /// Whether the current wait was printed.
+    printed: bool,
 }
 
 impl WaitLines {
-    /// The line that an event is worth, if any; `status` is the wait at hand in words.
-    pub fn follow(&mut self, record: &Record, status: Option<&str>) -> Option<String> {
+    /// The line to print for an event, if any; `status` is the line of the current wait.
+    pub fn update(&mut self, record: &Record, status: Option<&str>) -> Option<String> {
         match &record.event {
             Event::Waiting { waited_s, .. } if self.is_due(record.time, *waited_s) => {
-                (self.last, self.told) = (Some(record.time), true);
+                (self.last, self.printed) = (Some(record.time), true);
                 status.map(str::to_owned)
             }
-            Event::GoingOn { ranks, waited_s } if std::mem::take(&mut self.told) => {
+            Event::WaitEnded { ranks, waited_s } if std::mem::take(&mut self.printed) => {
                 Some(format!("going on after {waited_s:.0} s of waiting for {}", named(ranks)))
             }
             _ => None,
@@ -68,8 +67,8 @@ impl WaitLines {
 
     fn is_due(&self, time: f64, waited_s: f64) -> bool {
         let since = self.last.map_or(f64::INFINITY, |last| time - last);
-        match self.told {
-            true => since >= AGAIN,
+        match self.printed {
+            true => since >= REPEAT,
             false => since >= BETWEEN || waited_s >= LONG,
         }
     }
@@ -77,7 +76,7 @@ impl WaitLines {
 
 #[cfg(test)]
 mod tests {
-    use super::super::course::tests::{at, step};
+    use super::super::progress_state::tests::{at, step};
     use super::*;
 
     fn wait(waited_s: f64) -> Event {
@@ -85,29 +84,29 @@ mod tests {
     }
 
     fn over(waited_s: f64) -> Event {
-        Event::GoingOn { ranks: vec![2], waited_s }
+        Event::WaitEnded { ranks: vec![2], waited_s }
     }
 
     #[test]
-    fn the_status_says_for_whom_until_they_go_on() {
-        let mut waiting = Waiting::default();
-        waiting.follow(&at(3.0, wait(2.1)));
+    fn the_status_names_the_ranks_until_they_continue() {
+        let mut waiting = WaitStatus::default();
+        waiting.update(&at(3.0, wait(2.1)));
         assert_eq!(waiting.status(), Some("waiting for rank 2 for 2 s: all-reduce, step 12"));
-        waiting.follow(&at(5.0, wait(4.1)));
+        waiting.update(&at(5.0, wait(4.1)));
         assert_eq!(waiting.status(), Some("waiting for rank 2 for 4 s: all-reduce, step 12"));
-        waiting.follow(&at(6.0, over(4.1)));
+        waiting.update(&at(6.0, over(4.1)));
         assert_eq!(waiting.status(), None);
-        waiting.follow(&at(7.0, wait(2.0)));
-        waiting.follow(&at(7.5, step(5, 20_000.0)));
-        assert!(waiting.status().is_some(), "others go on meanwhile");
-        waiting.follow(&at(9.5, step(6, 20_000.0)));
+        waiting.update(&at(7.0, wait(2.0)));
+        waiting.update(&at(7.5, step(5, 20_000.0)));
+        assert!(waiting.status().is_some(), "other ranks continue");
+        waiting.update(&at(9.5, step(6, 20_000.0)));
         assert_eq!(waiting.status(), None);
     }
 
     #[test]
-    fn a_wait_is_told_every_five_seconds_and_short_ones_not_every_time() {
-        let (mut waiting, mut lines) = (Waiting::default(), WaitLines::default());
-        let mut told = Vec::new();
+    fn a_wait_is_printed_every_five_seconds_and_short_ones_not_every_time() {
+        let (mut waiting, mut lines) = (WaitStatus::default(), WaitLines::default());
+        let mut printed = Vec::new();
         for (time, event) in [
             (102.0, wait(2.0)),
             (103.0, wait(3.0)),
@@ -121,11 +120,11 @@ mod tests {
             (129.0, over(10.0)),
         ] {
             let record = at(time, event);
-            waiting.follow(&record);
-            told.extend(lines.follow(&record, waiting.status()));
+            waiting.update(&record);
+            printed.extend(lines.update(&record, waiting.status()));
         }
         assert_eq!(
-            told,
+            printed,
             [
                 "waiting for rank 2 for 2 s: all-reduce, step 12",
                 "waiting for rank 2 for 7 s: all-reduce, step 12",

@@ -1,4 +1,4 @@
-//! What a debugger can do to a process: its main thread is held, or runs in a circle, while its other threads go on.
+//! Stops the main thread of a process with ptrace, or makes it spin, while its other threads keep running.
 
 use nix::errno::Errno;
 use nix::sys::ptrace;
@@ -10,31 +10,31 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Holds the main thread of a process until it is dropped or the process has ended.
-pub struct Held {
+/// Holds the main thread of a process until this is dropped or the process exits.
+pub struct HeldThread {
     release: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Held {
-    /// Holds it, and returns once it stands still.
-    pub fn hold(process: Pid) -> Held {
+impl HeldThread {
+    /// Returns once the thread has stopped.
+    pub fn hold(process: Pid) -> HeldThread {
         let release = Arc::new(AtomicBool::new(false));
-        let (released, (stands, told)) = (Arc::clone(&release), channel());
-        // A debugger is one thread: what it holds goes on when that thread ends.
+        let (released, (stopped, confirmed)) = (Arc::clone(&release), channel());
+        // ptrace binds the tracee to the tracing thread: when that exits, the tracee continues.
         let thread = std::thread::spawn(move || {
             stop(process);
-            stands.send(()).unwrap();
+            stopped.send(()).unwrap();
             while !released.load(Ordering::Relaxed) && !has_ended(process) {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        told.recv().expect("it stands still");
-        Held { release, thread: Some(thread) }
+        confirmed.recv().expect("the thread has stopped");
+        HeldThread { release, thread: Some(thread) }
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldThread {
     fn drop(&mut self) {
         self.release.store(true, Ordering::Relaxed);
         self.thread.take().map(JoinHandle::join);
@@ -47,7 +47,7 @@ fn stop(process: Pid) {
     waitpid(process, Some(WaitPidFlag::__WALL)).unwrap();
 }
 
-/// Whoever holds a process hears of its end before its parent does, and has to take note of it.
+/// The exit of a traced process is reported to the tracer before its parent, and the tracer must reap it.
 fn has_ended(process: Pid) -> bool {
     match waitpid(process, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
         Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD | Errno::ESRCH) => true,
@@ -55,11 +55,12 @@ fn has_ended(process: Pid) -> bool {
     }
 }
 
-/// From now on the main thread of a process runs in a circle, wherever it was, and does nothing else.
+/// Makes the main thread of a process spin in an endless loop from now on.
 #[cfg(target_arch = "x86_64")]
 pub fn spin(process: Pid) {
-    /// The instruction that jumps to itself, and the entry of the auxiliary vector that says where a program began.
-    const CIRCLE: i64 = 0xfeeb;
+    /// An instruction that jumps to itself (`jmp -2`), and the key of the program's entry point in the auxiliary
+    /// vector.
+    const SPIN: i64 = 0xfeeb;
     const ENTRY: u64 = 9;
     let vector = std::fs::read(format!("/proc/{process}/auxv")).unwrap();
     let words: Vec<u64> =
@@ -67,10 +68,10 @@ pub fn spin(process: Pid) {
     let entry = words.chunks_exact(2).find(|pair| pair[0] == ENTRY).unwrap()[1];
     std::thread::spawn(move || {
         stop(process);
-        // No thread comes to the first instruction of the program again.
-        ptrace::write(process, entry as ptrace::AddressType, CIRCLE).unwrap();
+        // No thread executes the entry point again.
+        ptrace::write(process, entry as ptrace::AddressType, SPIN).unwrap();
         let mut registers = ptrace::getregs(process).unwrap();
-        // It does not go back into a system call.
+        // Prevents the restart of an interrupted system call.
         (registers.rip, registers.orig_rax) = (entry, u64::MAX);
         ptrace::setregs(process, registers).unwrap();
         ptrace::detach(process, None).unwrap();

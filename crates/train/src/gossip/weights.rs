@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use thalweg_cluster::engine::threads;
+use thalweg_cluster::engine::simulated::fixed_group;
 use thalweg_comm::transport::sim::Network as Simulated;
 use thalweg_core::event::Outcome;
-use thalweg_core::spec::Layers;
+use thalweg_core::spec::JobLayers;
 use thalweg_core::{Job, JobSpec, Model, Schema};
 use thalweg_data::Data;
 use thalweg_graph::{Network, Options, Team};
@@ -76,7 +76,7 @@ pub(super) fn meets(worker: usize, weight: f64) {
 
 struct Digits(JobSpec);
 
-impl crate::Recipe for Digits {
+impl crate::JobComponents for Digits {
     fn data(&self, job: &JobSpec) -> Result<Data> {
         Data::open(&job.data, job.train.seed)
     }
@@ -92,14 +92,18 @@ impl crate::Recipe for Digits {
 }
 
 fn gossip(network: Simulated, folder: &Path) {
-    let mut layers = Layers::default();
+    let mut layers = JobLayers::default();
     let workers = format!("engine.workers={}", network.world);
     let dials = ["strategy.preset=gosgd", "train.epochs=4", "strategy.exchange.probability=0.5", &workers];
     dials.iter().for_each(|setting| layers.add_assignment(setting).expect("a setting"));
     let job = Job::resolve(layers).expect("a job").spec;
-    let recipe = Digits(job.clone());
-    let (ended, _) = threads::simulate(network, &[], Duration::from_secs(30), |rank| {
-        crate::run(rank, &crate::Assignment { job: &job, recipe: &recipe, folder, resume: false }, None)
+    let components = Digits(job.clone());
+    let (ended, _) = fixed_group::simulate(network, &[], Duration::from_secs(30), |rank| {
+        crate::run(
+            rank,
+            &crate::Assignment { job: &job, components: &components, folder, resume: false },
+            None,
+        )
     });
     for ended in ended {
         assert_eq!(ended.result, Ok(Outcome::Completed));

@@ -3,7 +3,7 @@
 use crate::job::{EPOCHS, Finished, Run};
 use crate::schedule::Schedule;
 use std::collections::{BTreeMap, BTreeSet};
-use thalweg_comm::transport::sim::Kind as What;
+use thalweg_comm::transport::sim::SimulatedFaultKind;
 use thalweg_core::event::{Event, Outcome};
 use thalweg_core::{Error, Kind};
 
@@ -28,7 +28,7 @@ pub fn check(schedule: &Schedule, run: &Run, expected_loss: f64) -> Result<Figur
     let finished = check_ends(schedule, run)?;
     let (generations, redone) = check_generations(schedule, run)?;
     let mut figures = Figures {
-        faults: schedule.mishaps.len() as u64,
+        faults: schedule.faults.len() as u64,
         generations,
         redone,
         taught: taught(run),
@@ -60,7 +60,7 @@ fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a F
         match &ended.result {
             // If nobody was left to finish the job, nobody told who had left before.
             Ok(end) if gone.contains(&rank) || run.last("loss").is_none() => {
-                if !schedule.befell(|kind| *kind == What::Leave { rank }) {
+                if !schedule.befell(|kind| *kind == SimulatedFaultKind::Leave { rank }) {
                     return Err(format!("rank {rank} left and was not asked to: {end:?}"));
                 }
             }
@@ -69,8 +69,9 @@ fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a F
         }
     }
     let outcomes: BTreeSet<&str> = finished.iter().map(|(_, end)| outcome(end.outcome)).collect();
-    let everybody_left =
-        finished.iter().all(|(rank, _)| schedule.befell(|kind| *kind == What::Leave { rank: *rank }));
+    let everybody_left = finished
+        .iter()
+        .all(|(rank, _)| schedule.befell(|kind| *kind == SimulatedFaultKind::Leave { rank: *rank }));
     match outcomes.into_iter().collect::<Vec<_>>()[..] {
         ["completed"] | [] => Ok(finished),
         // The last ones were asked to leave: that is a stop.
@@ -123,20 +124,25 @@ fn lost(run: &Run) -> BTreeSet<usize> {
 
 /// Whether a rank may end like this.
 fn check_error(schedule: &Schedule, rank: usize, error: &Error) -> Result<(), String> {
-    let held_up = |kind: &What| match kind {
-        What::Stop { rank: stopped, .. } => *stopped == rank,
-        What::Livelock { rank: stuck } | What::Lie { rank: stuck } => *stuck == rank,
-        What::Cut { one, other } | What::CutOneWay { from: one, to: other } => *one == rank || *other == rank,
-        // Of two that blame each other the one that came later is given up.
-        What::Garbage { from, to } | What::Forge { from, to, .. } => *from == rank || *to == rank,
-        _ => false,
-    };
+    let held_up =
+        |kind: &SimulatedFaultKind| match kind {
+            SimulatedFaultKind::Stop { rank: stopped, .. } => *stopped == rank,
+            SimulatedFaultKind::Livelock { rank: stuck }
+            | SimulatedFaultKind::FalseReport { rank: stuck } => *stuck == rank,
+            SimulatedFaultKind::Cut { one, other }
+            | SimulatedFaultKind::CutOneWay { from: one, to: other } => *one == rank || *other == rank,
+            // Of two that blame each other the one that came later is given up.
+            SimulatedFaultKind::Garbage { from, to } | SimulatedFaultKind::Forge { from, to, .. } => {
+                *from == rank || *to == rank
+            }
+            _ => false,
+        };
     let words = &error.message;
     let right = match error.kind {
-        Kind::RankFailed if words.ends_with("was killed") => {
-            schedule.befell(|kind| *kind == What::Kill { rank } || *kind == What::Livelock { rank })
-        }
-        Kind::RankFailed if words.contains("was given up") => schedule.befell(held_up),
+        Kind::RankFailed if words.ends_with("was killed") => schedule.befell(|kind| {
+            *kind == SimulatedFaultKind::Kill { rank } || *kind == SimulatedFaultKind::Livelock { rank }
+        }),
+        Kind::RankFailed if words.contains("was removed") => schedule.befell(held_up),
         Kind::RankFailed if is_orphaned(error) => true,
         Kind::Rendezvous => rank >= schedule.world && words.contains("cannot join"),
         _ => false,
@@ -167,8 +173,8 @@ fn check_generations(schedule: &Schedule, run: &Run) -> Result<(u64, u64), Strin
         }
     }
     let redone: u64 = groups.values().map(|(_, redone)| redone).sum();
-    if redone > schedule.mishaps.len() as u64 {
-        return Err(format!("{redone} steps redone for {} faults", schedule.mishaps.len()));
+    if redone > schedule.faults.len() as u64 {
+        return Err(format!("{redone} steps redone for {} faults", schedule.faults.len()));
     }
     let first: Vec<usize> = (0..schedule.world).collect();
     let mut before: &[usize] = &first;

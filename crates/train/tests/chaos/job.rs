@@ -3,18 +3,18 @@
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_cluster::engine::simulated;
-use thalweg_cluster::engine::threads::Ended;
-use thalweg_cluster::judgement::Rules;
+use thalweg_cluster::engine::threads::RankOutcome;
 use thalweg_cluster::membership::Limits;
-use thalweg_comm::transport::sim::{Mishap, Network, Trace};
+use thalweg_cluster::membership_policy::MembershipConfig;
+use thalweg_comm::transport::sim::{Network, SimulatedFault, Trace};
 use thalweg_core::batch::Targets;
 use thalweg_core::event::{Event, Outcome};
 use thalweg_core::model::Hooks;
-use thalweg_core::spec::Layers;
+use thalweg_core::spec::JobLayers;
 use thalweg_core::{Batch, Job, JobSpec, Layout, Model, Result, Rng, Schema, Tally};
 use thalweg_data::Data;
 use thalweg_graph::{Network as Net, Options, Team};
-use thalweg_train::{Assignment, Recipe};
+use thalweg_train::{Assignment, JobComponents};
 
 use crate::schedule::STEP_DEADLINE;
 
@@ -33,7 +33,7 @@ pub struct Finished {
 
 /// What came of a run.
 pub struct Run {
-    pub ended: Vec<Ended<Finished>>,
+    pub ended: Vec<RankOutcome<Finished>>,
     pub trace: Trace,
 }
 
@@ -62,7 +62,7 @@ static REPRODUCIBLE: LazyLock<&JobSpec> = LazyLock::new(|| job(&["train.reproduc
 
 /// The job with these settings beside its own.
 pub fn job(more: &[&str]) -> &'static JobSpec {
-    let mut layers = Layers::default();
+    let mut layers = JobLayers::default();
     let epochs = format!("train.epochs={EPOCHS}");
     let own = [
         "model.layers=['dense 6 tanh', 'dense auto']",
@@ -98,7 +98,7 @@ struct Points {
     seen: Seen,
 }
 
-impl Recipe for Points {
+impl JobComponents for Points {
     fn data(&self, job: &JobSpec) -> Result<Data> {
         let (features, classes) = POINTS.clone();
         Data::in_memory(WIDTH, features, Targets::Classes(classes), VALIDATION, job.train.seed)
@@ -147,13 +147,13 @@ impl Model for Observed {
 }
 
 /// Trains on that many simulated ranks while this befalls them. `prologue` runs on every rank's thread first.
-pub fn run(seed: u64, world: usize, mishaps: &[Mishap], prologue: impl Fn() + Sync) -> Run {
-    run_job(*ORDINARY, seed, world, mishaps, prologue)
+pub fn run(seed: u64, world: usize, faults: &[SimulatedFault], prologue: impl Fn() + Sync) -> Run {
+    run_job(*ORDINARY, seed, world, faults, prologue)
 }
 
 /// The same with sums that do not depend on the world.
-pub fn run_reproducible(seed: u64, world: usize, mishaps: &[Mishap]) -> Run {
-    run_job(*REPRODUCIBLE, seed, world, mishaps, || ())
+pub fn run_reproducible(seed: u64, world: usize, faults: &[SimulatedFault]) -> Run {
+    run_job(*REPRODUCIBLE, seed, world, faults, || ())
 }
 
 /// The same with any job.
@@ -161,7 +161,7 @@ pub fn run_job(
     job: &'static JobSpec,
     seed: u64,
     world: usize,
-    mishaps: &[Mishap],
+    faults: &[SimulatedFault],
     prologue: impl Fn() + Sync,
 ) -> Run {
     let folder = folder();
@@ -172,19 +172,19 @@ pub fn run_job(
         speed: 1e7,
         ..Network::ordinary(world, seed)
     };
-    let rules = Rules {
+    let rules = MembershipConfig {
         elastic: true,
-        limits: Limits { least: 1, most: 64, patience: 10 * STEP_DEADLINE },
+        limits: Limits { min: 1, max: 64, timeout: 10 * STEP_DEADLINE },
         step_deadline: STEP_DEADLINE,
         prepare_deadline: 2 * STEP_DEADLINE,
         epoch: 0.0,
     };
-    let (ended, trace) = simulated::simulate(network, mishaps, &rules, |rank| {
+    let (ended, trace) = simulated::simulate(network, faults, &rules, |rank| {
         prologue();
-        let recipe = Points { job, seen: Seen::default() };
-        let assignment = Assignment { job, recipe: &recipe, folder: folder.path(), resume: false };
+        let components = Points { job, seen: Seen::default() };
+        let assignment = Assignment { job, components: &components, folder: folder.path(), resume: false };
         let outcome = thalweg_train::run(rank, &assignment, None)?;
-        let parameters = recipe.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let parameters = components.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(Finished { outcome, parameters })
     });
     Run { ended, trace }

@@ -4,12 +4,14 @@ use crate::invariants;
 use crate::job::{self, Finished, Run};
 use crate::schedule::Schedule;
 use std::time::Duration;
-use thalweg_comm::transport::sim::{Kind, Mishap};
+use thalweg_comm::transport::sim::{SimulatedFault, SimulatedFaultKind};
 use thalweg_core::event::Event;
 
 /// A second and a third rank come, one in the middle of an epoch.
-fn joins(span: Duration) -> Vec<Mishap> {
-    [(0.13, 2), (0.37, 3)].map(|(when, rank)| Mishap::at(span.mul_f64(when), Kind::Join { rank })).to_vec()
+fn joins(span: Duration) -> Vec<SimulatedFault> {
+    [(0.13, 2), (0.37, 3)]
+        .map(|(when, rank)| SimulatedFault::at(span.mul_f64(when), SimulatedFaultKind::Join { rank }))
+        .to_vec()
 }
 
 /// Who was taught, and in how many steps.
@@ -32,13 +34,13 @@ fn assert_same(settings: &[&str]) {
     let small = ["train.global_batch=3", "train.optimizer={kind='momentum', lr=0.02}"];
     let job = job::job(&[&small, settings].concat());
     let calm = job::run_job(job, 5, 2, &[], || ());
-    let mishaps = joins(calm.duration());
-    let run = job::run_job(job, 5, 2, &mishaps, || ());
+    let faults = joins(calm.duration());
+    let run = job::run_job(job, 5, 2, &faults, || ());
     let ranks: Vec<usize> = taught(&run).into_iter().flat_map(|(ranks, _)| ranks).collect();
     assert_eq!(ranks, [2, 3], "{settings:?}");
     assert!(taught(&run).iter().all(|(_, steps)| *steps >= 1), "{settings:?}");
     assert!(finished(&run).windows(2).all(|pair| pair[0] == pair[1]), "{settings:?}");
-    invariants::check(&Schedule { world: 2, mishaps }, &run, calm.last("loss").unwrap()).unwrap();
+    invariants::check(&Schedule { world: 2, faults }, &run, calm.last("loss").unwrap()).unwrap();
     if reproducible {
         assert_eq!(finished(&run)[0], finished(&calm)[0], "{settings:?}");
         assert_eq!(finished(&run)[0], finished(&job::run_job(job, 5, 1, &[], || ()))[0], "{settings:?}");
@@ -87,9 +89,12 @@ fn the_loss_of_the_last_teacher_is_named() {
     let orphaned = (0..40).find_map(|later| {
         let join = span.mul_f64(0.3);
         let kill = join + Duration::from_millis(later);
-        let mishaps = [Mishap::at(join, Kind::Join { rank: 1 }), Mishap::at(kill, Kind::Kill { rank: 0 })];
-        let run = job::run(3, 1, &mishaps, || ());
-        invariants::check(&Schedule { world: 1, mishaps: mishaps.to_vec() }, &run, 0.0).ok()?;
+        let faults = [
+            SimulatedFault::at(join, SimulatedFaultKind::Join { rank: 1 }),
+            SimulatedFault::at(kill, SimulatedFaultKind::Kill { rank: 0 }),
+        ];
+        let run = job::run(3, 1, &faults, || ());
+        invariants::check(&Schedule { world: 1, faults: faults.to_vec() }, &run, 0.0).ok()?;
         run.ended[1].result.clone().err().filter(|error| error.message.starts_with("nobody is left who has"))
     });
     let error = orphaned.expect("it is always told before");

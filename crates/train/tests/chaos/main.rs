@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use thalweg_comm::transport::sim::{Kind, Mishap};
+use thalweg_comm::transport::sim::{SimulatedFault, SimulatedFaultKind};
 use thalweg_core::event::Event;
 
 /// Seeds that are run if nobody asks for more.
@@ -34,11 +34,11 @@ fn calm() -> Calm {
 
 fn try_seed(seed: u64, calm: &Calm, prologue: impl Fn() + Sync) -> Result<Figures, String> {
     let schedule = Schedule::draw(seed, calm.span);
-    let run = job::run(seed, schedule.world, &schedule.mishaps, prologue);
+    let run = job::run(seed, schedule.world, &schedule.faults, prologue);
     invariants::check(&schedule, &run, calm.loss).map_err(|words| {
         format!(
             "seed {seed}: {words}\n{} ranks, {:#?}\nreproduce: THALWEG_SEED={seed} cargo test -p thalweg-train --test chaos -- seeds --nocapture",
-            schedule.world, schedule.mishaps
+            schedule.world, schedule.faults
         )
     })
 }
@@ -53,8 +53,8 @@ fn seeds_keep_their_promises() {
     let calm = calm();
     if let Some(seed) = asked("THALWEG_SEED") {
         let schedule = Schedule::draw(seed, calm.span);
-        println!("{} ranks, {:#?}", schedule.world, schedule.mishaps);
-        let run = job::run(seed, schedule.world, &schedule.mishaps, || ());
+        println!("{} ranks, {:#?}", schedule.world, schedule.faults);
+        let run = job::run(seed, schedule.world, &schedule.faults, || ());
         for (rank, ended) in run.ended.iter().enumerate() {
             println!("rank {rank}: {:?}", ended.result.as_ref().map(|end| end.outcome));
             let regrouped = ended.events.iter().filter(|event| matches!(event, Event::Regrouped { .. }));
@@ -116,7 +116,7 @@ fn the_same_seed_gives_the_same_trace() {
     let calm = calm();
     for seed in 0..5 {
         let schedule = Schedule::draw(seed, calm.span);
-        let [one, other] = [0, 1].map(|_| job::run(seed, schedule.world, &schedule.mishaps, || ()));
+        let [one, other] = [0, 1].map(|_| job::run(seed, schedule.world, &schedule.faults, || ()));
         let differs = one.trace.entries.iter().zip(&other.trace.entries).find(|(one, other)| one != other);
         assert!(differs.is_none(), "seed {seed}: {differs:?}");
         assert_eq!(one.trace.entries.len(), other.trace.entries.len(), "seed {seed}");
@@ -134,9 +134,9 @@ fn a_missing_agreement_is_found() {
 }
 
 /// Three come a while after the start, then two leave.
-fn one_four_two(span: Duration) -> Vec<Mishap> {
-    let joins = (1..4).map(|rank| Mishap::at(span / 6, Kind::Join { rank }));
-    let leaves = [0, 3].map(|rank| Mishap::at(2 * span / 3, Kind::Leave { rank }));
+fn one_four_two(span: Duration) -> Vec<SimulatedFault> {
+    let joins = (1..4).map(|rank| SimulatedFault::at(span / 6, SimulatedFaultKind::Join { rank }));
+    let leaves = [0, 3].map(|rank| SimulatedFault::at(2 * span / 3, SimulatedFaultKind::Leave { rank }));
     joins.chain(leaves).collect()
 }
 
@@ -144,8 +144,8 @@ fn one_four_two(span: Duration) -> Vec<Mishap> {
 #[test]
 fn one_then_four_then_two_ranks() {
     let alone = job::run(3, 1, &[], || ());
-    let mishaps = one_four_two(alone.duration());
-    let run = job::run(3, 1, &mishaps, || ());
+    let faults = one_four_two(alone.duration());
+    let run = job::run(3, 1, &faults, || ());
     let mut worlds = BTreeMap::from([(1, 1)]);
     for event in run.events() {
         if let Event::Regrouped { generation, members, steps_redone, .. } = event {
@@ -160,7 +160,7 @@ fn one_then_four_then_two_ranks() {
         (Some(&1), Some(&4), Some(&2)),
         "{sizes:?}"
     );
-    let schedule = Schedule { world: 1, mishaps };
+    let schedule = Schedule { world: 1, faults };
     invariants::check(&schedule, &run, alone.last("loss").unwrap()).unwrap();
     let (one, other) = (alone.last("accuracy").unwrap(), run.last("accuracy").unwrap());
     assert!((one - other).abs() <= 0.003, "{one} and {other}");
@@ -175,12 +175,12 @@ fn reproducible_runs_end_with_the_same_bits_in_any_world() {
         let stayed = run.ended.iter().enumerate().filter(|(rank, _)| !left.contains(rank));
         stayed.flat_map(|(_, ended)| ended.result.clone()).collect()
     };
-    let kills =
-        [(0.2, 1), (0.4, 0)].map(|(when, rank)| Mishap::at(calm().span.mul_f64(when), Kind::Kill { rank }));
-    for (world, mishaps) in [(1, one_four_two(alone.duration())), (4, kills.to_vec()), (5, Vec::new())] {
-        let run = job::run_reproducible(3, world, &mishaps);
+    let kills = [(0.2, 1), (0.4, 0)]
+        .map(|(when, rank)| SimulatedFault::at(calm().span.mul_f64(when), SimulatedFaultKind::Kill { rank }));
+    for (world, faults) in [(1, one_four_two(alone.duration())), (4, kills.to_vec()), (5, Vec::new())] {
+        let run = job::run_reproducible(3, world, &faults);
         let ends = finished(&run);
         assert!(ends.len() >= 2, "{world} ranks: {} finished", ends.len());
-        assert!(ends.iter().all(|end| *end == finished(&alone)[0]), "{world} ranks, {mishaps:?}");
+        assert!(ends.iter().all(|end| *end == finished(&alone)[0]), "{world} ranks, {faults:?}");
     }
 }

@@ -5,18 +5,19 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use thalweg_cluster::engine::threads::{self, Ended};
-use thalweg_comm::transport::sim::{Mishap, Network as Simulated, Trace};
+use thalweg_cluster::engine::simulated::fixed_group;
+use thalweg_cluster::engine::threads::{self, RankOutcome};
+use thalweg_comm::transport::sim::{Network as Simulated, SimulatedFault, Trace};
 use thalweg_core::event::Outcome;
-use thalweg_core::spec::Layers;
+use thalweg_core::spec::JobLayers;
 use thalweg_core::{Batch, Gradient, Hooks, Job, JobSpec, Layout, Model, Result, Schema, Tally};
 use thalweg_data::Data;
 use thalweg_graph::{Network, Options, Team};
-use thalweg_train::{Assignment, Recipe, SavedModel};
+use thalweg_train::{Assignment, JobComponents, SavedModel};
 
 struct FromJob(Vec<String>, Options);
 
-impl Recipe for FromJob {
+impl JobComponents for FromJob {
     fn data(&self, job: &JobSpec) -> Result<Data> {
         let mut data = Data::open(&job.data, job.train.seed)?;
         data.schema.reconstruct = job.model.reconstructs();
@@ -32,7 +33,7 @@ impl Recipe for FromJob {
 
 /// The job that these settings make.
 fn job(settings: &[&str]) -> JobSpec {
-    let mut layers = Layers::default();
+    let mut layers = JobLayers::default();
     for setting in settings {
         layers.add_assignment(setting).unwrap();
     }
@@ -40,12 +41,17 @@ fn job(settings: &[&str]) -> JobSpec {
 }
 
 /// Trains on that many workers (and those who serve them), going on from what is in the folder.
-pub fn train(world: usize, folder: &Path, settings: &[&str]) -> Vec<Ended<Outcome>> {
+pub fn train(world: usize, folder: &Path, settings: &[&str]) -> Vec<RankOutcome<Outcome>> {
     train_with(world, folder, settings, Silence::Never)
 }
 
 /// The same with models that do not announce.
-pub fn train_with(world: usize, folder: &Path, settings: &[&str], silence: Silence) -> Vec<Ended<Outcome>> {
+pub fn train_with(
+    world: usize,
+    folder: &Path,
+    settings: &[&str],
+    silence: Silence,
+) -> Vec<RankOutcome<Outcome>> {
     let workers = format!("engine.workers={world}");
     let job = job(&[settings, &[workers.as_str()]].concat());
     threads::run(job.ranks(), job.train.seed, |rank| {
@@ -55,8 +61,13 @@ pub fn train_with(world: usize, folder: &Path, settings: &[&str], silence: Silen
             Silence::Always => true,
             Silence::Of(index) => index == rank.index(),
         };
-        let recipe: Box<dyn Recipe> = if silent { Box::new(Silenced(network)) } else { Box::new(network) };
-        thalweg_train::run(rank, &Assignment { job: &job, recipe: &*recipe, folder, resume: true }, None)
+        let components: Box<dyn JobComponents> =
+            if silent { Box::new(Silenced(network)) } else { Box::new(network) };
+        thalweg_train::run(
+            rank,
+            &Assignment { job: &job, components: &*components, folder, resume: true },
+            None,
+        )
     })
 }
 
@@ -71,7 +82,7 @@ pub enum Silence {
 /// Models that do not announce.
 struct Silenced(FromJob);
 
-impl Recipe for Silenced {
+impl JobComponents for Silenced {
     fn data(&self, job: &JobSpec) -> Result<Data> {
         self.0.data(job)
     }
@@ -138,15 +149,19 @@ pub fn distance(a: &[f32], b: &[f32]) -> f64 {
 /// Trains on that many simulated workers.
 pub fn simulate(
     network: Simulated,
-    mishaps: &[Mishap],
+    faults: &[SimulatedFault],
     folder: &Path,
     settings: &[&str],
-) -> (Vec<Ended<Outcome>>, Trace) {
+) -> (Vec<RankOutcome<Outcome>>, Trace) {
     let workers = format!("engine.workers={}", network.world);
     let job = job(&[settings, &[workers.as_str()]].concat());
     let network = Simulated { world: job.ranks(), ..network };
-    threads::simulate(network, mishaps, job.fault.step_deadline, |rank| {
-        let recipe = FromJob(job.model.layers.clone(), Options::of(&job));
-        thalweg_train::run(rank, &Assignment { job: &job, recipe: &recipe, folder, resume: true }, None)
+    fixed_group::simulate(network, faults, job.fault.step_deadline, |rank| {
+        let components = FromJob(job.model.layers.clone(), Options::of(&job));
+        thalweg_train::run(
+            rank,
+            &Assignment { job: &job, components: &components, folder, resume: true },
+            None,
+        )
     })
 }

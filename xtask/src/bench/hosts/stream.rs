@@ -1,4 +1,4 @@
-//! A plain TCP stream from one host to another: what a link gives when nothing but bytes is sent.
+//! A plain TCP stream between two hosts: the goodput of a link without any protocol.
 
 use super::network::Network;
 use crate::command::Outcome;
@@ -9,41 +9,41 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 29_400;
-/// The beginning of a stream, while it finds its pace, is not counted.
+/// The start of a stream, while its congestion window grows, is not counted.
 const WARM_UP: Duration = Duration::from_millis(500);
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One end of the stream: what this program starts on the hosts.
+/// One end of the stream, started by this program on the hosts.
 #[derive(Args)]
 pub struct Arguments {
-    /// Where the stream goes; without it this is the end that receives
+    /// Address of the receiver; without it this is the receiver
     #[arg(long)]
     to: Option<SocketAddr>,
-    /// For how long
+    /// Duration
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
 }
 
-/// Plays one end; the receiver prints bytes per second.
+/// Runs one end; the receiver prints bytes per second.
 pub fn run(arguments: &Arguments) -> Outcome {
     let failed = |error: std::io::Error| format!("the stream broke: {error}");
-    let lasting = WARM_UP + Duration::from_secs_f64(arguments.seconds);
-    let mut piece = vec![0; 1 << 16];
+    let duration = WARM_UP + Duration::from_secs_f64(arguments.seconds);
+    let mut buffer = vec![0; 1 << 16];
     match arguments.to {
         Some(address) => {
             let mut stream = connect(address)?;
             let begin = Instant::now();
-            while begin.elapsed() < lasting {
-                stream.write_all(&piece).map_err(failed)?;
+            while begin.elapsed() < duration {
+                stream.write_all(&buffer).map_err(failed)?;
             }
         }
         None => {
             let listener = TcpListener::bind(("0.0.0.0", PORT)).map_err(failed)?;
             let (mut stream, _) = listener.accept().map_err(failed)?;
-            stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+            stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
             let (begin, mut counted, mut last) = (Instant::now(), 0, WARM_UP);
             loop {
-                let count = stream.read(&mut piece).map_err(failed)?;
+                let count = stream.read(&mut buffer).map_err(failed)?;
                 if count == 0 {
                     break;
                 }
@@ -57,13 +57,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
-/// The receiver may not listen yet.
+/// Retries, since the receiver may not listen yet.
 fn connect(address: SocketAddr) -> Outcome<TcpStream> {
     let begin = Instant::now();
     loop {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
+        match TcpStream::connect_timeout(&address, TIMEOUT) {
             Ok(stream) => return Ok(stream),
-            Err(error) if begin.elapsed() > PATIENCE => return Err(format!("nobody at {address}: {error}")),
+            Err(error) if begin.elapsed() > TIMEOUT => {
+                return Err(format!("cannot connect to {address}: {error}"));
+            }
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
@@ -72,9 +74,9 @@ fn connect(address: SocketAddr) -> Outcome<TcpStream> {
 /// Bytes per second from one host to another.
 pub fn goodput(network: &Network, from: usize, to: usize, seconds: f64) -> Outcome<f64> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let end = |host: usize, words: &[&str]| -> Command {
-        let mut command = network.inside(host, &program);
-        command.args(["bench", "stream", "--seconds", &seconds.to_string()]).args(words);
+    let end = |host: usize, arguments: &[&str]| -> Command {
+        let mut command = network.command_on(host, &program);
+        command.args(["bench", "stream", "--seconds", &seconds.to_string()]).args(arguments);
         command.stdin(Stdio::null());
         command
     };

@@ -1,26 +1,26 @@
 //! The tasks of Slurm's `srun`.
 //!
-//! `SLURM_PROCID` alone does not make a task of srun. Slurm sets it, and `SLURM_LOCALID`, to 0 for the script of an
-//! sbatch as well, beside the `SLURM_NTASKS` of the allocation: a plain `thalweg train` in such a script would wait for
-//! ranks that nobody starts. What Slurm's daemon really started has a `SLURM_TASK_PID`, and if it belongs to a step of
-//! srun a `SLURM_STEP_ID` (`SLURM_STEPID` in old versions) too. So: no task is what has the former without the latter,
-//! or a step number from the range that Slurm reserves for scripts and interactive shells. Without either variable
-//! somebody stands in for srun and means what it says.
+//! `SLURM_PROCID` alone does not identify a task of srun. Slurm also sets it, and `SLURM_LOCALID`, to 0 for the script
+//! of an sbatch, next to the `SLURM_NTASKS` of the allocation: a plain `thalweg train` in such a script would wait for
+//! ranks that are never started. Processes started by Slurm's daemon have a `SLURM_TASK_PID`, and those of an srun step
+//! also a `SLURM_STEP_ID` (`SLURM_STEPID` in old versions). So a process with the former but not the latter, or with a
+//! step id from the range reserved for scripts and interactive shells, is not a task. Without both, another program
+//! imitates srun, and its variables are accepted.
 
-use super::{Meeting, Place, Set, port};
+use super::{RankEnvironment, RendezvousEndpoint, Set, port};
 use thalweg_core::Result;
 
-/// The first of the step numbers that Slurm keeps for itself: batch scripts, interactive shells and the like.
+/// First of the step ids that Slurm reserves for batch scripts, interactive shells and the like.
 const RESERVED_STEPS: u32 = 0xffff_fff0;
 
-/// The ports of jobs: this many from the first on.
+/// First default port, and number of default ports.
 const PORTS: (u64, u64) = (20_000, 20_000);
 
-/// How far apart the ports of two successive jobs are: steps of one job lie between them. It shares no factor with the
-/// number of ports, so that every port is used.
+/// Distance between the ports of two successive jobs; the steps of a job use those in between. Coprime to the number of
+/// ports, so that all are used.
 const STRIDE: u64 = 101;
 
-/// Whether this process is a task that srun started, and not the script or shell of an allocation.
+/// Whether srun started this process, as opposed to the script or shell of an allocation.
 pub(super) fn is_task(set: Set<'_>) -> bool {
     if set("SLURM_PROCID").is_none() || set("SLURM_NTASKS").is_none() {
         return false;
@@ -35,8 +35,8 @@ fn step(set: Set<'_>) -> Option<String> {
     set("SLURM_STEP_ID").or_else(|| set("SLURM_STEPID"))
 }
 
-/// The place of such a task.
-pub(super) fn place(rank: usize, world: usize, set: Set<'_>) -> Result<Place> {
+/// The rank environment of such a task.
+pub(super) fn detect(rank: usize, world: usize, set: Set<'_>) -> Result<RankEnvironment> {
     // A step may run on fewer hosts than its job has.
     let nodes = set("SLURM_STEP_NODELIST").or_else(|| set("SLURM_JOB_NODELIST")).unwrap_or_default();
     let first = first_host(&nodes);
@@ -45,10 +45,10 @@ pub(super) fn place(rank: usize, world: usize, set: Set<'_>) -> Result<Place> {
     let (job, step) = (number(set("SLURM_JOB_ID")), number(step(set)));
     let host = set("MASTER_ADDR").unwrap_or_else(|| if local { "127.0.0.1".into() } else { first });
     let attempt = set("SLURM_RESTART_COUNT").unwrap_or_default();
-    Ok(Place {
+    Ok(RankEnvironment {
         rank,
         world,
-        meeting: Meeting::at(host, port(set, default_port(job, step))?),
+        endpoint: RendezvousEndpoint::at(host, port(set, default_port(job, step))?),
         local,
         launcher: "srun",
         joins: false,
@@ -56,7 +56,7 @@ pub(super) fn place(rank: usize, world: usize, set: Set<'_>) -> Result<Place> {
     })
 }
 
-/// Two jobs on one node get different ports, and so do two steps of one job; every task of a step gets the same.
+/// Different for two jobs on one node and for two steps of one job, equal for all tasks of a step.
 fn default_port(job: u64, step: u64) -> u16 {
     let (first, count) = PORTS;
     (first + (job % count * STRIDE + step) % count) as u16
@@ -82,11 +82,11 @@ fn several_hosts(list: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::launcher_connection;
     use super::super::tests::{at, with};
-    use super::super::uplink;
     use super::*;
 
-    /// What a task of srun has on two hosts.
+    /// The variables of an srun task on two hosts.
     const TASK: [(&str, &str); 7] = [
         ("SLURM_PROCID", "3"),
         ("SLURM_LOCALID", "1"),
@@ -99,24 +99,28 @@ mod tests {
 
     #[test]
     fn srun_takes_the_first_host_and_a_port_from_job_and_step() {
-        let place = with(&[
+        let environment = with(&[
             ("SLURM_PROCID", "3"),
             ("SLURM_NTASKS", "8"),
             ("SLURM_JOB_NODELIST", "node[03-07,9]"),
             ("SLURM_JOB_ID", "41"),
         ]);
-        assert_eq!(place.unwrap().unwrap().meeting, at("node03", 24_141));
-        let place = with(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_NODELIST", "n1")])
+        assert_eq!(environment.unwrap().unwrap().endpoint, at("node03", 24_141));
+        let environment = with(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_NODELIST", "n1")])
             .unwrap()
             .unwrap();
-        assert_eq!(place.meeting, at("127.0.0.1", 20_000));
+        assert_eq!(environment.endpoint, at("127.0.0.1", 20_000));
         let one_host = [&TASK[..], &[("SLURM_STEP_NODELIST", "n2")]].concat();
-        let place = with(&one_host).unwrap().unwrap();
-        assert_eq!((place.local, place.meeting), (true, at("127.0.0.1", 24_141)), "the step's hosts count");
+        let environment = with(&one_host).unwrap().unwrap();
+        assert_eq!(
+            (environment.local, environment.endpoint),
+            (true, at("127.0.0.1", 24_141)),
+            "the step's hosts count"
+        );
     }
 
     #[test]
-    fn jobs_and_steps_that_run_at_once_get_ports_of_their_own() {
+    fn concurrent_jobs_and_steps_get_different_ports() {
         let mut ports: Vec<u16> =
             (100_000..100_190).flat_map(|job| (0..100).map(move |step| default_port(job, step))).collect();
         assert!(ports.iter().all(|port| (20_000..40_000).contains(port)));
@@ -125,26 +129,26 @@ mod tests {
         ports.dedup();
         assert_eq!(ports.len(), all);
         let step = |step| with(&[&TASK[..6], &[("SLURM_STEP_ID", step)]].concat()).unwrap().unwrap();
-        assert_ne!(step("1").meeting, step("2").meeting);
-        assert_ne!(step("1").run, step("2").run, "and do not take each other for their own");
+        assert_ne!(step("1").endpoint, step("2").endpoint);
+        assert_ne!(step("1").run, step("2").run, "so that they do not join each other");
     }
 
     #[test]
-    fn slurm_knows_better_than_its_own_pmi_but_not_than_an_mpirun_within_it() {
+    fn slurm_precedes_its_own_pmi_but_not_an_mpirun_within_it() {
         let pmi = [("PMI_RANK", "3"), ("PMI_SIZE", "4")];
-        let place = with(&[&TASK[..], &pmi].concat()).unwrap().unwrap();
-        assert_eq!((place.launcher, place.meeting), ("srun", at("n1", 24_141)));
+        let environment = with(&[&TASK[..], &pmi].concat()).unwrap().unwrap();
+        assert_eq!((environment.launcher, environment.endpoint), ("srun", at("n1", 24_141)));
         // MPICH's helpers are the tasks of srun, one per host; its ranks inherit their numbers.
         let mpirun = [("PMI_RANK", "7"), ("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4"), ("MASTER_ADDR", "n1")];
-        let place = with(&[&TASK[..], &mpirun].concat()).unwrap().unwrap();
-        assert_eq!((place.launcher, place.rank, place.world), ("mpirun", 7, 8));
+        let environment = with(&[&TASK[..], &mpirun].concat()).unwrap().unwrap();
+        assert_eq!((environment.launcher, environment.rank, environment.world), ("mpirun", 7, 8));
         // An mpirun in a script of sbatch, without srun's help.
         let script = [&TASK[..6], &pmi].concat();
         assert_eq!(with(&script).unwrap().unwrap().launcher, "mpirun");
     }
 
     #[test]
-    fn the_script_of_an_sbatch_is_no_task() {
+    fn the_script_of_an_sbatch_is_not_a_task() {
         let script = &TASK[..6];
         assert_eq!(with(script).unwrap(), None);
         // An interactive shell, by its reserved step number.
@@ -152,15 +156,17 @@ mod tests {
         let old = [script, &[("SLURM_STEPID", "2")]].concat();
         assert_eq!(with(&old).unwrap().unwrap().rank, 3);
         assert_eq!(with(&TASK).unwrap().unwrap().rank, 3);
-        // Somebody who stands in for srun sets what names a rank, and no more.
+        // A program that imitates srun sets only what names a rank.
         assert_eq!(with(&TASK[..5]).unwrap().unwrap().rank, 3);
-        // What our launcher starts in such a script is a rank all the same.
-        let worker = [script, &[("RANK", "0"), ("WORLD_SIZE", "2"), (uplink::VARIABLE, "stdin")]].concat();
+        // A worker of our own launcher in such a script is a rank all the same.
+        let worker =
+            [script, &[("RANK", "0"), ("WORLD_SIZE", "2"), (launcher_connection::VARIABLE, "stdin")]]
+                .concat();
         assert_eq!(with(&worker).unwrap().unwrap().launcher, "thalweg");
     }
 
     #[test]
-    fn a_loopback_address_cannot_be_where_several_hosts_meet() {
+    fn several_hosts_cannot_use_a_loopback_address() {
         for host in ["127.0.1.1", "localhost", "127.0.0.1"] {
             let error = with(&[&TASK[..], &[("MASTER_ADDR", host)]].concat()).unwrap_err();
             assert!(

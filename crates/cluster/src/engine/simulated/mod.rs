@@ -1,128 +1,138 @@
-//! Ranks on a simulated network that come and go: kills, stops, cuts, newcomers, all in virtual time and from a seed.
+//! An elastic group on a simulated network: kills, stops, cuts and newcomers, in virtual time and from a seed.
 //!
-//! Programs see the same [`Rank`] as everywhere, with a way into the next generation of their group. Who is lost and who
-//! the next group is decides the [`Judgement`](crate::judgement::Judgement) that decides it for real processes.
+//! Programs see the same [`Rank`] as everywhere, and membership is decided by the same
+//! [`MembershipPolicy`](crate::membership_policy::MembershipPolicy) as for real processes.
 //!
 //! ```text
-//! [`chair`]  leads the group      [`envoy`]  speaks for a rank      [`office`]  what is between them
+//! coordinator.rs  executes the policy      member.rs  a rank's side      control.rs  messages between them
 //! ```
 
-mod chair;
-mod envoy;
-mod office;
+mod control;
+mod coordinator;
+pub mod fixed_group;
+mod member;
 
-use super::threads::Ended;
-use crate::judgement::Rules;
-use crate::rank::{Emit, Parts, Rank};
+use super::threads::RankOutcome;
+use crate::membership_policy::MembershipConfig;
+use crate::rank::{Emit, Rank, RankParts};
 use crate::regroup::Generation;
 use crate::rendezvous::message::Control;
-use chair::Chair;
-use envoy::{Envoy, Killed};
-use office::{Office, Said};
+use control::{MemberMessage, SimulatedControl};
+use coordinator::SimulatedCoordinator;
+use member::{Killed, SimulatedMember};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use thalweg_comm::transport::sim::{Kind as What, Mishap, Network, Simulation, Trace};
+use thalweg_comm::transport::sim::{Network, SimulatedFault, SimulatedFaultKind, Simulation, Trace};
 use thalweg_core::event::Event;
 use thalweg_core::{Error, Kind, Result};
 
-/// Runs a program on every rank of a simulated world that survives its losses, and on those that join it. The answers come
-/// in the order of their numbers; the same arguments give the same answers and the same trace.
+/// Runs a program on every rank of a simulated group that survives losses, and on the ranks that join it. The outcomes are
+/// in the order of member ids; the same arguments give the same outcomes and the same trace.
 pub fn simulate<T: Send>(
     network: Network,
-    mishaps: &[Mishap],
-    rules: &Rules,
+    faults: &[SimulatedFault],
+    config: &MembershipConfig,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
-) -> (Vec<Ended<T>>, Trace) {
+) -> (Vec<RankOutcome<T>>, Trace) {
     let (seed, world) = (network.seed, network.world);
-    let simulation = Simulation::watched(network, mishaps);
+    let simulation = Simulation::with_coordinator(network, faults);
     let size = simulation.size();
-    let joins = |number| mishaps.iter().any(|mishap| mishap.kind == What::Join { rank: number });
-    let office = Office::new(size);
-    let chair = Chair::new(simulation.seat(size), Arc::clone(&office), rules.clone(), world);
-    let envoys: Vec<Envoy> = (0..size)
-        .map(|number| Envoy {
-            number,
-            seat: simulation.seat(number),
-            office: Arc::clone(&office),
-            rules: rules.clone(),
+    let joins = |id| faults.iter().any(|fault| fault.kind == SimulatedFaultKind::Join { rank: id });
+    let control = SimulatedControl::new(size);
+    let coordinator =
+        SimulatedCoordinator::new(simulation.endpoint(size), Arc::clone(&control), config.clone(), world);
+    let members: Vec<SimulatedMember> = (0..size)
+        .map(|id| SimulatedMember {
+            id,
+            endpoint: simulation.endpoint(id),
+            control: Arc::clone(&control),
+            config: config.clone(),
             generation: Arc::default(),
         })
         .collect();
     let program = &program;
-    let ended = std::thread::scope(|scope| {
-        scope.spawn(move || chair.preside());
-        let start = |envoy: Envoy| {
-            let comes = envoy.number < world || joins(envoy.number);
-            scope.spawn(move || if comes { live(envoy, world, seed, program) } else { never(envoy) })
+    let outcomes = std::thread::scope(|scope| {
+        scope.spawn(move || coordinator.run());
+        let start = |member: SimulatedMember| {
+            let takes_part = member.id < world || joins(member.id);
+            scope.spawn(move || if takes_part { run(member, world, seed, program) } else { unused(member) })
         };
-        let threads: Vec<_> = envoys.into_iter().map(start).collect();
-        let panicked = |_| Ended { result: Err(Error::internal("a rank panicked")), events: Vec::new() };
+        let threads: Vec<_> = members.into_iter().map(start).collect();
+        let panicked =
+            |_| RankOutcome { result: Err(Error::internal("a rank panicked")), events: Vec::new() };
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
     });
-    (ended, simulation.trace())
+    (outcomes, simulation.trace())
 }
 
-/// A number that nobody has.
-fn never<T>(envoy: Envoy) -> Ended<T> {
-    let words = format!("rank {} never came", envoy.number);
-    Ended { result: Err(Error::new(Kind::Rendezvous, words)), events: Vec::new() }
+/// The outcome of an id without a rank.
+fn unused<T>(member: SimulatedMember) -> RankOutcome<T> {
+    let message = format!("rank {} never joined", member.id);
+    RankOutcome { result: Err(Error::new(Kind::Rendezvous, message)), events: Vec::new() }
 }
 
-/// The life of one rank.
-fn live<T>(envoy: Envoy, world: usize, seed: u64, program: impl Fn(&mut Rank) -> Result<T>) -> Ended<T> {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let (heard, witness) = (Arc::clone(&told), envoy.clone());
-    let emit = move |event: Event| heard.lock().unwrap_or_else(PoisonError::into_inner).push(event);
-    let beacon = Arc::clone(&envoy.office.beacons[envoy.number]);
-    beacon.call_witness(Box::new(move |error, pulse, source| witness.testify(error, pulse, source)));
-    let number = envoy.number;
-    let life = catch_unwind(AssertUnwindSafe(|| {
-        let mut delegate = envoy.clone();
-        let first = delegate.arrive(number >= world)?;
-        let mut rank = seated(delegate, first, Arc::new(emit), seed);
+/// Runs one rank from its join to its end.
+fn run<T>(
+    member: SimulatedMember,
+    world: usize,
+    seed: u64,
+    program: impl Fn(&mut Rank) -> Result<T>,
+) -> RankOutcome<T> {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let (sink, witness) = (Arc::clone(&events), member.clone());
+    let emit = move |event: Event| sink.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    let rank_status = Arc::clone(&member.control.rank_statuses[member.id]);
+    rank_status.set_witness_handler(Box::new(move |error, heartbeat, source| {
+        witness.report_witness(error, heartbeat, source);
+    }));
+    let id = member.id;
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let mut client = member.clone();
+        let first = client.join(id >= world)?;
+        let mut rank = rank(client, first, Arc::new(emit), seed);
         let result = program(&mut rank);
         if result.is_ok() {
             rank.leave();
         }
         result
     }));
-    let result = match life {
+    let result = match ended {
         Err(panic) if panic.is::<Killed>() => {
-            Err(Error::new(Kind::RankFailed, format!("rank {number} was killed")))
+            Err(Error::new(Kind::RankFailed, format!("rank {id} was killed")))
         }
         ended => {
-            let result = ended.unwrap_or_else(|_| Err(Error::internal(format!("rank {number} panicked"))));
-            envoy.say(Said::Word(match &result {
+            let result = ended.unwrap_or_else(|_| Err(Error::internal(format!("rank {id} panicked"))));
+            member.send(MemberMessage::Control(match &result {
                 Ok(_) => Control::Goodbye,
-                Err(error) => Control::Failed(Box::new(error.clone()), beacon.pulse()),
+                Err(error) => Control::Failed(Box::new(error.clone()), rank_status.heartbeat()),
             }));
-            envoy.say(Said::Closed);
+            member.send(MemberMessage::Closed);
             result
         }
     };
-    // Nobody speaks for it any more: its place in the world is free.
-    beacon.call_witness(Box::new(|_, _, _| {}));
-    drop(envoy);
-    let events = std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner));
-    Ended { result, events }
+    // Drops the last clones of the member: that frees its endpoint in the simulation.
+    rank_status.set_witness_handler(Box::new(|_, _, _| {}));
+    drop(member);
+    let events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
+    RankOutcome { result, events }
 }
 
-fn seated(envoy: Envoy, first: Generation, emit: Emit, seed: u64) -> Rank {
-    let Generation { number, transport, neighbours, carrier, numbers, hosts, change } = first;
-    Rank::new(Parts {
+fn rank(member: SimulatedMember, first: Generation, emit: Emit, seed: u64) -> Rank {
+    let Generation { number, transport, local_peers, carrier, member_ids, hosts, change } = first;
+    Rank::new(RankParts {
         transport: transport.into(),
-        clock: Arc::new(envoy.clone()),
+        clock: Arc::new(member.clone()),
         emit,
-        beacon: Arc::clone(&envoy.office.beacons[envoy.number]),
+        rank_status: Arc::clone(&member.control.rank_statuses[member.id]),
         hosts,
-        neighbours,
+        local_peers,
         carrier,
         generation: number,
-        numbers,
+        member_ids,
         change,
-        step_deadline: envoy.rules.step_deadline,
-        prepare_deadline: envoy.rules.prepare_deadline,
-        delegate: Some(Box::new(envoy)),
+        step_deadline: member.config.step_deadline,
+        prepare_deadline: member.config.prepare_deadline,
+        membership_client: Some(Box::new(member)),
         seed,
     })
 }

@@ -1,7 +1,7 @@
-//! The library of MPI in this process: entering and leaving it, its groups, its errors.
+//! The MPI library in this process: initialization, finalization, groups, errors.
 //!
-//! All calls go through [`call`], one at a time: that is the level of threading MPI is asked for, and it holds whoever owns
-//! the lanes. In a job one thread makes them all, and the lock is never contended.
+//! All calls go through [`call`], one at a time, as MPI is initialized with `MPI_THREAD_SERIALIZED`. In a job one
+//! thread makes all of them, and the lock is never contended.
 
 use mpi::Threading;
 use mpi::environment::Universe;
@@ -14,22 +14,22 @@ use std::mem::ManuallyDrop;
 use std::sync::{Mutex, PoisonError};
 
 /// Held during every call.
-static TURN: Mutex<()> = Mutex::new(());
+static CALL_LOCK: Mutex<()> = Mutex::new(());
 
-/// More than any MPI's longest error message.
-const LONGEST_MESSAGE: usize = 4096;
+/// Longer than the error messages of any MPI.
+const MAX_ERROR_MESSAGE: usize = 4096;
 
-/// Makes one call of the library at a time; an answer that is not success becomes an error in MPI's words.
+/// Makes one call of the library at a time; a failure becomes an error with MPI's message.
 pub(super) fn call(name: &str, function: impl FnOnce() -> c_int) -> io::Result<()> {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = CALL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     match function() {
         0 => Ok(()),
-        code => Err(io::Error::other(format!("{name}: {}", words(code)))),
+        code => Err(io::Error::other(format!("{name}: {}", error_message(code)))),
     }
 }
 
-fn words(code: c_int) -> String {
-    let mut text: [c_char; LONGEST_MESSAGE] = [0; LONGEST_MESSAGE];
+fn error_message(code: c_int) -> String {
+    let mut text: [c_char; MAX_ERROR_MESSAGE] = [0; MAX_ERROR_MESSAGE];
     let mut length = 0;
     // SAFETY: MPI writes a message with its closing zero, which is shorter than the array, and its length.
     unsafe {
@@ -38,83 +38,80 @@ fn words(code: c_int) -> String {
     }
 }
 
-/// The library, entered. A process enters it once.
+/// The initialized library. A process can initialize it once.
 pub struct Library {
-    /// Leaving waits for all ranks: it is never done in passing.
+    /// Finalization waits for all ranks, so it never happens in a drop.
     universe: ManuallyDrop<Universe>,
 }
 
 impl Library {
-    /// Enters the library. Every rank that MPI's launcher started must do so, at about the same time: it waits for them.
-    pub fn enter() -> io::Result<Library> {
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Initializes the library. Collective over all ranks that MPI's launcher started.
+    pub fn init() -> io::Result<Library> {
+        let _guard = CALL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((universe, level)) = mpi::initialize_with_threading(Threading::Serialized) else {
-            return Err(io::Error::other("MPI was entered before in this process"));
+            return Err(io::Error::other("MPI was initialized before in this process"));
         };
         let universe = ManuallyDrop::new(universe);
         if level < Threading::Serialized {
-            let what = format!("this MPI allows threads only as {level:?}, Serialized is needed");
+            let what = format!("this MPI supports thread level {level:?} only, Serialized is required");
             return Err(io::Error::new(io::ErrorKind::Unsupported, what));
         }
         Ok(Library { universe })
     }
 
-    /// This process's number, and how many MPI's launcher started.
-    pub fn place(&self) -> (usize, usize) {
+    /// This process's rank, and the number of ranks that MPI's launcher started.
+    pub fn rank_and_size(&self) -> (usize, usize) {
         let world = self.universe.world();
         (world.rank() as usize, world.size() as usize)
     }
 
-    /// The first `count` ranks as a group of its own. All ranks must ask at the same time; those that are not in it get
-    /// nothing.
-    pub fn group(&self, count: usize) -> io::Result<Option<Group>> {
+    /// A group of the first `count` ranks; `None` on the other ranks. Collective over all ranks.
+    pub fn split_group(&self, count: usize) -> io::Result<Option<MpiCommunicator>> {
         let world = self.universe.world();
         let inside = (world.rank() as usize) < count;
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = CALL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let color = if inside { Color::with_value(1) } else { Color::undefined() };
         let communicator = world.split_by_color(color);
-        drop(turn);
-        communicator.map(Group::of).transpose()
+        drop(guard);
+        communicator.map(MpiCommunicator::new).transpose()
     }
 
-    /// Leaves the library, together with all other ranks.
+    /// Finalizes the library. Collective over all ranks.
     pub fn finalize(self) {
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = CALL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         drop(ManuallyDrop::into_inner(self.universe));
     }
 }
 
-/// Ranks that exchange with each other, apart from all other groups.
+/// An MPI communicator.
 #[derive(Clone, Copy)]
-pub struct Group {
+pub struct MpiCommunicator {
     handle: ffi::MPI_Comm,
     rank: usize,
     world: usize,
 }
 
-// SAFETY: the handle is only a name for something of the library, which is asked to be used by any thread, one at a time;
-// `call` sees to the latter.
-unsafe impl Send for Group {}
+// SAFETY: the handle belongs to the library, which is initialized for use by any thread, one at a time; `call`
+// ensures the latter.
+unsafe impl Send for MpiCommunicator {}
 
-impl Group {
-    fn of(communicator: SimpleCommunicator) -> io::Result<Group> {
+impl MpiCommunicator {
+    fn new(communicator: SimpleCommunicator) -> io::Result<MpiCommunicator> {
         let (rank, world) = (communicator.rank() as usize, communicator.size() as usize);
         let handle = communicator.as_raw();
-        // Giving it back needs all its ranks, and some may be lost by then.
+        // Freeing it is collective, and some of its ranks may be lost by then.
         std::mem::forget(communicator);
-        // SAFETY: the handle is that of a communicator which is never given back.
+        // SAFETY: the handle is that of a communicator which is never freed.
         call("MPI_Comm_set_errhandler", || unsafe {
             ffi::MPI_Comm_set_errhandler(handle, ffi::RSMPI_ERRORS_RETURN)
         })?;
-        Ok(Group { handle, rank, world })
+        Ok(MpiCommunicator { handle, rank, world })
     }
 
-    /// This process's number in it.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many there are.
     pub fn world(&self) -> usize {
         self.world
     }

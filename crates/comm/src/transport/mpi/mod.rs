@@ -1,86 +1,90 @@
-//! Ranks that an MPI connects: its library carries the bytes, over whatever network the cluster has for it.
+//! Ranks of an MPI job: the MPI library carries the bytes, over whatever network it is configured for.
 //!
-//! Between two ranks bytes travel as MPI's messages ([`lane`]), and whole buffers can be added up by its own all-reduce
-//! (`sum`). MPI tells nobody that a rank is gone, and its messages move on only while somebody calls the library. So every
-//! lane has a sentinel beside it, a connection on which nothing travels but a farewell, and whose end is that of the rank;
-//! and a frame counts as sent when the other rank has begun to take it, because afterwards this one may be computing.
+//! Between two ranks bytes travel as MPI messages ([`link`]), and whole buffers can be reduced by MPI's own
+//! all-reduce. MPI does not report the death of a rank, and its messages progress only inside library calls. So every
+//! link has a sentinel: a TCP connection that carries only the close frame, and whose end is the end of the rank. And
+//! a frame counts as sent when the peer has begun to receive it, because afterwards this rank may be computing.
 //!
-//! There is nothing to sleep on: who waits looks again and again, then offers its core between looks, then takes naps.
+//! MPI has no descriptor to sleep on: a waiting rank polls, then yields its core between polls, then sleeps in
+//! between.
 
-mod flight;
-pub mod lane;
+mod all_reduce;
 mod library;
-mod sum;
+pub mod link;
+mod request;
 
-pub use library::{Group, Library};
+pub use library::{Library, MpiCommunicator};
 
-use self::lane::Lane;
-use self::sum::Sums;
-use super::Moved;
-use super::links::{Link, Wires};
+use self::all_reduce::NativeAllReduce;
+use self::link::MpiLink;
+use super::IoProgress;
+use super::link::{Link, LinkSet};
 use super::polling::poll_peers;
-use super::stream::Streamed;
+use super::stream::StreamTransport;
 use super::tcp::check_mesh;
-use super::vigil::Interest;
-use crate::wait::Patience;
+use super::wait_state::Interest;
+use crate::wait::SpinPolicy;
 use std::io::{self, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// The shortest and the longest time between two looks of a rank that takes naps.
-const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
+/// The shortest and the longest sleep between two polls.
+const SLEEPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
 
-/// A transport over MPI's messages.
-pub type Mpi = Streamed<Lanes>;
+/// A transport over MPI messages.
+pub type Mpi = StreamTransport<MpiLinks>;
 
 impl Mpi {
-    /// This process's rank of the group, with a connection to each other rank as its sentinel; `neighbours` others are on
-    /// this host. If it is given the library, it leaves that in good order when it leaves the group so, and else not.
+    /// This process's rank of the group, with a connection to each other rank as its sentinel and `local_peers` other
+    /// ranks on this host. If it owns the library, it finalizes it after [`close`](super::Transport::close), and only
+    /// then.
     pub fn new(
-        group: Group,
+        group: MpiCommunicator,
         sentinels: Vec<Option<TcpStream>>,
-        neighbours: usize,
+        local_peers: usize,
         library: Option<Library>,
     ) -> io::Result<Mpi> {
         let (rank, world) = (group.rank(), group.world());
         check_mesh(rank, &sentinels)?;
         if sentinels.len() != world {
-            let what = format!("{} ranks have met, MPI has {world}", sentinels.len());
+            let what = format!("{} ranks are connected, MPI has {world}", sentinels.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        let lane = |(peer, stream): (usize, Option<TcpStream>)| {
-            stream.map(|stream| Lane::new(group, peer, stream)).transpose()
+        let link = |(peer, stream): (usize, Option<TcpStream>)| {
+            stream.map(|stream| MpiLink::new(group, peer, stream)).transpose()
         };
-        let lanes = sentinels.into_iter().enumerate().map(lane).collect::<io::Result<_>>()?;
-        let patience = Patience::in_memory(neighbours + 1);
-        let sums = Sums::new(group);
-        Ok(Streamed::over(rank, Lanes { lanes, sums, patience, nap: NAPS[0], library, orderly: false }))
+        let links = sentinels.into_iter().enumerate().map(link).collect::<io::Result<_>>()?;
+        let spin_policy = SpinPolicy::for_shared_memory(local_peers + 1);
+        let all_reduce = NativeAllReduce::new(group);
+        let links =
+            MpiLinks { links, all_reduce, spin_policy, next_sleep: SLEEPS[0], library, closed: false };
+        Ok(StreamTransport::over(rank, links))
     }
 
-    /// Puts bytes on the way to a rank as if they were part of a frame, for tests.
+    /// Writes bytes to the stream to a rank, for tests.
     #[doc(hidden)]
-    pub fn forge(&mut self, to: usize, bytes: &[u8]) -> io::Result<()> {
-        let lane = self.wires_mut().lanes.get_mut(to).and_then(Option::as_mut);
-        lane.map_or(Err(io::ErrorKind::NotConnected.into()), |lane| lane.write_all(bytes))
+    pub fn inject_bytes(&mut self, to: usize, bytes: &[u8]) -> io::Result<()> {
+        let link = self.link_set_mut().links.get_mut(to).and_then(Option::as_mut);
+        link.map_or(Err(io::ErrorKind::NotConnected.into()), |link| link.write_all(bytes))
     }
 }
 
-/// The lanes of one rank.
-pub struct Lanes {
-    lanes: Vec<Option<Lane>>,
-    sums: Sums,
-    patience: Patience,
-    nap: Duration,
+/// The links of one rank.
+pub struct MpiLinks {
+    links: Vec<Option<MpiLink>>,
+    all_reduce: NativeAllReduce,
+    spin_policy: SpinPolicy,
+    next_sleep: Duration,
     library: Option<Library>,
     /// The group was left in good order.
-    orderly: bool,
+    closed: bool,
 }
 
-impl Wires for Lanes {
-    type Link = Lane;
+impl LinkSet for MpiLinks {
+    type Link = MpiLink;
 
-    fn links(&mut self) -> &mut [Option<Lane>] {
-        &mut self.lanes
+    fn links(&mut self) -> &mut [Option<MpiLink>] {
+        &mut self.links
     }
 
     fn wait(
@@ -90,38 +94,38 @@ impl Wires for Lanes {
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
-        std::thread::sleep(timeout.min(self.nap));
-        self.nap = (self.nap * 2).min(NAPS[1]);
-        let polled = |_, lane| Lane::sentinel(lane).polled(Interest::default());
-        poll_peers(&self.lanes, watched, polled, None, Duration::ZERO, hung_up)
+        std::thread::sleep(timeout.min(self.next_sleep));
+        self.next_sleep = (self.next_sleep * 2).min(SLEEPS[1]);
+        let poll_fd = |_, link| MpiLink::sentinel(link).poll_fd(Interest::default());
+        poll_peers(&self.links, watched, poll_fd, None, Duration::ZERO, hung_up)
     }
 
-    fn awake(&mut self) {
-        self.nap = NAPS[0];
+    fn on_progress(&mut self) {
+        self.next_sleep = SLEEPS[0];
     }
 
-    fn patience(&self) -> Patience {
-        self.patience
+    fn spin_policy(&self) -> SpinPolicy {
+        self.spin_policy
     }
 
-    fn adds_up(&self) -> bool {
+    fn has_native_all_reduce(&self) -> bool {
         true
     }
 
-    fn add_up(&mut self, buffer: &mut [f32]) -> io::Result<Moved> {
-        self.sums.progress(buffer)
+    fn native_all_reduce(&mut self, buffer: &mut [f32]) -> io::Result<IoProgress> {
+        self.all_reduce.progress(buffer)
     }
 
-    fn left(&mut self) {
-        self.orderly = true;
+    fn on_close(&mut self) {
+        self.closed = true;
     }
 }
 
-impl Drop for Lanes {
-    /// Who ends without having left lets MPI's launcher see it: that ends the other ranks.
+impl Drop for MpiLinks {
+    /// Without a close the library is not finalized: MPI's launcher notices and ends the other ranks.
     fn drop(&mut self) {
-        self.lanes.iter_mut().flatten().for_each(Link::finish);
-        if let (Some(library), true) = (self.library.take(), self.orderly) {
+        self.links.iter_mut().flatten().for_each(Link::shutdown_write);
+        if let (Some(library), true) = (self.library.take(), self.closed) {
             library.finalize();
         }
     }

@@ -1,86 +1,85 @@
-//! A simulated network: virtual time, links with latency and bandwidth, faults as data, everything from a seed.
+//! A simulated network: virtual time, links with latency and bandwidth, injected faults, everything from a seed.
 //!
-//! Every rank is a thread, but only one of them runs at a time: whoever waits (for bytes, for room, for a moment) gives
-//! way to the rank whose wait ends next in virtual time, lower ranks first. So a run does not depend on the machine: the
+//! Every rank is a thread, but only one runs at a time: a rank that waits (for bytes, for room, for a moment) yields
+//! to the rank whose wait ends next in virtual time, lower ranks first. So a run does not depend on the machine: the
 //! same seed gives the same bytes, the same faults and the same [`Trace`], and an hour of waiting takes no time.
 //!
-//! Above it are the frames, checksums, deadlines and farewells of every other transport: they are what is tested here.
+//! The layers above, with their frames, checksums, deadlines and close frames, are those of every other transport:
+//! they are what is tested here.
 //!
 //! ```text
-//! [`network`]  what is simulated: links and ranks, as numbers      [`mishap`]  what goes wrong, and when
-//! [`world`]    who runs: the only state of it all                  [`streams`] whose bytes are where
-//! [`wire`]     a rank's ends of them                               [`trace`]   what happened
+//! [`network`]    latency, bandwidth, speed                  [`simulated_fault`]  faults and their times
+//! [`simulator`]  schedules ranks; holds all state           [`streams`]         bytes in transit
+//! [`endpoint`]   a rank's streams and clock                 [`trace`]           events of a run
 //! ```
 
-mod mishap;
+mod endpoint;
 mod network;
+mod simulated_fault;
+mod simulator;
 mod streams;
 mod trace;
-mod wire;
-mod world;
 
-pub use super::link_fault::Forgery;
-pub use mishap::{Kind, Mishap};
-pub use network::{Link, Network};
-pub use trace::{Entry, Happening, Trace};
-pub use wire::{Seat, Sim, SimClock};
-pub use world::Fate;
+pub use super::link_fault::ForgedFrame;
+pub use endpoint::{Sim, SimClock, SimulatedEndpoint};
+pub use network::{LinkParameters, Network};
+pub use simulated_fault::{SimulatedFault, SimulatedFaultKind};
+pub use simulator::SimulatedRankState;
+pub use trace::{Trace, TraceEntry, TraceEvent};
 
+use simulator::{Scheduling, Simulator};
 use std::sync::Arc;
-use world::{Order, World};
 
-/// A group of simulated ranks, one for each thread to run; and the handle to its time and trace.
+/// A group of simulated ranks, each to be run in a thread of its own.
 pub struct Simulation {
-    world: Arc<World>,
+    simulator: Arc<Simulator>,
 }
 
 impl Simulation {
-    /// A group in which rank 0 runs first. Every rank must be run, in a thread of its own.
-    pub fn new(network: Network, mishaps: &[Mishap]) -> Simulation {
-        Simulation { world: World::new(network, mishaps, Order::Strict) }
+    /// A group in which rank 0 runs first. Every rank must be run.
+    pub fn new(network: Network, faults: &[SimulatedFault]) -> Simulation {
+        Simulation { simulator: Simulator::new(network, faults, Scheduling::Deterministic) }
     }
 
-    /// The same for ranks that come and go: beside the ranks, those that will join included, there is one more seat, the
-    /// last, for whoever leads their group. It is rung a moment after every mishap and every end of a rank.
-    pub fn watched(network: Network, mishaps: &[Mishap]) -> Simulation {
-        Simulation { world: World::new(network, mishaps, Order::Watched) }
+    /// A group whose members change, with one more endpoint behind all ranks (those that will join included) for the
+    /// coordinator. It is woken one latency after every fault and every end of a rank.
+    pub fn with_coordinator(network: Network, faults: &[SimulatedFault]) -> Simulation {
+        Simulation { simulator: Simulator::new(network, faults, Scheduling::WithCoordinator) }
     }
 
-    /// A group whose ranks come and go with threads that also wait for each other by other means. Correct, but a
-    /// repeat may differ: for tests.
+    /// A group whose threads may start late, never, or wait for each other by other means. Correct, but not
+    /// reproducible: for tests.
     #[doc(hidden)]
     pub fn unordered(network: Network) -> Simulation {
-        Simulation { world: World::new(network, &[], Order::Loose) }
+        Simulation { simulator: Simulator::new(network, &[], Scheduling::Unordered) }
     }
 
     /// The transports of all ranks.
     pub fn ranks(&self) -> Vec<Sim> {
-        let all: Vec<usize> = (0..self.world.size()).collect();
-        all.iter().map(|rank| Seat::take(&self.world, *rank).connect(0, &all)).collect()
+        let all: Vec<usize> = (0..self.simulator.size()).collect();
+        all.iter().map(|rank| SimulatedEndpoint::new(&self.simulator, *rank).connect(0, &all)).collect()
     }
 
-    /// How many ranks there are at some time.
+    /// Number of ranks, those that will join included.
     pub fn size(&self) -> usize {
-        self.world.size()
+        self.simulator.size()
     }
 
-    /// The place of a rank, to connect it as its group changes. To be taken once.
-    pub fn seat(&self, rank: usize) -> Seat {
-        Seat::take(&self.world, rank)
+    /// The endpoint of a rank, by which it connects in each generation. To be called once per rank.
+    pub fn endpoint(&self, rank: usize) -> SimulatedEndpoint {
+        SimulatedEndpoint::new(&self.simulator, rank)
     }
 
-    /// The time as a rank sees it.
     pub fn clock(&self, rank: usize) -> SimClock {
-        SimClock::new(Arc::clone(&self.world), rank)
+        SimClock::new(Arc::clone(&self.simulator), rank)
     }
 
-    /// Puts bytes on the way from one rank to another as if they had been sent.
+    /// Inserts bytes into the stream from one rank to another.
     pub fn inject(&self, from: usize, to: usize, bytes: &[u8]) {
-        self.world.inject(from, to, bytes);
+        self.simulator.inject(from, to, bytes);
     }
 
-    /// What happened so far.
     pub fn trace(&self) -> Trace {
-        self.world.trace()
+        self.simulator.trace()
     }
 }

@@ -1,4 +1,4 @@
-//! What is simulated, as numbers.
+//! Parameters of a simulated network.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,31 +6,30 @@ use std::time::Duration;
 /// Ranks and the links between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
-    /// Number of ranks.
+    /// Number of ranks at the start.
     pub world: usize,
-    /// What a byte needs from one rank to another, however few they are, where [`Network::links`] does not say otherwise.
+    /// Between two ranks, unless [`Network::links`] has another.
     pub latency: Duration,
-    /// By how much a message's latency varies: 0.5 makes it up to half as long again, drawn from the seed.
+    /// Variation of the latency: with 0.5 it is up to half as long again, drawn from the seed.
     pub jitter: f64,
-    /// Bytes per second that a rank can send, and that it can receive.
+    /// Bytes per second that a rank can send, and as many that it can receive.
     pub bandwidth: f64,
-    /// Links that are not like the others, by sender and receiver: each is one direction.
-    pub links: BTreeMap<(usize, usize), Link>,
+    /// Links with parameters of their own, by sender and receiver: each is one direction.
+    pub links: BTreeMap<(usize, usize), LinkParameters>,
     /// Floating-point operations per second of a rank.
     pub speed: f64,
-    /// Whether bytes on their way are off a rank's hands, as with sockets. Else it holds on to them until they are read,
-    /// which shows what relies on a buffer.
+    /// Whether a send is complete once its bytes are in transit, as with sockets. Otherwise it completes when they
+    /// are read, which reveals schedules that rely on buffering.
     pub buffered: bool,
-    /// Where all randomness comes from.
     pub seed: u64,
 }
 
-/// One direction between two ranks that is not like the others.
+/// Parameters of one direction between two ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Link {
-    /// Its latency, if it is another one.
+pub struct LinkParameters {
+    /// Overrides `Network::latency`.
     pub latency: Option<Duration>,
-    /// Bytes per second that pass it, if it is narrower than the ranks' own connections.
+    /// Bytes per second, in addition to the limit of the ranks' own connections.
     pub bandwidth: Option<f64>,
 }
 
@@ -49,13 +48,13 @@ impl Network {
         }
     }
 
-    /// What so many bytes need to pass a rank's connection.
+    /// Time that a rank's connection needs to send or receive these bytes.
     pub(super) fn transmission(&self, bytes: usize) -> Duration {
         seconds(bytes as f64 / self.bandwidth)
     }
 
-    /// What so many bytes need to pass the link between two ranks; nothing where only the ranks' own connections count.
-    pub(super) fn passage(&self, from: usize, to: usize, bytes: usize) -> Duration {
+    /// Time that the link between two ranks needs for these bytes; zero without a bandwidth of its own.
+    pub(super) fn link_transmission(&self, from: usize, to: usize, bytes: usize) -> Duration {
         let bandwidth = self.links.get(&(from, to)).and_then(|link| link.bandwidth);
         bandwidth.map_or(Duration::ZERO, |bandwidth| seconds(bytes as f64 / bandwidth))
     }
@@ -65,7 +64,6 @@ impl Network {
         self.links.get(&(from, to)).and_then(|link| link.latency).unwrap_or(self.latency)
     }
 
-    /// What so many floating-point operations take.
     pub(super) fn computation(&self, operations: u64) -> Duration {
         seconds(operations as f64 / self.speed)
     }
@@ -79,15 +77,15 @@ impl Network {
     }
 }
 
-/// The longest that anything takes, so that virtual time does not run out of numbers.
-const LONGEST: Duration = Duration::from_secs(1000 * 365 * 86400);
+/// The longest duration of one event (a thousand years), so that virtual time does not overflow.
+const MAX_DURATION: Duration = Duration::from_secs(1000 * 365 * 86400);
 
-/// That many seconds, a thousand years at most.
+/// At most [`MAX_DURATION`].
 fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).map_or(LONGEST, |duration| duration.min(LONGEST))
+    Duration::try_from_secs_f64(seconds).map_or(MAX_DURATION, |duration| duration.min(MAX_DURATION))
 }
 
-/// A good mix of 64 bits: the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014).
 pub(super) fn mix(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -111,25 +109,25 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_too_long_to_be_told() {
+    fn durations_do_not_overflow() {
         let network = Network { speed: 1e-300, bandwidth: 1e-300, ..Network::ordinary(2, 0) };
-        assert_eq!(network.computation(u64::MAX), LONGEST);
-        assert_eq!(network.transmission(1), LONGEST);
+        assert_eq!(network.computation(u64::MAX), MAX_DURATION);
+        assert_eq!(network.transmission(1), MAX_DURATION);
         let network = Network { latency: Duration::MAX, jitter: 100.0, ..network };
-        assert_eq!(network.delay(0, 1, 0), LONGEST);
+        assert_eq!(network.delay(0, 1, 0), MAX_DURATION);
     }
 
     #[test]
-    fn a_link_differs_in_its_direction_and_in_what_it_says() {
-        let narrow = Link { bandwidth: Some(1e6), ..Link::default() };
-        let far = Link { latency: Some(Duration::from_millis(5)), ..Link::default() };
+    fn a_link_overrides_one_direction_and_only_what_is_set() {
+        let narrow = LinkParameters { bandwidth: Some(1e6), ..LinkParameters::default() };
+        let far = LinkParameters { latency: Some(Duration::from_millis(5)), ..LinkParameters::default() };
         let network = Network {
             links: BTreeMap::from([((0, 1), narrow), ((1, 0), far)]),
             jitter: 0.0,
             ..Network::ordinary(3, 1)
         };
         assert_eq!(
-            (network.passage(0, 1, 1000), network.passage(1, 0, 1000)),
+            (network.link_transmission(0, 1, 1000), network.link_transmission(1, 0, 1000)),
             (Duration::from_millis(1), Duration::ZERO)
         );
         let delays = [(0, 1), (1, 0), (1, 2)].map(|(from, to)| network.delay(from, to, 7).as_micros());

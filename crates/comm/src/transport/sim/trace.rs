@@ -1,62 +1,51 @@
-//! What happened in a simulation, in order.
+//! The events of a simulation, in order.
 
-use super::Kind;
+use super::SimulatedFaultKind;
 use std::fmt;
 use std::time::Duration;
 
-/// Everything that happened, in order. Two runs are the same if their traces are.
+/// All events of a run. Two runs are identical if their traces are equal.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// In the order of virtual time, and of what one rank did after another at the same moment.
-    pub entries: Vec<Entry>,
+    /// In the order of virtual time, then of execution.
+    pub entries: Vec<TraceEntry>,
 }
 
-/// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
-    /// When, in virtual time.
+pub struct TraceEntry {
+    /// Virtual time.
     pub time: Duration,
-    /// What.
-    pub happening: Happening,
+    pub event: TraceEvent,
 }
 
-/// The things that happen.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Happening {
-    /// A rank goes on.
+pub enum TraceEvent {
+    /// The rank is scheduled.
     Run(usize),
-    /// Bytes leave a rank.
     Sent {
-        /// Who sends.
         from: usize,
-        /// Who will receive.
         to: usize,
-        /// How many.
         bytes: usize,
-        /// Their checksum.
         checksum: u32,
     },
-    /// A rank ends its stream to another.
+    /// The rank `from` ends its stream to `to`.
     Closed {
-        /// Whose end.
         from: usize,
-        /// Who will notice.
         to: usize,
     },
-    /// Something goes wrong.
-    Mishap(Kind),
+    Fault(SimulatedFaultKind),
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for TraceEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>14.6} ms  ", self.time.as_secs_f64() * 1e3)?;
-        match &self.happening {
-            Happening::Run(rank) => write!(f, "rank {rank} goes on"),
-            Happening::Sent { from, to, bytes, checksum } => {
+        match &self.event {
+            TraceEvent::Run(rank) => write!(f, "rank {rank} runs"),
+            TraceEvent::Sent { from, to, bytes, checksum } => {
                 write!(f, "{from} -> {to}  {bytes} bytes {checksum:08x}")
             }
-            Happening::Closed { from, to } => write!(f, "{from} -> {to}  closed"),
-            Happening::Mishap(kind) => write!(f, "{kind:?}"),
+            TraceEvent::Closed { from, to } => write!(f, "{from} -> {to}  closed"),
+            TraceEvent::Fault(kind) => write!(f, "{kind:?}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Synchronous data parallelism: one worker, or many that add up their gradients.
+//! Synchronous data parallelism: one worker, or several with all-reduce.
 
 use super::Preset;
 
@@ -9,7 +9,7 @@ const REPLICATED: &[(&str, &str)] = &[
     ("strategy.exchange.algorithm", "auto"),
 ];
 
-/// Around a ring, in buckets of this size.
+/// Ring all-reduce in buckets of this size.
 macro_rules! ring {
     ($bucket:literal) => {
         &[
@@ -32,27 +32,27 @@ pub(super) const PRESETS: &[Preset] = &[
             ("strategy.scheduling.kind", "bsp"),
             ("strategy.exchange.kind", "none"),
         ],
-        summary: "One worker computes every row; nothing is exchanged.",
-        when: "The model trains fast enough on one core, or as the reference for all the others.",
+        summary: "One worker computes all rows, without exchange.",
+        when: "The model trains fast enough on one core, or as the reference for other strategies.",
         missing: &[],
     },
     Preset {
         name: "allreduce",
         system: "synchronous data-parallel SGD with replicated optimizer state",
         dials: REPLICATED,
-        summary: "Workers share the rows of each step, add up their gradients and take the same update.",
-        when: "Workers are about equally fast and you want the answer of a single worker, sooner.",
+        summary: "Workers split the rows of each step, all-reduce their gradients and apply the same update.",
+        when: "Workers are about equally fast and you want the result of a single worker, sooner.",
         missing: &[],
     },
     Preset {
         name: "horovod",
         system: "Horovod (Sergeev and Del Balso 2018)",
         dials: ring!("64MiB"),
-        summary: "Ring all-reduce of gradients, fused into buffers of 64 MiB that leave when they are full, with the same update on every worker.",
-        when: "You come from Horovod and want its exchange step for step.",
+        summary: "Ring all-reduce of gradients, fused into buffers of 64 MiB that are sent when full, with the same update on every worker.",
+        when: "You come from Horovod and want the same exchange.",
         missing: &[
             "fusion by cycle time",
-            "overlap for gradients below 64 MiB, such as those of every network in model.zoo: they leave after back-propagation",
+            "overlap for gradients below 64 MiB, such as those of every network in model.zoo: they are sent after back-propagation",
             "Adasum",
             "fp16 compression",
         ],
@@ -61,11 +61,11 @@ pub(super) const PRESETS: &[Preset] = &[
         name: "pytorch-ddp",
         system: "PyTorch DistributedDataParallel (Li et al. 2020)",
         dials: ring!("25MiB"),
-        summary: "All-reduce of gradients in buckets of 25 MiB that leave in the order back-propagation finishes them.",
+        summary: "All-reduce of gradients in buckets of 25 MiB, sent in the order in which back-propagation finishes them.",
         when: "You come from torchrun and DistributedDataParallel.",
         missing: &[
             "a smaller first bucket",
-            "overlap for gradients below 25 MiB, such as those of every network in model.zoo: they leave after back-propagation",
+            "overlap for gradients below 25 MiB, such as those of every network in model.zoo: they are sent after back-propagation",
             "communication hooks",
             "join for uneven inputs (not needed here: a rank may have no row)",
         ],
@@ -75,7 +75,7 @@ pub(super) const PRESETS: &[Preset] = &[
         system: "Baidu ring all-reduce (Gibiansky 2017)",
         dials: ring!("tensor"),
         summary: "The first ring all-reduce for deep learning: scatter-reduce, then all-gather, tensor by tensor.",
-        when: "To compare with the original: every tensor of the gradient goes around one ring.",
+        when: "To compare with the original: every tensor of the gradient is reduced on one ring.",
         missing: &[],
     },
 ];

@@ -1,4 +1,4 @@
-//! Gossip: workers with parameters of their own that write to each other.
+//! Gossip: workers with separate parameters that send them to each other.
 
 use super::{LOSS_OF_A_RANK, Preset};
 
@@ -10,13 +10,13 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         ("strategy.scheduling.kind", "async"),
         ("strategy.exchange.kind", "gossip"),
     ],
-    summary: "Every worker trains on its own and now and then sends its parameters to another, weighted by how fresh they are.",
-    when: "Workers are unevenly fast or the network is slow, and a slightly different answer will do.",
+    summary: "Every worker trains its own parameters and sends them to a random other worker now and then, weighted by recency.",
+    when: "Workers are unevenly fast or the network is slow, and a slightly different result is acceptable.",
     missing: &[
         LOSS_OF_A_RANK,
-        "training without meetings: here all workers wait for each other at the end of every epoch and for each checkpoint",
-        "an exchange in every step that draws one: a message to a rank that four others are waiting for is skipped",
-        "messages that move during computation: in shared memory 256 KiB at most per local step",
-        "rows of each worker's own: here workers share the rows of each global step",
+        "training without barriers: here all workers synchronize at the end of every epoch and for each checkpoint",
+        "an exchange in every step that draws one: a message to a rank with four messages pending is skipped",
+        "messages that progress during computation: in shared memory 256 KiB at most per local step",
+        "a data set per worker: here workers split the rows of each global step",
     ],
 }];

@@ -10,10 +10,10 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         ("strategy.scheduling.kind", "bsp"),
         ("strategy.exchange.kind", "parameter-server"),
     ],
-    summary: "Workers push their gradients to rank 0, which adds them up, takes the update and sends the parameters back.",
+    summary: "Workers push their gradients to rank 0, which sums them, applies the update and sends the parameters back.",
     when: "To compare with all-reduce, or when the optimizer's state should exist only once.",
     missing: &[
-        "several servers, each with a part of the parameters",
+        "several servers, each with a shard of the parameters",
         "asynchronous and bounded-staleness updates",
         LOSS_OF_A_RANK,
     ],

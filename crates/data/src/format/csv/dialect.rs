@@ -1,14 +1,14 @@
-//! What separates the columns of a table.
+//! Delimiter detection.
 
 use super::fields::FieldReader;
 use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::spec::setting::Auto;
 
-/// Lines looked at to guess.
+/// Lines sampled.
 const SAMPLE_LINES: usize = 200;
 
-/// Those that are looked for, the likelier ones first.
-const GUESSED: [Delimiter; 5] = [
+/// Delimiters tried, most likely first.
+const DETECTED: [Delimiter; 5] = [
     Delimiter::Byte(b','),
     Delimiter::Byte(b'\t'),
     Delimiter::Byte(b';'),
@@ -16,34 +16,33 @@ const GUESSED: [Delimiter; 5] = [
     Delimiter::Spaces,
 ];
 
-/// Whether a delimiter is among those that are looked for in a table.
-pub fn is_guessed(delimiter: Delimiter) -> bool {
-    GUESSED.contains(&delimiter)
+/// Whether the delimiter is among those detected automatically.
+pub fn is_auto_detected(delimiter: Delimiter) -> bool {
+    DETECTED.contains(&delimiter)
 }
 
-/// What a job asks for, or what the beginning of a table looks like.
-fn choose(asked: Auto<Delimiter>, sample: &[u8]) -> Delimiter {
-    match asked {
+fn choose(requested: Auto<Delimiter>, sample: &[u8]) -> Delimiter {
+    match requested {
         Auto::Is(delimiter) => delimiter,
         Auto::Auto => guess(sample),
     }
 }
 
-/// The delimiter of a table by its beginning, and where its records begin: C4.5 files such as UCI Adult have a comment
-/// behind a bar in their first line.
-pub(crate) fn begin(beginning: &[u8], asked: Auto<Delimiter>) -> (Delimiter, usize) {
+/// Detects the delimiter, and the offset of the first record: C4.5 files such as UCI Adult start with a
+/// comment line behind a bar.
+pub(crate) fn detect(beginning: &[u8], requested: Auto<Delimiter>) -> (Delimiter, usize) {
     let comment = beginning.first() == Some(&b'|') && !beginning[1..].starts_with(b"|");
     let body = match memchr::memchr(b'\n', beginning) {
         Some(end) if comment => end + 1,
         _ => 0,
     };
-    let delimiter = choose(asked, &beginning[body..]);
+    let delimiter = choose(requested, &beginning[body..]);
     (delimiter, if delimiter == Delimiter::Byte(b'|') { 0 } else { body })
 }
 
-/// The one that cuts the most lines into the same number of fields, more than one.
+/// The delimiter that splits most lines into the same number of fields, at least two.
 fn guess(sample: &[u8]) -> Delimiter {
-    let best = GUESSED
+    let best = DETECTED
         .into_iter()
         .map(|candidate| (agreement(sample, candidate), candidate))
         .reduce(|best, next| if next.0 > best.0 { next } else { best });
@@ -53,7 +52,7 @@ fn guess(sample: &[u8]) -> Delimiter {
     }
 }
 
-/// The share of lines with the commonest number of fields; 0 if that number is one.
+/// The fraction of lines with the most frequent number of fields; 0 if that number is one.
 fn agreement(sample: &[u8], delimiter: Delimiter) -> f64 {
     let mut reader = FieldReader::new(sample, delimiter);
     let mut counts = Vec::new();
@@ -63,7 +62,7 @@ fn agreement(sample: &[u8], delimiter: Delimiter) -> f64 {
             _ => break,
         }
     }
-    // The end of the sample may cut a line.
+    // The sample may end within a line.
     if counts.len() > 2 {
         counts.pop();
     }
@@ -71,7 +70,7 @@ fn agreement(sample: &[u8], delimiter: Delimiter) -> f64 {
     counts.sort_unstable();
     let commonest = counts.chunk_by(|one, other| one == other).max_by_key(|same| same.len());
     match commonest {
-        // One word above lines of several is a name above a text, not above columns.
+        // A single word above lines of several words is the header of a text column, not of several columns.
         Some(same) if delimiter == Delimiter::Spaces && first != Some(same[0]) => 0.0,
         Some(same) if same[0] > 1 => same.len() as f64 / counts.len() as f64,
         _ => 0.0,
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn separators_are_guessed() {
+    fn delimiters_are_detected() {
         assert_eq!(guess("a,b\n1,2\n3,4\n"), Delimiter::Byte(b','));
         assert_eq!(guess("a;b\n1,5;2,5\n3,1;4,0\n"), Delimiter::Byte(b';'), "decimal commas");
         assert_eq!(guess("a;b;c\n1;2,5;3\n3,1;4;5\n"), Delimiter::Byte(b';'));
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_holds() {
+    fn a_delimiter_set_by_the_job_is_used() {
         let tab = Auto::Is(Delimiter::Byte(b'\t'));
         assert_eq!(choose(tab, b"a,b\n1,2\n"), Delimiter::Byte(b'\t'));
     }

@@ -1,4 +1,4 @@
-//! Records and their fields, one line at a time.
+//! Reads records and their fields.
 
 use csv::{ByteRecord, Position};
 use std::io::{BufRead, BufReader, Read};
@@ -7,11 +7,11 @@ use thalweg_core::{Error, Result};
 
 const BUFFER: usize = 1 << 17;
 
-/// Reads the records of a table; blank lines are passed over.
+/// Reads the records of a table; blank lines are skipped.
 pub(crate) struct FieldReader<R> {
     lines: Lines<R>,
     record: ByteRecord,
-    /// Whether there was another record.
+    /// Whether `record` holds a record; false at the end.
     found: bool,
 }
 
@@ -20,40 +20,36 @@ enum Lines<R> {
     Spaced { reader: BufReader<R>, line: Vec<u8>, position: u64 },
 }
 
-/// One record.
-pub(crate) struct Record<'a> {
+pub(crate) struct CsvRecord<'a> {
     record: &'a ByteRecord,
 }
 
-impl Record<'_> {
-    /// How many fields it has.
+impl CsvRecord<'_> {
     pub(crate) fn len(&self) -> usize {
         self.record.len()
     }
 
-    /// A field, trimmed; empty if there is no such field.
+    /// A field, trimmed; empty if absent.
     pub(crate) fn field(&self, number: usize) -> &[u8] {
         self.record.get(number).unwrap_or_default().trim_ascii()
     }
 
-    /// A field as it stands.
+    /// A field, not trimmed; empty if absent.
     pub(crate) fn raw(&self, number: usize) -> &[u8] {
         self.record.get(number).unwrap_or_default()
     }
 
-    /// The whole record, its fields trimmed.
     pub(crate) fn trimmed(&self) -> ByteRecord {
         let mut record = self.record.clone();
         record.trim();
         record
     }
 
-    /// Where it begins, counted from where the reader began; blank lines may stand before it.
+    /// Byte offset relative to the start of the reader; blank lines may precede the record.
     pub(crate) fn offset(&self) -> u64 {
         self.record.position().map_or(0, Position::byte)
     }
 
-    /// All fields, as text.
     pub(crate) fn texts(&self) -> impl Iterator<Item = String> + '_ {
         (0..self.len()).map(|number| String::from_utf8_lossy(self.field(number)).into_owned())
     }
@@ -75,13 +71,12 @@ impl<R: Read> FieldReader<R> {
         FieldReader { lines, record: ByteRecord::new(), found: false }
     }
 
-    /// The next record, or nothing at the end. `name` is the file's, for messages.
-    pub(crate) fn next(&mut self, name: &str) -> Result<Option<Record<'_>>> {
+    /// The next record; `None` at the end. `name` is the file name for messages.
+    pub(crate) fn next(&mut self, name: &str) -> Result<Option<CsvRecord<'_>>> {
         self.advance(name)?;
         Ok(self.record())
     }
 
-    /// Goes on to the next record.
     pub(crate) fn advance(&mut self, name: &str) -> Result<()> {
         loop {
             self.found = match &mut self.lines {
@@ -101,12 +96,11 @@ impl<R: Read> FieldReader<R> {
         }
     }
 
-    /// The record it stands at; nothing at the end.
-    pub(crate) fn record(&self) -> Option<Record<'_>> {
-        self.found.then_some(Record { record: &self.record })
+    /// The current record; `None` at the end.
+    pub(crate) fn record(&self) -> Option<CsvRecord<'_>> {
+        self.found.then_some(CsvRecord { record: &self.record })
     }
 
-    /// Where the bytes come from.
     pub(crate) fn source(&mut self) -> &mut R {
         match &mut self.lines {
             Lines::Quoted(reader) => reader.get_mut(),
@@ -114,7 +108,7 @@ impl<R: Read> FieldReader<R> {
         }
     }
 
-    /// Where the next record begins.
+    /// Byte offset of the next record.
     pub(crate) fn position(&self) -> u64 {
         match &self.lines {
             Lines::Quoted(reader) => reader.position().byte(),

@@ -1,117 +1,121 @@
-//! The pass over all rows: blocks, labels and categories. Numbers are not looked at here.
+//! The index pass over all rows: blocks, labels and categories. Numbers are not parsed here.
 
 use super::fields::FieldReader;
-use super::header::Plan;
-use super::place;
-use crate::extent::{Extent, Extents};
-use crate::raw::Raw;
-use crate::table::categories::CategoryTally;
-use crate::table::labels::{LabelTally, Labels};
-use crate::table::problem::Problem;
+use super::layout::TableLayout;
+use super::location;
+use crate::extent::{Extent, ExtentBuilder};
+use crate::file_bytes::FileBytes;
+use crate::table::categories::CategoryCollector;
+use crate::table::labels::{LabelEncoding, LabelTally};
 use crate::table::value::{is_missing, present};
+use crate::table::value_error::ValueError;
 use serde::{Deserialize, Serialize};
 use thalweg_core::schema::{Column, Encoding, Schema};
 use thalweg_core::spec::data::{DataSpec, Missing};
 use thalweg_core::{Error, Result, Task};
 
-/// What the pass found.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Index {
+pub(crate) struct CsvIndex {
     pub(crate) extents: Vec<Extent>,
     pub(crate) task: Task,
     pub(crate) classes: Vec<String>,
-    /// For each input, its categories; none for numbers.
+    /// Categories of each input; `None` for numbers.
     categories: Vec<Option<Vec<String>>>,
-    /// What the user had better know.
+    /// Messages for the user.
     pub(crate) notices: Vec<String>,
 }
 
-impl Index {
+impl CsvIndex {
     /// The input columns, with the categories found.
-    pub(crate) fn columns(&self, plan: &Plan, missing: Missing) -> Vec<Column> {
+    pub(crate) fn columns(&self, layout: &TableLayout, missing: Missing) -> Vec<Column> {
         let imputed = (missing == Missing::Zero).then_some(0.0);
         let encoding = |categories: &Option<Vec<String>>| match categories {
             None => Encoding::Number { imputed },
             Some(categories) => Encoding::OneHot { categories: categories.clone() },
         };
-        let named = plan.inputs.iter().zip(&self.categories);
+        let named = layout.inputs.iter().zip(&self.categories);
         named
-            .map(|(&field, found)| Column { name: plan.names[field].clone(), encoding: encoding(found) })
+            .map(|(&field, found)| Column { name: layout.names[field].clone(), encoding: encoding(found) })
             .collect()
     }
 }
 
-/// A word for a missing value that may as well be a category.
+/// A word for a missing value that may also be meant as a category.
 const NONE: &[u8] = b"None";
 
-/// A place in the files: file and offset.
-type Place = (usize, u64);
+/// File number and byte offset.
+type RecordPosition = (usize, u64);
 
-/// Passes over all files. With a stored schema its classes and categories hold and nothing is gathered.
-pub(crate) fn pass(files: &[Raw], plan: &Plan, spec: &DataSpec, known: Option<&Schema>) -> Result<Index> {
-    let tally = |&categorical: &bool| (categorical && known.is_none()).then(CategoryTally::default);
-    let mut pass = Pass {
-        plan,
+/// Passes over all files. With a stored schema, its classes and categories are used and none are collected.
+pub(crate) fn pass(
+    files: &[FileBytes],
+    layout: &TableLayout,
+    spec: &DataSpec,
+    known: Option<&Schema>,
+) -> Result<CsvIndex> {
+    let tally = |&categorical: &bool| (categorical && known.is_none()).then(CategoryCollector::default);
+    let mut pass = IndexPass {
+        layout,
         labels: LabelTally::new(),
-        categories: plan.categorical.iter().map(tally).collect(),
-        none_words: vec![0; plan.inputs.len()],
-        extents: Extents::default(),
+        categories: layout.categorical.iter().map(tally).collect(),
+        none_words: vec![0; layout.inputs.len()],
+        extents: ExtentBuilder::default(),
     };
     for (number, file) in files.iter().enumerate() {
         pass.file(number, file)?;
     }
-    let describe = |(file, offset): Place| place(&files[file], offset);
+    let describe = |(file, offset): RecordPosition| location(&files[file], offset);
     let labels = match known {
-        Some(schema) => Labels::known(schema.task, &schema.classes),
-        None => pass.labels.finish(spec.task, &plan.names[plan.label], describe)?,
+        Some(schema) => LabelEncoding::new(schema.task, &schema.classes),
+        None => pass.labels.finish(spec.task, &layout.names[layout.label], describe)?,
     };
     let missing_allowed = spec.missing != Missing::Error;
-    let names = |tally: &Option<CategoryTally>| tally.as_ref().map(|tally| tally.names(missing_allowed));
+    let names = |tally: &Option<CategoryCollector>| tally.as_ref().map(|tally| tally.names(missing_allowed));
     let categories = pass.categories.iter().map(names).collect();
     let notices =
-        pass.none_words.iter().zip(&plan.inputs).filter(|(count, _)| missing_allowed && **count > 0);
-    let notices = notices.map(|(count, &field)| none_notice(&plan.names[field], *count)).collect();
+        pass.none_words.iter().zip(&layout.inputs).filter(|(count, _)| missing_allowed && **count > 0);
+    let notices = notices.map(|(count, &field)| none_notice(&layout.names[field], *count)).collect();
     let (task, classes) = (labels.task(), labels.names());
-    Ok(Index { extents: pass.extents.finish(), task, classes, categories, notices })
+    Ok(CsvIndex { extents: pass.extents.finish(), task, classes, categories, notices })
 }
 
-struct Pass<'a> {
-    plan: &'a Plan,
-    labels: LabelTally<Place>,
-    categories: Vec<Option<CategoryTally>>,
-    /// For each input, how often a category was spelled `None`.
+struct IndexPass<'a> {
+    layout: &'a TableLayout,
+    labels: LabelTally<RecordPosition>,
+    categories: Vec<Option<CategoryCollector>>,
+    /// Rows with the category `None`, per input.
     none_words: Vec<u64>,
-    extents: Extents,
+    extents: ExtentBuilder,
 }
 
-impl Pass<'_> {
-    fn file(&mut self, number: usize, file: &Raw) -> Result<()> {
-        let plan = self.plan;
-        let begin = plan.starts[number];
-        let mut reader = FieldReader::new(file.reader(begin), plan.delimiter);
-        self.extents.begin(number, begin);
+impl IndexPass<'_> {
+    fn file(&mut self, number: usize, file: &FileBytes) -> Result<()> {
+        let layout = self.layout;
+        let begin = layout.starts[number];
+        let mut reader = FieldReader::new(file.reader(begin), layout.delimiter);
+        self.extents.begin_file(number, begin);
         while let Some(record) = reader.next(file.name())? {
             let offset = begin + record.offset();
-            if record.len() != plan.names.len() {
-                return Err(ragged(&place(file, offset)?, plan.names.len(), record.len()));
+            if record.len() != layout.names.len() {
+                return Err(ragged(&location(file, offset)?, layout.names.len(), record.len()));
             }
-            for (input, &field) in plan.inputs.iter().enumerate() {
+            for (input, &field) in layout.inputs.iter().enumerate() {
                 let Some(tally) = &mut self.categories[input] else { continue };
                 let value = record.field(field);
                 self.none_words[input] += u64::from(value == NONE);
                 tally
-                    .add(&plan.names[field], present(value))
-                    .or_else(|problem| Err(located(problem, file, offset)?))?;
+                    .add(&layout.names[field], present(value))
+                    .or_else(|problem| Err(at_location(problem, file, offset)?))?;
             }
-            let label = record.field(plan.label);
+            let label = record.field(layout.label);
             if is_missing(label) {
-                let problem = Problem::missing_label(&plan.names[plan.label], label);
-                return Err(problem.at(&place(file, offset)?));
+                let problem = ValueError::missing_label(&layout.names[layout.label], label);
+                return Err(problem.at(&location(file, offset)?));
             }
             self.labels.add(label, (number, offset));
-            self.extents.row(begin + reader.position());
+            self.extents.end_row(begin + reader.position());
         }
-        self.extents.end(file.len());
+        self.extents.end_file(file.len());
         Ok(())
     }
 }
@@ -123,11 +127,11 @@ fn none_notice(column: &str, count: u64) -> String {
     )
 }
 
-fn located(problem: Problem, file: &Raw, offset: u64) -> Result<Error> {
-    Ok(problem.at(&place(file, offset)?))
+fn at_location(problem: ValueError, file: &FileBytes, offset: u64) -> Result<Error> {
+    Ok(problem.at(&location(file, offset)?))
 }
 
-pub(crate) fn ragged(place: &str, expected: usize, got: usize) -> Error {
-    Error::data(format!("{place} has {got} fields where the others have {expected}"))
-        .hint("check the line for a missing or surplus separator or an open quote; data.delimiter says what separates")
+pub(crate) fn ragged(location: &str, expected: usize, got: usize) -> Error {
+    Error::data(format!("{location} has {got} fields where the others have {expected}"))
+        .hint("check the line for a missing or surplus separator or an open quote; data.delimiter sets the separator")
 }

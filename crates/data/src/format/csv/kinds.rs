@@ -1,33 +1,32 @@
-//! Which columns of a table hold categories. Columns of numbers are checked cell by cell in the first rows.
+//! Decides which columns hold categories, and checks the values of numeric columns in the first rows.
 
-use super::place;
+use super::location;
 use super::sample::Sample;
-use crate::raw::Raw;
-use crate::table::columns::Columns;
-use crate::table::kind::{Kind, kind_of};
-use crate::table::problem::Problem;
-use crate::table::spelling::{Spelling, misspelled};
-use crate::table::value::{number, present, shown};
+use crate::file_bytes::FileBytes;
+use crate::table::column_kind::{ColumnKind, column_kind};
+use crate::table::column_roles::ColumnRoles;
+use crate::table::number_format::{NumberFormat, unsupported_number};
+use crate::table::value::{parse_number, present, printable};
+use crate::table::value_error::ValueError;
 use thalweg_core::Result;
 use thalweg_core::spec::data::{DataSpec, TaskChoice};
 
-/// Cells that are named when several cannot be read.
-const NAMED: usize = 4;
+/// Maximum invalid cells listed in a message.
+const MAX_LISTED: usize = 4;
 
-/// The first rows of a file, and the names of its columns.
 pub(crate) struct FirstRows<'a> {
     pub(crate) sample: &'a Sample,
     pub(crate) header: bool,
     pub(crate) names: &'a [String],
-    pub(crate) file: &'a Raw,
+    pub(crate) file: &'a FileBytes,
 }
 
 impl FirstRows<'_> {
-    /// For each input, whether it holds categories. A cell that is no number in a column of numbers is refused: a
-    /// mistake must not turn the column into categories.
-    pub(crate) fn categorical(&self, columns: &Columns, spec: &DataSpec) -> Result<Vec<bool>> {
+    /// Whether each input holds categories. An invalid cell in a numeric column is an error: a typo must not
+    /// turn the column into categories.
+    pub(crate) fn categorical(&self, columns: &ColumnRoles, spec: &DataSpec) -> Result<Vec<bool>> {
         if spec.task != TaskChoice::Classification {
-            self.check_spelling(columns.label, Some("data.task = \"classification\""))?;
+            self.check_number_format(columns.label, Some("data.task = \"classification\""))?;
         }
         columns
             .inputs
@@ -36,13 +35,13 @@ impl FirstRows<'_> {
             .collect()
     }
 
-    /// Refuses missing values in columns of numbers.
-    pub(crate) fn check_missing(&self, columns: &Columns, categorical: &[bool]) -> Result<()> {
+    /// Returns an error for missing values in numeric columns.
+    pub(crate) fn check_missing(&self, columns: &ColumnRoles, categorical: &[bool]) -> Result<()> {
         let numbers = columns.inputs.iter().zip(categorical).filter(|(_, categorical)| !**categorical);
         for (&column, _) in numbers {
             let missing = self.cells(column).enumerate().find(|(_, cell)| present(cell).is_none());
             if let Some((row, cell)) = missing {
-                return Err(Problem::missing_word(&self.names[column], cell).at(&self.place(row)?));
+                return Err(ValueError::missing_word(&self.names[column], cell).at(&self.location(row)?));
             }
         }
         Ok(())
@@ -53,49 +52,50 @@ impl FirstRows<'_> {
     }
 
     fn check(&self, column: usize) -> Result<bool> {
-        match self.check_spelling(column, None)? {
-            Kind::Numbers => self.check_cells(column).map(|()| false),
-            kind => Ok(kind == Kind::Categories),
+        match self.check_number_format(column, None)? {
+            ColumnKind::Numbers => self.check_cells(column).map(|()| false),
+            kind => Ok(kind == ColumnKind::Categories),
         }
     }
 
-    /// The kind of a column; numbers in a spelling that is not read are refused.
-    fn check_spelling(&self, column: usize, instead: Option<&str>) -> Result<Kind> {
-        let kind = kind_of(self.cells(column));
-        if kind != Kind::Misspelled {
+    /// The kind of a column; numbers in an unsupported format are an error.
+    fn check_number_format(&self, column: usize, instead: Option<&str>) -> Result<ColumnKind> {
+        let kind = column_kind(self.cells(column));
+        if kind != ColumnKind::UnsupportedNumbers {
             return Ok(kind);
         }
-        // `1,234` may be either; a shorter group of decimals settles it.
+        // `1,234` is ambiguous; a cell with fewer decimals resolves it.
         let cells = || self.cells(column).enumerate();
-        let spelled = |(row, cell)| Spelling::of(cell).map(|spelling| (row, cell, spelling));
-        let decimal = cells().filter_map(spelled).find(|(.., spelling)| *spelling == Spelling::DecimalComma);
-        let Some((row, cell, spelling)) = decimal.or_else(|| cells().find_map(spelled)) else {
+        let with_format = |(row, cell)| NumberFormat::of(cell).map(|format| (row, cell, format));
+        let decimal =
+            cells().filter_map(with_format).find(|(.., format)| *format == NumberFormat::DecimalComma);
+        let Some((row, cell, format)) = decimal.or_else(|| cells().find_map(with_format)) else {
             return Ok(kind);
         };
-        let mut problem = misspelled(&self.names[column], cell, spelling);
+        let mut problem = unsupported_number(&self.names[column], cell, format);
         if let Some(instead) = instead {
-            problem.hint = format!("{}; or set {instead} if the labels are names", spelling.advice());
+            problem.hint = format!("{}; or set {instead} if the labels are names", format.advice());
         }
-        Err(problem.at(&self.place(row)?))
+        Err(problem.at(&self.location(row)?))
     }
 
-    /// Refuses cells of a column of numbers that are none.
+    /// Returns an error for cells of a numeric column that are not numbers.
     fn check_cells(&self, column: usize) -> Result<()> {
         let bad = self.cells(column).enumerate().filter_map(|(row, cell)| Some((row, present(cell)?)));
-        let mut bad = bad.filter(|(_, cell)| number(cell).is_none());
+        let mut bad = bad.filter(|(_, cell)| parse_number(cell).is_none());
         let Some((row, cell)) = bad.next() else { return Ok(()) };
         let others: Vec<_> = bad.collect();
         let name = &self.names[column];
-        let mut problem = match Spelling::of(cell) {
-            Some(spelling) => misspelled(name, cell, spelling),
-            None => Problem::not_a_number(name, &shown(cell)),
+        let mut problem = match NumberFormat::of(cell) {
+            Some(format) => unsupported_number(name, cell, format),
+            None => ValueError::not_a_number(name, &printable(cell)),
         };
         if !others.is_empty() {
             let mut named = Vec::new();
-            for &(row, cell) in others.iter().take(NAMED) {
-                named.push(format!("`{}` ({})", shown(cell), self.line(row)?));
+            for &(row, cell) in others.iter().take(MAX_LISTED) {
+                named.push(format!("`{}` ({})", printable(cell), self.line(row)?));
             }
-            let more = if others.len() > NAMED { ", ..." } else { "" };
+            let more = if others.len() > MAX_LISTED { ", ..." } else { "" };
             let count = self.sample.rows(self.header).len();
             problem.what += &format!(
                 ", nor {} more of the first {count} values: {}{more}",
@@ -103,15 +103,15 @@ impl FirstRows<'_> {
                 named.join(", ")
             );
         }
-        Err(problem.at(&self.place(row)?))
+        Err(problem.at(&self.location(row)?))
     }
 
     fn offset(&self, row: usize) -> u64 {
         self.sample.offsets[row + usize::from(self.header)]
     }
 
-    fn place(&self, row: usize) -> Result<String> {
-        place(self.file, self.offset(row))
+    fn location(&self, row: usize) -> Result<String> {
+        location(self.file, self.offset(row))
     }
 
     fn line(&self, row: usize) -> Result<String> {

@@ -1,84 +1,81 @@
-//! Tables as text: comma-, semicolon-, tab-, bar- or space-separated.
+//! Tables as text, separated by comma, semicolon, tab, bar or spaces.
 //!
-//! `open` samples the first rows to learn the dialect, the header and the kind of each column, then passes once over
-//! all files: how many fields each line has, which labels and categories there are, where blocks begin. Numbers are
-//! parsed only when a block is decoded, so a rank meets the bad values of its own share.
+//! `open` samples the first rows to detect dialect, header and column kinds, then passes over all files once:
+//! it checks the number of fields per line, collects labels and categories, and finds block boundaries.
+//! Numbers are parsed when a block is decoded, so a rank only reports invalid values in its own blocks.
 
 pub(crate) mod dialect;
 pub(crate) mod fields;
-pub(crate) mod header;
 pub(crate) mod index;
 pub(crate) mod kinds;
+pub(crate) mod layout;
 pub(crate) mod sample;
 
-use super::{Opened, Source, indexed};
-use crate::block::{Block, Blocks};
-use crate::extent::{Extent, blocks};
-use crate::raw::Raw;
+use super::{OpenedSource, RowSource, index_files};
+use crate::block::{Block, BlockIndex};
+use crate::extent::{Extent, block_index};
+use crate::file_bytes::FileBytes;
 use crate::table::encoder::{Encoder, missing_allowed, push_target};
-use crate::table::labels::Labels;
-use crate::table::problem::Problem;
+use crate::table::labels::LabelEncoding;
 use crate::table::unseen::UnseenCategory;
+use crate::table::value_error::ValueError;
 use fields::FieldReader;
 use std::sync::Arc;
 use thalweg_core::Result;
-use thalweg_core::schema::{Column, Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::schema::{Column, RowShape, Scaling, Schema, TargetScaling};
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::delimiter::Delimiter;
 
-/// Indexed files of a table.
-pub(crate) struct Csv {
-    files: Vec<Raw>,
+pub(crate) struct CsvSource {
+    files: Vec<FileBytes>,
     checksums: Vec<u32>,
     delimiter: Delimiter,
-    /// Where each block stands.
     extents: Vec<Extent>,
-    blocks: Arc<Blocks>,
+    blocks: Arc<BlockIndex>,
     encoder: Encoder,
-    labels: Labels,
+    labels: LabelEncoding,
     label: usize,
     label_name: String,
     notices: Vec<String>,
 }
 
-/// Indexes the files of a table.
-pub(crate) fn open(files: Vec<Raw>, spec: &DataSpec, known: Option<&Schema>) -> Result<Opened> {
-    let plan = header::plan(&files, spec, known)?;
+pub(crate) fn open(files: Vec<FileBytes>, spec: &DataSpec, known: Option<&Schema>) -> Result<OpenedSource> {
+    let layout = layout::detect(&files, spec, known)?;
     let (index, checksums) =
-        indexed("table", &files, spec, known, || index::pass(&files, &plan, spec, known))?;
+        index_files("table", &files, spec, known, || index::pass(&files, &layout, spec, known))?;
     let columns: Vec<Column> = match known.map(|schema| &schema.shape) {
-        Some(Shape::Table { columns }) => columns.clone(),
-        _ => index.columns(&plan, spec.missing),
+        Some(RowShape::Table { columns }) => columns.clone(),
+        _ => index.columns(&layout, spec.missing),
     };
     let missing_allowed = missing_allowed(&columns, spec, known);
-    let label_name = plan.names[plan.label].clone();
+    let label_name = layout.names[layout.label].clone();
     let schema = known.cloned().unwrap_or_else(|| Schema {
-        shape: Shape::Table { columns: columns.clone() },
+        shape: RowShape::Table { columns: columns.clone() },
         task: index.task,
         label: Some(label_name.clone()),
         classes: index.classes.clone(),
         scaling: Scaling::default(),
         target: TargetScaling::default(),
         reconstruct: false,
-        source_columns: plan.names.clone(),
+        source_columns: layout.names.clone(),
     });
-    let source = Csv {
-        delimiter: plan.delimiter,
-        blocks: Arc::new(blocks(&index.extents)),
+    let source = CsvSource {
+        delimiter: layout.delimiter,
+        blocks: Arc::new(block_index(&index.extents)),
         extents: index.extents,
-        encoder: Encoder::new(&columns, &plan.inputs, missing_allowed),
-        labels: Labels::known(index.task, &index.classes),
-        label: plan.label,
+        encoder: Encoder::new(&columns, &layout.inputs, missing_allowed),
+        labels: LabelEncoding::new(index.task, &index.classes),
+        label: layout.label,
         label_name,
-        notices: [plan.notices, index.notices].concat(),
+        notices: [layout.notices, index.notices].concat(),
         files,
         checksums,
     };
-    Ok(Opened { source: Arc::new(source), schema, held: None })
+    Ok(OpenedSource { source: Arc::new(source), schema, validation: None })
 }
 
-impl Source for Csv {
-    fn blocks(&self) -> &Arc<Blocks> {
+impl RowSource for CsvSource {
+    fn blocks(&self) -> &Arc<BlockIndex> {
         &self.blocks
     }
 
@@ -94,7 +91,7 @@ impl Source for Csv {
         &self.notices
     }
 
-    fn unseen(&self) -> Vec<UnseenCategory> {
+    fn unseen_categories(&self) -> Vec<UnseenCategory> {
         self.encoder.unseen().list()
     }
 
@@ -114,27 +111,27 @@ impl Source for Csv {
                 .row(field, &mut row)
                 .and_then(|()| push_target(&self.labels, &self.label_name, field(self.label), &mut targets));
             if let Err(problem) = done {
-                return Err(self.locate(problem, file, extent.start + record.offset()));
+                return Err(self.at_location(problem, file, extent.start + record.offset()));
             }
             rows.push(&row);
         }
         if targets.len() as u64 != extent.rows {
-            return Err(file.changed());
+            return Err(file.changed_error());
         }
-        Ok(Arc::new(Block::of_table(rows.finish(), targets)))
+        Ok(Arc::new(Block::from_encoded(rows.finish(), targets)))
     }
 }
 
-impl Csv {
-    fn locate(&self, problem: Problem, file: &Raw, offset: u64) -> thalweg_core::Error {
-        match place(file, offset) {
-            Ok(place) => problem.at(&place),
+impl CsvSource {
+    fn at_location(&self, problem: ValueError, file: &FileBytes, offset: u64) -> thalweg_core::Error {
+        match location(file, offset) {
+            Ok(location) => problem.at(&location),
             Err(error) => error,
         }
     }
 }
 
-/// `people.csv line 17`.
-pub(crate) fn place(file: &Raw, offset: u64) -> Result<String> {
+/// `people.csv line 17`, for messages.
+pub(crate) fn location(file: &FileBytes, offset: u64) -> Result<String> {
     Ok(format!("{} line {}", file.name(), file.line(offset)?))
 }

@@ -1,12 +1,12 @@
-//! The first rows of a table: is the first line a header, and which columns hold numbers?
+//! The first rows of a table: decides whether the first line is a header and which columns hold numbers.
 
 use super::dialect;
 use super::fields::FieldReader;
-use crate::raw::Raw;
-use crate::table::columns::{names_of_header, numbered_names};
-use crate::table::kind::{Kind, kind_of};
-use crate::table::spelling::Spelling;
-use crate::table::value::{is_missing, number};
+use crate::file_bytes::FileBytes;
+use crate::table::column_kind::{ColumnKind, column_kind};
+use crate::table::column_roles::{default_names, header_names};
+use crate::table::number_format::NumberFormat;
+use crate::table::value::{is_missing, parse_number};
 use csv::ByteRecord;
 use std::collections::HashSet;
 use std::io::Read;
@@ -14,32 +14,30 @@ use thalweg_core::spec::delimiter::Delimiter;
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::{Error, Result};
 
-/// Rows looked at.
+/// Maximum rows sampled.
 pub(crate) const SAMPLE_ROWS: usize = 10_000;
 
-/// Bytes looked at, at most.
+/// Maximum bytes sampled.
 const SAMPLE_BYTES: u64 = 16 << 20;
 
-/// Bytes looked at to find out the delimiter.
+/// Bytes sampled to detect the delimiter.
 const DIALECT_BYTES: u64 = 1 << 16;
 
-/// The first rows of a file.
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) delimiter: Delimiter,
-    /// The first records, trimmed, a header included.
+    /// Trimmed, including a header.
     pub(crate) records: Vec<ByteRecord>,
-    /// Where each record begins.
+    /// Byte offset of each record.
     pub(crate) offsets: Vec<u64>,
-    /// Whether these are all records of the file.
+    /// Whether the sample covers the whole file.
     pub(crate) complete: bool,
 }
 
 impl Sample {
-    /// Reads the beginning of a file.
-    pub(crate) fn read(file: &Raw, asked: Auto<Delimiter>) -> Result<Sample> {
+    pub(crate) fn read(file: &FileBytes, requested: Auto<Delimiter>) -> Result<Sample> {
         let beginning = file.slice(0..file.len().min(DIALECT_BYTES))?;
-        let (delimiter, start) = dialect::begin(&beginning, asked);
+        let (delimiter, start) = dialect::detect(&beginning, requested);
         let start = start as u64;
         let mut sample = Sample { delimiter, records: Vec::new(), offsets: Vec::new(), complete: false };
         let mut reader = FieldReader::new(file.reader(start).take(SAMPLE_BYTES), delimiter);
@@ -52,25 +50,25 @@ impl Sample {
             sample.records.push(record.trimmed());
         }
         if !sample.complete && sample.records.len() > 1 {
-            // The end of the sample may cut a record.
+            // The sample may end within a record.
             sample.records.pop();
             sample.offsets.pop();
         }
         Ok(sample)
     }
 
-    /// Whether the first record names the columns.
-    pub(crate) fn has_header(&self, asked: Auto<bool>, file: &Raw) -> Result<bool> {
+    /// Whether the first record is a header.
+    pub(crate) fn has_header(&self, requested: Auto<bool>, file: &FileBytes) -> Result<bool> {
         let [first, rest @ ..] = self.records.as_slice() else { return Ok(false) };
-        match asked {
+        match requested {
             Auto::Is(answer) => Ok(answer),
             Auto::Auto => self.guess_header(first, rest, file),
         }
     }
 
-    fn guess_header(&self, first: &ByteRecord, rest: &[ByteRecord], file: &Raw) -> Result<bool> {
+    fn guess_header(&self, first: &ByteRecord, rest: &[ByteRecord], file: &FileBytes) -> Result<bool> {
         if rest.is_empty() {
-            return Ok(first.iter().all(|field| number(field).is_none()));
+            return Ok(first.iter().all(|field| parse_number(field).is_none()));
         }
         if rest.len() > 1 && first.len() != rest[0].len() && rest.iter().all(|row| row.len() == rest[0].len())
         {
@@ -85,9 +83,10 @@ impl Sample {
         }
         let cells = |column: usize| rest.iter().filter_map(move |row| row.get(column));
         let numeric: Vec<usize> =
-            (0..first.len()).filter(|&column| kind_of(cells(column)) != Kind::Categories).collect();
-        let is_name =
-            |field: &[u8]| !is_missing(field) && number(field).is_none() && Spelling::of(field).is_none();
+            (0..first.len()).filter(|&column| column_kind(cells(column)) != ColumnKind::Categories).collect();
+        let is_name = |field: &[u8]| {
+            !is_missing(field) && parse_number(field).is_none() && NumberFormat::of(field).is_none()
+        };
         let named = numeric.iter().filter(|&&column| is_name(&first[column])).count();
         if numeric.is_empty() {
             return Ok(never_repeats(first, rest));
@@ -104,24 +103,23 @@ impl Sample {
         Ok(named > 0)
     }
 
-    /// Names of the columns, given whether there is a header.
     pub(crate) fn names(&self, header: bool) -> Vec<String> {
         let width = self.records.get(usize::from(header)).or(self.records.first()).map_or(0, ByteRecord::len);
         match self.records.first() {
             Some(first) if header && first.len() == width => {
-                names_of_header(first.iter().map(|field| String::from_utf8_lossy(field).into_owned()))
+                header_names(first.iter().map(|field| String::from_utf8_lossy(field).into_owned()))
             }
-            _ => numbered_names(width),
+            _ => default_names(width),
         }
     }
 
-    /// The rows, without the header.
     pub(crate) fn rows(&self, header: bool) -> &[ByteRecord] {
         &self.records[usize::from(header).min(self.records.len())..]
     }
 }
 
-/// Whether no column ever shows its first value again, while some column repeats others: then the first are names.
+/// Whether no column repeats its first value while some column repeats others: then the first record is a
+/// header.
 fn never_repeats(first: &ByteRecord, rest: &[ByteRecord]) -> bool {
     let mut repeats = false;
     for (column, name) in first.iter().enumerate() {

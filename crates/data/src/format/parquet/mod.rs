@@ -1,79 +1,79 @@
-//! Parquet: columns of numbers and texts, row groups cut into blocks.
+//! Parquet: columns of numbers and text, row groups cut into blocks.
 //!
-//! Read through the column interface. A file may be damaged or hostile: sizes it claims are believed only after the
-//! rows were counted, and whatever the decoder throws becomes an error with the file's name.
+//! Files are read through the column API. A file may be damaged or malicious: a row count is only trusted
+//! after the rows were read, and a decoder panic becomes an error with the file name.
 
-mod claims;
 mod column;
 mod index;
+mod size_checks;
 mod thrift;
 
-use super::{Opened, Source};
-use crate::block::{Block, Blocks};
-use crate::narrow::Narrowing;
-use crate::table::encoder::{SlotKind, missing_allowed, push_target};
-use crate::table::labels::Labels;
-use crate::table::problem::Problem;
-use crate::table::unseen::{Unseen, UnseenCategory};
+use super::{OpenedSource, RowSource};
+use crate::block::{Block, BlockIndex};
+use crate::offset_encoding::ColumnBuilder;
+use crate::table::encoder::{ColumnEncoder, missing_allowed, push_target};
+use crate::table::labels::LabelEncoding;
+use crate::table::unseen::{UnseenCategory, UnseenCounts};
+use crate::table::value_error::ValueError;
+use column::CellValue;
 pub(crate) use column::ParquetFile;
-use column::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
-use thalweg_core::schema::{Column, Scaling, Schema, Shape, TargetScaling};
+use thalweg_core::schema::{Column, RowShape, Scaling, Schema, TargetScaling};
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::{Error, Result};
 
-struct Parquet {
+struct ParquetSource {
     files: Vec<ParquetFile>,
     checksums: Vec<u32>,
-    parts: Vec<Part>,
-    blocks: Arc<Blocks>,
-    columns: Vec<Slot>,
+    ranges: Vec<RowRange>,
+    blocks: Arc<BlockIndex>,
+    columns: Vec<InputColumn>,
     width: usize,
     label: Option<usize>,
     label_name: String,
-    labels: Labels,
-    unseen: Unseen,
+    labels: LabelEncoding,
+    unseen: UnseenCounts,
 }
 
-/// The rows of a block: a stretch of a row group.
+/// The rows of a block: a range within a row group.
 #[derive(Clone, Debug)]
-struct Part {
+struct RowRange {
     file: usize,
     group: usize,
     first: usize,
     rows: usize,
 }
 
-/// An input column and where its numbers stand in a row.
-struct Slot {
+/// An input column, and the position of its first number in a row.
+struct InputColumn {
     leaf: usize,
     name: String,
-    place: usize,
-    kind: SlotKind,
+    position: usize,
+    kind: ColumnEncoder,
 }
 
-/// Indexes Parquet files; with a stored schema they may be read without their label.
+/// Indexes Parquet files; with `labelled` false, the label is ignored and may be absent.
 pub(crate) fn open(
     paths: &[PathBuf],
     spec: &DataSpec,
     known: Option<&Schema>,
     labelled: bool,
-) -> Result<Opened> {
+) -> Result<OpenedSource> {
     let files = open_files(paths, spec)?;
     let checksums = files.iter().map(|file| file.checksum(spec)).collect::<Result<_>>()?;
     let roles = match known {
         None => index::choose(&files[0], spec)?,
-        Some(schema) => index::Roles::stored(&files[0], schema, labelled)?,
+        Some(schema) => index::ParquetRoles::from_schema(&files[0], schema, labelled)?,
     };
     let index = index::pass(&files, &roles, spec, known)?;
     let columns = match known.map(|schema| &schema.shape) {
-        Some(Shape::Table { columns }) => columns.clone(),
+        Some(RowShape::Table { columns }) => columns.clone(),
         _ => index.columns,
     };
     let label_name = roles.label.map(|label| files[0].names[label].clone()).unwrap_or_default();
     let schema = known.cloned().unwrap_or_else(|| Schema {
-        shape: Shape::Table { columns: columns.clone() },
+        shape: RowShape::Table { columns: columns.clone() },
         task: index.labels.task(),
         label: Some(label_name.clone()),
         classes: index.labels.names(),
@@ -83,41 +83,41 @@ pub(crate) fn open(
         source_columns: files[0].names.clone(),
     });
     let missing_allowed = missing_allowed(&columns, spec, known);
-    let source = Parquet {
-        blocks: Arc::new(Blocks::of_sizes(index.parts.iter().map(|part| part.rows as u64))),
-        parts: index.parts,
-        columns: slots(&columns, &roles.inputs, missing_allowed),
+    let source = ParquetSource {
+        blocks: Arc::new(BlockIndex::from_sizes(index.ranges.iter().map(|range| range.rows as u64))),
+        ranges: index.ranges,
+        columns: input_columns(&columns, &roles.inputs, missing_allowed),
         width: schema.width(),
         label: roles.label,
         label_name,
         labels: index.labels,
-        unseen: Unseen::default(),
+        unseen: UnseenCounts::default(),
         files,
         checksums,
     };
-    if known.is_none() && !source.parts.is_empty() {
-        // What is wrong with the first rows is told before workers start.
+    if known.is_none() && !source.ranges.is_empty() {
+        // Reports errors in the first rows before workers start.
         source.decode(0)?;
     }
-    Ok(Opened { source: Arc::new(source), schema, held: None })
+    Ok(OpenedSource { source: Arc::new(source), schema, validation: None })
 }
 
-/// Opens files that have the same columns.
+/// Opens files, which must have the same columns.
 pub(crate) fn open_files(paths: &[PathBuf], spec: &DataSpec) -> Result<Vec<ParquetFile>> {
     let files = paths.iter().map(|path| ParquetFile::open(path, spec)).collect::<Result<Vec<_>>>()?;
     same_columns(&files)?;
     Ok(files)
 }
 
-fn slots(columns: &[Column], leaves: &[usize], missing_allowed: bool) -> Vec<Slot> {
-    let mut place = 0;
-    let slot = |(column, &leaf): (&Column, &usize)| {
-        let kind = SlotKind::new(&column.encoding, missing_allowed);
-        let slot = Slot { leaf, name: column.name.clone(), place, kind };
-        place += column.encoding.width();
-        slot
+fn input_columns(columns: &[Column], leaves: &[usize], missing_allowed: bool) -> Vec<InputColumn> {
+    let mut position = 0;
+    let input = |(column, &leaf): (&Column, &usize)| {
+        let kind = ColumnEncoder::new(&column.encoding, missing_allowed);
+        let input = InputColumn { leaf, name: column.name.clone(), position, kind };
+        position += column.encoding.width();
+        input
     };
-    columns.iter().zip(leaves).map(slot).collect()
+    columns.iter().zip(leaves).map(input).collect()
 }
 
 fn same_columns(files: &[ParquetFile]) -> Result<()> {
@@ -144,8 +144,8 @@ fn same_columns(files: &[ParquetFile]) -> Result<()> {
     Ok(())
 }
 
-impl Source for Parquet {
-    fn blocks(&self) -> &Arc<Blocks> {
+impl RowSource for ParquetSource {
+    fn blocks(&self) -> &Arc<BlockIndex> {
         &self.blocks
     }
 
@@ -157,57 +157,59 @@ impl Source for Parquet {
         &self.checksums
     }
 
-    fn unseen(&self) -> Vec<UnseenCategory> {
+    fn unseen_categories(&self) -> Vec<UnseenCategory> {
         self.unseen.list()
     }
 
     fn decode(&self, block: usize) -> Result<Arc<Block>> {
-        let part = &self.parts[block];
-        let file = &self.files[part.file];
-        let rows = part.first..part.first + part.rows;
-        let place = |row: usize| file.place(part.group, part.first + row);
-        let mut narrowed = Narrowing::new(part.rows, self.width);
+        let range = &self.ranges[block];
+        let file = &self.files[range.file];
+        let rows = range.first..range.first + range.rows;
+        let location = |row: usize| file.location(range.group, range.first + row);
+        let mut builder = ColumnBuilder::new(range.rows, self.width);
         let mut numbers = Vec::new();
-        for slot in &self.columns {
+        for input in &self.columns {
             numbers.clear();
-            file.read(part.group, slot.leaf, rows.clone(), |row, value| match &slot.kind {
-                SlotKind::OneHot(categories) => {
-                    let number = categories.number(&slot.name, value.spell(&mut Vec::new()), &self.unseen);
-                    let number = number.map_err(|problem| problem.at(&place(row)))?;
-                    narrowed.set(row, slot.place + number, 1.0);
+            file.read(range.group, input.leaf, rows.clone(), |row, value| match &input.kind {
+                ColumnEncoder::OneHot(categories) => {
+                    let index = categories.index(&input.name, value.as_text(&mut Vec::new()), &self.unseen);
+                    let index = index.map_err(|problem| problem.at(&location(row)))?;
+                    builder.set(row, input.position + index, 1.0);
                     Ok(())
                 }
-                SlotKind::Number { missing_allowed } => {
-                    let number = slot.number(value, *missing_allowed);
-                    numbers.push(number.map_err(|problem| problem.at(&place(row)))?);
+                ColumnEncoder::Number { missing_allowed } => {
+                    let number = input.number(value, *missing_allowed);
+                    numbers.push(number.map_err(|problem| problem.at(&location(row)))?);
                     Ok(())
                 }
             })?;
-            if matches!(slot.kind, SlotKind::Number { .. }) {
-                narrowed.column(slot.place, &numbers);
+            if matches!(input.kind, ColumnEncoder::Number { .. }) {
+                builder.column(input.position, &numbers);
             }
         }
-        let mut targets = self.labels.targets(part.rows);
+        let mut targets = self.labels.targets(range.rows);
         if let Some(label) = self.label {
             let mut text = Vec::new();
-            file.read(part.group, label, rows, |row, value| {
-                push_target(&self.labels, &self.label_name, value.spell(&mut text), &mut targets)
-                    .map_err(|problem| problem.at(&place(row)))
+            file.read(range.group, label, rows, |row, value| {
+                push_target(&self.labels, &self.label_name, value.as_text(&mut text), &mut targets)
+                    .map_err(|problem| problem.at(&location(row)))
             })?;
         }
-        Ok(Arc::new(Block::of_table(narrowed.rows, targets)))
+        Ok(Arc::new(Block::from_encoded(builder.rows, targets)))
     }
 }
 
-impl Slot {
-    /// The number that a value is; NaN for a missing one.
-    fn number(&self, value: Value<'_>, missing_allowed: bool) -> Result<f64, Problem> {
+impl InputColumn {
+    /// NaN for a missing value.
+    fn number(&self, value: CellValue<'_>, missing_allowed: bool) -> Result<f64, ValueError> {
         match value {
-            Value::Missing if missing_allowed => Ok(f64::NAN),
-            Value::Missing => Err(Problem::missing(&self.name)),
-            Value::Number(value) if (value as f32).is_finite() => Ok(value),
-            Value::Number(value) => Err(Problem::not_finite(&self.name, &value.to_string())),
-            Value::Text(text) => Err(Problem::not_a_number(&self.name, &crate::table::value::shown(text))),
+            CellValue::Missing if missing_allowed => Ok(f64::NAN),
+            CellValue::Missing => Err(ValueError::missing(&self.name)),
+            CellValue::Number(value) if (value as f32).is_finite() => Ok(value),
+            CellValue::Number(value) => Err(ValueError::not_finite(&self.name, &value.to_string())),
+            CellValue::Text(text) => {
+                Err(ValueError::not_a_number(&self.name, &crate::table::value::printable(text)))
+            }
         }
     }
 }

@@ -1,25 +1,23 @@
-//! As much of Thrift's compact protocol as it takes to read the header of a page.
+//! The part of Thrift's compact protocol that page headers need.
 
-/// Structures within structures that are passed over at most.
-const DEEPEST: usize = 16;
+/// Maximum nesting of skipped structures.
+const MAX_DEPTH: usize = 16;
 
-/// Reads from bytes that may end anywhere: every reader gives nothing then.
-pub(super) struct Compact<'a> {
+/// Reads from bytes that may be truncated: every method then returns `None`.
+pub(super) struct CompactReader<'a> {
     bytes: &'a [u8],
     position: usize,
 }
 
-impl<'a> Compact<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Compact<'a> {
-        Compact { bytes, position: 0 }
+impl<'a> CompactReader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> CompactReader<'a> {
+        CompactReader { bytes, position: 0 }
     }
 
-    /// Bytes read so far.
     pub(super) fn position(&self) -> usize {
         self.position
     }
 
-    /// The next bytes.
     pub(super) fn take(&mut self, count: u64) -> Option<&'a [u8]> {
         let end = self.position.checked_add(usize::try_from(count).ok()?)?;
         let taken = self.bytes.get(self.position..end)?;
@@ -31,7 +29,6 @@ impl<'a> Compact<'a> {
         self.take(1).map(|bytes| bytes[0])
     }
 
-    /// A number of seven bits a byte.
     pub(super) fn varint(&mut self) -> Option<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -44,7 +41,7 @@ impl<'a> Compact<'a> {
         None
     }
 
-    /// The value of a field that is a whole number.
+    /// Reads an integer field (zigzag).
     pub(super) fn number(&mut self, kind: u8) -> Option<i64> {
         if !(4..=6).contains(&kind) {
             return None;
@@ -53,10 +50,10 @@ impl<'a> Compact<'a> {
         Some((number >> 1) as i64 ^ -((number & 1) as i64))
     }
 
-    /// The fields of a structure: `visit` reads or skips the value of each, given its number and type.
+    /// Visits the fields of a structure: `visit` reads or skips each value, given its id and type.
     pub(super) fn fields(
         &mut self,
-        visit: &mut dyn FnMut(&mut Compact<'a>, i64, u8) -> Option<()>,
+        visit: &mut dyn FnMut(&mut CompactReader<'a>, i64, u8) -> Option<()>,
     ) -> Option<()> {
         let mut field = 0i64;
         loop {
@@ -73,20 +70,20 @@ impl<'a> Compact<'a> {
         }
     }
 
-    /// How many elements a list has, and of which type.
+    /// Length and element type of a list.
     pub(super) fn list(&mut self) -> Option<(u64, u8)> {
         let header = self.byte()?;
         let count = if header >> 4 == 15 { self.varint()? } else { u64::from(header >> 4) };
         Some((count, header & 0xf))
     }
 
-    /// Passes over the value of a field.
+    /// Skips the value of a field.
     pub(super) fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return None;
         }
         match kind {
-            // The type of a field says which truth value it is.
+            // Booleans are encoded in the field type.
             1 | 2 => {}
             4..=6 => drop(self.varint()?),
             3 => drop(self.byte()?),
@@ -114,7 +111,7 @@ impl<'a> Compact<'a> {
         Some(())
     }
 
-    /// Truth values in lists take a byte, unlike those of fields.
+    /// Booleans in lists take a byte, unlike those of fields.
     fn skip_element(&mut self, kind: u8, depth: usize) -> Option<()> {
         if matches!(kind, 1 | 2) { self.byte().map(drop) } else { self.skip(kind, depth) }
     }
@@ -125,12 +122,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_types_are_passed_over() {
+    fn all_types_are_skipped() {
         let mut bytes = vec![0x11, 0x13, 7, 0x15, 200, 1, 0x17];
         bytes.extend([0; 8]);
         bytes.extend([0x18, 2, b'a', b'b', 0x19, 0x21, 1, 2, 0x1b, 1, 0x58, 2, 1, b'x', 0x1c, 0x15, 2, 0, 0]);
         let mut seen = Vec::new();
-        let mut reader = Compact::new(&bytes);
+        let mut reader = CompactReader::new(&bytes);
         let visited = reader.fields(&mut |reader, field, kind| {
             seen.push((field, kind));
             reader.skip(kind, 0)
@@ -141,10 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn no_claim_is_followed_past_the_end() {
+    fn lengths_beyond_the_end_are_refused() {
         for bytes in [&[0x18, 0xff, 0xff, 0xff, 0xff, 0x0f][..], &[0x19, 0xf5, 0xff, 0xff, 0x7f], &[0x1c; 99]]
         {
-            let mut reader = Compact::new(bytes);
+            let mut reader = CompactReader::new(bytes);
             assert_eq!(reader.fields(&mut |reader, _, kind| reader.skip(kind, 0)), None);
         }
     }

@@ -1,15 +1,15 @@
-//! Arithmetic on each element, activations, and the patterns that arithmetic spells out.
+//! Element-wise arithmetic and activations; recognises GELU and layer normalisation that the exporter decomposed.
 
+use super::attributes::Attributes;
+use super::constant::{ConstantTensor, TensorData};
 use super::importer::Importer;
-use super::item::{Item, Moment, Scores};
-use super::settings::Settings;
-use super::tensor::{Constant, Data};
+use super::value::{AttentionScores, NormStage, Value};
 use super::view::View;
 use super::weights::Operand;
 use crate::activation::Activation;
-use crate::onnx::proto::Node;
-use crate::op::elementwise::Step;
-use crate::op::normalize::Normalize;
+use crate::onnx::proto::NodeProto;
+use crate::op::elementwise::ElementwiseStep;
+use crate::op::layer_normalize::LayerNormalize;
 use crate::op::{Op, dropout};
 
 /// Whether two views are the same value up to a factor.
@@ -23,233 +23,245 @@ fn same(left: &View, right: &View) -> bool {
 }
 
 impl Importer<'_> {
-    /// `Add`, `Sub`, `Mul`, `Div` of two values, at least one of which depends on the rows.
-    pub fn arithmetic(&mut self, node: &Node) -> Result<Item, String> {
+    /// `Add`, `Sub`, `Mul`, `Div`; at least one input depends on the rows.
+    pub fn arithmetic(&mut self, node: &NodeProto) -> Result<Value, String> {
         let operator = node.op_type.as_str();
         let [left, right] = node.input.as_slice() else { return Err("expected two inputs".into()) };
-        let (left, right) = (self.item(left)?, self.item(right)?);
-        let turned = !matches!(left, Item::View(_) | Item::Scores(_) | Item::Erf(..) | Item::Moment(..));
-        match (operator, turned) {
+        let (left, right) = (self.value(left)?, self.value(right)?);
+        let constant_left =
+            !matches!(left, Value::View(_) | Value::Scores(_) | Value::Erf(..) | Value::Norm(..));
+        match (operator, constant_left) {
             ("Add" | "Mul", true) => self.combine(operator, right, left),
             ("Sub", true) => {
                 // c - x is c + (-x).
-                let Item::View(view) = right else { return Err("subtracts what is no value".into()) };
+                let Value::View(view) = right else {
+                    return Err("its inputs match no supported pattern".into());
+                };
                 let factor = -view.factor;
-                self.combine("Add", Item::View(View { factor, ..view }), left)
+                self.combine("Add", Value::View(View { factor, ..view }), left)
             }
-            ("Div", true) => Err("divides by values that depend on the rows".into()),
+            ("Div", true) => Err("its divisor depends on the rows".into()),
             _ => self.combine(operator, left, right),
         }
     }
 
-    fn combine(&mut self, operator: &str, left: Item, right: Item) -> Result<Item, String> {
+    fn combine(&mut self, operator: &str, left: Value, right: Value) -> Result<Value, String> {
         let number = match &right {
-            Item::Filled(value) => Some(*value),
-            Item::Constant(constant) => constant.single(),
-            Item::Weight(weight) if !self.is_bias_of_one(&left, weight.tensor.sizes.len()) => {
-                weight.tensor.single()
+            Value::Filled(value) => Some(*value),
+            Value::Constant(constant) => constant.scalar(),
+            Value::Weight(weight) if !self.is_bias_of_single_column(&left, weight.tensor.sizes.len()) => {
+                weight.tensor.scalar()
             }
             _ => None,
         };
         if let Some(number) = number {
-            return self.with_number(operator, left, number);
+            return self.combine_scalar(operator, left, number);
         }
         match (operator, left, right) {
-            ("Mul", Item::View(value), Item::Erf(of, true))
-            | ("Mul", Item::Erf(of, true), Item::View(value))
+            ("Mul", Value::View(value), Value::Erf(of, true))
+            | ("Mul", Value::Erf(of, true), Value::View(value))
                 if same_up_to_factor(&value, &of) =>
             {
                 // x * (1 + erf(x / sqrt 2)) is twice the GELU.
                 let factor = 2.0 * value.factor;
-                let node = self.assembly.activate(of.node, Activation::GeluErf)?;
-                Ok(Item::View(View { node, factor, ..of }))
+                let node = self.builder.activate(of.node, Activation::GeluErf)?;
+                Ok(Value::View(View { node, factor, ..of }))
             }
-            ("Sub", Item::View(value), Item::Moment(Moment::Mean, of)) if same(&value, &of) => {
-                Ok(Item::Moment(Moment::Centered, of))
+            ("Sub", Value::View(value), Value::Norm(NormStage::Mean, of)) if same(&value, &of) => {
+                Ok(Value::Norm(NormStage::Centered, of))
             }
-            ("Mul", Item::Moment(Moment::Centered, of), Item::Moment(Moment::Centered, other))
+            ("Mul", Value::Norm(NormStage::Centered, of), Value::Norm(NormStage::Centered, other))
                 if same(&of, &other) =>
             {
-                Ok(Item::Moment(Moment::Squared, of))
+                Ok(Value::Norm(NormStage::Squared, of))
             }
-            ("Div", Item::Moment(Moment::Centered, value), Item::Moment(Moment::Deviation(epsilon), of))
+            ("Div", Value::Norm(NormStage::Centered, value), Value::Norm(NormStage::StdDev(epsilon), of))
                 if same(&value, &of) =>
             {
-                let view = self.settled(value)?;
-                let (view, width) = self.ending_with(&view, &[view.axes.len() - 1])?;
-                let lines = self.lines(&view, width)?;
-                let node = self.assembly.add(Op::Normalize(Normalize { epsilon }), &[lines])?;
-                Ok(Item::View(View { node, ..view }))
+                let view = self.apply_factor(value)?;
+                let (view, width) = self.with_innermost(&view, &[view.axes.len() - 1])?;
+                let input = self.with_last_dim(&view, width)?;
+                let node = self.builder.add(Op::LayerNormalize(LayerNormalize { epsilon }), &[input])?;
+                Ok(Value::View(View { node, ..view }))
             }
-            (operator, Item::View(left), Item::View(right)) => {
+            (operator, Value::View(left), Value::View(right)) => {
                 let right = match operator {
                     "Sub" => View { factor: -right.factor, ..right },
                     _ => right,
                 };
-                let (left, right) = (self.settled(left)?, self.settled(right)?);
+                let (left, right) = (self.apply_factor(left)?, self.apply_factor(right)?);
                 let step = match operator {
-                    "Mul" => Step::Multiply,
-                    "Div" => return Err("divides by values that depend on the rows".into()),
-                    _ => Step::Add,
+                    "Mul" => ElementwiseStep::Multiply,
+                    "Div" => return Err("its divisor depends on the rows".into()),
+                    _ => ElementwiseStep::Add,
                 };
                 let (left, right) = self.aligned(&left, &right)?;
-                let sizes: Vec<usize> = left.atoms.iter().map(|(_, size)| *size).collect();
-                let other = self.sized(right.node, &sizes)?;
-                let own = self.sized(left.node, &sizes)?;
-                let node = self.assembly.add(Op::step(step), &[own, other])?;
-                Ok(Item::View(View { node, ..left }))
+                let sizes: Vec<usize> = left.dims.iter().map(|(_, size)| *size).collect();
+                let other = self.reshape_node(right.node, &sizes)?;
+                let own = self.reshape_node(left.node, &sizes)?;
+                let node = self.builder.add(Op::elementwise(step), &[own, other])?;
+                Ok(Value::View(View { node, ..left }))
             }
-            ("Add", Item::Scores(scores), Item::Constant(mask)) => self.add_mask(scores, &mask),
-            ("Add", Item::Scores(scores), Item::Weight(mask)) => self.add_mask(scores, &mask.tensor),
-            (operator, Item::View(view), right @ (Item::Weight(_) | Item::Constant(_))) => {
-                let view = self.settled(view)?;
+            ("Add", Value::Scores(scores), Value::Constant(mask)) => self.add_mask(scores, &mask),
+            ("Add", Value::Scores(scores), Value::Weight(mask)) => self.add_mask(scores, &mask.tensor),
+            (operator, Value::View(view), right @ (Value::Weight(_) | Value::Constant(_))) => {
+                let view = self.apply_factor(view)?;
                 let operand = match (operator, right) {
-                    ("Add" | "Mul", Item::Weight(weight)) if !weight.transposed => Operand::Weight(weight),
-                    ("Add" | "Mul", Item::Constant(constant)) => Operand::Constant(constant),
-                    ("Sub", Item::Constant(constant)) => Operand::Constant(each(constant, |value| -value)?),
-                    ("Div", Item::Constant(constant)) => {
+                    ("Add" | "Mul", Value::Weight(weight)) if !weight.transposed => Operand::Weight(weight),
+                    ("Add" | "Mul", Value::Constant(constant)) => Operand::Constant(constant),
+                    ("Sub", Value::Constant(constant)) => Operand::Constant(each(constant, |value| -value)?),
+                    ("Div", Value::Constant(constant)) => {
                         Operand::Constant(each(constant, |value| 1.0 / value)?)
                     }
-                    _ => return Err("subtracts or divides by a weight".into()),
+                    _ => return Err("subtracting or dividing by a weight is not supported".into()),
                 };
-                let step = if matches!(operator, "Add" | "Sub") { Step::Bias } else { Step::Gain };
-                self.with_operand(&view, &operand, step).map(Item::View)
+                let step = if matches!(operator, "Add" | "Sub") {
+                    ElementwiseStep::Bias
+                } else {
+                    ElementwiseStep::Gain
+                };
+                self.apply_operand(&view, &operand, step).map(Value::View)
             }
-            _ => Err("joins values in a way that is no known pattern".into()),
+            _ => Err("its inputs match no supported pattern".into()),
         }
     }
 
-    /// Whether a tensor of one number is the bias of one column, not a number for all.
-    fn is_bias_of_one(&self, value: &Item, rank: usize) -> bool {
-        let Item::View(view) = value else { return false };
+    /// Whether a weight of one element is the bias of a single column instead of a scalar.
+    fn is_bias_of_single_column(&self, value: &Value, rank: usize) -> bool {
+        let Value::View(view) = value else { return false };
         rank > 0 && view.axes.last().is_some_and(Vec::is_empty) && view.axes.len() > 1
     }
 
-    /// A value and a number.
-    fn with_number(&mut self, operator: &str, left: Item, number: f32) -> Result<Item, String> {
+    /// A value combined with a scalar.
+    fn combine_scalar(&mut self, operator: &str, left: Value, number: f32) -> Result<Value, String> {
         let factor = if operator == "Div" { 1.0 / number } else { number };
         match (operator, left) {
-            ("Mul" | "Div", Item::View(view)) => {
-                Ok(Item::View(View { factor: view.factor * factor, ..view }))
+            ("Mul" | "Div", Value::View(view)) => {
+                Ok(Value::View(View { factor: view.factor * factor, ..view }))
             }
-            ("Mul" | "Div", Item::Scores(scores)) if !scores.causal && !scores.shares => {
-                Ok(Item::Scores(Scores { factor: scores.factor * factor, ..scores }))
+            ("Mul" | "Div", Value::Scores(scores)) if !scores.causal && !scores.is_normalized => {
+                Ok(Value::Scores(AttentionScores { factor: scores.factor * factor, ..scores }))
             }
-            ("Add", Item::Scores(scores)) if number == 0.0 => Ok(Item::Scores(scores)),
-            ("Add", Item::Erf(of, false)) if number == 1.0 => Ok(Item::Erf(of, true)),
-            ("Add", Item::Moment(Moment::Variance, of)) => Ok(Item::Moment(Moment::Padded(number), of)),
-            ("Add" | "Sub", Item::View(view)) => {
+            ("Add", Value::Scores(scores)) if number == 0.0 => Ok(Value::Scores(scores)),
+            ("Add", Value::Erf(of, false)) if number == 1.0 => Ok(Value::Erf(of, true)),
+            ("Add", Value::Norm(NormStage::Variance, of)) => {
+                Ok(Value::Norm(NormStage::PlusEpsilon(number), of))
+            }
+            ("Add" | "Sub", Value::View(view)) => {
                 let number = if operator == "Sub" { -number } else { number };
-                let view = self.settled(view)?;
+                let view = self.apply_factor(view)?;
                 if number == 0.0 {
-                    return Ok(Item::View(view));
+                    return Ok(Value::View(view));
                 }
-                let width = view.atoms.last().map_or(1, |(_, size)| *size);
-                let lines = self.lines(&view, width)?;
-                let operand = self.assembly.add(Op::constant(&vec![number; width], &[width]), &[])?;
-                let node = self.assembly.add(Op::step(Step::Bias), &[lines, operand])?;
-                Ok(Item::View(View { node, ..view }))
+                let width = view.dims.last().map_or(1, |(_, size)| *size);
+                let input = self.with_last_dim(&view, width)?;
+                let operand = self.builder.add(Op::constant(&vec![number; width], &[width]), &[])?;
+                let node = self.builder.add(Op::elementwise(ElementwiseStep::Bias), &[input, operand])?;
+                Ok(Value::View(View { node, ..view }))
             }
-            _ => Err("joins a value and a number in a way that is no known pattern".into()),
+            _ => Err("its inputs match no supported pattern".into()),
         }
     }
 
-    /// A value times a number.
-    pub fn scaled(&mut self, name: &str, factor: f32) -> Result<Item, String> {
+    pub fn scaled(&mut self, name: &str, factor: f32) -> Result<Value, String> {
         let view = self.lazy_view(name)?;
-        Ok(Item::View(View { factor: view.factor * factor, ..view }))
+        Ok(Value::View(View { factor: view.factor * factor, ..view }))
     }
 
-    /// `Pow` with a small whole number.
-    pub fn power(&mut self, name: &str, exponent: &str) -> Result<Item, String> {
-        let exponent = match self.item(exponent)? {
-            Item::Constant(constant) => match constant.data {
-                Data::Wholes(_) => constant.known()?.first().map(|number| *number as f32),
-                _ => constant.single(),
+    /// `Pow` with exponent 2 or 3.
+    pub fn pow(&mut self, name: &str, exponent: &str) -> Result<Value, String> {
+        let exponent = match self.value(exponent)? {
+            Value::Constant(constant) => match constant.data {
+                TensorData::Ints(_) => constant.known_ints()?.first().map(|number| *number as f32),
+                _ => constant.scalar(),
             },
-            Item::Weight(weight) => weight.tensor.single(),
+            Value::Weight(weight) => weight.tensor.scalar(),
             _ => None,
         };
         let times = exponent.filter(|exponent| *exponent == 2.0 || *exponent == 3.0);
-        let times = times.ok_or("only squares and cubes are supported")?;
-        if let (Item::Moment(Moment::Centered, of), 2.0) = (self.item(name)?, times) {
-            return Ok(Item::Moment(Moment::Squared, of));
+        let times = times.ok_or("only the exponents 2 and 3 are supported")?;
+        if let (Value::Norm(NormStage::Centered, of), 2.0) = (self.value(name)?, times) {
+            return Ok(Value::Norm(NormStage::Squared, of));
         }
         let view = self.view(name)?;
         let mut node = view.node;
         for _ in 1..times as usize {
-            node = self.assembly.add(Op::step(Step::Multiply), &[node, view.node])?;
+            node = self.builder.add(Op::elementwise(ElementwiseStep::Multiply), &[node, view.node])?;
         }
-        Ok(Item::View(View { node, ..view }))
+        Ok(Value::View(View { node, ..view }))
     }
 
-    /// `Sqrt`, in a normalisation that is written out.
-    pub fn root(&mut self, name: &str) -> Result<Item, String> {
-        match self.item(name)? {
-            Item::Moment(Moment::Padded(epsilon), of) => Ok(Item::Moment(Moment::Deviation(epsilon), of)),
-            _ => Err("a root is only supported in a normalisation".into()),
+    /// `Sqrt`, as part of a decomposed normalisation.
+    pub fn sqrt(&mut self, name: &str) -> Result<Value, String> {
+        match self.value(name)? {
+            Value::Norm(NormStage::PlusEpsilon(epsilon), of) => {
+                Ok(Value::Norm(NormStage::StdDev(epsilon), of))
+            }
+            _ => Err("supported only as part of a layer normalisation".into()),
         }
     }
 
-    /// `Erf` of a value over the root of 2, in a GELU that is written out.
-    pub fn erf(&mut self, name: &str) -> Result<Item, String> {
+    /// `Erf` of a value over the root of 2, as part of a decomposed GELU.
+    pub fn erf(&mut self, name: &str) -> Result<Value, String> {
         let view = self.lazy_view(name)?;
         match (view.factor - std::f32::consts::FRAC_1_SQRT_2).abs() < 1e-5 {
-            true => Ok(Item::Erf(View { factor: 1.0, ..view }, false)),
-            false => Err("the error function is only supported in a GELU".into()),
+            true => Ok(Value::Erf(View { factor: 1.0, ..view }, false)),
+            false => Err("supported only as part of a GELU".into()),
         }
     }
 
-    /// A function of each number.
-    pub fn activate(&mut self, node: &Node, settings: Settings<'_>) -> Result<Item, String> {
-        let usual = |name: &str, usual: f32, only: f32| match settings.float(name, usual) {
-            value if (value - only).abs() < 1e-6 => Ok(()),
-            value => Err(format!("{name} {value} is not supported ({only} is)")),
+    /// Activation functions.
+    pub fn activate(&mut self, node: &NodeProto, attributes: Attributes<'_>) -> Result<Value, String> {
+        let expect = |name: &str, supported: f32| match attributes.float(name, supported) {
+            value if (value - supported).abs() < 1e-6 => Ok(()),
+            value => Err(format!("attribute `{name}` = {value} is not supported ({supported} is)")),
         };
         let activation = match node.op_type.as_str() {
             "Relu" => Activation::Relu,
             "Tanh" => Activation::Tanh,
             "Sigmoid" => Activation::Sigmoid,
             "LeakyRelu" => {
-                usual("alpha", 0.01, 0.01)?;
+                expect("alpha", 0.01)?;
                 Activation::LeakyRelu
             }
             "Elu" => {
-                usual("alpha", 1.0, 1.0)?;
+                expect("alpha", 1.0)?;
                 Activation::Elu
             }
-            _ => match settings.word("approximate", "none").as_str() {
+            _ => match attributes.string("approximate", "none").as_str() {
                 "tanh" => Activation::Gelu,
                 "none" => Activation::GeluErf,
                 other => return Err(format!("attribute `approximate` = \"{other}\" is not supported")),
             },
         };
         let view = self.view(node.input.first().map_or("", String::as_str))?;
-        let node = self.assembly.activate(view.node, activation)?;
-        Ok(Item::View(View { node, ..view }))
+        let node = self.builder.activate(view.node, activation)?;
+        Ok(Value::View(View { node, ..view }))
     }
 
-    /// `Dropout`, which is trained with even where the file was written for use.
-    pub fn dropout(&mut self, node: &Node, settings: Settings<'_>) -> Result<Vec<Item>, String> {
+    /// `Dropout`, active in training even if the file was exported for inference.
+    pub fn dropout(&mut self, node: &NodeProto, attributes: Attributes<'_>) -> Result<Vec<Value>, String> {
         let view = self.view(node.input.first().map_or("", String::as_str))?;
         let share = match node.input.get(1).filter(|name| !name.is_empty()) {
-            Some(name) => self.weight(name)?.tensor.single(),
-            None => Some(settings.float("ratio", 0.5)),
+            Some(name) => self.weight(name)?.tensor.scalar(),
+            None => Some(attributes.float("ratio", 0.5)),
         };
-        let share = share.filter(|share| (0.0..1.0).contains(share)).ok_or("its share makes no sense")?;
-        let layer = self.assembly.next_dropout();
-        let node = self.assembly.add(Op::Dropout(dropout::Dropout { share, layer }), &[view.node])?;
-        Ok(vec![Item::View(View { node, ..view })])
+        let share = share
+            .filter(|share| (0.0..1.0).contains(share))
+            .ok_or("its `ratio` must be at least 0 and below 1")?;
+        let layer = self.builder.next_dropout();
+        let node =
+            self.builder.add(Op::Dropout(dropout::Dropout { probability: share, layer }), &[view.node])?;
+        Ok(vec![Value::View(View { node, ..view })])
     }
 }
 
-/// A function of each number of a constant.
-fn each(constant: Constant, function: fn(f32) -> f32) -> Result<Constant, String> {
+fn each(constant: ConstantTensor, function: fn(f32) -> f32) -> Result<ConstantTensor, String> {
     match &constant.data {
-        Data::Floats(values) => {
-            let data = Data::Floats(values.iter().map(|value| function(*value)).collect());
-            Ok(Constant { sizes: constant.sizes, data })
+        TensorData::Floats(values) => {
+            let data = TensorData::Floats(values.iter().map(|value| function(*value)).collect());
+            Ok(ConstantTensor { sizes: constant.sizes, data })
         }
-        _ => Err("expected numbers with a fraction".into()),
+        _ => Err("expected floats".into()),
     }
 }

@@ -1,157 +1,164 @@
-//! Attention, as exporters write it out: products of queries and keys, scaled and masked, their shares, and what those
-//! gather of the values.
+//! Recognises self-attention as exporters decompose it: scaled and masked products of queries and keys, a softmax, and
+//! the product with the values.
 
+use super::constant::{ConstantTensor, TensorData};
 use super::importer::Importer;
-use super::item::{Item, Scores};
-use super::tensor::{Constant, Data};
-use super::view::{Piece, View};
-use super::{fold, settings::Settings};
+use super::value::{AttentionScores, Value};
+use super::view::{AxisPart, View};
+use super::{attributes::Attributes, fold};
 use crate::graph::NodeId;
-use crate::onnx::proto::Node;
+use crate::onnx::proto::NodeProto;
 use crate::op::concatenate::{Columns, Concatenate};
-use crate::op::elementwise::Step;
+use crate::op::elementwise::ElementwiseStep;
 use crate::op::softmax::Softmax;
 use crate::op::{Op, attention};
 
-/// Below this, a score is hidden.
-const HIDDEN: f32 = -1e4;
+/// A score at or below this is masked.
+const MASKED: f32 = -1e4;
 
 impl Importer<'_> {
-    /// Products of two computed values: the beginning of an attention.
-    pub fn scores(&mut self, queries: View, keys: View) -> Result<Item, String> {
+    /// The product of two values that depend on the rows: the start of an attention pattern.
+    pub fn attention_scores(&mut self, queries: View, keys: View) -> Result<Value, String> {
         let rank = queries.axes.len();
         if rank < 3 || keys.axes.len() != rank {
-            return Err("products of two computed values are only supported in an attention".into());
+            return Err(
+                "a product of two values that depend on the rows is supported only in self-attention".into(),
+            );
         }
         let factor = queries.factor * keys.factor;
         let (queries, keys) = (View { factor: 1.0, ..queries }, View { factor: 1.0, ..keys });
-        Ok(Item::Scores(Scores { queries, keys, factor, causal: false, shares: false }))
+        Ok(Value::Scores(AttentionScores { queries, keys, factor, causal: false, is_normalized: false }))
     }
 
-    /// Scores with a mask added to them.
-    pub fn add_mask(&self, scores: Scores, mask: &Constant) -> Result<Item, String> {
-        let Data::Floats(values) = &mask.data else { return Err("expected a mask of numbers".into()) };
-        if let Some(odd) = values.iter().find(|value| **value != 0.0 && **value > HIDDEN) {
-            return Err(format!("a mask may hide positions, not add {odd} to their scores"));
+    /// `Add` of a mask to scores.
+    pub fn add_mask(&self, scores: AttentionScores, mask: &ConstantTensor) -> Result<Value, String> {
+        let TensorData::Floats(values) = &mask.data else { return Err("expected a mask of floats".into()) };
+        if let Some(bias) = values.iter().find(|value| **value != 0.0 && **value > MASKED) {
+            return Err(format!("adding {bias} to attention scores is not supported, only masking"));
         }
-        let hidden: Vec<bool> = values.iter().map(|value| *value <= HIDDEN).collect();
-        hide(scores, &mask.sizes, &hidden)
+        let masked: Vec<bool> = values.iter().map(|value| *value <= MASKED).collect();
+        apply_mask(scores, &mask.sizes, &masked)
     }
 
-    /// `Where`: scores with some of them replaced.
-    pub fn masked(&mut self, node: &Node) -> Result<Item, String> {
+    /// `Where` that masks scores.
+    pub fn where_mask(&mut self, node: &NodeProto) -> Result<Value, String> {
         let [condition, yes, no] = [0, 1, 2].map(|index| node.input.get(index).cloned().unwrap_or_default());
-        let Item::Constant(condition) = self.item(&condition)? else {
-            return Err("chooses by values that depend on the rows".into());
+        let Value::Constant(condition) = self.value(&condition)? else {
+            return Err("its condition depends on the rows".into());
         };
-        let (scores, other, hides) = match (self.item(&yes)?, self.item(&no)?) {
-            (Item::Scores(scores), other) => (scores, other, 0),
-            (other, Item::Scores(scores)) => (scores, other, 1),
-            _ => return Err("chooses between values that depend on the rows".into()),
+        let (scores, other, masks) = match (self.value(&yes)?, self.value(&no)?) {
+            (Value::Scores(scores), other) => (scores, other, 0),
+            (other, Value::Scores(scores)) => (scores, other, 1),
+            _ => return Err("supported only as an attention mask".into()),
         };
         let other = match other {
-            Item::Constant(constant) => constant.single(),
-            Item::Weight(weight) => weight.tensor.single(),
-            Item::Filled(value) => Some(value),
+            Value::Constant(constant) => constant.scalar(),
+            Value::Weight(weight) => weight.tensor.scalar(),
+            Value::Filled(value) => Some(value),
             _ => None,
         };
-        if other.is_none_or(|value| value > HIDDEN) {
-            return Err("a mask may hide positions, not replace their scores".into());
+        if other.is_none_or(|value| value > MASKED) {
+            return Err("replacing attention scores is not supported, only masking".into());
         }
-        let hidden: Vec<bool> =
-            condition.known()?.iter().map(|chosen| i64::from(*chosen != 0) == hides).collect();
-        hide(scores, &condition.sizes, &hidden)
+        let masked: Vec<bool> =
+            condition.known_ints()?.iter().map(|chosen| i64::from(*chosen != 0) == masks).collect();
+        apply_mask(scores, &condition.sizes, &masked)
     }
 
-    /// `Softmax`: of scores, or of any axis of a value.
-    pub fn softmax(&mut self, name: &str, settings: Settings<'_>) -> Result<Item, String> {
-        let axis = settings.int("axis", if self.version < 13 { 1 } else { -1 });
-        if let Item::Scores(scores) = self.item(name)? {
+    /// `Softmax` of attention scores, or over an axis of a value.
+    pub fn softmax(&mut self, name: &str, attributes: Attributes<'_>) -> Result<Value, String> {
+        let axis = attributes.int("axis", if self.version < 13 { 1 } else { -1 });
+        if let Value::Scores(scores) = self.value(name)? {
             let rank = scores.queries.axes.len();
-            return match super::view::place(axis, rank)? == rank - 1 {
-                true => Ok(Item::Scores(Scores { shares: true, ..scores })),
-                false => Err("is a softmax over queries instead of keys".into()),
+            return match super::view::normalize_axis(axis, rank)? == rank - 1 {
+                true => Ok(Value::Scores(AttentionScores { is_normalized: true, ..scores })),
+                false => Err("its axis is that of the queries; attention needs that of the keys".into()),
             };
         }
         let view = self.view(name)?;
-        let axis = view.place(axis)?;
+        let axis = view.normalize_axis(axis)?;
         if self.version < 13 && axis + 1 != view.axes.len() {
             return Err("a softmax over several axes is not supported".into());
         }
-        let (view, width) = self.ending_with(&view, &[axis])?;
-        let lines = self.lines(&view, width)?;
-        let node = self.assembly.add(Op::Softmax(Softmax), &[lines])?;
-        Ok(Item::View(View { node, ..view }))
+        let (view, width) = self.with_innermost(&view, &[axis])?;
+        let input = self.with_last_dim(&view, width)?;
+        let node = self.builder.add(Op::Softmax(Softmax), &[input])?;
+        Ok(Value::View(View { node, ..view }))
     }
 
-    /// What the shares gather of the values.
-    pub fn attention(&mut self, scores: &Scores, values: &View) -> Result<View, String> {
-        let Scores { queries, keys, .. } = scores;
+    /// The product of softmaxed scores and values: the end of an attention pattern, one operator here.
+    pub fn attention(&mut self, scores: &AttentionScores, values: &View) -> Result<View, String> {
+        let AttentionScores { queries, keys, .. } = scores;
         let rank = queries.axes.len();
         if values.axes.len() != rank {
-            return Err("queries and values differ in their number of axes".into());
+            return Err("queries and values differ in rank".into());
         }
         let (head, positions) = (queries.size(rank - 1)?, queries.size(rank - 2)?);
-        let lead: Vec<Piece> = queries.axes[..rank - 2].iter().flatten().copied().collect();
-        if lead.first() != Some(&Piece::Rows) {
-            return Err("the rows do not come before the heads".into());
+        let lead: Vec<AxisPart> = queries.axes[..rank - 2].iter().flatten().copied().collect();
+        if lead.first() != Some(&AxisPart::Rows) {
+            return Err("the axis of the rows must come before that of the heads".into());
         }
         let heads: usize =
-            queries.atoms.iter().map(|(_, size)| size).product::<usize>() / (head * positions).max(1);
+            queries.dims.iter().map(|(_, size)| size).product::<usize>() / (head * positions).max(1);
         let (key_axes, value_axes) = ([rank - 1, rank - 2], [rank - 2, rank - 1]);
-        for (view, [place, number]) in [(keys, key_axes), (values, value_axes)] {
+        for (view, [position_axis, feature_axis]) in [(keys, key_axes), (values, value_axes)] {
             let alike = view.sizes()[..rank - 2] == queries.sizes()[..rank - 2];
-            if !alike || view.size(place)? != positions || view.size(number)? != head {
+            if !alike || view.size(position_axis)? != positions || view.size(feature_axis)? != head {
                 return Err(
-                    "only self-attention is supported: as many keys and values as queries, all of one width"
-                        .into(),
+                    "only self-attention is supported: queries, keys and values of the same shape".into()
                 );
             }
         }
         let mut parts = Vec::new();
-        for (view, [place, number]) in [(queries, value_axes), (keys, key_axes), (values, value_axes)] {
-            let lead = (0..rank - 2).flat_map(|axis| view.atoms_of(axis));
-            let order: Vec<usize> =
-                view.atoms_of(place).into_iter().chain(lead).chain(view.atoms_of(number)).collect();
-            let view = self.ordered(view, &order)?;
-            parts.push(self.sized(view.node, &[positions, heads * head])?);
+        for (view, [position_axis, feature_axis]) in
+            [(queries, value_axes), (keys, key_axes), (values, value_axes)]
+        {
+            let lead = (0..rank - 2).flat_map(|axis| view.dims_of(axis));
+            let order: Vec<usize> = view
+                .dims_of(position_axis)
+                .into_iter()
+                .chain(lead)
+                .chain(view.dims_of(feature_axis))
+                .collect();
+            let view = self.permute_dims(view, &order)?;
+            parts.push(self.reshape_node(view.node, &[positions, heads * head])?);
         }
-        // The operator scales by the root of a head's width.
+        // The attention operator divides by the root of the head size itself.
         let extra = scores.factor * (head as f32).sqrt();
         if (extra - 1.0).abs() > 1e-4 {
-            parts[0] = self.assembly.add(Op::step(Step::Scale(extra)), &[parts[0]])?;
+            parts[0] = self.builder.add(Op::elementwise(ElementwiseStep::Scale(extra)), &[parts[0]])?;
         }
         let read = match self.common_source(&parts, heads * head) {
             Some(source) => source,
-            None => self.assembly.add(Op::Concatenate(Concatenate), &parts)?,
+            None => self.builder.add(Op::Concatenate(Concatenate), &parts)?,
         };
         let op = attention::Attention { heads, causal: scores.causal };
-        let node = self.assembly.add(Op::Attention(op), &[read])?;
-        // The answer lies in memory as positions, heads and numbers.
+        let node = self.builder.add(Op::Attention(op), &[read])?;
+        // The result's memory order is positions, heads, head size.
         let mut result = View::new(node, &[positions]);
-        let place = result.axes.pop().unwrap_or_default();
+        let position = result.axes.pop().unwrap_or_default();
         let mut axes = Vec::new();
         for axis in &queries.axes[..rank - 2] {
             let mut own = Vec::new();
-            for piece in axis {
-                match piece {
-                    Piece::Rows => own.push(Piece::Rows),
-                    Piece::Atom(atom) => own.extend(result.add_atom(queries.size_of(*atom))),
+            for part in axis {
+                match part {
+                    AxisPart::Rows => own.push(AxisPart::Rows),
+                    AxisPart::Dim(dim) => own.extend(result.add_dim(queries.dim_size(*dim))),
                 }
             }
             axes.push(own);
         }
-        let number = result.add_atom(head);
-        result.axes = axes.into_iter().chain([place, number]).collect();
+        let feature = result.add_dim(head);
+        result.axes = axes.into_iter().chain([position, feature]).collect();
         Ok(result)
     }
 
-    /// The value that queries, keys and values are thirds of, if they are cut from one.
+    /// The common projection that queries, keys and values are slices of, if there is one; saves a concatenation.
     fn common_source(&self, parts: &[NodeId], width: usize) -> Option<NodeId> {
         let cut = |index: usize| {
-            let mut node = self.assembly.graph.node(parts[index]);
+            let mut node = self.builder.graph.node(parts[index]);
             while let Op::Reshape(_) = node.op {
-                node = self.assembly.graph.node(node.inputs[0]);
+                node = self.builder.graph.node(node.inputs[0]);
             }
             match node.op {
                 Op::Columns(Columns { begin, count }) if begin == index * width && count == width => {
@@ -161,31 +168,31 @@ impl Importer<'_> {
             }
         };
         let source = cut(0)?;
-        let whole = self.assembly.shape(source).sizes().len() == 2
-            && self.assembly.shape(source).width() == 3 * width;
-        (whole && cut(1)? == source && cut(2)? == source).then_some(source)
+        let is_projection =
+            self.builder.shape(source).sizes().len() == 2 && self.builder.shape(source).width() == 3 * width;
+        (is_projection && cut(1)? == source && cut(2)? == source).then_some(source)
     }
 }
 
-/// Hides positions: none, or all later ones.
-fn hide(scores: Scores, sizes: &[usize], hidden: &[bool]) -> Result<Item, String> {
+/// Applies a mask of no positions, or of all later ones.
+fn apply_mask(scores: AttentionScores, sizes: &[usize], masked: &[bool]) -> Result<Value, String> {
     let positions = scores.queries.size(scores.queries.axes.len() - 2)?;
-    let own = Constant { sizes: sizes.to_vec(), data: Data::Wholes(vec![]) };
-    let square = Constant { sizes: vec![positions, positions], data: Data::Wholes(vec![]) };
-    let spread = fold::broadcast(&[&own, &square])?;
-    if spread.iter().product::<usize>() != positions * positions || hidden.len() != positions * positions {
-        return if hidden.iter().any(|hidden| *hidden) {
-            Err("a mask must hide the same positions for every row and head".into())
+    let own = ConstantTensor { sizes: sizes.to_vec(), data: TensorData::Ints(vec![]) };
+    let square = ConstantTensor { sizes: vec![positions, positions], data: TensorData::Ints(vec![]) };
+    let common = fold::broadcast_shape(&[&own, &square])?;
+    if common.iter().product::<usize>() != positions * positions || masked.len() != positions * positions {
+        return if masked.iter().any(|masked| *masked) {
+            Err("an attention mask must be the same for every row and head".into())
         } else {
-            Ok(Item::Scores(scores))
+            Ok(Value::Scores(scores))
         };
     }
-    let later = |place: usize| place % positions > place / positions;
-    if hidden.iter().all(|hidden| !hidden) {
-        Ok(Item::Scores(scores))
-    } else if hidden.iter().enumerate().all(|(place, hidden)| *hidden == later(place)) {
-        Ok(Item::Scores(Scores { causal: true, ..scores }))
+    let is_later = |index: usize| index % positions > index / positions;
+    if masked.iter().all(|masked| !masked) {
+        Ok(Value::Scores(scores))
+    } else if masked.iter().enumerate().all(|(index, masked)| *masked == is_later(index)) {
+        Ok(Value::Scores(AttentionScores { causal: true, ..scores }))
     } else {
-        Err("of masks, only those that hide later positions are supported".into())
+        Err("only causal attention masks are supported".into())
     }
 }

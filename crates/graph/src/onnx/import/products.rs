@@ -1,108 +1,106 @@
-//! Products with weights: `Gemm`, `MatMul`, embeddings.
+//! Products with weights (`Gemm`, `MatMul`) and embeddings.
 
+use super::attributes::Attributes;
 use super::importer::Importer;
-use super::item::{Item, Weight};
-use super::settings::Settings;
+use super::value::{Value, Weight};
 use super::view::View;
 use super::weights::Operand;
 use crate::input::Input;
-use crate::onnx::proto::Node;
-use crate::op::elementwise::Step;
+use crate::onnx::proto::NodeProto;
+use crate::op::elementwise::ElementwiseStep;
 use crate::op::product::Product;
 use crate::op::{Op, embedding};
-use thalweg_core::model::{Density, Role};
+use thalweg_core::model::{Density, TensorRole};
 
 impl Importer<'_> {
-    /// `Gemm`: a product and its bias.
-    pub fn gemm(&mut self, node: &Node, settings: Settings<'_>) -> Result<Item, String> {
-        if settings.float("alpha", 1.0) != 1.0 || settings.float("beta", 1.0) != 1.0 {
-            return Err("factors (alpha, beta) other than 1 are not supported".into());
+    pub fn gemm(&mut self, node: &NodeProto, attributes: Attributes<'_>) -> Result<Value, String> {
+        if attributes.float("alpha", 1.0) != 1.0 || attributes.float("beta", 1.0) != 1.0 {
+            return Err("attributes `alpha` and `beta` other than 1 are not supported".into());
         }
         let [read, weight] = [0, 1].map(|index| node.input.get(index).cloned().unwrap_or_default());
         let view = self.view(&read)?;
-        if settings.int("transA", 0) != 0 {
+        if attributes.int("transA", 0) != 0 {
             return Err("attribute `transA` other than 0 is not supported".into());
         }
         if view.axes.len() != 2 {
             return Err("only products of rows with a weight are supported".into());
         }
         let weight = self.weight(&weight)?;
-        let product = self.product(&view, &weight, settings.int("transB", 0) != 0)?;
+        let product = self.product(&view, &weight, attributes.int("transB", 0) != 0)?;
         match node.input.get(2).filter(|name| !name.is_empty()) {
             Some(bias) => {
                 let bias = Operand::Weight(self.weight(bias)?);
-                self.with_operand(&product, &bias, Step::Bias).map(Item::View)
+                self.apply_operand(&product, &bias, ElementwiseStep::Bias).map(Value::View)
             }
-            None => Ok(Item::View(product)),
+            None => Ok(Value::View(product)),
         }
     }
 
-    /// `MatMul`: a product with a weight, or a part of an attention.
-    pub fn matmul(&mut self, left: &str, right: &str) -> Result<Item, String> {
-        match (self.item(left)?, self.item(right)?) {
-            (Item::Scores(scores), _) if scores.shares => {
+    /// `MatMul`: a product with a weight, or part of an attention.
+    pub fn matmul(&mut self, left: &str, right: &str) -> Result<Value, String> {
+        match (self.value(left)?, self.value(right)?) {
+            (Value::Scores(scores), _) if scores.is_normalized => {
                 let values = self.view(right)?;
-                self.attention(&scores, &values).map(Item::View)
+                self.attention(&scores, &values).map(Value::View)
             }
-            (_, Item::View(_)) if matches!(self.item(left)?, Item::View(_)) => {
+            (_, Value::View(_)) if matches!(self.value(left)?, Value::View(_)) => {
                 let (queries, keys) = (self.lazy_view(left)?, self.lazy_view(right)?);
-                self.scores(queries, keys)
+                self.attention_scores(queries, keys)
             }
-            (_, Item::Weight(_) | Item::Constant(_)) => {
+            (_, Value::Weight(_) | Value::Constant(_)) => {
                 let view = self.view(left)?;
                 let weight = self.weight(right)?;
-                self.product(&view, &weight, false).map(Item::View)
+                self.product(&view, &weight, false).map(Value::View)
             }
             _ => Err("only products of rows with a weight are supported".into()),
         }
     }
 
-    /// The product of a value's last axis with a weight, which the reader sees as `columns x inner` if transposed.
+    /// The product of a value's last axis with a weight, `columns x inner` if transposed.
     fn product(&mut self, view: &View, weight: &Weight, transposed: bool) -> Result<View, String> {
-        // The weight stays as it is in the file.
+        // The parameter keeps the orientation it has in the file.
         let transposed = transposed != weight.transposed;
-        let &[first, second] = weight.own.as_slice() else {
-            return Err(format!("`{}`: expected a matrix, got sizes {:?}", weight.name, weight.own));
+        let &[first, second] = weight.file_shape.as_slice() else {
+            return Err(format!("`{}`: expected a matrix, got shape {:?}", weight.name, weight.file_shape));
         };
         let (inner, columns) = if transposed { (second, first) } else { (first, second) };
         let last = view.axes.len() - 1;
         let own = view.size(last)?;
-        if own != inner || weight.own.len() != weight.tensor.sizes.len() {
-            return Err(format!("`{}`: expected rows of {inner} numbers, got {own}", weight.name));
+        if own != inner || weight.file_shape.len() != weight.tensor.sizes.len() {
+            return Err(format!("`{}`: expected a last axis of size {inner}, got {own}", weight.name));
         }
-        // Where memory has another order than the axis, the weight is turned instead of the value.
-        let (view, width, places) = self.tail(view, &view.atoms_of(last))?;
+        // If the memory order differs from the axis, the weight is permuted instead of the value.
+        let (view, width, permutation) = self.with_innermost_dims(view, &view.dims_of(last))?;
         let order = |values: &[f32]| -> Vec<f32> {
             match transposed {
                 true => {
-                    values.chunks(inner).flat_map(|line| places.iter().map(|place| line[*place])).collect()
+                    values.chunks(inner).flat_map(|row| permutation.iter().map(|index| row[*index])).collect()
                 }
-                false => places
+                false => permutation
                     .iter()
-                    .flat_map(|place| &values[place * columns..(place + 1) * columns])
+                    .flat_map(|index| &values[index * columns..(index + 1) * columns])
                     .copied()
                     .collect(),
             }
         };
-        let weight = self.learned(weight, &[first, second], order);
-        self.keep_file_order(weight, &[first, second], usize::from(transposed), &places);
-        let lines = self.lines(&view, width)?;
+        let weight = self.trainable(weight, &[first, second], order);
+        self.set_file_permutation(weight, &[first, second], usize::from(transposed), &permutation);
+        let input = self.with_last_dim(&view, width)?;
         let op = Product { right_transposed: transposed, ..Product::default() };
-        let node = self.assembly.add(Op::Product(op), &[lines, weight])?;
+        let node = self.builder.add(Op::Product(op), &[input, weight])?;
         let mut result = View { node, ..view };
-        let kept = result.atoms.len() - result.axes[last].len();
-        result.atoms.truncate(kept);
-        result.axes[last] = result.add_atom(columns);
+        let kept = result.dims.len() - result.axes[last].len();
+        result.dims.truncate(kept);
+        result.axes[last] = result.add_dim(columns);
         Ok(result)
     }
 
-    /// A vector per symbol.
-    pub fn embedding(&mut self, table: &Weight) -> Result<Item, String> {
-        let Input::Symbols { window, vocabulary } = self.assembly.input else {
+    pub fn embedding(&mut self, table: &Weight) -> Result<Value, String> {
+        let Input::Symbols { window, vocabulary } = self.builder.input else {
             return Err("expected symbols of a text".into());
         };
-        let &[symbols, width] = table.own.as_slice() else {
-            return Err(format!("`{}`: expected a matrix, got sizes {:?}", table.name, table.own));
+        let &[symbols, width] = table.file_shape.as_slice() else {
+            return Err(format!("`{}`: expected a matrix, got shape {:?}", table.name, table.file_shape));
         };
         if table.transposed || symbols < vocabulary {
             return Err(format!(
@@ -111,8 +109,8 @@ impl Importer<'_> {
             ));
         }
         let sizes = [symbols, width];
-        let table = self.parameter(table, &sizes, Role::Trainable, Density::Rows, <[f32]>::to_vec);
-        let node = self.assembly.add(Op::Embedding(embedding::Embedding { window }), &[table])?;
-        Ok(Item::View(View::new(node, &[window, width])))
+        let table = self.parameter(table, &sizes, TensorRole::Trainable, Density::Rows, <[f32]>::to_vec);
+        let node = self.builder.add(Op::Embedding(embedding::Embedding { window }), &[table])?;
+        Ok(Value::View(View::new(node, &[window, width])))
     }
 }

@@ -1,13 +1,13 @@
-//! `thalweg bench`: what this machine does, measured with the code that jobs run; one file for each subject.
+//! `thalweg bench`: measurements of this machine with the code that jobs run; one file per subject.
 
 use clap::{Args, Subcommand};
 use thalweg_core::Result;
 
 pub mod allreduce;
 pub mod train;
-mod work;
+mod workload;
 
-/// What `bench` takes.
+/// Arguments of `bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -22,7 +22,7 @@ enum Subject {
     Train(train::TrainBenchArgs),
 }
 
-/// Measures and prints; the answer is the exit code.
+/// Measures and prints; returns the exit code.
 pub fn run(args: &BenchArgs) -> Result<u8> {
     match &args.subject {
         Subject::Allreduce(args) => allreduce::run(args).map(|()| 0),

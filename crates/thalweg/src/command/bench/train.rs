@@ -1,10 +1,10 @@
 //! `thalweg bench train`: training rows per second of a few well-known networks.
 //!
-//! A work becomes a job file with made-up data; the job is run as `train` runs it, by the same launcher and in real
-//! worker processes; what is measured stands in the events that every run writes. So there is no faster code here than
-//! the one that trains.
+//! A workload becomes a job file with synthetic data. The job runs as `train` runs it, with the same launcher and in
+//! real worker processes, and the figures come from the events that every run writes: no code path is special to the
+//! benchmark.
 
-use super::work::Work;
+use super::workload::Workload;
 use crate::cli::JobArgs;
 use crate::command::print;
 use crate::scratch::Scratch;
@@ -20,15 +20,15 @@ use thalweg_core::event::{Event, Record};
 use thalweg_core::report::Report;
 use thalweg_core::{Error, Result};
 
-/// Steps that do not count: memory is touched for the first time, caches and clocks warm up.
+/// Steps left out: memory is touched for the first time, caches and clock rates warm up.
 const WARM_UP: u64 = 10;
 
-/// What `bench train` takes.
+/// Arguments of `bench train`.
 #[derive(Args, Debug)]
 pub struct TrainBenchArgs {
     /// What to train
-    #[arg(long, value_enum, default_value_t = Work::Mlp)]
-    work: Work,
+    #[arg(long = "work", value_name = "WORK", value_enum, default_value_t = Workload::Mlp)]
+    workload: Workload,
     /// Threads of each worker
     #[arg(long, default_value_t = 1)]
     threads: usize,
@@ -47,40 +47,40 @@ pub struct TrainBenchArgs {
     json: bool,
 }
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Debug, Serialize)]
 struct Measured {
     peer: &'static str,
     work: &'static str,
     threads: usize,
     workers: usize,
-    /// The median over stretches of at least a tenth of a second.
+    /// Median over intervals of at least 0.1 s.
     samples_per_s: f64,
-    /// The best of them.
+    /// Maximum over the same intervals.
     best: f64,
-    /// The share of a step's time that the exchange took, the wait for slower ranks included.
+    /// Share of a step's time spent in the exchange, including the wait for slower ranks.
     exchange_share: f64,
-    /// The most memory that any worker held.
+    /// Largest resident set of any worker.
     peak_rss_bytes: u64,
-    /// User CPU time of all workers, from their start to their end, for each row they trained on.
+    /// User CPU time of all workers, from start to exit, per row trained on.
     user_us_per_row: f64,
-    /// Whether the result has the same bits on any number of workers.
+    /// Whether the result is bit-identical for any number of workers.
     reproducible: bool,
-    /// How many times longer a step takes for it, beside the ordinary run.
+    /// Step time of a reproducible run divided by that of an ordinary one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<f64>,
 }
 
-/// Measures and prints; the answer is the exit code.
+/// Measures and prints; returns the exit code.
 pub fn run(args: &TrainBenchArgs) -> Result<u8> {
     if !(args.seconds > 0.0 && args.seconds <= 1e6) {
         return Err(Error::job(format!("--seconds {}: must be above 0", args.seconds)));
     }
-    let folder = Scratch::make("bench")?;
-    let job = args.work.write(&folder.0, args.workers, args.threads)?;
+    let folder = Scratch::create("bench")?;
+    let job = args.workload.write(&folder.0, args.workers, args.threads)?;
     let mut measured = measure(args, &job, &folder.0, args.reproducible)?;
     if args.reproducible {
-        // What else the machine does changes: the ordinary run is between two of these.
+        // The ordinary run is measured between two reproducible ones, against drift of the machine's load.
         let ordinary = measure(args, &job, &folder.0, false)?.samples_per_s;
         let again = measure(args, &job, &folder.0, true)?;
         measured.best = measured.best.max(again.best);
@@ -96,19 +96,19 @@ pub fn run(args: &TrainBenchArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Runs a job for as long as asked, in a folder of its own.
+/// Runs the job for `args.seconds` in a new folder.
 fn measure(args: &TrainBenchArgs, job: &Path, folder: &Path, reproducible: bool) -> Result<Measured> {
     let run = (1..).map(|number| folder.join(format!("run-{number}"))).find(|path| !path.exists());
-    let run = run.ok_or_else(|| Error::internal("numbers end"))?;
+    let run = run.ok_or_else(|| Error::internal("no free run folder"))?;
     let trainer = trainer(job, &run, reproducible)?;
     let before = cpu_time_of_children().unwrap_or_default();
-    let finish = trainer.stop_after(WARM_UP, Duration::from_secs_f64(args.seconds)).finish()?;
+    let result = trainer.stop_after(WARM_UP, Duration::from_secs_f64(args.seconds)).finish()?;
     let cpu_time = cpu_time_of_children().unwrap_or_default().saturating_sub(before);
-    let report = finish.report.ok_or_else(|| Error::internal("a launcher without a report"))?;
+    let report = result.report.ok_or_else(|| Error::internal("a launcher without a report"))?;
     measured(args, &report, &run, reproducible, cpu_time)
 }
 
-/// The trainer of a job file; its workers run `train` with it.
+/// A trainer for a job file; its workers run `thalweg train` on it.
 fn trainer(job: &Path, run: &Path, reproducible: bool) -> Result<Trainer> {
     let program = std::env::current_exe().map_err(|error| Error::io("cannot find this program", &error))?;
     let mut command = vec![program.into_os_string(), OsString::from("train"), job.into()];
@@ -132,7 +132,7 @@ fn measured(
     let text = fs::read_to_string(&path)
         .map_err(|error| Error::io(format!("cannot read {}", path.display()), &error))?;
     let rates = text.lines().filter_map(rate).skip_while(|(step, _)| *step < WARM_UP);
-    // The event that ends the warm-up still tells of some of it.
+    // The first event after the warm-up still covers a part of it.
     let mut rates: Vec<f64> = rates.skip(1).map(|(_, rate)| rate).collect();
     rates.sort_by(f64::total_cmp);
     let (Some(best), Some(median)) = (rates.last(), rates.get(rates.len() / 2)) else {
@@ -147,7 +147,7 @@ fn measured(
     let rows: u64 = report.ranks.iter().map(|rank| rank.rows).sum();
     Ok(Measured {
         peer: "thalweg",
-        work: args.work.name(),
+        work: args.workload.name(),
         threads: args.threads,
         workers: args.workers,
         samples_per_s: *median,
@@ -160,7 +160,7 @@ fn measured(
     })
 }
 
-/// The step and the rate that a line of the events tells.
+/// Step and rate of a `step` event; `None` for other lines.
 fn rate(line: &str) -> Option<(u64, f64)> {
     match serde_json::from_str::<Record>(line).ok()?.event {
         Event::Step { step, samples_per_s, .. } => Some((step, samples_per_s)),

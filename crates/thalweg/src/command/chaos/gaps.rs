@@ -1,50 +1,50 @@
-//! How long nothing was said, and how long no step was done: the longest of each.
+//! The longest times without an event and without a step.
 
 use thalweg_core::event::{Event, Record};
 
-/// What was measured so far. Times are those of the records, in seconds.
+/// Times are those of the records, in seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Gaps {
-    /// When something was last said, from the beginning of the training on.
-    said: Option<f64>,
-    /// When a step was last known to be done, and how many were.
-    stepped: Option<f64>,
+    /// Time of the last event, from the start of training on.
+    last_event: Option<f64>,
+    /// Time of the last known progress, and the step reached.
+    last_step: Option<f64>,
     steps: u64,
-    /// The longest without a step, an event or a notice.
+    /// Longest time without an event; heartbeats do not count.
     pub silence: f64,
-    /// The longest between two committed steps.
+    /// Longest time between two committed steps.
     pub stall: f64,
 }
 
 impl Gaps {
-    /// Takes note of what was said. A heartbeat says nothing to a user.
+    /// Updates the gaps. Heartbeats are ignored: a user does not see them.
     pub fn follow(&mut self, record: &Record) {
         let time = record.time;
         match &record.event {
-            Event::Pulse(_) => return,
+            Event::Heartbeat(_) => return,
             Event::Started { first_step, .. } => {
-                (self.said, self.stepped, self.steps) = (Some(time), Some(time), *first_step);
+                (self.last_event, self.last_step, self.steps) = (Some(time), Some(time), *first_step);
             }
-            // Not every step is told: a new group and a fault say how far the ranks had come, too.
+            // Not every step has an event: a membership change and a fault carry the current step too.
             Event::Step { step, .. } | Event::Regrouped { step, .. } => self.advance(*step, time),
-            Event::Struck { step, .. } => self.advance(step.saturating_sub(1), time),
+            Event::FaultInjected { step, .. } => self.advance(step.saturating_sub(1), time),
             _ => {}
         }
-        self.silence = self.silence.max(since(self.said, time));
-        self.said = self.said.map(|last| last.max(time));
+        self.silence = self.silence.max(since(self.last_event, time));
+        self.last_event = self.last_event.map(|last| last.max(time));
     }
 
-    /// So many steps were done by then.
+    /// `steps` steps were done at `time`.
     fn advance(&mut self, steps: u64, time: f64) {
         if steps > self.steps {
             self.steps = steps;
-            self.stall = self.stall.max(since(self.stepped, time));
-            self.stepped = self.stepped.map(|last| last.max(time));
+            self.stall = self.stall.max(since(self.last_step, time));
+            self.last_step = self.last_step.map(|last| last.max(time));
         }
     }
 }
 
-/// Seconds since then; none before training has begun.
+/// Seconds since `last`; 0 before training has begun.
 fn since(last: Option<f64>, now: f64) -> f64 {
     last.map_or(0.0, |last| now - last)
 }
@@ -53,12 +53,12 @@ fn since(last: Option<f64>, now: f64) -> f64 {
 mod tests {
     use super::*;
     use serde_json::json;
-    use thalweg_core::event::{Level, Pulse};
+    use thalweg_core::event::{Heartbeat, Level};
 
     #[test]
-    fn only_steps_end_a_stall_and_heartbeats_end_nothing() {
+    fn only_steps_end_a_stall_and_heartbeats_do_not_count() {
         let mut gaps = Gaps::default();
-        let mut say = |time: f64, event: Event| gaps.follow(&Record { time, rank: Some(0), event });
+        let mut send = |time: f64, event: Event| gaps.follow(&Record { time, rank: Some(0), event });
         let notice = || Event::Notice { level: Level::Info, message: "reading".into() };
         let started = json!({
             "event": "started", "rows": 1, "validation_rows": 0, "width": 1, "classes": [], "parameters": 1, "model": "",
@@ -71,22 +71,22 @@ mod tests {
             })
         };
         let read = |event: &serde_json::Value| serde_json::from_value::<Event>(event.clone()).unwrap();
-        say(1.0, notice());
-        say(50.0, read(&started));
-        say(51.0, read(&step(1)));
-        say(53.0, notice());
-        say(55.5, Event::Pulse(Pulse::default()));
-        say(56.0, notice());
-        say(57.0, read(&step(2)));
-        // A record that was on its way for long takes nothing back.
-        say(56.5, notice());
-        say(57.5, notice());
+        send(1.0, notice());
+        send(50.0, read(&started));
+        send(51.0, read(&step(1)));
+        send(53.0, notice());
+        send(55.5, Event::Heartbeat(Heartbeat::default()));
+        send(56.0, notice());
+        send(57.0, read(&step(2)));
+        // A late record does not move the time back.
+        send(56.5, notice());
+        send(57.5, notice());
         // The second of two faults comes after more steps, the third after none.
-        let struck = |step| Event::Struck { step, kind: "livelock".into() };
-        say(60.0, struck(3));
-        say(63.0, struck(5));
-        say(65.5, struck(5));
-        say(68.0, read(&step(5)));
+        let struck = |step| Event::FaultInjected { step, kind: "livelock".into() };
+        send(60.0, struck(3));
+        send(63.0, struck(5));
+        send(65.5, struck(5));
+        send(68.0, read(&step(5)));
         assert_eq!((gaps.silence, gaps.stall), (3.0, 6.0));
         gaps.follow(&Record { time: 71.0, rank: Some(0), event: read(&step(6)) });
         assert_eq!(gaps.stall, 6.0);

@@ -1,6 +1,6 @@
-//! `thalweg chaos`: a job under a random schedule of faults, and how it came through.
+//! `thalweg chaos`: runs a job under a random schedule of faults and reports the recovery.
 
-mod director;
+mod fault_schedule;
 mod gaps;
 
 use crate::cli::TrainArgs;
@@ -8,37 +8,37 @@ use crate::command::{print, print_json};
 use crate::scratch::Scratch;
 use crate::trainer::Trainer;
 use clap::Args;
-use director::{Chaos, Tally};
+use fault_schedule::{ChaosStats, FaultSchedule};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::Path;
 use std::rc::Rc;
 use thalweg_core::report::Report;
-use thalweg_core::spec::{Job, Layers, Origin};
+use thalweg_core::spec::{Job, JobLayers, Origin};
 use thalweg_core::{Error, Result};
 use thalweg_train::kept;
 
-/// What `chaos` takes.
+/// Arguments of `chaos`.
 #[derive(Args, Debug, Clone)]
 pub struct ChaosArgs {
-    /// The job, and all that `train` takes.
+    /// The job, and the arguments of `train`.
     #[command(flatten)]
     pub train: TrainArgs,
-    /// How many faults, one after the other
+    /// Number of faults, one after another
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub faults: u64,
-    /// Decides which faults, when and to whom; --seed is the job's
+    /// Seed of the fault schedule; --seed is the job's
     #[arg(long, default_value_t = 1, value_name = "S")]
     pub fault_seed: u64,
 }
 
-/// Epochs enough for any number of faults; the job is told when to end.
+/// Epochs of the job: the fault schedule ends it before.
 const ENDLESS: i64 = 1_000_000;
 
-/// What is printed.
+/// The printed result.
 #[derive(Serialize)]
-struct Outcome {
+struct ChaosReport {
     finished: bool,
     faults: u64,
     kinds: std::collections::BTreeMap<&'static str, u64>,
@@ -47,24 +47,24 @@ struct Outcome {
     samples_missed: u64,
     samples_repeated: u64,
     max_steps_redone: u64,
-    /// Of processes that died.
+    /// Of killed processes.
     median_detect_s: Option<f64>,
-    /// Of processes that hung.
+    /// Of stopped processes.
     max_detect_hang_s: Option<f64>,
-    /// Of processes that lived and made no progress.
+    /// Of livelocked processes.
     max_detect_livelock_s: Option<f64>,
     median_recover_s: Option<f64>,
     max_recover_s: Option<f64>,
-    /// The longest without a step, an event or a notice.
+    /// Longest time without an event.
     max_silence_s: f64,
-    /// The longest between two committed steps.
+    /// Longest time between two committed steps.
     max_stall_s: f64,
     goodput: Option<f64>,
     accuracy: Option<f64>,
     accuracy_without_faults: Option<f64>,
 }
 
-/// Runs the job twice, with faults and without; the answer is the exit code.
+/// Runs the job with faults and without; returns the exit code.
 pub fn run(args: &ChaosArgs) -> Result<u8> {
     let mut layers = args.train.job.layers()?;
     let name = args.train.job.name(&layers);
@@ -73,15 +73,15 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
     }
     let job = Job::resolve(layers.clone())?;
     if !job.spec.is_elastic() {
-        return Err(Error::job("this job ends when a worker is lost, so there is nothing to try").hint(
-            "strategies that exchange by all-reduce go on, unless fault.elastic = false (docs/elastic.md)",
+        return Err(Error::job("this job ends when a worker is lost, so it cannot run under faults").hint(
+            "strategies that exchange by all-reduce continue, unless fault.elastic = false (docs/elastic.md)",
         ));
     }
     let workers = job.spec.engine.workers;
-    let folder = Scratch::make("chaos")?;
+    let folder = Scratch::create("chaos")?;
     let mut endless = layers.clone();
     endless.set("train.epochs", ENDLESS.into(), Origin::Flag("chaos".into()));
-    let chaos = Rc::new(RefCell::new(Chaos::new(args.fault_seed, args.faults, workers.max(2))));
+    let chaos = Rc::new(RefCell::new(FaultSchedule::new(args.fault_seed, args.faults, workers.max(2))));
     let trainer = trainer(&name, endless, &folder.0.join("chaos.toml"))?
         .overwrite(args.train.overwrite)
         .quiet(args.train.quiet)
@@ -90,64 +90,64 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
         Some(out) => trainer.out(out),
         None => trainer,
     };
-    let finish = trainer.finish()?;
-    let report = finish.report.ok_or_else(|| Error::internal("a run without a report"))?;
-    if finish.code != 0 {
-        return Ok(finish.code);
+    let result = trainer.finish()?;
+    let report = result.report.ok_or_else(|| Error::internal("a run without a report"))?;
+    if result.code != 0 {
+        return Ok(result.code);
     }
-    let tally = chaos.borrow().tally.clone();
+    let stats = chaos.borrow().stats.clone();
     let plain = without_faults(layers, &report, &folder)?;
-    let outcome = sum_up(args.fault_seed, &tally, &report, &plain);
+    let outcome = summarize(args.fault_seed, &stats, &report, &plain);
     if args.train.json {
         print_json(&outcome)?
     } else {
-        print(&in_words(&outcome))?
+        print(&describe(&outcome))?
     }
     Ok(u8::from(outcome.faults < args.faults))
 }
 
-/// The same job, as long, with nothing in its way.
-fn without_faults(mut layers: Layers, report: &Report, folder: &Scratch) -> Result<Report> {
+/// Runs the same job, for as many epochs, without faults.
+fn without_faults(mut layers: JobLayers, report: &Report, folder: &Scratch) -> Result<Report> {
     let epochs = i64::try_from(report.epochs.len()).unwrap_or(i64::MAX);
     layers.set("train.epochs", epochs.into(), Origin::Flag("chaos".into()));
     let trainer = trainer("plain", layers, &folder.0.join("plain.toml"))?;
     trainer.quiet(true).out(folder.0.join("plain")).run()
 }
 
-/// A trainer whose workers read the very same job from a file.
-fn trainer(name: &str, layers: Layers, file: &Path) -> Result<Trainer> {
+/// A trainer whose workers read the same job from a file.
+fn trainer(name: &str, layers: JobLayers, file: &Path) -> Result<Trainer> {
     let text = kept(&Job::resolve(layers)?.spec).to_toml();
     std::fs::write(file, &text)
         .map_err(|error| Error::io(format_args!("cannot write {}", file.display()), &error))?;
     let program = std::env::current_exe().map_err(|error| Error::io("cannot find this program", &error))?;
     let command: Vec<OsString> = vec![program.into(), "train".into(), file.into()];
-    let mut layers = Layers::default();
+    let mut layers = JobLayers::default();
     layers.add_file(&file.display().to_string(), &text).map_err(Error::internal)?;
     Ok(Trainer::from_layers(name, layers).worker_command(command))
 }
 
-fn sum_up(seed: u64, tally: &Tally, report: &Report, plain: &Report) -> Outcome {
+fn summarize(seed: u64, stats: &ChaosStats, report: &Report, plain: &Report) -> ChaosReport {
     let missed = report.audit.iter().map(|audit| audit.missed).sum();
     let repeated = report.audit.iter().map(|audit| audit.repeated).sum();
     let rate = |report: &Report| (report.samples_per_s > 0.0).then_some(report.samples_per_s);
     let accuracy = |report: &Report| report.last.get("accuracy").copied();
     let longest = |values: &[f64]| values.iter().copied().max_by(f64::total_cmp);
-    Outcome {
+    ChaosReport {
         finished: true,
-        faults: tally.faults(),
-        kinds: tally.kinds.clone(),
+        faults: stats.faults(),
+        kinds: stats.kinds.clone(),
         seed,
         steps: report.steps,
         samples_missed: missed,
         samples_repeated: repeated,
-        max_steps_redone: tally.steps_redone,
-        median_detect_s: median(&tally.detect_death),
-        max_detect_hang_s: longest(&tally.detect_hang),
-        max_detect_livelock_s: longest(&tally.detect_livelock),
-        median_recover_s: median(&tally.recover),
-        max_recover_s: longest(&tally.recover),
-        max_silence_s: tally.gaps.silence,
-        max_stall_s: tally.gaps.stall,
+        max_steps_redone: stats.steps_redone,
+        median_detect_s: median(&stats.detect_death),
+        max_detect_hang_s: longest(&stats.detect_hang),
+        max_detect_livelock_s: longest(&stats.detect_livelock),
+        median_recover_s: median(&stats.recover),
+        max_recover_s: longest(&stats.recover),
+        max_silence_s: stats.gaps.silence,
+        max_stall_s: stats.gaps.stall,
         goodput: rate(report).zip(rate(plain)).map(|(faulty, plain)| faulty / plain),
         accuracy: accuracy(report),
         accuracy_without_faults: accuracy(plain),
@@ -160,8 +160,8 @@ fn median(values: &[f64]) -> Option<f64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-fn in_words(outcome: &Outcome) -> String {
-    let noticed = |what: &str, which: &str, value: Option<f64>| match value {
+fn describe(outcome: &ChaosReport) -> String {
+    let detected = |what: &str, which: &str, value: Option<f64>| match value {
         Some(value) => format!("{what} after {value:.3} s ({which})"),
         None => format!("no {what}"),
     };
@@ -173,10 +173,10 @@ fn in_words(outcome: &Outcome) -> String {
     let kinds: Vec<String> = outcome.kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     format!(
         "survived   {} faults ({}) in {} steps\n\
-         audit      {} rows missed, {} seen twice; at most {} step done again for a fault\n\
-         noticed    {}, {}, {}\n\
+         audit      {} rows missed, {} seen twice; at most {} step repeated for a fault\n\
+         detected   {}, {}, {}\n\
          recovered  {}\n\
-         longest    {:.1} s without a word, {:.1} s without a step\n\
+         longest    {:.1} s without an event, {:.1} s without a step\n\
          goodput    {} of a run without faults\n\
          accuracy   {} against {} without faults\n",
         outcome.faults,
@@ -185,9 +185,9 @@ fn in_words(outcome: &Outcome) -> String {
         outcome.samples_missed,
         outcome.samples_repeated,
         outcome.max_steps_redone,
-        noticed("deaths", "median", outcome.median_detect_s),
-        noticed("hangs", "longest", outcome.max_detect_hang_s),
-        noticed("livelocks", "longest", outcome.max_detect_livelock_s),
+        detected("deaths", "median", outcome.median_detect_s),
+        detected("hangs", "longest", outcome.max_detect_hang_s),
+        detected("livelocks", "longest", outcome.max_detect_livelock_s),
         recovered,
         outcome.max_silence_s,
         outcome.max_stall_s,
@@ -203,16 +203,13 @@ mod tests {
     use crate::view::ReportView;
 
     #[test]
-    fn what_did_not_happen_is_said_in_words() {
+    fn kinds_of_faults_that_did_not_occur_are_described() {
         let (view, _) = ReportView::open(Path::new("nowhere"), "x", &Job::default(), false);
         let report = view.finish(thalweg_core::event::Outcome::Completed, None, std::time::Duration::ZERO);
-        let tally = Tally { detect_death: vec![0.25], recover: vec![0.5], ..Tally::default() };
-        let words = in_words(&sum_up(1, &tally, &report, &report));
-        assert!(words.contains("deaths after 0.250 s (median), no hangs, no livelocks\n"), "{words}");
-        let words = in_words(&sum_up(1, &Tally::default(), &report, &report));
-        assert!(
-            words.contains("no deaths, no hangs, no livelocks\nrecovered  nothing was lost\n"),
-            "{words}"
-        );
+        let stats = ChaosStats { detect_death: vec![0.25], recover: vec![0.5], ..ChaosStats::default() };
+        let text = describe(&summarize(1, &stats, &report, &report));
+        assert!(text.contains("deaths after 0.250 s (median), no hangs, no livelocks\n"), "{text}");
+        let text = describe(&summarize(1, &ChaosStats::default(), &report, &report));
+        assert!(text.contains("no deaths, no hangs, no livelocks\nrecovered  nothing was lost\n"), "{text}");
     }
 }

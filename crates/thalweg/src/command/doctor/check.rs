@@ -1,31 +1,25 @@
-//! One thing looked at: what it is, how it is, what to do about it.
+//! The result of one check: its subject, the finding, and advice.
 
-use crate::view::wording::{counted, printable};
+use crate::view::formatting::{counted, printable};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// How something is.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
-    /// As it should be.
     Ok,
-    /// Works, but something may surprise.
+    /// A job runs, but maybe not as expected.
     Warn,
     /// A job would fail.
     Fail,
 }
 
-/// A finding.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Check {
-    /// What was looked at.
     pub name: String,
-    /// How it is.
     pub verdict: Verdict,
-    /// What was found.
     pub found: String,
-    /// What to do about it.
     pub advice: Option<String>,
 }
 
@@ -47,7 +41,7 @@ impl Check {
     }
 }
 
-/// All findings, one per line, with advice below where there is any.
+/// The checks as text, one per line, with advice below its check.
 pub(super) fn listing(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
@@ -79,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_stands_below_its_finding() {
+    fn advice_is_printed_below_its_check() {
         let checks =
             [Check::ok("cores", "2"), Check::fail("port 29500", "in use", "set engine.port to another one")];
         let expected = "\

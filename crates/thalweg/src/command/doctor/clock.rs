@@ -1,8 +1,8 @@
-//! How far the clocks of two hosts are apart, in the manner of NTP.
+//! Clock offset between two hosts, measured as NTP does.
 //!
-//! The asking side notes when it sends and when the answer is there, the other when it heard and when it answered. Of
-//! some exchanges the quickest is believed: its clocks differ by at most half its round trip from what is told.
-//! A question is 16 bytes, an answer 32; nothing else is read, and every read has a deadline.
+//! The client records when it sends and receives, the server when it receives and replies. Of `ROUNDS` exchanges the
+//! one with the shortest round trip counts: its error is at most half that round trip. A request is 16 bytes, a reply
+//! 32; nothing else is read, and every read has a timeout.
 
 use super::check::Check;
 use super::network::accept_within;
@@ -10,21 +10,21 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// First bytes of a question and of an answer.
-const QUESTION: &[u8; 8] = b"thalwg?1";
-const ANSWER: &[u8; 8] = b"thalwg!1";
+/// First bytes of a request and of a reply.
+const REQUEST: &[u8; 8] = b"thalwg?1";
+const REPLY: &[u8; 8] = b"thalwg!1";
 
-/// Exchanges per comparison; a server answers no more on one connection.
+/// Exchanges per comparison, and the limit of a server per connection.
 const ROUNDS: u64 = 16;
 
-/// The longest a read or a connection may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of a connect, a read and a write.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often in a row, and after which pause, it is tried again to let somebody in.
-const ATTEMPTS: usize = 10;
+/// Consecutive failures of `accept` that are retried, and the pause after each.
+const RETRIES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Clocks further apart than this make logs of several hosts hard to read.
+/// Offset in seconds above which logs of several hosts become hard to compare.
 const TOLERANCE: f64 = 0.5;
 
 /// A source of nanoseconds since 1970.
@@ -36,7 +36,7 @@ pub(super) fn now() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// What is said as long as nobody compares.
+/// The check without a comparison.
 pub(super) fn unmeasured(several_hosts: bool) -> Check {
     const NAME: &str = "clock";
     if !several_hosts {
@@ -46,26 +46,26 @@ pub(super) fn unmeasured(several_hosts: bool) -> Check {
     Check::warn(NAME, "not compared with the other hosts", advice)
 }
 
-/// Answers questions for some time, one host after the other. An error if nobody can be let in any more.
+/// Replies to clients for `time`, one after another. Fails if connections can no longer be accepted.
 pub(super) fn serve(
     listener: &TcpListener,
     clock: Clock<'_>,
     time: Duration,
-    told: &mut dyn FnMut(SocketAddr),
+    on_client: &mut dyn FnMut(SocketAddr),
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
     let mut accept = |left| accept_within(listener, left);
     serve_each(&mut accept, time, &mut |stream| {
         if let Ok(peer) = stream.peer_addr() {
-            told(peer);
+            on_client(peer);
         }
-        // Whoever breaks the rules, or goes away, is simply not answered further.
-        let _ = answer(stream, clock);
+        // A client that violates the protocol or disconnects gets no further reply.
+        let _ = reply(stream, clock);
     })
 }
 
-/// Lets in one after the other until the time is over. A failure may pass (a guest who left, too many open files): it
-/// is waited for, a few times in a row.
+/// Accepts connections until `time` is over. A failure may be transient (aborted connection, too many open files): it
+/// is retried after a pause.
 fn serve_each(
     accept: &mut dyn FnMut(Duration) -> std::io::Result<TcpStream>,
     time: Duration,
@@ -80,7 +80,7 @@ fn serve_each(
                 serve(stream);
             }
             Err(error) if error.kind() == ErrorKind::TimedOut => {}
-            Err(error) if failures == ATTEMPTS => return Err(error),
+            Err(error) if failures == RETRIES => return Err(error),
             Err(_) => {
                 failures += 1;
                 std::thread::sleep(PAUSE.min(left));
@@ -90,33 +90,33 @@ fn serve_each(
     Ok(())
 }
 
-fn answer(mut stream: TcpStream, clock: Clock<'_>) -> std::io::Result<()> {
-    prepare(&stream)?;
+fn reply(mut stream: TcpStream, clock: Clock<'_>) -> std::io::Result<()> {
+    set_timeouts(&stream)?;
     for _ in 0..ROUNDS {
-        let mut question = [0; 16];
-        stream.read_exact(&mut question)?;
-        let heard = clock();
-        let Some(number) = question.strip_prefix(QUESTION) else { return Ok(()) };
-        let mut answer = [0; 32];
-        answer[..8].copy_from_slice(ANSWER);
-        answer[8..16].copy_from_slice(number);
-        answer[16..24].copy_from_slice(&heard.to_le_bytes());
-        answer[24..].copy_from_slice(&clock().to_le_bytes());
-        stream.write_all(&answer)?;
+        let mut request = [0; 16];
+        stream.read_exact(&mut request)?;
+        let received = clock();
+        let Some(number) = request.strip_prefix(REQUEST) else { return Ok(()) };
+        let mut reply = [0; 32];
+        reply[..8].copy_from_slice(REPLY);
+        reply[8..16].copy_from_slice(number);
+        reply[16..24].copy_from_slice(&received.to_le_bytes());
+        reply[24..].copy_from_slice(&clock().to_le_bytes());
+        stream.write_all(&reply)?;
     }
     Ok(())
 }
 
-fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+fn set_timeouts(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))
 }
 
-/// The result of a comparison, in seconds.
+/// A measured clock offset, in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Comparison {
-    /// How far the other clock is ahead.
+    /// Offset of the other clock; positive if it is ahead.
     ahead: f64,
     round_trip: f64,
 }
@@ -124,7 +124,7 @@ struct Comparison {
 /// Compares this host's clock with the one behind an address.
 pub(super) fn compare(address: SocketAddr, clock: Clock<'_>) -> Check {
     let name = format!("clock of {address}");
-    match ask(address, clock) {
+    match measure(address, clock) {
         Ok(Comparison { ahead, round_trip }) => {
             let direction = if ahead < 0.0 { "behind" } else { "ahead of" };
             let found = format!(
@@ -146,21 +146,21 @@ pub(super) fn compare(address: SocketAddr, clock: Clock<'_>) -> Check {
     }
 }
 
-/// The quickest of some exchanges.
-fn ask(address: SocketAddr, clock: Clock<'_>) -> std::io::Result<Comparison> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    prepare(&stream)?;
+/// The exchange with the shortest round trip.
+fn measure(address: SocketAddr, clock: Clock<'_>) -> std::io::Result<Comparison> {
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    set_timeouts(&stream)?;
     let mut best: Option<Comparison> = None;
     for number in 0..ROUNDS {
-        let mut question = [0; 16];
-        question[..8].copy_from_slice(QUESTION);
-        question[8..].copy_from_slice(&number.to_le_bytes());
+        let mut request = [0; 16];
+        request[..8].copy_from_slice(REQUEST);
+        request[8..].copy_from_slice(&number.to_le_bytes());
         let sent = clock();
-        stream.write_all(&question)?;
-        let mut answer = [0; 32];
-        stream.read_exact(&mut answer)?;
-        let comparison = read_answer(&answer, number, sent, clock())
-            .ok_or_else(|| std::io::Error::other("what listens there is not `thalweg doctor --listen`"))?;
+        stream.write_all(&request)?;
+        let mut reply = [0; 32];
+        stream.read_exact(&mut reply)?;
+        let comparison = parse_reply(&reply, number, sent, clock())
+            .ok_or_else(|| std::io::Error::other("the service there is not `thalweg doctor --listen`"))?;
         if best.is_none_or(|best| comparison.round_trip < best.round_trip) {
             best = Some(comparison);
         }
@@ -168,17 +168,17 @@ fn ask(address: SocketAddr, clock: Clock<'_>) -> std::io::Result<Comparison> {
     best.ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
 }
 
-fn read_answer(answer: &[u8; 32], number: u64, sent: i64, received: i64) -> Option<Comparison> {
-    let field = |at: usize| Some(i64::from_le_bytes(answer.get(at..at + 8)?.try_into().ok()?));
-    if !answer.starts_with(ANSWER) || field(8)? as u64 != number {
+fn parse_reply(reply: &[u8; 32], number: u64, sent: i64, received: i64) -> Option<Comparison> {
+    let field = |at: usize| Some(i64::from_le_bytes(reply.get(at..at + 8)?.try_into().ok()?));
+    if !reply.starts_with(REPLY) || field(8)? as u64 != number {
         return None;
     }
-    let (heard, answered) = (field(16)?, field(24)?);
-    // In 128 bits: the other side may say anything.
+    let (arrived, replied) = (field(16)?, field(24)?);
+    // In 128 bits: the peer may send any values.
     let seconds = |later: i64, earlier: i64| (i128::from(later) - i128::from(earlier)) as f64 * 1e-9;
     Some(Comparison {
-        ahead: (seconds(heard, sent) + seconds(answered, received)) / 2.0,
-        round_trip: (seconds(received, sent) - seconds(answered, heard)).max(0.0),
+        ahead: (seconds(arrived, sent) + seconds(replied, received)) / 2.0,
+        round_trip: (seconds(received, sent) - seconds(replied, arrived)).max(0.0),
     })
 }
 
@@ -195,10 +195,10 @@ mod tests {
         let server = std::thread::spawn(move || {
             for _ in 0..2 {
                 let (stream, _) = listener.accept().unwrap();
-                let _ = answer(stream, &|| now() + ahead * 1_000_000_000);
+                let _ = reply(stream, &|| now() + ahead * 1_000_000_000);
             }
         });
-        let result = (ask(address, &now).unwrap(), compare(address, &now));
+        let result = (measure(address, &now).unwrap(), compare(address, &now));
         server.join().unwrap();
         result
     }
@@ -215,10 +215,10 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_not_answered_and_a_strange_answer_is_not_believed() {
+    fn other_protocols_get_no_reply_and_invalid_replies_are_refused() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let stranger = std::thread::spawn(move || {
+        let client = std::thread::spawn(move || {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.write_all(b"GET / HTTP/1.1\r\n").unwrap();
             let mut answer = Vec::new();
@@ -226,36 +226,36 @@ mod tests {
             answer
         });
         let (stream, _) = listener.accept().unwrap();
-        answer(stream, &now).unwrap();
-        assert!(stranger.join().unwrap().is_empty());
+        reply(stream, &now).unwrap();
+        assert!(client.join().unwrap().is_empty());
 
-        let mut strange = [0xff; 32];
-        assert!(read_answer(&strange, 0, 0, 0).is_none());
-        strange[..8].copy_from_slice(ANSWER);
-        strange[8..16].fill(0);
-        strange[16..24].copy_from_slice(&i64::MAX.to_le_bytes());
-        strange[24..].copy_from_slice(&i64::MIN.to_le_bytes());
-        assert!(read_answer(&strange, 0, 0, 0).unwrap().round_trip.is_finite());
+        let mut invalid = [0xff; 32];
+        assert!(parse_reply(&invalid, 0, 0, 0).is_none());
+        invalid[..8].copy_from_slice(REPLY);
+        invalid[8..16].fill(0);
+        invalid[16..24].copy_from_slice(&i64::MAX.to_le_bytes());
+        invalid[24..].copy_from_slice(&i64::MIN.to_le_bytes());
+        assert!(parse_reply(&invalid, 0, 0, 0).unwrap().round_trip.is_finite());
     }
 
     #[test]
-    fn a_server_that_can_let_nobody_in_pauses_and_then_says_so() {
+    fn a_server_that_cannot_accept_retries_and_then_fails() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let guest = || TcpStream::connect(listener.local_addr().unwrap());
-        let mut answers = vec![Err(ErrorKind::ConnectionAborted.into()), guest()];
+        let client = || TcpStream::connect(listener.local_addr().unwrap());
+        let mut results = vec![Err(ErrorKind::ConnectionAborted.into()), client()];
         let (mut asked, mut served, start) = (0, 0, Instant::now());
         let mut accept = |_| {
             asked += 1;
-            if answers.is_empty() {
+            if results.is_empty() {
                 Err(std::io::Error::other("too many open files"))
             } else {
-                answers.remove(0)
+                results.remove(0)
             }
         };
         let end = serve_each(&mut accept, Duration::from_secs(600), &mut |_| served += 1);
         assert_eq!(end.unwrap_err().to_string(), "too many open files");
-        assert_eq!((asked, served), (ATTEMPTS + 3, 1), "a failure that passed does not count");
-        assert!(start.elapsed() >= PAUSE * (ATTEMPTS as u32 + 1));
+        assert_eq!((asked, served), (RETRIES + 3, 1), "a success resets the count of failures");
+        assert!(start.elapsed() >= PAUSE * (RETRIES as u32 + 1));
     }
 
     #[test]

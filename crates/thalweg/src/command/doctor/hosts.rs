@@ -1,28 +1,28 @@
-//! The hosts the environment names.
+//! Hosts named by the launcher's environment.
 
 use std::net::IpAddr;
 
-/// Names beyond this many are left out.
-const MOST: usize = 64;
+/// Limit of the number of names; the rest is left out.
+const MAX_HOSTS: usize = 64;
 
-/// MASTER_ADDR and the hosts of SLURM's list, each once.
+/// MASTER_ADDR and the hosts of Slurm's node list, without duplicates.
 pub(super) fn named(variable: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let mut hosts: Vec<String> = Vec::new();
     let listed = variable("SLURM_JOB_NODELIST").map(|list| expand(&list)).unwrap_or_default();
     for host in variable("MASTER_ADDR").into_iter().chain(listed) {
-        if !hosts.contains(&host) && hosts.len() < MOST {
+        if !hosts.contains(&host) && hosts.len() < MAX_HOSTS {
             hosts.push(host);
         }
     }
     hosts
 }
 
-/// Whether a name says loopback.
+/// Whether a name is that of the loopback interface.
 pub(super) fn is_local(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The hosts of a list such as `node[03-05,9]-ib,login`.
+/// Expands a list such as `node[03-05,9]-ib,login`.
 fn expand(list: &str) -> Vec<String> {
     let mut hosts = Vec::new();
     for group in split_outside_brackets(list) {
@@ -38,7 +38,7 @@ fn expand(list: &str) -> Vec<String> {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let (Ok(from), Ok(to)) = (first.parse::<u64>(), last.parse::<u64>()) else { continue };
             let width = first.len();
-            let numbers = (from..=to).take(MOST);
+            let numbers = (from..=to).take(MAX_HOSTS);
             hosts.extend(numbers.map(|number| format!("{prefix}{number:0width$}{suffix}")));
         }
     }
@@ -46,7 +46,7 @@ fn expand(list: &str) -> Vec<String> {
     hosts
 }
 
-/// Splits at commas that are not between brackets.
+/// Splits at commas outside brackets.
 fn split_outside_brackets(list: &str) -> Vec<&str> {
     let mut depth = 0;
     list.split(|character| {
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(expand("n[08-10,3]-ib,x"), ["n08-ib", "n09-ib", "n10-ib", "n3-ib", "x"]);
         assert_eq!(expand("n[5-2]"), Vec::<String>::new());
         assert_eq!(expand("n["), ["n["]);
-        assert_eq!(expand("n[0-999999999]").len(), MOST);
+        assert_eq!(expand("n[0-999999999]").len(), MAX_HOSTS);
     }
 
     #[test]

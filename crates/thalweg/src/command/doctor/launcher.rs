@@ -1,12 +1,12 @@
-//! What a launcher left in the environment.
+//! Checks of the launcher's environment variables.
 
 use super::check::Check;
-use crate::survival;
-use thalweg_cluster::engine::environment::Place;
+use crate::fault_tolerance;
+use thalweg_cluster::engine::environment::RankEnvironment;
 use thalweg_cluster::rendezvous::{endpoint, local_token};
 use thalweg_core::Result;
 
-/// The variables that are understood.
+/// The environment variables that thalweg reads.
 const VARIABLES: [&str; 29] = [
     "RANK",
     "LOCAL_RANK",
@@ -39,17 +39,20 @@ const VARIABLES: [&str; 29] = [
     "THALWEG_HOST",
 ];
 
-/// Which rank this process would be.
-pub(super) fn place(place: &Result<Option<Place>>) -> Check {
+/// The rank that this process would be.
+pub(super) fn assigned_rank(rank_env: &Result<Option<RankEnvironment>>) -> Check {
     const NAME: &str = "launcher";
-    match place {
+    match rank_env {
         Ok(None) => Check::ok(NAME, "none: `thalweg train` starts the workers itself"),
-        Ok(Some(place)) => {
-            let meeting = match endpoint::of(&place.meeting) {
+        Ok(Some(rank_env)) => {
+            let address = match endpoint::to_text(&rank_env.endpoint) {
                 Some(endpoint) => format!("rank 0 listens at {endpoint}"),
-                None => "the launcher tells where rank 0 listens".into(),
+                None => "the launcher provides the address of rank 0".into(),
             };
-            Check::ok(NAME, format!("{}: rank {} of {}, {meeting}", place.launcher, place.rank, place.world))
+            Check::ok(
+                NAME,
+                format!("{}: rank {} of {}, {address}", rank_env.launcher, rank_env.rank, rank_env.world),
+            )
         }
         Err(error) => {
             let advice = error.hint.clone().unwrap_or_else(|| "correct or unset the variable".into());
@@ -58,10 +61,15 @@ pub(super) fn place(place: &Result<Option<Place>>) -> Check {
     }
 }
 
-/// What the job would not survive.
-pub(super) fn survival(place: Option<&Place>, several_hosts: bool, elastic: bool) -> Option<Check> {
-    let limits = place.and_then(|place| survival::limits(place.launcher, place.world, elastic));
-    let limits = limits.or_else(|| (several_hosts && elastic).then(|| survival::SEVERAL_HOSTS.into()));
+/// The failures that would end an elastic job.
+pub(super) fn survival(
+    rank_env: Option<&RankEnvironment>,
+    several_hosts: bool,
+    elastic: bool,
+) -> Option<Check> {
+    let limits = rank_env
+        .and_then(|rank_env| fault_tolerance::limitations(rank_env.launcher, rank_env.world, elastic));
+    let limits = limits.or_else(|| (several_hosts && elastic).then(|| fault_tolerance::SEVERAL_HOSTS.into()));
     limits.map(|limits| Check::warn("survival", limits, "write checkpoints, and start the job with --resume"))
 }
 
@@ -72,16 +80,16 @@ pub(super) fn variables(variable: &dyn Fn(&str) -> Option<String>) -> Check {
     Check::ok("variables", if set.is_empty() { "none set".into() } else { set.join(" ") })
 }
 
-/// The secret by which ranks recognise each other; it is not shown.
+/// The shared secret; its value is not shown.
 pub(super) fn token(token: Option<&str>, several_hosts: bool) -> Check {
     const NAME: &str = "token";
     const ADVICE: &str = "set THALWEG_TOKEN to one secret on every host, e.g. from `openssl rand -hex 16`";
     match token {
-        None if several_hosts => Check::fail(NAME, "not set: other hosts will not be let in", ADVICE),
-        None => Check::ok(NAME, "not set: one is made for local jobs, other hosts are not let in"),
-        Some(token) if token.len() < local_token::LEAST => {
+        None if several_hosts => Check::fail(NAME, "not set: ranks on other hosts will be refused", ADVICE),
+        None => Check::ok(NAME, "not set: local jobs make one, ranks on other hosts are refused"),
+        Some(token) if token.len() < local_token::MIN_LENGTH => {
             let found =
-                format!("{} characters long, at least {} are needed", token.len(), local_token::LEAST);
+                format!("{} characters long, at least {} are needed", token.len(), local_token::MIN_LENGTH);
             Check::fail(NAME, found, ADVICE)
         }
         Some(_) => Check::ok(NAME, "set"),
@@ -95,9 +103,9 @@ mod tests {
     use thalweg_cluster::engine::environment::detect;
 
     #[test]
-    fn the_place_is_told_and_nonsense_fails() {
+    fn the_rank_is_shown_and_invalid_variables_fail() {
         let torchrun = |world: &'static str| {
-            place(&detect(&move |name| match name {
+            assigned_rank(&detect(&move |name| match name {
                 "RANK" => Some("1".into()),
                 "WORLD_SIZE" => Some(world.into()),
                 "MASTER_ADDR" => Some("n1".into()),
@@ -106,20 +114,20 @@ mod tests {
         };
         assert_eq!(torchrun("4").found, "torchrun-style variables: rank 1 of 4, rank 0 listens at n1:29500");
         assert_eq!(torchrun("x").verdict, Verdict::Fail);
-        assert_eq!(place(&detect(&|_| None)).verdict, Verdict::Ok);
+        assert_eq!(assigned_rank(&detect(&|_| None)).verdict, Verdict::Ok);
     }
 
     #[test]
-    fn what_is_not_survived_is_a_warning() {
+    fn limits_of_fault_tolerance_are_warnings() {
         let found = detect(&|name| match name {
             "RANK" => Some("0".into()),
             "WORLD_SIZE" => Some("2".into()),
             _ => None,
         });
         let found = found.unwrap();
-        let told = survival(found.as_ref(), false, true).unwrap();
-        assert_eq!(told.verdict, Verdict::Warn);
-        assert!(told.found.contains("the loss of rank 0 ends the job"), "{}", told.found);
+        let check = survival(found.as_ref(), false, true).unwrap();
+        assert_eq!(check.verdict, Verdict::Warn);
+        assert!(check.found.contains("the loss of rank 0 ends the job"), "{}", check.found);
         assert!(survival(None, false, true).is_none() && survival(found.as_ref(), false, false).is_none());
         assert!(survival(None, true, true).unwrap().found.contains("first host"));
     }

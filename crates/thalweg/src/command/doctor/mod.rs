@@ -1,7 +1,7 @@
-//! `thalweg doctor`: is this machine fit for the job? Each check says what was found and what to do about it.
+//! `thalweg doctor`: checks whether this machine can run the job. Each check has a finding and, if needed, advice.
 //!
-//! The clocks of two hosts are compared with its help on both sides: `thalweg doctor --listen HOST:PORT` on one,
-//! `thalweg doctor --peer HOST:PORT` on the other.
+//! To compare the clocks of two hosts, run `thalweg doctor --listen HOST:PORT` on one and `thalweg doctor --peer
+//! HOST:PORT` on the other.
 
 use super::{print, print_json};
 use check::{Check, listing};
@@ -18,14 +18,14 @@ mod launcher;
 mod network;
 mod resources;
 
-/// How long `--listen` answers.
+/// How long `--listen` serves.
 const LISTEN: Duration = Duration::from_secs(600);
 
-/// Checks this machine for a job. Whether nothing failed.
+/// Checks this machine for a job; returns whether no check failed.
 pub fn run(job: &Job, as_json: bool) -> Result<bool> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let place = environment::detect(&variable);
-    let known = place.as_ref().ok().and_then(Option::as_ref);
+    let rank_env = environment::detect(&variable);
+    let known = rank_env.as_ref().ok().and_then(Option::as_ref);
     let hosts = hosts::named(&variable);
     let several = hosts.iter().any(|host| !hosts::is_local(host));
 
@@ -34,14 +34,14 @@ pub fn run(job: &Job, as_json: bool) -> Result<bool> {
     checks.push(network::port(&job.spec, known));
     checks.extend(network::names(&hosts, several));
     checks.push(clock::unmeasured(several));
-    checks.push(launcher::place(&place));
+    checks.push(launcher::assigned_rank(&rank_env));
     checks.extend(launcher::survival(known, several, job.spec.is_elastic()));
     checks.push(launcher::variables(&variable));
     checks.push(launcher::token(variable("THALWEG_TOKEN").as_deref(), several));
-    tell(&checks, as_json)
+    print_checks(&checks, as_json)
 }
 
-/// Answers other hosts that compare their clocks with this one, for ten minutes.
+/// Serves clock comparisons of other hosts for ten minutes.
 pub fn listen(address: &str) -> Result<()> {
     let listener = network::bind(resolve(address)?)?;
     eprintln!("answering `thalweg doctor --peer {address}` for 10 minutes; Ctrl-C ends it");
@@ -49,13 +49,13 @@ pub fn listen(address: &str) -> Result<()> {
         .map_err(|error| Error::io(format_args!("cannot accept connections on {address}"), &error))
 }
 
-/// Compares this host's clock with another's, and measures the way there. Whether that could be done.
+/// Measures clock offset and round trip to another host; returns whether that succeeded.
 pub fn peer(address: &str, as_json: bool) -> Result<bool> {
     let check = clock::compare(resolve(address)?, &clock::now);
-    tell(&[check], as_json)
+    print_checks(&[check], as_json)
 }
 
-fn tell(checks: &[Check], as_json: bool) -> Result<bool> {
+fn print_checks(checks: &[Check], as_json: bool) -> Result<bool> {
     if as_json {
         print_json(&checks)?;
     } else {
@@ -64,7 +64,7 @@ fn tell(checks: &[Check], as_json: bool) -> Result<bool> {
     Ok(!checks.iter().any(Check::failed))
 }
 
-/// The first address behind `HOST:PORT`.
+/// The first address that `HOST:PORT` resolves to.
 fn resolve(address: &str) -> Result<std::net::SocketAddr> {
     let wrong = |reason: String| {
         Error::job(format!("{address}: {reason}")).hint("write HOST:PORT, for example node1:29600")

@@ -1,4 +1,4 @@
-//! Sockets and names: does loopback work, is the port free, does every host have an address?
+//! Checks of sockets and names: loopback, the port of the rendezvous, and the address of every host.
 
 use super::check::Check;
 use super::hosts::is_local;
@@ -6,22 +6,22 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use thalweg_cluster::engine::environment::{Meeting, PORT, Place};
+use thalweg_cluster::engine::environment::{PORT, RankEnvironment, RendezvousEndpoint};
 use thalweg_cluster::linux::host_name;
 use thalweg_cluster::rendezvous::handshake;
 use thalweg_cluster::rendezvous::timed::Timed;
 use thalweg_core::{Error, JobSpec, Result};
 
-/// The longest any single step may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of a connection, a read, and a name lookup.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a job may take to greet.
-const GREETING: Duration = Duration::from_secs(1);
+/// Timeout of the handshake with a running job.
+const HANDSHAKE: Duration = Duration::from_secs(1);
 
 /// Round trips over loopback.
 const ROUNDS: usize = 200;
 
-/// Listens, or says why not.
+/// Opens a listener; errors have a hint.
 pub(super) fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).map_err(|error| {
         let plain = Error::io(format_args!("cannot listen on {address}"), &error);
@@ -33,7 +33,7 @@ pub(super) fn bind(address: SocketAddr) -> Result<TcpListener> {
     })
 }
 
-/// Listens and connects on this machine and measures the way.
+/// Measures the round trip over loopback.
 pub(super) fn loopback() -> Check {
     const NAME: &str = "loopback";
     match round_trip() {
@@ -48,14 +48,14 @@ pub(super) fn loopback() -> Check {
     }
 }
 
-/// The median over some round trips of one byte.
+/// Median round trip of one byte.
 fn round_trip() -> std::io::Result<Duration> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
     let echo = std::thread::spawn(move || -> std::io::Result<()> {
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let mut byte = [0];
         for _ in 0..ROUNDS {
             stream.read_exact(&mut byte)?;
@@ -64,9 +64,9 @@ fn round_trip() -> std::io::Result<Duration> {
         Ok(())
     });
     listener.set_nonblocking(true)?;
-    let mut stream = accept_within(&listener, PATIENCE)?;
+    let mut stream = accept_within(&listener, TIMEOUT)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut times = Vec::with_capacity(ROUNDS);
     let mut byte = [0];
     for _ in 0..ROUNDS {
@@ -80,8 +80,8 @@ fn round_trip() -> std::io::Result<Duration> {
     Ok(times[ROUNDS / 2])
 }
 
-/// Accepts a connection on a listener that does not block, as blocking stream.
-pub(super) fn accept_within(listener: &TcpListener, patience: Duration) -> std::io::Result<TcpStream> {
+/// Accepts a connection on a nonblocking listener, with a timeout; the stream is blocking.
+pub(super) fn accept_within(listener: &TcpListener, timeout: Duration) -> std::io::Result<TcpStream> {
     let start = Instant::now();
     loop {
         match listener.accept() {
@@ -89,7 +89,7 @@ pub(super) fn accept_within(listener: &TcpListener, patience: Duration) -> std::
                 stream.set_nonblocking(false)?;
                 return Ok(stream);
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock && start.elapsed() < patience => {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && start.elapsed() < timeout => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
@@ -99,19 +99,21 @@ pub(super) fn accept_within(listener: &TcpListener, patience: Duration) -> std::
     }
 }
 
-/// Whether the port the ranks would meet at is free on this machine.
-pub(super) fn port(spec: &JobSpec, place: Option<&Place>) -> Check {
-    let (port, needed) = match place {
-        // One of several is enough.
-        Some(Place { meeting: Meeting::At { port, last, .. }, .. }) if port != last => (*port, false),
-        Some(Place { rank: 0, meeting: Meeting::At { port, .. }, .. }) => (*port, true),
-        Some(Place { meeting: Meeting::At { port, .. }, .. }) => (*port, false),
+/// Whether the port of the rendezvous is free on this machine.
+pub(super) fn port(spec: &JobSpec, rank_env: Option<&RankEnvironment>) -> Check {
+    let (port, needed) = match rank_env {
+        // A range of ports: one free port is enough.
+        Some(RankEnvironment { endpoint: RendezvousEndpoint::At { port, last, .. }, .. }) if port != last => {
+            (*port, false)
+        }
+        Some(RankEnvironment { rank: 0, endpoint: RendezvousEndpoint::At { port, .. }, .. }) => (*port, true),
+        Some(RankEnvironment { endpoint: RendezvousEndpoint::At { port, .. }, .. }) => (*port, false),
         _ if spec.engine.port > 0 => (u16::try_from(spec.engine.port).unwrap_or(PORT), true),
         _ => (PORT, false),
     };
     let name = format!("port {port}");
-    let host = match place {
-        Some(Place { meeting: Meeting::At { host, .. }, .. }) => host,
+    let host = match rank_env {
+        Some(RankEnvironment { endpoint: RendezvousEndpoint::At { host, .. }, .. }) => host,
         _ => "127.0.0.1",
     };
     let advice = "end the job that holds it, or choose another (engine.port, or MASTER_PORT on every host)";
@@ -122,7 +124,7 @@ pub(super) fn port(spec: &JobSpec, place: Option<&Place>) -> Check {
             Check::warn(
                 &name,
                 found,
-                format!("`thalweg status {host}:{port}` tells how it goes; another job needs another port"),
+                format!("`thalweg status {host}:{port}` shows its state; another job needs another port"),
             )
         }
         Err(error) if error.kind() == ErrorKind::AddrInUse && needed => Check::fail(&name, "in use", advice),
@@ -133,17 +135,17 @@ pub(super) fn port(spec: &JobSpec, place: Option<&Place>) -> Check {
     }
 }
 
-/// Whether a job of thalweg has this port: one that runs is no fault of the machine.
+/// Whether a running job of thalweg holds the port, which is no fault of the machine.
 fn is_held_by_a_job(host: &str, port: u16) -> bool {
     let named = (host, port).to_socket_addrs().into_iter().flatten();
     let mut addresses = std::iter::once(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).chain(named);
     addresses.any(|address| {
-        TcpStream::connect_timeout(&address, GREETING)
-            .is_ok_and(|stream| handshake::is_a_job(&mut Timed::new(&stream, GREETING)))
+        TcpStream::connect_timeout(&address, HANDSHAKE)
+            .is_ok_and(|stream| handshake::is_a_job(&mut Timed::new(&stream, HANDSHAKE)))
     })
 }
 
-/// Whether every host, this one included, has an address.
+/// Whether the name of every host, this one included, resolves to an address.
 pub(super) fn names(hosts: &[String], several: bool) -> Vec<Check> {
     let own = host_name();
     let mut checks = vec![match lookup(&own) {
@@ -151,7 +153,7 @@ pub(super) fn names(hosts: &[String], several: bool) -> Vec<Check> {
             Check::warn(
                 &format!("name {own}"),
                 format!("this host is {} to itself", list(&addresses)),
-                "other hosts cannot reach rank 0 by this name if it runs here; set MASTER_ADDR to an outward address",
+                "other hosts cannot reach rank 0 by this name if it runs here; set MASTER_ADDR to an external address",
             )
         }
         Ok(addresses) => Check::ok(&format!("name {own}"), format!("this host, {}", list(&addresses))),
@@ -179,19 +181,19 @@ fn list(addresses: &[SocketAddr]) -> String {
     addresses.join(", ")
 }
 
-/// Asks the resolver, but not for ever.
+/// Resolves a name, with a timeout.
 fn lookup(host: &str) -> std::result::Result<Vec<SocketAddr>, String> {
     let (sender, answer) = mpsc::channel();
     let name = host.to_string();
     std::thread::spawn(move || {
         let found = (name.as_str(), 0).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        // Nobody waits any more if that took too long.
+        // The receiver is gone after a timeout.
         let _ = sender.send(found);
     });
-    let mut addresses = match answer.recv_timeout(PATIENCE) {
+    let mut addresses = match answer.recv_timeout(TIMEOUT) {
         Ok(Ok(addresses)) => addresses,
         Ok(Err(error)) => return Err(error.to_string()),
-        Err(_) => return Err(format!("no answer from the resolver within {} s", PATIENCE.as_secs())),
+        Err(_) => return Err(format!("no answer from the resolver within {} s", TIMEOUT.as_secs())),
     };
     addresses.dedup();
     if addresses.is_empty() { Err("has no address".into()) } else { Ok(addresses) }
@@ -216,17 +218,17 @@ mod tests {
         let mut spec = JobSpec::default();
         spec.engine.port = port_number.into();
         assert_eq!(port(&spec, None).verdict, Verdict::Fail);
-        let place = |rank| Place {
+        let rank_env = |rank| RankEnvironment {
             rank,
             world: 2,
-            meeting: Meeting::at("n1", port_number),
+            endpoint: RendezvousEndpoint::at("n1", port_number),
             local: false,
             launcher: "torchrun",
             joins: false,
             run: String::new(),
         };
-        assert_eq!(port(&spec, Some(&place(0))).verdict, Verdict::Fail);
-        assert_eq!(port(&spec, Some(&place(1))).verdict, Verdict::Warn);
+        assert_eq!(port(&spec, Some(&rank_env(0))).verdict, Verdict::Fail);
+        assert_eq!(port(&spec, Some(&rank_env(1))).verdict, Verdict::Warn);
         assert!(bind(held.local_addr().unwrap()).unwrap_err().to_string().contains("choose another port"));
     }
 

@@ -1,14 +1,14 @@
-//! Cores, memory and shared memory against what the job wants.
+//! Checks of cores, memory and shared memory against the needs of the job.
 
 use super::check::Check;
-use crate::view::wording::{bytes, counted};
+use crate::view::formatting::{bytes, counted};
 use thalweg_cluster::linux::Machine;
 use thalweg_core::JobSpec;
 
-/// Below this much shared memory, containers are usually at their default of 64 MiB.
-const LITTLE_SHARED: u64 = 256 << 20;
+/// Shared memory below which a warning is given: the default of containers is 64 MiB.
+const MIN_SHARED: u64 = 256 << 20;
 
-/// The findings; `here` says that all workers of the job would run on this machine.
+/// The checks; `here`: all workers of the job would run on this machine.
 pub(super) fn checks(machine: &Machine, spec: &JobSpec, here: bool) -> Vec<Check> {
     let workers = if here { spec.engine.workers } else { 1 };
     vec![cores(machine, workers), memory(machine, spec, workers), shared_memory(machine)]
@@ -33,7 +33,7 @@ fn cores(machine: &Machine, workers: usize) -> Check {
 
 fn memory(machine: &Machine, spec: &JobSpec, workers: usize) -> Check {
     let (Some(total), Some(available)) = (machine.memory_total, machine.memory_available) else {
-        return Check::ok("memory", "not told by this system");
+        return Check::ok("memory", "not reported by this system");
     };
     let mut found = format!("{} of {} available", bytes(available), bytes(total));
     if let Some(limit) = machine.memory_limit.filter(|limit| *limit < total) {
@@ -58,7 +58,7 @@ fn shared_memory(machine: &Machine) -> Check {
         return Check::warn(NAME, "there is no /dev/shm", "mount a tmpfs there; tcp works without");
     };
     let found = format!("{} of {} available in /dev/shm", bytes(available), bytes(total));
-    if available < LITTLE_SHARED {
+    if available < MIN_SHARED {
         return Check::warn(NAME, found, "in a container, start it with --shm-size=1g; tcp works without");
     }
     Check::ok(NAME, found)
@@ -88,13 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_room_is_fine() {
+    fn sufficient_resources_pass() {
         assert_eq!(verdicts(&machine(), 4, true), [Verdict::Ok; 3]);
         assert_eq!(verdicts(&machine(), 400, false), [Verdict::Ok; 3], "the others run elsewhere");
     }
 
     #[test]
-    fn more_workers_than_cores_by_quota_or_memory_by_limit_is_told() {
+    fn cgroup_limits_are_warnings() {
         let tight = Machine {
             quota: Some(1.5),
             memory_limit: Some(1 << 30),

@@ -1,17 +1,17 @@
-//! Which model is proposed, and how long it trains: figures that reach a plateau on data sets of many sizes.
+//! The proposed model and its training budget: figures with which data sets of many sizes reach a plateau.
 
-use thalweg_core::schema::Shape;
+use thalweg_core::schema::RowShape;
 use thalweg_data::sniff::{Form, Sniffed};
 
-/// Columns of sparse rows from which on a linear model is proposed: a hidden layer would have a weight for each of its
-/// outputs and every column, most of them for columns that hardly occur.
+/// Sparse columns above which a linear model is proposed: a hidden layer has outputs x columns weights, most of them
+/// for columns that hardly occur.
 const MANY_SPARSE_COLUMNS: usize = 100;
 
-/// What is proposed.
+/// A proposed model and its training budget.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Budget {
     pub(super) layers: Vec<&'static str>,
-    /// Why, if it is not the usual model.
+    /// The reason, if it is not the usual model.
     pub(super) why: Option<&'static str>,
     pub(super) batch: u64,
     pub(super) epochs: u64,
@@ -19,11 +19,11 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// For data as it was seen.
+    /// Chosen by the number of rows and sparse columns.
     pub(super) fn of(sniffed: &Sniffed) -> Budget {
         let sparse = match &sniffed.form {
             Form::Other(schema) => match schema.shape {
-                Shape::Sparse { columns, .. } => columns,
+                RowShape::Sparse { columns, .. } => columns,
                 _ => 0,
             },
             Form::Table(_) => 0,
@@ -45,7 +45,7 @@ impl Budget {
     }
 }
 
-/// The epochs that make about `steps` steps, of four fifths of the rows.
+/// Epochs for about `steps` steps; four fifths of the rows are training rows.
 fn epochs(rows: u64, batch: u64, steps: u64) -> u64 {
     (steps * batch * 5 / (4 * rows.max(1))).clamp(5, 400)
 }

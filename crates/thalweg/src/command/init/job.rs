@@ -1,32 +1,32 @@
-//! The job that is proposed for data as it was seen.
+//! The job proposed for the scanned data.
 
 use super::budget::Budget;
 use super::job_file::JobFile;
 use super::listing::describe;
 use std::path::Path;
-use thalweg_core::schema::Shape;
+use thalweg_core::schema::RowShape;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::paths::{is_path, within};
-use thalweg_core::spec::{Job, JobSpec, Layers};
+use thalweg_core::spec::{Job, JobLayers, JobSpec};
 use thalweg_core::{Error, Result, Task};
 use thalweg_data::sniff::{Form, Sniffed, TableForm};
 use toml::Value;
 
-/// Keys that the look at the data has read: what it found of them stands in the job.
+/// Keys that the scan has applied already: the job contains its findings.
 const READ_BY_SNIFF: [&str; 5] =
     ["data.source", "data.label", "data.task", "data.ignore", "data.categorical"];
 
-/// The text of the job; what `asked` sets holds.
+/// The text of the job; values in `asked` take precedence.
 pub(super) fn job(
     spec: &DataSpec,
     sniffed: &Sniffed,
-    asked: &Layers,
+    asked: &JobLayers,
     folder: Option<&Path>,
 ) -> Result<String> {
     let mut file = JobFile::new(&["data", "model", "train", "strategy", "engine"]);
-    file.add("data", "source", seen_from(folder, "data.source", &spec.source.clone().into()), None);
+    file.add("data", "source", relative_to(folder, "data.source", &spec.source.clone().into()), None);
     match &sniffed.form {
-        Form::Other(schema) if matches!(schema.shape, Shape::Text { .. }) => text_job(&mut file),
+        Form::Other(schema) if matches!(schema.shape, RowShape::Text { .. }) => text_job(&mut file),
         form => {
             if let Form::Table(table) = form {
                 add_columns(&mut file, table);
@@ -42,17 +42,17 @@ pub(super) fn job(
         if matches!(path, "model.zoo" | "model.onnx") {
             file.remove("model", "layers");
         }
-        file.set(path, &seen_from(folder, path, value));
+        file.set(path, &relative_to(folder, path, value));
     }
     let text = file.text();
-    let mut layers = Layers::default();
+    let mut layers = JobLayers::default();
     layers.add_file("the job", &text).map_err(Error::job)?;
     Job::resolve(layers)?;
     Ok(text)
 }
 
-/// A value as the job says it: paths count from the job's folder.
-fn seen_from(folder: Option<&Path>, key: &str, value: &Value) -> Value {
+/// A value for the job file: paths are relative to its folder.
+fn relative_to(folder: Option<&Path>, key: &str, value: &Value) -> Value {
     let folder = folder.filter(|folder| !matches!(folder.to_str(), Some("" | ".")));
     let (Some(folder), Some(path)) = (folder, value.as_str().filter(|_| is_path(key, value))) else {
         return value.clone();
@@ -66,8 +66,8 @@ fn seen_from(folder: Option<&Path>, key: &str, value: &Value) -> Value {
 fn add_columns(file: &mut JobFile, table: &TableForm) {
     let TableForm { columns, label, why, delimiter, header } = table;
     file.comment("data", "What is predicted. The columns seen:");
-    for (place, column) in columns.iter().enumerate() {
-        file.comment("data", format!("  {}", describe(column, place == *label)));
+    for (index, column) in columns.iter().enumerate() {
+        file.comment("data", format!("  {}", describe(column, index == *label)));
     }
     let why = format!("{why}{}", if *header { "" } else { "; counted from 0: the file has no header" });
     match header {
@@ -75,18 +75,18 @@ fn add_columns(file: &mut JobFile, table: &TableForm) {
         false => file.add("data", "label", *label as i64, Some(&why)),
     }
     let named = |keep: &dyn Fn(usize) -> bool| -> Vec<String> {
-        (0..columns.len()).filter(|&place| keep(place)).map(|place| columns[place].name.clone()).collect()
+        (0..columns.len()).filter(|&index| keep(index)).map(|index| columns[index].name.clone()).collect()
     };
-    let ignored = named(&|place| columns[place].ignore.is_some());
+    let ignored = named(&|index| columns[index].ignore.is_some());
     if !ignored.is_empty() {
         file.add("data", "ignore", ignored, Some("see above for the reasons"));
     }
-    let declared = named(&|place| columns[place].declare && columns[place].ignore.is_none());
+    let declared = named(&|index| columns[index].declare && columns[index].ignore.is_none());
     if !declared.is_empty() {
         file.add("data", "categorical", declared, None);
     }
-    let kept = |place: usize| place != *label && columns[place].ignore.is_none();
-    if (0..columns.len()).any(|place| kept(place) && columns[place].missing > 0) {
+    let kept = |index: usize| index != *label && columns[index].ignore.is_none();
+    if (0..columns.len()).any(|index| kept(index) && columns[index].missing > 0) {
         file.add("data", "missing", "mean", Some("some values are missing; \"error\" refuses them"));
     }
     if let Some(delimiter) = delimiter {
@@ -126,13 +126,13 @@ fn optimizer(rate: f64) -> toml::Table {
     toml::Table::from_iter([("kind".into(), "adam".into()), ("lr".into(), rate.into())])
 }
 
-/// A text is learned character by character.
+/// A character-level language model.
 fn text_job(file: &mut JobFile) {
-    file.add("data", "window", 64, Some("characters it looks back"));
+    file.add("data", "window", 64, Some("characters of context"));
     file.add("data", "validation", 0.02, Some("the end of the text"));
     file.add("model", "zoo", "char-lstm", Some("or gpt-mini"));
     file.add("train", "global_batch", 64, Some("rows of one step, over all workers"));
-    file.add("train", "epochs", 1, Some("every place of the text is a row"));
+    file.add("train", "epochs", 1, Some("every position of the text is a row"));
     file.add("train", "max_steps", 1500, None);
     file.add("train", "seed", JobSpec::default().train.seed as i64, None);
     file.add("train", "optimizer", optimizer(4e-3), None);

@@ -1,6 +1,6 @@
-//! A job file under construction: sections of lines, so that a value can be replaced where it stands.
+//! A job file as sections of lines: a value can be replaced in place, and comments stay.
 
-use crate::view::wording::printable;
+use crate::view::formatting::printable;
 use std::fmt::Write as _;
 use toml::Value;
 
@@ -20,24 +20,24 @@ enum Line {
 }
 
 impl JobFile {
-    /// With these sections, in order.
+    /// An empty file with these sections, in order.
     pub(super) fn new(sections: &[&str]) -> JobFile {
         let section = |name: &&str| Section { name: name.to_string(), lines: Vec::new() };
         JobFile { sections: sections.iter().map(section).collect() }
     }
 
     fn section(&mut self, name: &str) -> &mut Section {
-        let place = match self.sections.iter().position(|section| section.name == name) {
-            Some(place) => place,
+        let index = match self.sections.iter().position(|section| section.name == name) {
+            Some(index) => index,
             None => {
                 self.sections.push(Section { name: name.into(), lines: Vec::new() });
                 self.sections.len() - 1
             }
         };
-        &mut self.sections[place]
+        &mut self.sections[index]
     }
 
-    /// Adds a line without a value.
+    /// Adds a comment line.
     pub(super) fn comment(&mut self, section: &str, text: impl Into<String>) {
         self.section(section).lines.push(Line::Comment(one_line(&text.into())));
     }
@@ -53,7 +53,7 @@ impl JobFile {
         self.section(section).lines.retain(|line| !matches!(line, Line::Setting { key, .. } if key == name));
     }
 
-    /// Sets the value at `section.key` or `section.table.key`, in the place of the one that is there.
+    /// Sets the value at `section.key` or `section.table.key`, replacing an existing one in place.
     pub(super) fn set(&mut self, path: &str, value: &Value) {
         let (section, name) = path.split_once('.').unwrap_or(("", path));
         let section = self.section(section);
@@ -73,7 +73,7 @@ impl JobFile {
         section.lines.push(Line::Setting { key: name.into(), value: value.clone(), comment: None });
     }
 
-    /// The file.
+    /// The text of the file.
     pub(super) fn text(&self) -> String {
         let mut text = String::from("# A job for thalweg. Every key: thalweg config --keys\n");
         for section in &self.sections {
@@ -92,7 +92,7 @@ impl JobFile {
     }
 }
 
-/// Text for a comment, in which TOML allows no control characters.
+/// Text for a comment: TOML allows no control characters there.
 fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_replaced_where_they_stand() {
+    fn values_are_replaced_in_place() {
         let mut file = JobFile::new(&["data", "train"]);
         file.add("data", "source", "a \"b\".csv", None);
         file.add("train", "epochs", 5, Some("passes"));

@@ -1,25 +1,25 @@
-//! What was seen of the data, for people and for scripts.
+//! Findings of the data scan, as text and as JSON.
 
-use crate::view::wording::{count, counted};
+use crate::view::formatting::{count, counted};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 use thalweg_core::Task;
-use thalweg_core::schema::{Schema, Shape};
+use thalweg_core::schema::{RowShape, Schema};
 use thalweg_data::sniff::{Form, Sniffed, SniffedColumn, TableForm};
 
-/// For the terminal.
+/// The findings as text.
 pub(super) fn listing(data: &str, sniffed: &Sniffed) -> String {
     let rows = counted(sniffed.rows, "row");
     match &sniffed.form {
         Form::Table(table) => {
             let TableForm { columns, label, why, .. } = table;
             let mut text = format!("{data}: {rows}, {}", counted(columns.len() as u64, "column"));
-            for (place, column) in columns.iter().enumerate() {
-                let _ = write!(text, "\n  {}", describe(column, place == *label));
+            for (index, column) in columns.iter().enumerate() {
+                let _ = write!(text, "\n  {}", describe(column, index == *label));
             }
             let target = &columns[*label];
-            let _ = write!(text, "\npredicted is `{}` ({why}; another one: --label)", target.name);
+            let _ = write!(text, "\nthe label is `{}` ({why}; another one: --label)", target.name);
             match sniffed.task {
                 Task::Classification => {
                     _ = write!(text, "\na classification with {} classes", different(target))
@@ -32,10 +32,10 @@ pub(super) fn listing(data: &str, sniffed: &Sniffed) -> String {
     }
 }
 
-/// Rows that are no table.
+/// Data other than tables.
 fn described(schema: &Schema, rows: u64) -> String {
     match &schema.shape {
-        Shape::Text { alphabet, .. } => {
+        RowShape::Text { alphabet, .. } => {
             format!(
                 "a text of about {}, {} different",
                 counted(rows, "character"),
@@ -44,7 +44,7 @@ fn described(schema: &Schema, rows: u64) -> String {
         }
         shape => {
             let numbers = match shape {
-                Shape::Sparse { columns, .. } => format!("{} sparse columns", count(*columns as u64)),
+                RowShape::Sparse { columns, .. } => format!("{} sparse columns", count(*columns as u64)),
                 _ => counted(schema.width() as u64, "number"),
             };
             let task = match schema.task {
@@ -56,7 +56,7 @@ fn described(schema: &Schema, rows: u64) -> String {
     }
 }
 
-/// One column.
+/// One column, in one line.
 pub(super) fn describe(column: &SniffedColumn, is_label: bool) -> String {
     let kind = if column.numeric { "numbers" } else { "categories" };
     let mut text = format!("{:<16} {kind}, {} different", column.name, different(column));
@@ -75,7 +75,7 @@ pub(super) fn describe(column: &SniffedColumn, is_label: bool) -> String {
         let _ = write!(text, "  <- left out: {why}");
     }
     if let (Some(doubt), None) = (&column.doubt, &column.ignore) {
-        let _ = write!(text, "  <- look: {doubt}");
+        let _ = write!(text, "  <- check: {doubt}");
     }
     text
 }
@@ -84,7 +84,7 @@ fn different(column: &SniffedColumn) -> String {
     format!("{}{}", if column.more { "more than " } else { "" }, count(column.distinct as u64))
 }
 
-/// For scripts.
+/// The findings as JSON.
 pub(super) fn object(sniffed: &Sniffed, path: &Path) -> Value {
     let task = if sniffed.task == Task::Classification { "classification" } else { "regression" };
     let mut object = json!({ "rows": sniffed.rows, "task": task, "job": path.display().to_string() });

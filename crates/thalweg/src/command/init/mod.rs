@@ -1,25 +1,25 @@
-//! `thalweg init`: a commented job for a data file of one's own.
+//! `thalweg init`: writes a commented job for the user's data.
 
 mod budget;
 mod job;
 mod job_file;
 mod listing;
 
-use crate::preflight::nothing_started;
+use crate::preflight::as_job_error;
 use clap::Args;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thalweg_cluster::durable::write_atomically;
 use thalweg_core::spec::data::DataSpec;
-use thalweg_core::spec::{Job, Layers, Origin};
+use thalweg_core::spec::{Job, JobLayers, Origin};
 use thalweg_core::{Error, Result};
 use thalweg_data::sniff::{Form, Sniffed, sniff};
 
-/// How long a look may take before its progress is shown.
-const SILENT: Duration = Duration::from_secs(1);
+/// Time after which a scan shows its progress.
+const QUIET: Duration = Duration::from_secs(1);
 
-/// What `init` takes.
+/// Arguments of `init`.
 #[derive(Args, Debug)]
 pub struct InitArgs {
     /// The data: a file, a folder or a pattern, as in `data.source`
@@ -33,18 +33,18 @@ pub struct InitArgs {
     /// Set any value of the job: --set train.epochs=5
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
-    /// Where the job goes (default: the data's name with .toml, here); - for standard output
+    /// The job file to write (default: the data's name with .toml, here); - for standard output
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Replace a job file that is there
+    /// Replace an existing job file
     #[arg(long)]
     pub force: bool,
-    /// Print what was seen as JSON on standard output
+    /// Print the findings as JSON on standard output
     #[arg(long)]
     pub json: bool,
 }
 
-/// Looks at the data and writes the job.
+/// Scans the data and writes the job.
 pub fn run(args: &InitArgs) -> Result<()> {
     if args.json && args.out.as_deref() == Some(Path::new("-")) {
         return Err(Error::job("--json and --out - both take standard output")
@@ -52,7 +52,7 @@ pub fn run(args: &InitArgs) -> Result<()> {
     }
     let layers = layers(args)?;
     let spec = Job::resolve(layers.clone())?.spec.data;
-    let sniffed = look(&spec).map_err(nothing_started)?;
+    let sniffed = scan(&spec).map_err(as_job_error)?;
     check(&args.data, &sniffed)?;
     let path = match &args.out {
         Some(path) => path.clone(),
@@ -63,7 +63,7 @@ pub fn run(args: &InitArgs) -> Result<()> {
         return super::print(&text);
     }
     if path.exists() && !args.force {
-        return Err(Error::job(format!("{} is there already", path.display()))
+        return Err(Error::job(format!("{} exists already", path.display()))
             .hint("choose another file with --out, or replace it with --force"));
     }
     write_atomically(&path, text.as_bytes())?;
@@ -72,13 +72,13 @@ pub fn run(args: &InitArgs) -> Result<()> {
     }
     let shown = path.display();
     eprintln!("{}", listing::listing(&args.data, &sniffed));
-    eprintln!("\nwrote {shown}; look it over, then\n  thalweg train {shown}");
+    eprintln!("\nwrote {shown}; review it, then\n  thalweg train {shown}");
     Ok(())
 }
 
-/// What the flags say about the job.
-fn layers(args: &InitArgs) -> Result<Layers> {
-    let mut layers = Layers::default();
+/// The job settings of the flags.
+fn layers(args: &InitArgs) -> Result<JobLayers> {
+    let mut layers = JobLayers::default();
     for assignment in &args.set {
         layers.add_assignment(assignment).map_err(Error::job)?;
     }
@@ -93,13 +93,13 @@ fn layers(args: &InitArgs) -> Result<Layers> {
     Ok(layers)
 }
 
-/// Looks at all rows; on a terminal, a look that takes long shows how far it is.
-fn look(spec: &DataSpec) -> Result<Sniffed> {
+/// Scans all rows; on a terminal, a scan that takes long shows its progress.
+fn scan(spec: &DataSpec) -> Result<Sniffed> {
     let (start, terminal) = (Instant::now(), std::io::stderr().is_terminal());
     let mut shown = Duration::ZERO;
     let sniffed = sniff(spec, &mut |done, total| {
         let elapsed = start.elapsed();
-        if terminal && elapsed > SILENT && elapsed - shown > SILENT / 5 {
+        if terminal && elapsed > QUIET && elapsed - shown > QUIET / 5 {
             shown = elapsed;
             eprint!("\rreading {}: {} %", spec.source, done * 100 / total.max(1));
         }
@@ -110,10 +110,10 @@ fn look(spec: &DataSpec) -> Result<Sniffed> {
     sniffed
 }
 
-/// Without a column to learn from there is no job to write.
+/// Refuses a table without a feature column.
 fn check(data: &str, sniffed: &Sniffed) -> Result<()> {
     let Form::Table(table) = &sniffed.form else { return Ok(()) };
-    let kept = |place: usize| place != table.label && table.columns[place].ignore.is_none();
+    let kept = |index: usize| index != table.label && table.columns[index].ignore.is_none();
     if (0..table.columns.len()).any(kept) {
         return Ok(());
     }
@@ -126,7 +126,7 @@ fn check(data: &str, sniffed: &Sniffed) -> Result<()> {
         .hint("a model learns from numbers and categories: turn dates and texts into such columns first"))
 }
 
-/// The data's name with `.toml`; if that is the job of other data, the whole name with its ending before that.
+/// The data's name with `.toml` for its extension; appended to it if the short name is taken by the job of other data.
 fn free_path(data: &str, force: bool) -> PathBuf {
     let name = data.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let plain = |text: &str| {
@@ -141,7 +141,7 @@ fn free_path(data: &str, force: bool) -> PathBuf {
 
 fn is_job_of_other_data(path: &Path, data: &str) -> bool {
     let Ok(text) = std::fs::read_to_string(path) else { return false };
-    let mut layers = Layers::default();
+    let mut layers = JobLayers::default();
     layers.add_file("", &text).is_ok()
         && layers
             .get("data.source")

@@ -1,86 +1,86 @@
-//! `thalweg predict`: answers of a trained model, row by row; a model of texts writes on.
+//! `thalweg predict`: predictions of a trained model, row by row; a text model continues its input.
 
 mod text;
 
 use super::rows::{self, Format};
 use crate::command::warn_of_unseen;
-use crate::preflight::nothing_started;
+use crate::preflight::as_job_error;
 use clap::Args;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use thalweg_cluster::durable::write_whole;
-use thalweg_core::schema::Shape;
+use thalweg_core::schema::RowShape;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::{Batch, Error, Kind, Model, Result, Schema, Task};
 use thalweg_data::Data;
 use thalweg_graph::Network;
 use thalweg_train::SavedModel;
 
-/// Rows answered at once.
-const AT_ONCE: usize = 512;
+/// Rows per batch.
+const BATCH: usize = 512;
 
-/// What `predict` takes.
+/// Arguments of `predict`.
 #[derive(Args, Debug)]
 pub struct PredictArgs {
     /// The folder of a run, its model.safetensors, or a checkpoint (of a stopped run, the newest is taken)
     pub model: PathBuf,
-    /// Rows to answer: a file, any source a job can name, or - for standard input; for a model of texts, the beginning
-    /// itself or a file with it
+    /// Input rows: a file, any source a job can name, or - for standard input; for a text model, the text to continue
+    /// or a file with it
     #[arg(default_value = "-")]
     pub input: String,
-    /// How rows and answers are written (default: by the input's ending, else csv)
+    /// Format of input and output (default: by the input's extension, else csv)
     #[arg(long, value_enum)]
     pub format: Option<Format>,
     /// Change how the input is read: --set data.delimiter=";", --set data.header=false
     #[arg(long, value_name = "data.KEY=VALUE")]
     pub set: Vec<String>,
-    /// Where answers go (default: standard output)
+    /// Output file (default: standard output)
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Also write the probability of every class
     #[arg(long)]
     pub probabilities: bool,
-    /// Characters that a model of texts writes (with --format: the next one of every row instead)
+    /// Characters that a text model generates (with --format: the next one of every row instead)
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub length: u64,
-    /// How far it strays from the likeliest character: 0 never, 1 as often as the model says
+    /// Sampling temperature: 0 takes the likeliest character, 1 samples from the model's distribution
     #[arg(long, value_name = "T", default_value_t = 0.8)]
     pub temperature: f64,
-    /// What chance is drawn from: the same seed writes the same text
+    /// Seed of the sampling: the same seed generates the same text
     #[arg(long, value_name = "S", default_value_t = 7)]
     pub seed: u64,
 }
 
-/// Predicts and writes.
+/// Predicts and writes the output.
 pub fn run(args: &PredictArgs) -> Result<()> {
     let saved = rows::model(&args.model)?;
     let Some(path) = &args.out else {
         let mut output = BufWriter::new(io::stdout().lock());
-        return match answer(args, &saved, &mut output).and_then(|()| flush(&mut output)) {
-            // Somebody who has seen enough (`| head`) is no failure.
+        return match predict(args, &saved, &mut output).and_then(|()| flush(&mut output)) {
+            // A closed pipe (`| head`) is no failure.
             Err(error) if error.kind == Kind::Interrupted => Ok(()),
             result => result,
         };
     };
-    // All of it or none: no half of an answer is ever taken for the whole.
-    write_whole(path, |output| answer(args, &saved, output))
+    // Atomic: a reader never sees a partial file.
+    write_whole(path, |output| predict(args, &saved, output))
 }
 
-/// A text goes on, rows are answered one by one.
-fn answer(args: &PredictArgs, saved: &SavedModel, output: &mut impl Write) -> Result<()> {
+/// Continues a text, or predicts every row.
+fn predict(args: &PredictArgs, saved: &SavedModel, output: &mut impl Write) -> Result<()> {
     let schema = &saved.schema;
-    if let (Shape::Text { alphabet, .. }, None, false) = (&schema.shape, args.format, args.probabilities) {
+    if let (RowShape::Text { alphabet, .. }, None, false) = (&schema.shape, args.format, args.probabilities) {
         return text::write(args, saved, alphabet, output);
     }
     let (network, parameters) = saved.network()?;
     let format = args.format.unwrap_or_else(|| Format::of(&args.input));
     let every = args.probabilities;
-    let mut answers = Answers { network, parameters, schema, format, every, outputs: Vec::new() };
+    let mut predictor = Predictor { network, parameters, schema, format, every, outputs: Vec::new() };
     let spec = rows::job(saved, &args.model, Some(&args.input), &args.set)?.data;
     if rows::is_indexed(&args.input) {
-        return answers.answer_source(&spec, output);
+        return predictor.predict_source(&spec, output);
     }
-    answers.answer_files(saved, &args.input, &spec, output)
+    predictor.predict_files(saved, &args.input, &spec, output)
 }
 
 fn flush(output: &mut impl Write) -> Result<()> {
@@ -89,12 +89,12 @@ fn flush(output: &mut impl Write) -> Result<()> {
 
 fn unwritable(error: &io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::BrokenPipe => Error::new(Kind::Interrupted, "the reader went away"),
-        _ => Error::io("cannot write the answers", error),
+        io::ErrorKind::BrokenPipe => Error::new(Kind::Interrupted, "the reader closed the pipe"),
+        _ => Error::io("cannot write the predictions", error),
     }
 }
 
-struct Answers<'a> {
+struct Predictor<'a> {
     network: Network,
     parameters: Vec<f32>,
     schema: &'a Schema,
@@ -103,9 +103,9 @@ struct Answers<'a> {
     outputs: Vec<f32>,
 }
 
-impl Answers<'_> {
-    /// The rows of files that are read once from their beginning, or of standard input.
-    fn answer_files(
+impl Predictor<'_> {
+    /// Predicts the rows of files, or of standard input, read as streams.
+    fn predict_files(
         &mut self,
         saved: &SavedModel,
         input: &str,
@@ -114,17 +114,17 @@ impl Answers<'_> {
     ) -> Result<()> {
         let files = match input {
             "-" => vec!["-".into()],
-            input => thalweg_data::files(input).map_err(nothing_started)?,
+            input => thalweg_data::source_files(input).map_err(as_job_error)?,
         };
         let several = files.len() > 1;
         for (number, file) in files.iter().enumerate() {
-            let mut answer = || self.answer_file(saved, file, spec, (number == 0, !several), output);
-            answer().map_err(|error| rows::named(file, error))?;
+            let mut predict = || self.predict_file(saved, file, spec, (number == 0, !several), output);
+            predict().map_err(|error| rows::named(file, error))?;
         }
         Ok(())
     }
 
-    fn answer_file(
+    fn predict_file(
         &mut self,
         saved: &SavedModel,
         file: &str,
@@ -134,8 +134,8 @@ impl Answers<'_> {
     ) -> Result<()> {
         let mut records = rows::records(file, self.format, saved, spec)?;
         let mut batch = records.empty_batch();
-        // Nothing is written before the first rows are known to make sense.
-        let mut more = records.next_batch(AT_ONCE, &mut batch)?;
+        // Nothing is written until the first batch has been read without an error.
+        let mut more = records.next_batch(BATCH, &mut batch)?;
         if only && !more {
             return Err(records.no_rows(rows::shown(file)));
         }
@@ -146,31 +146,31 @@ impl Answers<'_> {
             self.header(output)?;
         }
         while more {
-            self.answer(&batch, output)?;
-            more = records.next_batch(AT_ONCE, &mut batch)?;
+            self.predict_batch(&batch, output)?;
+            more = records.next_batch(BATCH, &mut batch)?;
         }
         warn_of_unseen(&records.unseen_categories());
         Ok(())
     }
 
-    /// All rows of a source that is indexed as in training; labels are not looked at.
-    fn answer_source(&mut self, spec: &DataSpec, output: &mut impl Write) -> Result<()> {
-        let rows = Data::open_unlabelled(spec, self.schema).map_err(nothing_started)?;
+    /// Predicts all rows of an indexed source; labels are ignored.
+    fn predict_source(&mut self, spec: &DataSpec, output: &mut impl Write) -> Result<()> {
+        let rows = Data::open_for_prediction(spec, self.schema).map_err(as_job_error)?;
         let mut batch = rows.empty_batch();
         self.header(output)?;
         let mut next = 0;
         while next < rows.len() {
-            let end = (next + AT_ONCE as u64).min(rows.len());
+            let end = (next + BATCH as u64).min(rows.len());
             let ids: Vec<u64> = (next..end).map(|index| rows.id(index)).collect();
             rows.load(&ids, 0, &mut batch)?;
-            self.answer(&batch, output)?;
+            self.predict_batch(&batch, output)?;
             next = end;
         }
         warn_of_unseen(&rows.unseen_categories());
         Ok(())
     }
 
-    fn answer(&mut self, batch: &Batch, output: &mut impl Write) -> Result<()> {
+    fn predict_batch(&mut self, batch: &Batch, output: &mut impl Write) -> Result<()> {
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
         self.network.predict(&self.parameters, batch, &mut outputs)?;
@@ -212,7 +212,7 @@ impl Answers<'_> {
             return self.reconstruction(row, output);
         }
         if self.schema.task == Task::Regression {
-            let value = spelled(self.schema.target.invert(row[0]), self.schema.target.factor);
+            let value = format_number(self.schema.target.invert(row[0]), self.schema.target.factor);
             return match self.format {
                 Format::Csv => writeln!(output, "{value}"),
                 Format::Jsonl => writeln!(output, "{{\"prediction\":{}}}", in_json(&value)),
@@ -238,11 +238,11 @@ impl Answers<'_> {
     }
 }
 
-impl Answers<'_> {
-    /// The row as the model makes it again, in the data's own units.
+impl Predictor<'_> {
+    /// The row that an auto-encoder reconstructs, in the units of the data.
     fn reconstruction(&self, row: &[f32], output: &mut impl Write) -> io::Result<()> {
         let scaling = &self.schema.scaling;
-        let number = |(place, &value)| spelled(scaling.invert(place, value), scaling.factor(place));
+        let number = |(column, &value)| format_number(scaling.invert(column, value), scaling.factor(column));
         let fields: Vec<String> = row.iter().enumerate().map(number).collect();
         match self.format {
             Format::Csv => writeln!(output, "{}", fields.join(",")),
@@ -254,8 +254,9 @@ impl Answers<'_> {
     }
 }
 
-/// A number in the data's units: in single precision, as the model computes, unless that loses what it can tell apart.
-fn spelled(value: f64, factor: f32) -> String {
+/// A number in the units of the data: in single precision, as the model computes, unless that loses digits that the
+/// model resolves.
+fn format_number(value: f64, factor: f32) -> String {
     let resolution = f64::from(f32::EPSILON) / f64::from(factor.abs());
     let single = value as f32;
     if !value.is_finite() || (f64::from(single) - value).abs() <= resolution {
@@ -265,7 +266,7 @@ fn spelled(value: f64, factor: f32) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A spelled number in JSON, which has no infinities; always with a point, so that it reads as a fraction.
+/// The number in JSON, which has no infinities; always with a decimal point, so that it is read as floating point.
 fn in_json(number: &str) -> String {
     match number.parse::<f64>() {
         Ok(value) if !value.is_finite() => "null".into(),
@@ -274,7 +275,7 @@ fn in_json(number: &str) -> String {
     }
 }
 
-/// A field of CSV, quoted where it must be.
+/// A CSV field, quoted if necessary.
 fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))
@@ -288,10 +289,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_as_long_as_the_model_is_precise() {
-        assert_eq!(spelled(f64::from(12.3f32), 1.0), "12.3");
-        assert_eq!(spelled(0.1, 0.5), "0.1", "no digits that the model does not know");
-        assert_eq!(spelled(1_700_000_123.25, 0.01), "1700000123.25000");
+    fn numbers_have_the_digits_that_the_model_resolves() {
+        assert_eq!(format_number(f64::from(12.3f32), 1.0), "12.3");
+        assert_eq!(format_number(0.1, 0.5), "0.1", "no digits that the model does not know");
+        assert_eq!(format_number(1_700_000_123.25, 0.01), "1700000123.25000");
         assert_eq!(
             (in_json("12"), in_json("NaN"), in_json("0.5")),
             ("12.0".into(), "null".into(), "0.5".into())

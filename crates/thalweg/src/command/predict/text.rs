@@ -1,40 +1,40 @@
-//! A text written on by a model of texts, shown character by character.
+//! Text generation: continues a text, and prints character by character.
 
 use super::{PredictArgs, unwritable};
 use crate::command::rows::open;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use thalweg_core::{Error, Result};
-use thalweg_graph::Continuation;
+use thalweg_graph::SequenceSampler;
 use thalweg_train::SavedModel;
 
-/// Writes the beginning, and what follows it.
+/// Writes the prompt and its continuation.
 pub(super) fn write(
     args: &PredictArgs,
     saved: &SavedModel,
     alphabet: &[char],
     output: &mut impl Write,
 ) -> Result<()> {
-    let beginning = beginning(&args.input, alphabet)?;
+    let prompt = prompt(&args.input, alphabet)?;
     let symbols =
-        beginning.chars().map(|character| number(character, alphabet)).collect::<Result<Vec<u32>>>()?;
+        prompt.chars().map(|character| index_of(character, alphabet)).collect::<Result<Vec<u32>>>()?;
     let (network, parameters) = saved.network()?;
-    let mut text = Continuation::new(network, parameters, &symbols, args.temperature, args.seed)?;
+    let mut text = SequenceSampler::new(network, parameters, &symbols, args.temperature, args.seed)?;
     let mut show = |text: &str| {
         output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(|error| unwritable(&error))
     };
-    show(&beginning)?;
+    show(&prompt)?;
     for _ in 0..args.length {
-        let character = alphabet.get(text.step()? as usize).copied().unwrap_or('?');
+        let character = alphabet.get(text.next_symbol()? as usize).copied().unwrap_or('?');
         show(character.encode_utf8(&mut [0; 4]))?;
     }
     show("\n")
 }
 
-/// The text itself, or what a file of that name or standard input holds. Nothing typed and nobody to type it: a new
-/// line, or whatever character there is.
-fn beginning(input: &str, alphabet: &[char]) -> Result<String> {
-    let fresh =
+/// The text itself, or the content of a file of that name or of standard input. If it is empty, a newline, or the first
+/// character of the alphabet.
+fn prompt(input: &str, alphabet: &[char]) -> Result<String> {
+    let default =
         || if alphabet.contains(&'\n') { "\n".to_string() } else { alphabet.iter().take(1).collect() };
     let text = match input {
         "-" if io::stdin().is_terminal() => String::new(),
@@ -53,14 +53,14 @@ fn beginning(input: &str, alphabet: &[char]) -> Result<String> {
         }
         text => text.into(),
     };
-    // The end of the last line is the editor's or the shell's, not the text's.
+    // Editors and shells add the final newline.
     let text = text.strip_suffix('\n').map(str::to_string).unwrap_or(text);
-    Ok(if text.is_empty() { fresh() } else { text })
+    Ok(if text.is_empty() { default() } else { text })
 }
 
-fn number(character: char, alphabet: &[char]) -> Result<u32> {
+fn index_of(character: char, alphabet: &[char]) -> Result<u32> {
     match alphabet.iter().position(|known| *known == character) {
-        Some(place) => Ok(place as u32),
+        Some(index) => Ok(index as u32),
         None => Err(Error::data(format!(
             "the text holds {character:?}, a character the model has not seen in training"
         ))),

@@ -1,24 +1,23 @@
-//! What can be computed while reading: the shapes that exporters compute at run time, masks, scale factors.
+//! Constant folding: shapes that exporters compute at run time, masks, scale factors.
 
 mod arithmetic;
 mod axes;
 
-use super::settings::Settings;
-use super::tensor::{Constant, Data, Whole};
+use super::attributes::Attributes;
+use super::constant::{ConstantTensor, SymInt, TensorData};
 use crate::onnx::proto::data_type;
-use arithmetic::{binary, cast, choose, each_float, each_whole, range, triangle};
+use arithmetic::{binary, cast, map_floats, map_ints, range, select, trilu};
 use axes::{concat, gather, reshape, slice, squeeze, transpose, unsqueeze};
-pub use axes::{cuts, span};
+pub use axes::{slice_range, slice_specs};
 
-/// The same numbers as floats.
-pub fn as_floats(constant: &Constant) -> Result<Constant, String> {
+pub fn as_floats(constant: &ConstantTensor) -> Result<ConstantTensor, String> {
     cast(constant, data_type::FLOAT.into())
 }
 
-/// Most numbers of a folded result: masks and shapes are small.
-pub const MOST: usize = 1 << 22;
+/// Limit on the elements of a folded result; masks and shapes are small.
+pub const MAX_ELEMENTS: usize = 1 << 22;
 
-/// The operators that are computed where all they read is known.
+/// Operators that are folded if all inputs are constant.
 pub const OPERATORS: [&str; 31] = [
     "Add",
     "Sub",
@@ -53,15 +52,15 @@ pub const OPERATORS: [&str; 31] = [
     "ConstantOfShape",
 ];
 
-/// The result of an operator over constants; nothing if the operator is not one of these.
+/// The result of an operator over constants; `None` for other operators.
 pub fn fold(
     operator: &str,
-    settings: Settings<'_>,
-    inputs: &[&Constant],
-) -> Option<Result<Constant, String>> {
-    let one = || inputs.first().copied().ok_or_else(|| "reads nothing".to_string());
-    let axes = || match (inputs.get(1), settings.ints("axes")) {
-        (Some(axes), _) => axes.known().map(Some),
+    attributes: Attributes<'_>,
+    inputs: &[&ConstantTensor],
+) -> Option<Result<ConstantTensor, String>> {
+    let one = || inputs.first().copied().ok_or_else(|| "it has no inputs".to_string());
+    let axes = || match (inputs.get(1), attributes.ints("axes")) {
+        (Some(axes), _) => axes.known_ints().map(Some),
         (None, Some(axes)) => Ok(Some(axes.to_vec())),
         (None, None) => Ok(None),
     };
@@ -69,69 +68,78 @@ pub fn fold(
         "Identity" => one().cloned(),
         "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "Equal" | "Less" | "Greater" | "LessOrEqual"
         | "GreaterOrEqual" | "And" | "Or" => binary(operator, inputs),
-        "Sqrt" => one().and_then(|one| each_float(one, f32::sqrt)),
+        "Sqrt" => one().and_then(|one| map_floats(one, f32::sqrt)),
         "Neg" => one().and_then(|one| match &one.data {
-            Data::Wholes(_) => each_whole(one, |number| number.checked_neg()),
-            _ => each_float(one, |number| -number),
+            TensorData::Ints(_) => map_ints(one, |number| number.checked_neg()),
+            _ => map_floats(one, |number| -number),
         }),
-        "Not" => one().and_then(|one| each_whole(one, |number| Some(i64::from(number == 0)))),
-        "Cast" => one().and_then(|one| cast(one, settings.needed("to")?)),
-        "Where" => choose(inputs),
-        "Trilu" => one().and_then(|one| triangle(one, settings.int("upper", 1) != 0, inputs.get(1).copied())),
+        "Not" => one().and_then(|one| map_ints(one, |number| Some(i64::from(number == 0)))),
+        "Cast" => one().and_then(|one| cast(one, attributes.required_int("to")?)),
+        "Where" => select(inputs),
+        "Trilu" => one().and_then(|one| trilu(one, attributes.int("upper", 1) != 0, inputs.get(1).copied())),
         "Range" => range(inputs),
-        "Gather" => gather(inputs, settings.int("axis", 0)),
+        "Gather" => gather(inputs, attributes.int("axis", 0)),
         "Slice" => slice(inputs),
-        "Concat" => settings.needed("axis").and_then(|axis| concat(inputs, axis)),
-        "Unsqueeze" => one().and_then(|one| unsqueeze(one, &axes()?.ok_or("no axes")?)),
+        "Concat" => attributes.required_int("axis").and_then(|axis| concat(inputs, axis)),
+        "Unsqueeze" => one().and_then(|one| unsqueeze(one, &axes()?.ok_or("`axes` is missing")?)),
         "Squeeze" => one().and_then(|one| squeeze(one, axes()?)),
         "Reshape" => one().and_then(|one| {
-            let sizes = inputs.get(1).ok_or("no sizes")?.known()?;
+            let sizes = inputs.get(1).ok_or("its shape is missing")?.known_ints()?;
             reshape(one, &sizes)
         }),
-        "Transpose" => one().and_then(|one| transpose(one, settings.ints("perm"))),
+        "Transpose" => one().and_then(|one| transpose(one, attributes.ints("perm"))),
         "Expand" => one().and_then(|one| {
-            let sizes = sizes_of(inputs.get(1).ok_or("no sizes")?)?;
-            let wide = Constant { data: Data::Wholes(vec![Whole::Known(1); bounded(&sizes)?]), sizes };
-            let sizes = broadcast(&[one, &wide])?;
-            spread(one, &sizes)
+            let sizes = sizes_of(inputs.get(1).ok_or("its shape is missing")?)?;
+            let wide = ConstantTensor {
+                data: TensorData::Ints(vec![SymInt::Known(1); checked_len(&sizes)?]),
+                sizes,
+            };
+            let sizes = broadcast_shape(&[one, &wide])?;
+            broadcast_to(one, &sizes)
         }),
         "ConstantOfShape" => one().and_then(|one| {
-            let value = match settings.tensor("value") {
-                Some(tensor) => Constant::read(tensor, false)?,
-                None => Constant { sizes: vec![1], data: Data::Floats([0.0].into()) },
+            let value = match attributes.tensor("value") {
+                Some(tensor) => ConstantTensor::read(tensor, false)?,
+                None => ConstantTensor { sizes: vec![1], data: TensorData::Floats([0.0].into()) },
             };
-            spread(&value, &sizes_of(one)?)
+            broadcast_to(&value, &sizes_of(one)?)
         }),
         "ReduceProd" => one().and_then(|one| {
-            let (axes, empty) = (axes()?.unwrap_or_default(), settings.int("noop_with_empty_axes", 0) != 0);
+            let (axes, empty) = (axes()?.unwrap_or_default(), attributes.int("noop_with_empty_axes", 0) != 0);
             if axes.is_empty() && empty {
                 return Err("attribute `noop_with_empty_axes` other than 0 is not supported".into());
             }
             if one.sizes.len() > 1 || !matches!(axes[..], [] | [0 | -1]) {
-                return Err("attribute `axes`: only the product of all numbers of a line is supported".into());
+                return Err(
+                    "attribute `axes`: only the product of all elements of a vector is supported".into()
+                );
             }
-            let product = one.known()?.iter().try_fold(1i64, |product, number| product.checked_mul(*number));
-            let product = Whole::Known(product.ok_or("too large")?);
-            let kept = settings.int("keepdims", 1) != 0;
-            Ok(Constant { sizes: if kept { vec![1] } else { vec![] }, data: Data::Wholes(vec![product]) })
+            let product =
+                one.known_ints()?.iter().try_fold(1i64, |product, number| product.checked_mul(*number));
+            let product = SymInt::Known(product.ok_or("integer overflow")?);
+            let kept = attributes.int("keepdims", 1) != 0;
+            Ok(ConstantTensor {
+                sizes: if kept { vec![1] } else { vec![] },
+                data: TensorData::Ints(vec![product]),
+            })
         }),
         _ => return None,
     })
 }
 
-/// How many elements sizes make, if that is little.
-fn bounded(sizes: &[usize]) -> Result<usize, String> {
-    let len = sizes.iter().try_fold(1usize, |len, size| len.checked_mul(*size)).filter(|len| *len <= MOST);
-    len.ok_or_else(|| format!("a constant of sizes {sizes:?} is too large"))
+fn checked_len(sizes: &[usize]) -> Result<usize, String> {
+    let len =
+        sizes.iter().try_fold(1usize, |len, size| len.checked_mul(*size)).filter(|len| *len <= MAX_ELEMENTS);
+    len.ok_or_else(|| format!("a constant of shape {sizes:?} is too large"))
 }
 
-fn sizes_of(constant: &Constant) -> Result<Vec<usize>, String> {
-    let size = |size: &i64| usize::try_from(*size).map_err(|_| format!("a size of {size} makes no sense"));
-    constant.known()?.iter().map(size).collect()
+fn sizes_of(constant: &ConstantTensor) -> Result<Vec<usize>, String> {
+    let size = |size: &i64| usize::try_from(*size).map_err(|_| format!("size {size} is invalid"));
+    constant.known_ints()?.iter().map(size).collect()
 }
 
-/// The sizes that all inputs are spread to.
-pub fn broadcast(inputs: &[&Constant]) -> Result<Vec<usize>, String> {
+/// The common shape that all inputs broadcast to.
+pub fn broadcast_shape(inputs: &[&ConstantTensor]) -> Result<Vec<usize>, String> {
     let rank = inputs.iter().map(|input| input.sizes.len()).max().unwrap_or(0);
     let mut sizes = vec![1; rank];
     for input in inputs {
@@ -140,48 +148,49 @@ pub fn broadcast(inputs: &[&Constant]) -> Result<Vec<usize>, String> {
                 (_, 1) => {}
                 (1, own) => *size = own,
                 (size, own) if size == own => {}
-                _ => return Err(format!("sizes {:?} do not fit", input.sizes)),
+                _ => return Err(format!("shape {:?} does not broadcast", input.sizes)),
             }
         }
     }
-    bounded(&sizes)?;
+    checked_len(&sizes)?;
     Ok(sizes)
 }
 
-/// A constant repeated to larger sizes.
-pub fn spread(constant: &Constant, sizes: &[usize]) -> Result<Constant, String> {
-    let len = bounded(sizes)?;
-    let places: Vec<usize> = (0..len)
+/// A constant broadcast to a shape.
+pub fn broadcast_to(constant: &ConstantTensor, sizes: &[usize]) -> Result<ConstantTensor, String> {
+    let len = checked_len(sizes)?;
+    let indices: Vec<usize> = (0..len)
         .map(|mut index| {
-            let (mut place, mut stride) = (0, 1);
+            let (mut source, mut stride) = (0, 1);
             for (axis, size) in sizes.iter().enumerate().rev() {
                 let at = index % size;
                 index /= size;
-                let behind = sizes.len() - axis;
-                if let Some(own) = constant.sizes.len().checked_sub(behind).map(|axis| constant.sizes[axis]) {
-                    place += if own == 1 { 0 } else { at * stride };
+                let from_end = sizes.len() - axis;
+                if let Some(own) = constant.sizes.len().checked_sub(from_end).map(|axis| constant.sizes[axis])
+                {
+                    source += if own == 1 { 0 } else { at * stride };
                     stride *= own;
                 }
             }
-            place
+            source
         })
         .collect();
-    pick(constant, &places, sizes.to_vec())
+    take(constant, &indices, sizes.to_vec())
 }
 
-/// Some elements of a constant under new sizes.
-fn pick(constant: &Constant, places: &[usize], sizes: Vec<usize>) -> Result<Constant, String> {
-    let outside = || "reads beyond a constant".to_string();
+/// The elements of a constant at `indices`, under a new shape.
+fn take(constant: &ConstantTensor, indices: &[usize], sizes: Vec<usize>) -> Result<ConstantTensor, String> {
+    let outside = || "an index is out of range".to_string();
     let data = match &constant.data {
-        Data::Floats(values) => {
-            let floats = places.iter().map(|place| values.get(*place).copied().ok_or_else(outside));
-            Data::Floats(floats.collect::<Result<Vec<f32>, String>>()?.into())
+        TensorData::Floats(values) => {
+            let floats = indices.iter().map(|index| values.get(*index).copied().ok_or_else(outside));
+            TensorData::Floats(floats.collect::<Result<Vec<f32>, String>>()?.into())
         }
-        Data::Wholes(values) => {
-            let wholes = places.iter().map(|place| values.get(*place).copied().ok_or_else(outside));
-            Data::Wholes(wholes.collect::<Result<Vec<Whole>, String>>()?)
+        TensorData::Ints(values) => {
+            let ints = indices.iter().map(|index| values.get(*index).copied().ok_or_else(outside));
+            TensorData::Ints(ints.collect::<Result<Vec<SymInt>, String>>()?)
         }
-        Data::Missing => return Err("computes with numbers that are not there".into()),
+        TensorData::Missing => return Err("its input has no data".into()),
     };
-    Ok(Constant { sizes, data })
+    Ok(ConstantTensor { sizes, data })
 }

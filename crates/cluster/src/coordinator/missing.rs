@@ -1,0 +1,87 @@
+//! Ranks that the others wait for: reported at intervals, and removed in the end.
+
+use super::{Coordinator, LEAVE_TIMEOUT};
+use crate::membership_policy::MembershipActions;
+use crate::rendezvous::message::{ControlResponse, send};
+use crate::rendezvous::{REMINDER, join_validation};
+use std::time::Duration;
+use thalweg_core::Culprit;
+
+/// When it is reported that more workers are wanted.
+const WANTED_AFTER: Duration = Duration::from_secs(1);
+
+/// Seconds between two reports of a rank that prepares; the first comes earlier.
+const PREPARING_INTERVAL: f64 = 30.0;
+
+impl Coordinator {
+    /// Reports a rank that prepares once the others have waited long for it.
+    pub(super) fn report_preparing(&mut self) {
+        match self.policy.monitor.awaited() {
+            Some((rank, heartbeat, waited)) if waited >= self.next_preparing_report => {
+                self.next_preparing_report = waited + PREPARING_INTERVAL;
+                let name = self.policy.diagnosis.name(rank);
+                (self.callbacks.warn)(format!(
+                    "waiting for {name}: {} for {:.0} s",
+                    heartbeat.name, heartbeat.since
+                ));
+            }
+            Some(_) => {}
+            None => self.next_preparing_report = REMINDER.as_secs_f64(),
+        }
+    }
+
+    /// While a group is being formed, reports missing members at intervals, and removes them after the deadline.
+    pub(super) fn check_missing(&mut self, now: Duration) {
+        let Some(since) = self.policy.membership.forming_since() else { return };
+        let waited = now.saturating_sub(since);
+        let missing = self.policy.membership.missing();
+        let again = self.policy.membership.generation() > 0;
+        let absent: Vec<usize> =
+            missing.iter().copied().filter(|id| !self.connected.contains_key(id)).collect();
+        let deadline = if again {
+            self.policy.monitor.deadline().max(LEAVE_TIMEOUT)
+        } else {
+            self.config.membership.limits.timeout
+        };
+        if waited >= deadline && !absent.is_empty() {
+            if again {
+                for id in absent {
+                    let cause = format!("did not connect again within {:.1} s", waited.as_secs_f64());
+                    self.remove(id, Culprit { rank: id, cause, ..Culprit::default() });
+                }
+                return;
+            }
+            let error = {
+                let (listener, refusals) = (self.listener.as_ref(), &self.refusals);
+                join_validation::rendezvous_timeout(
+                    listener,
+                    &absent,
+                    refusals,
+                    &self.unauthenticated,
+                    deadline,
+                )
+            };
+            return self.abort(error);
+        }
+        // All members are connected and too few: no other is starting, which the user should know soon.
+        let head_start = if missing.is_empty() { REMINDER - WANTED_AFTER } else { Duration::ZERO };
+        if waited + head_start >= self.next_report {
+            self.next_report += REMINDER;
+            self.report_missing(&missing, waited.as_secs());
+        }
+    }
+
+    fn report_missing(&mut self, missing: &[usize], seconds: u64) {
+        let connected = self.connected.len();
+        let at = join_validation::listen_address(self.listener.as_ref());
+        (self.callbacks.warn)(if missing.is_empty() {
+            let wanted = self.policy.membership.wanted();
+            join_validation::replacement_notice(wanted, seconds, &at, &self.policy.lost)
+        } else {
+            join_validation::missing_notice(missing, seconds, connected, self.config.expected.len(), &at)
+        });
+        for peer in self.connected.values_mut().filter(|peer| !peer.has_roster) {
+            let _ = send(&mut peer.stream, &ControlResponse::Waiting { missing: missing.to_vec(), seconds });
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Decides which members are lost, whether the job goes on, and which members form the next group.
+//!
+//! Pure: its inputs are the members' messages, the closing of their connections and the time; its outputs are
+//! [`MembershipCommand`]s. A coordinator executes them ([`MembershipActions`]), on real connections (`coordinator`) or on
+//! simulated ones (`engine::simulated`).
+
+mod actions;
+mod evidence;
+mod progress;
+#[cfg(test)]
+mod tests;
+
+pub use actions::MembershipActions;
+
+use crate::diagnosis::{Diagnosis, EVIDENCE_TIMEOUT, Evidence, blames_other};
+use crate::heartbeat_monitor::HeartbeatMonitor;
+use crate::membership::{Limits, Membership, MembershipCommand, MembershipView};
+use crate::rendezvous::join_validation;
+use crate::rendezvous::message::Control;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use thalweg_core::event::{Heartbeat, Phase};
+use thalweg_core::{Culprit, Error, Kind};
+
+/// What the job asks of the group.
+#[derive(Clone, Debug)]
+pub struct MembershipConfig {
+    /// Whether the others go on when a member is lost.
+    pub elastic: bool,
+    pub limits: Limits,
+    /// The longest a rank may hold up a step.
+    pub step_deadline: Duration,
+    /// The longest the others wait for a rank that reads data or files.
+    pub prepare_deadline: Duration,
+    /// The wall-clock time, in seconds, of time zero of all times passed in.
+    pub epoch: f64,
+}
+
+/// Everything known about a group.
+pub struct MembershipPolicy {
+    config: MembershipConfig,
+    pub membership: Membership,
+    pub monitor: HeartbeatMonitor,
+    pub diagnosis: Diagnosis,
+    /// How members were lost since the last group.
+    pub lost: Vec<Culprit>,
+    /// Per member, the step at which its connections broke last, and how often they did.
+    failures: BTreeMap<usize, (u64, u32)>,
+    /// Per member, the step of its last conflict with another member, and how many there were.
+    conflicts: BTreeMap<usize, (u64, u32)>,
+    /// Members on whose report alone another was removed: one such report is not enough for a second removal.
+    sole_witnesses: BTreeSet<usize>,
+    /// Removed members, and why.
+    removed: BTreeMap<usize, String>,
+    /// Members that joined after the start of the job.
+    newcomers: BTreeSet<usize>,
+    /// Members that joined with the current or last generation.
+    joined: BTreeSet<usize>,
+    /// The operation in which no rank made progress, if the generation was interrupted for that.
+    stall: Option<Heartbeat>,
+    /// When the generation was interrupted; `None` once the next group is formed.
+    interrupted_at: Option<Duration>,
+    /// The step of the last stall after which all members reported: no member caused it.
+    stall_without_culprit: Option<u64>,
+}
+
+impl MembershipPolicy {
+    /// For the `expected` members, after this generation (0: there was none) and the loss of `lost`; the job began with
+    /// `world` ranks.
+    pub fn new(
+        config: MembershipConfig,
+        expected: &[usize],
+        after: u32,
+        lost: &[usize],
+        world: usize,
+        now: Duration,
+    ) -> MembershipPolicy {
+        let (step_deadline, prepare_deadline) = (config.step_deadline, config.prepare_deadline);
+        MembershipPolicy {
+            membership: Membership::new(expected.iter().copied(), after, config.limits, now),
+            monitor: HeartbeatMonitor::new(world, step_deadline, step_deadline, prepare_deadline),
+            diagnosis: Diagnosis::new(world, EVIDENCE_TIMEOUT),
+            lost: lost.iter().map(|id| join_validation::exited(*id)).collect(),
+            failures: BTreeMap::new(),
+            conflicts: BTreeMap::new(),
+            sole_witnesses: BTreeSet::new(),
+            removed: BTreeMap::new(),
+            newcomers: BTreeSet::new(),
+            joined: BTreeSet::new(),
+            stall: None,
+            interrupted_at: None,
+            stall_without_culprit: None,
+            config,
+        }
+    }
+
+    pub fn on_message(&mut self, id: usize, message: Control, now: Duration) -> Vec<MembershipCommand> {
+        if !self.membership.has(id) {
+            return self.on_outsider_message(id, &message, now);
+        }
+        match message {
+            Control::Heartbeat(heartbeat) => {
+                self.diagnosis.on_heartbeat(id, heartbeat.clone());
+                self.monitor.on_heartbeat(id, now, heartbeat);
+                Vec::new()
+            }
+            Control::Witness(error, heartbeat, source) => {
+                // A second-hand report counts as one of the member it came from.
+                let source = source.filter(|source| self.membership.has(*source));
+                if let (Some(source), Some(accused)) = (source, &error.culprit) {
+                    self.diagnosis.add_source(id, source, accused.rank);
+                }
+                let rank = source.unwrap_or(id);
+                self.diagnosis.add(now, Evidence::Lost { rank, error: *error, heartbeat });
+                Vec::new()
+            }
+            Control::Report(after, position, heartbeat) => {
+                self.note_wait(&heartbeat);
+                let commands = self.membership.report(id, after, position, now);
+                self.complete(commands, now)
+            }
+            Control::Failed(error, heartbeat) => {
+                let mut commands = vec![self.disconnect(id)];
+                if self.config.elastic && blames_other(id, &error) {
+                    // It ended before the next group was formed: for the others it is lost.
+                    commands.extend(self.on_evidence(Evidence::Vanished { rank: id, heartbeat }, now, now));
+                } else if self.is_dispensable(id) {
+                    let cause = format!("failed: {}", error.message);
+                    let culprit = self.noticed_at_once(id, cause, now);
+                    commands.extend(self.remove(id, culprit, now));
+                } else {
+                    self.diagnosis.add(now, Evidence::Failed { rank: id, error: *error, heartbeat });
+                }
+                commands
+            }
+            Control::Leave | Control::Goodbye => {
+                let mut commands = vec![self.disconnect(id)];
+                if message == Control::Goodbye {
+                    self.monitor.begin_shutdown(now);
+                }
+                let left = self.membership.leave(id, message == Control::Goodbye, now);
+                commands.extend(self.complete(left, now));
+                commands
+            }
+            Control::Interrupt(..)
+            | Control::Roster(_)
+            | Control::Abort(_)
+            | Control::Moved
+            | Control::Pause
+            | Control::Probe(_)
+            | Control::Probed { .. } => Vec::new(),
+        }
+    }
+
+    /// A process outside of the group can only leave: no message of it changes anything for the members.
+    fn on_outsider_message(&mut self, id: usize, message: &Control, now: Duration) -> Vec<MembershipCommand> {
+        match message {
+            Control::Failed(..) | Control::Leave | Control::Goodbye => {
+                let _ = self.membership.remove(id, now);
+                vec![self.disconnect(id)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Takes the operation that a member had to leave as the one in which the lost members were waited for.
+    pub fn note_wait(&mut self, heartbeat: &Heartbeat) {
+        if heartbeat.phase != Phase::Exchanging {
+            return;
+        }
+        for culprit in &mut self.lost {
+            if culprit.step.is_none_or(|step| step <= heartbeat.step) {
+                (culprit.step, culprit.operation) = (Some(heartbeat.step), Some(heartbeat.name.clone()));
+            }
+        }
+    }
+
+    fn disconnect(&mut self, id: usize) -> MembershipCommand {
+        self.monitor.remove(id);
+        MembershipCommand::Disconnect(id)
+    }
+
+    /// A member's connection was `seen` to close.
+    pub fn on_close(&mut self, id: usize, seen: Duration, now: Duration) -> Vec<MembershipCommand> {
+        let heartbeat = self.monitor.last_heartbeat(id).cloned().unwrap_or_default();
+        let mut commands = vec![self.disconnect(id)];
+        if self.membership.generation() == 0 {
+            // It may connect again: the rendezvous has its own deadline, and the launcher knows whether it died.
+            self.membership.expect(id);
+        } else if self.membership.has(id) {
+            commands.extend(self.on_evidence(Evidence::Vanished { rank: id, heartbeat }, seen, now));
+        } else {
+            let _ = self.membership.remove(id, now);
+        }
+        commands
+    }
+
+    /// Whether a member joined after the start, so that the others can go on without it whatever its failure is.
+    fn is_dispensable(&self, id: usize) -> bool {
+        self.config.elastic && self.newcomers.contains(&id) && self.membership.len() > 1
+    }
+
+    /// Why the others went on without a member; `None` if they did not.
+    pub fn removal_reason(&self, id: usize) -> Option<&str> {
+        self.removed.get(&id).map(String::as_str)
+    }
+
+    /// The others go on without a member whose process has ended or is being ended.
+    pub fn remove(&mut self, id: usize, culprit: Culprit, now: Duration) -> Vec<MembershipCommand> {
+        let mut commands = vec![self.disconnect(id)];
+        if self.membership.has(id) {
+            self.removed.insert(id, culprit.cause.clone());
+        }
+        self.lost.push(culprit);
+        let removed = self.membership.remove(id, now);
+        commands.extend(self.complete(removed, now));
+        commands
+    }
+
+    /// Checks all deadlines.
+    pub fn tick(&mut self, now: Duration) -> Vec<MembershipCommand> {
+        let mut commands = Vec::new();
+        if !self.diagnosis.has_direct_evidence()
+            && let Some(evidence) = self.monitor.find_culprit(now)
+        {
+            commands.extend(self.on_evidence(evidence, now, now));
+        }
+        if let Some(error) = self.diagnosis.conclude(now) {
+            commands.extend(self.on_diagnosis(error, now));
+        }
+        commands.extend(self.interrupt_stalled(now));
+        commands.extend(self.remove_unreported(now));
+        let formed = self.membership.try_form(now);
+        commands.extend(self.complete(formed, now));
+        commands
+    }
+
+    /// Adds reasons and culprits to the commands of [`Membership`].
+    pub fn complete(&mut self, partial: Vec<MembershipCommand>, now: Duration) -> Vec<MembershipCommand> {
+        let mut commands = Vec::new();
+        for command in partial {
+            commands.push(match command {
+                MembershipCommand::Interrupt(generation, _) => {
+                    self.diagnosis.clear();
+                    self.interrupted_at.get_or_insert(now);
+                    let reason = join_validation::interruption(self.lost.last(), self.stall.as_ref());
+                    MembershipCommand::Interrupt(generation, Box::new(reason))
+                }
+                MembershipCommand::Remove(id, culprit) => {
+                    let noticed = self.wall_clock(now);
+                    commands.extend(self.remove_or_abort(id, Culprit { noticed, ..*culprit }, now));
+                    continue;
+                }
+                MembershipCommand::Form(view, _) => self.form(view, now),
+                MembershipCommand::Abort(error) => {
+                    MembershipCommand::Abort(Box::new(join_validation::after_loss(*error, &self.lost)))
+                }
+                command @ (MembershipCommand::Pause | MembershipCommand::Disconnect(_)) => command,
+            });
+        }
+        commands
+    }
+
+    /// A member broke the protocol: the others go on without it, or the job ends with it as the culprit.
+    fn remove_or_abort(&mut self, id: usize, culprit: Culprit, now: Duration) -> Vec<MembershipCommand> {
+        if self.config.elastic {
+            return self.remove(id, culprit, now);
+        }
+        let message = format!("{} {}", self.diagnosis.name(id), culprit.cause);
+        vec![MembershipCommand::Abort(Box::new(Error::new(Kind::RankFailed, message).blame(culprit)))]
+    }
+
+    fn form(&mut self, view: MembershipView, now: Duration) -> MembershipCommand {
+        // A member lost after the others had left their operations was waited for only while the group was formed.
+        let positions = view.members.values().filter_map(|member| member.position);
+        let step = positions.map(|position| position.step).max();
+        let known = self.lost.iter().find_map(|culprit| culprit.operation.clone());
+        for culprit in self.lost.iter_mut().filter(|culprit| culprit.operation.is_none()) {
+            culprit.operation = known.clone().or_else(|| Some("forming of the group".into()));
+            culprit.step = culprit.step.or(step).or(Some(0));
+        }
+        self.interrupted_at = None;
+        let stall = self.stall.take().filter(|_| self.lost.is_empty());
+        self.stall_without_culprit = stall.map(|stall| stall.step).or(self.stall_without_culprit);
+        // Evidence so far is about the last group: members send it before they report.
+        self.diagnosis.clear();
+        self.newcomers.extend(&view.joined);
+        self.joined = view.joined.iter().copied().collect();
+        view.members.keys().for_each(|id| drop(self.removed.remove(id)));
+        view.members.keys().for_each(|id| self.monitor.expect(*id, now, Phase::Preparing));
+        MembershipCommand::Form(view, std::mem::take(&mut self.lost))
+    }
+
+    /// A culprit whose failure took no time to detect.
+    fn noticed_at_once(&self, rank: usize, cause: String, now: Duration) -> Culprit {
+        let noticed = self.wall_clock(now);
+        Culprit { rank, cause, detect_s: Some(0.0), noticed, ..Culprit::default() }
+    }
+
+    fn wall_clock(&self, now: Duration) -> Option<f64> {
+        Some(self.config.epoch + now.as_secs_f64())
+    }
+}

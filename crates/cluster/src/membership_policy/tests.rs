@@ -1,0 +1,220 @@
+//! Newcomers, processes outside of the group, and members with false reports.
+
+use super::evidence::MAX_FAILURES;
+use super::*;
+use crate::membership::MemberPosition;
+
+const T0: Duration = Duration::ZERO;
+
+/// A working group of `world` members that rank `world` has joined.
+fn joined(world: usize) -> MembershipPolicy {
+    let limits = Limits { min: 1, max: 9, timeout: Duration::from_secs(30) };
+    let deadline = Duration::from_secs(5);
+    let config = MembershipConfig {
+        elastic: true,
+        limits,
+        step_deadline: deadline,
+        prepare_deadline: deadline,
+        epoch: 0.0,
+    };
+    let expected: Vec<usize> = (0..world).collect();
+    let mut policy = MembershipPolicy::new(config, &expected, 0, &[], world, T0);
+    let report = |policy: &mut MembershipPolicy, id, after| {
+        let message = Control::Report(after, MemberPosition::default(), Heartbeat::default());
+        policy.on_message(id, message, T0)
+    };
+    (0..world).for_each(|id| drop(report(&mut policy, id, 0)));
+    let added = policy.membership.add(world, T0);
+    policy.complete(added, T0);
+    (0..world).for_each(|id| drop(report(&mut policy, id, 1)));
+    assert!(policy.membership.has(world) && policy.membership.is_working());
+    policy
+}
+
+fn failed(message: &str) -> Control {
+    Control::Failed(Box::new(Error::new(Kind::Io, message)), Heartbeat::default())
+}
+
+fn aborts(commands: &[MembershipCommand]) -> bool {
+    commands.iter().any(|command| matches!(command, MembershipCommand::Abort(_)))
+}
+
+#[test]
+fn the_failure_of_a_newcomer_does_not_end_the_job() {
+    let mut policy = joined(2);
+    let commands = policy.on_message(2, failed("disk full"), T0);
+    assert!(
+        commands.iter().any(|command| matches!(command, MembershipCommand::Interrupt(2, _))),
+        "{commands:?}"
+    );
+    assert!(!aborts(&policy.tick(Duration::from_secs(2))));
+    assert_eq!(policy.removal_reason(2), Some("failed: disk full"));
+    // The failure of a member from the start would hit the others, too.
+    let mut policy = joined(2);
+    policy.on_message(1, failed("disk full"), T0);
+    assert!(aborts(&policy.tick(Duration::from_secs(2))));
+}
+
+#[test]
+fn messages_of_processes_outside_of_the_group_have_no_effect() {
+    let mut policy = joined(2);
+    let witness =
+        Error::new(Kind::RankFailed, "rank 0 was lost").blame(Culprit { rank: 0, ..Culprit::default() });
+    for message in
+        [failed("boom"), Control::Witness(Box::new(witness), Heartbeat::default(), None), Control::Goodbye]
+    {
+        let commands = policy.on_message(7, message, T0);
+        assert!(
+            commands.iter().all(|command| matches!(command, MembershipCommand::Disconnect(7))),
+            "{commands:?}"
+        );
+    }
+    assert_eq!(policy.tick(Duration::from_secs(2)).len(), 0);
+}
+
+#[test]
+fn a_member_that_reports_a_false_generation_is_removed_and_the_others_go_on() {
+    let mut policy = joined(2);
+    policy.remove(0, join_validation::exited(0), T0);
+    policy.on_message(2, Control::Report(u32::MAX, MemberPosition::default(), Heartbeat::default()), T0);
+    let commands =
+        policy.on_message(1, Control::Report(2, MemberPosition::default(), Heartbeat::default()), T0);
+    let Some(MembershipCommand::Form(view, lost)) = commands.last() else { panic!("{commands:?}") };
+    assert_eq!(view.members.keys().copied().collect::<Vec<_>>(), [1]);
+    assert!(lost.iter().any(|culprit| culprit.rank == 2 && culprit.cause.starts_with("broke the protocol")));
+}
+
+#[test]
+fn a_newcomer_that_cannot_be_connected_is_removed_and_not_the_member_it_blames() {
+    for (witness, accused) in [(2, 0), (0, 2)] {
+        let mut policy = joined(2);
+        let error =
+            Error::new(Kind::Rendezvous, "no way").blame(Culprit { rank: accused, ..Culprit::default() });
+        policy.on_message(witness, Control::Witness(Box::new(error), Heartbeat::default(), None), T0);
+        policy.tick(Duration::from_secs(2));
+        assert!(policy.membership.has(0) && policy.membership.has(1));
+        assert!(policy.removal_reason(2).is_some_and(|cause| cause.starts_with("cannot be connected")));
+    }
+}
+
+#[test]
+fn second_hand_reports_count_as_one_report_of_the_newcomer_they_came_from() {
+    for accused in [0, 1] {
+        let mut policy = joined(3);
+        let lost = Error::new(Kind::RankFailed, "it was reported lost by another rank").blame(Culprit {
+            rank: accused,
+            step: Some(7),
+            ..Culprit::default()
+        });
+        for round in 0..=MAX_FAILURES {
+            let now = Duration::from_secs(round.into());
+            // Rank 0 got the report from the newcomer, rank 1 from rank 0, rank 2 from rank 1.
+            for (witness, source) in [(2, 1), (1, 0), (0, 3)] {
+                let message = Control::Witness(Box::new(lost.clone()), Heartbeat::default(), Some(source));
+                policy.on_message(witness, message, now);
+            }
+            policy.tick(now + EVIDENCE_TIMEOUT);
+            let generation = policy.membership.generation();
+            for id in 0..4 {
+                let message = Control::Report(generation, MemberPosition::default(), Heartbeat::default());
+                policy.on_message(id, message, now + EVIDENCE_TIMEOUT);
+            }
+        }
+        assert!(policy.membership.has(accused) && !policy.membership.has(3), "{accused}");
+        assert!(policy.removal_reason(3).is_some_and(|cause| cause.starts_with("broke the protocol")));
+    }
+}
+
+#[test]
+fn a_member_whose_report_alone_ended_the_wait_of_the_others_is_the_culprit() {
+    let mut policy = joined(3);
+    let report = |policy: &mut MembershipPolicy, id, accused, since| {
+        let cause = "never entered the operation: no frame of it arrived in 0.0 s".to_string();
+        let late = Error::new(Kind::RankFailed, "late").blame(Culprit {
+            rank: accused,
+            cause,
+            ..Culprit::default()
+        });
+        let heartbeat = Heartbeat { since, ..Heartbeat::default() };
+        policy.on_message(id, Control::Witness(Box::new(late), heartbeat, None), T0);
+    };
+    let source =
+        |policy: &MembershipPolicy| policy.diagnosis.premature_timeout_source(0..4, Duration::from_secs(5));
+    [(0, 1), (1, 0)].into_iter().for_each(|(id, accused)| report(&mut policy, id, accused, 0.1));
+    assert_eq!(source(&policy), None, "one of two");
+    report(&mut policy, 2, 0, 0.1);
+    assert_eq!(source(&policy), Some(3));
+    let commands = policy.tick(EVIDENCE_TIMEOUT);
+    assert!(matches!(&commands[..], [MembershipCommand::Interrupt(..)]), "{commands:?}");
+    assert_eq!(policy.lost.last().map(|culprit| culprit.rank), Some(3));
+    // A rank that had waited timed out rightly.
+    policy.diagnosis.clear();
+    (0..3).for_each(|id| report(&mut policy, id, 3 - id, if id == 0 { 5.0 } else { 0.1 }));
+    assert_eq!(source(&policy), None);
+}
+
+/// Rank `witness` reports that `accused` sent it a frame of another operation.
+fn violation(
+    policy: &mut MembershipPolicy,
+    witness: usize,
+    accused: usize,
+    now: Duration,
+) -> Vec<MembershipCommand> {
+    let cause = "is in another operation: expected 7; got 9".to_string();
+    let culprit = Culprit { rank: accused, step: Some(7), cause, ..Culprit::default() };
+    let error = Error::new(Kind::RankFailed, "it broke the protocol").blame(culprit);
+    policy.on_message(witness, Control::Witness(Box::new(error), Heartbeat::default(), None), now);
+    policy.tick(now + EVIDENCE_TIMEOUT)
+}
+
+/// The remaining members report and form the next group.
+fn regroup(policy: &mut MembershipPolicy, now: Duration) {
+    let generation = policy.membership.generation();
+    for id in policy.membership.members().collect::<Vec<_>>() {
+        let message = Control::Report(generation, MemberPosition::default(), Heartbeat::default());
+        policy.on_message(id, message, now + EVIDENCE_TIMEOUT);
+    }
+    assert!(policy.membership.is_working());
+}
+
+#[test]
+fn a_member_that_sends_an_unexpected_frame_is_removed_and_the_others_go_on() {
+    let mut policy = joined(3);
+    let commands = violation(&mut policy, 0, 1, T0);
+    assert!(
+        commands.iter().any(|command| matches!(command, MembershipCommand::Interrupt(..))),
+        "{commands:?}"
+    );
+    assert!(policy.removal_reason(1).is_some_and(|cause| cause.starts_with("is in another operation")));
+    regroup(&mut policy, T0);
+    assert_eq!(policy.membership.members().collect::<Vec<_>>(), [0, 2, 3]);
+}
+
+#[test]
+fn a_member_that_accuses_several_others_in_turn_is_removed_itself() {
+    let mut policy = joined(4);
+    violation(&mut policy, 0, 1, T0);
+    regroup(&mut policy, T0);
+    let later = Duration::from_secs(2);
+    violation(&mut policy, 0, 2, later);
+    regroup(&mut policy, later);
+    assert_eq!(policy.membership.members().collect::<Vec<_>>(), [2, 3, 4]);
+    assert!(policy.removal_reason(0).is_some_and(|cause| cause.starts_with("broke the protocol")));
+}
+
+/// A link that stands still once is made again; the second time within a few steps its rank is removed.
+#[test]
+fn a_rank_whose_links_stand_still_repeatedly_is_removed() {
+    let mut policy = joined(3);
+    for (round, step) in [(0, 7), (1, 8)] {
+        let now = Duration::from_secs(round * 2);
+        let cause = "is slow: not done after 5.0 s, last progress 5.0 s ago".to_string();
+        let culprit = Culprit { rank: 1, step: Some(step), cause, ..Culprit::default() };
+        let error = Error::new(Kind::RankFailed, "late").blame(culprit);
+        let heartbeat = Heartbeat { since: 5.0, ..Heartbeat::default() };
+        policy.on_message(0, Control::Witness(Box::new(error), heartbeat, None), now);
+        policy.tick(now + EVIDENCE_TIMEOUT);
+        assert_eq!(policy.membership.has(1), round == 0, "{step}");
+        regroup(&mut policy, now);
+    }
+}

@@ -1,0 +1,383 @@
+//! Schedules the ranks and injects the faults: the only state of a simulation, behind one lock.
+//!
+//! A rank is running, waiting until a moment, or ended. When none runs, time jumps to the moment at which the first
+//! wait ends (or the first fault is due), and that rank runs. Wake-ups end a wait early: moments at which something
+//! will have happened to one of the rank's streams.
+
+use super::network::mix;
+use super::streams::{Stream, StreamKey};
+use super::{Network, SimulatedFault, SimulatedFaultKind, Trace, TraceEntry, TraceEvent};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Real time for which an unordered group waits for threads that have not started.
+const START_TIMEOUT: Duration = Duration::from_millis(100);
+
+pub(super) struct Simulator {
+    pub(super) network: Network,
+    /// Number of ranks, those that will join included.
+    pub(super) size: usize,
+    state: Mutex<SimulatorState>,
+    /// One for each rank: notified when it runs.
+    scheduled: Vec<Condvar>,
+}
+
+pub(super) struct SimulatorState {
+    pub(super) now: Duration,
+    /// All ranks and, behind them, the coordinator if there is one.
+    pub(super) ranks: Vec<SimulatedRank>,
+    /// By generation of the group, `from * size + to`: bytes of one generation never arrive in another.
+    pub(super) meshes: BTreeMap<u32, Vec<Stream>>,
+    /// Senders and receivers between which all bytes are lost.
+    cuts: BTreeSet<(usize, usize)>,
+    /// In descending order of time.
+    faults: Vec<SimulatedFault>,
+    trace: Vec<TraceEntry>,
+}
+
+/// The order in which ranks run, and whether there is a coordinator.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Scheduling {
+    /// As threads happen to start: correct, but not reproducible.
+    Unordered,
+    /// By virtual time, lower ranks first.
+    Deterministic,
+    /// Deterministic, with one more endpoint behind the ranks that is no member of any group.
+    WithCoordinator,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimulatedRankState {
+    /// It was killed.
+    pub is_dead: bool,
+    /// Its thread has ended.
+    pub has_ended: bool,
+    pub is_stopped: bool,
+    /// It makes no progress inside a wait, although its heartbeats continue.
+    pub is_livelocked: bool,
+    pub is_asked_to_leave: bool,
+    /// False reports that it was told to send.
+    pub false_reports: u32,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum RunState {
+    /// Not started; only in unordered groups. Time waits for it, up to [`START_TIMEOUT`].
+    Absent,
+    /// Not started in time, but it may still start.
+    Idle,
+    Running,
+    /// Until then, or until a wake-up.
+    Waiting(Duration),
+    /// Until then, regardless of wake-ups.
+    Sleeping(Duration),
+    /// Until it is killed.
+    Livelocked,
+    Ended,
+}
+
+pub(super) struct SimulatedRank {
+    pub(super) run_state: RunState,
+    wakeups: BinaryHeap<Reverse<Duration>>,
+    /// Until when its connection is busy sending, and receiving.
+    pub(super) sending: Duration,
+    pub(super) receiving: Duration,
+    stopped_until: Duration,
+    slowness: f64,
+    pub(super) dead: bool,
+    /// Its next wait does not end.
+    livelocks: bool,
+    asked_to_leave: bool,
+    false_reports: u32,
+}
+
+impl Simulator {
+    pub fn new(network: Network, faults: &[SimulatedFault], scheduling: Scheduling) -> Arc<Simulator> {
+        let joins: BTreeMap<usize, Duration> = faults
+            .iter()
+            .filter_map(|fault| match fault.kind {
+                SimulatedFaultKind::Join { rank } => Some((rank, fault.at)),
+                _ => None,
+            })
+            .collect();
+        let size = joins.keys().map(|rank| rank + 1).max().unwrap_or(0).max(network.world);
+        let rank = |number: usize| SimulatedRank {
+            run_state: match (scheduling, joins.get(&number)) {
+                (Scheduling::Unordered, _) => RunState::Absent,
+                // A rank that joins sleeps until then.
+                (_, Some(at)) if number >= network.world => RunState::Sleeping(*at),
+                (_, None) if number >= network.world && number < size => RunState::Ended,
+                _ => RunState::Waiting(Duration::ZERO),
+            },
+            wakeups: BinaryHeap::new(),
+            sending: Duration::ZERO,
+            receiving: Duration::ZERO,
+            stopped_until: Duration::ZERO,
+            slowness: 1.0,
+            dead: false,
+            livelocks: false,
+            asked_to_leave: false,
+            false_reports: 0,
+        };
+        let mut faults = faults.to_vec();
+        faults.sort_by_key(|fault| Reverse(fault.at));
+        let all = size + usize::from(scheduling == Scheduling::WithCoordinator);
+        let state = SimulatorState {
+            now: Duration::ZERO,
+            ranks: (0..all).map(rank).collect(),
+            meshes: BTreeMap::new(),
+            cuts: BTreeSet::new(),
+            faults,
+            trace: Vec::new(),
+        };
+        let scheduled = (0..all).map(|_| Condvar::new()).collect();
+        let simulator = Simulator { network, size, state: Mutex::new(state), scheduled };
+        simulator.advance(&mut simulator.lock());
+        Arc::new(simulator)
+    }
+
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    pub fn rank_state(&self, rank: usize) -> SimulatedRankState {
+        let state = self.lock();
+        let subject = &state.ranks[rank];
+        SimulatedRankState {
+            is_dead: subject.dead,
+            has_ended: subject.run_state == RunState::Ended,
+            is_stopped: subject.stopped_until > state.now,
+            is_livelocked: subject.run_state == RunState::Livelocked,
+            is_asked_to_leave: subject.asked_to_leave,
+            false_reports: subject.false_reports,
+        }
+    }
+
+    /// Whether two ranks cannot connect: that needs both directions.
+    pub fn is_cut(&self, one: usize, other: usize) -> bool {
+        let state = self.lock();
+        state.is_cut(one, other) || state.is_cut(other, one)
+    }
+
+    pub fn kill(&self, rank: usize) {
+        let mut state = self.lock();
+        self.kill_rank(&mut state, rank);
+    }
+
+    fn kill_rank(&self, state: &mut SimulatorState, rank: usize) {
+        state.ranks[rank].dead = true;
+        self.end_all(state, rank, None);
+        if state.ranks[rank].run_state == RunState::Livelocked {
+            state.ranks[rank].run_state = RunState::Waiting(state.now);
+        }
+        state.wake_at(rank, state.now);
+    }
+
+    /// Ends the current or next wait of a rank at that moment.
+    pub fn wake_at(&self, rank: usize, at: Duration) {
+        self.lock().wake_at(rank, at);
+    }
+
+    pub fn trace(&self) -> Trace {
+        Trace { entries: self.lock().trace.clone() }
+    }
+
+    /// A panic of another thread leaves no inconsistent state: every change under the lock is complete in itself.
+    pub(super) fn lock(&self) -> MutexGuard<'_, SimulatorState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks until this rank runs.
+    pub(super) fn running(&self, rank: usize) -> MutexGuard<'_, SimulatorState> {
+        let mut state = self.lock();
+        if matches!(state.ranks[rank].run_state, RunState::Absent | RunState::Idle) {
+            state.ranks[rank].run_state = RunState::Running;
+        }
+        while matches!(
+            state.ranks[rank].run_state,
+            RunState::Waiting(_) | RunState::Sleeping(_) | RunState::Livelocked
+        ) {
+            if !state.has_absent_rank() {
+                state = self.scheduled[rank].wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let woken = self.scheduled[rank]
+                .wait_timeout(state, START_TIMEOUT)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = woken.0;
+            if woken.1.timed_out() {
+                let absent = state.ranks.iter_mut().filter(|rank| rank.run_state == RunState::Absent);
+                absent.for_each(|rank| rank.run_state = RunState::Idle);
+                self.advance(&mut state);
+            }
+        }
+        state
+    }
+
+    pub fn now(&self, rank: usize) -> Duration {
+        self.running(rank).now
+    }
+
+    /// Events of the rank's streams from here on end its next wait.
+    pub fn mark(&self, rank: usize) {
+        let mut state = self.running(rank);
+        let now = state.now;
+        let wakeups = &mut state.ranks[rank].wakeups;
+        while wakeups.peek().is_some_and(|wakeup| wakeup.0 <= now) {
+            wakeups.pop();
+        }
+    }
+
+    /// Yields to the other ranks until a wake-up or the timeout.
+    pub fn wait(&self, rank: usize, timeout: Duration) {
+        let mut state = self.running(rank);
+        let end = state.now + timeout;
+        let subject = &state.ranks[rank];
+        let until = subject.wakeups.peek().map_or(end, |wakeup| wakeup.0.min(end));
+        let hangs = subject.livelocks && !subject.dead;
+        self.yield_as(&mut state, rank, if hangs { RunState::Livelocked } else { RunState::Waiting(until) });
+        drop(state);
+        drop(self.running(rank));
+    }
+
+    /// Yields to the other ranks for this duration, regardless of wake-ups.
+    pub fn sleep(&self, rank: usize, duration: Duration) {
+        let mut state = self.running(rank);
+        let end = state.now + duration;
+        self.yield_as(&mut state, rank, RunState::Sleeping(end));
+        drop(state);
+        drop(self.running(rank));
+    }
+
+    /// Sleeps for the time that this rank needs for this many floating-point operations.
+    pub fn charge(&self, rank: usize, operations: u64) {
+        let slowness = self.running(rank).ranks[rank].slowness;
+        self.sleep(rank, self.network.computation(operations).mul_f64(slowness));
+    }
+
+    fn yield_as(&self, state: &mut SimulatorState, rank: usize, run_state: RunState) {
+        if state.ranks[rank].run_state != RunState::Ended {
+            state.ranks[rank].run_state = run_state;
+            self.advance(state);
+        }
+    }
+
+    /// If no rank runs, schedules the next one.
+    fn advance(&self, state: &mut SimulatorState) {
+        loop {
+            if state.has_absent_rank() || state.ranks.iter().any(|rank| rank.run_state == RunState::Running) {
+                return;
+            }
+            let waits = state.ranks.iter().enumerate().filter_map(|(index, rank)| match rank.run_state {
+                RunState::Waiting(until) | RunState::Sleeping(until) => {
+                    Some((until.max(rank.stopped_until), index))
+                }
+                _ => None,
+            });
+            let Some((time, rank)) = waits.min() else {
+                // No rank is left that could kill the livelocked ones: they end with the simulation.
+                let hangs = |rank: &usize| state.ranks[*rank].run_state == RunState::Livelocked;
+                let Some(rank) = (0..state.ranks.len()).find(hangs) else { return };
+                self.kill_rank(state, rank);
+                continue;
+            };
+            if let Some(fault) = state.faults.pop_if(|fault| fault.at <= time) {
+                state.now = state.now.max(fault.at);
+                self.inject_fault(state, fault.kind);
+                continue;
+            }
+            state.now = state.now.max(time);
+            state.ranks[rank].run_state = RunState::Running;
+            state.record(TraceEvent::Run(rank));
+            self.scheduled[rank].notify_all();
+            return;
+        }
+    }
+
+    fn inject_fault(&self, state: &mut SimulatorState, kind: SimulatedFaultKind) {
+        let noticed = state.now + self.network.latency;
+        match &kind {
+            SimulatedFaultKind::Kill { rank } => self.kill_rank(state, *rank),
+            SimulatedFaultKind::Livelock { rank } => state.ranks[*rank].livelocks = true,
+            SimulatedFaultKind::Stop { rank, duration } => {
+                state.ranks[*rank].stopped_until = state.now + *duration
+            }
+            SimulatedFaultKind::Slow { rank, factor } => state.ranks[*rank].slowness *= factor.max(0.0),
+            SimulatedFaultKind::Cut { one, other } => {
+                state.cuts.extend([(*one, *other), (*other, *one)]);
+            }
+            SimulatedFaultKind::CutOneWay { from, to } => {
+                state.cuts.insert((*from, *to));
+            }
+            SimulatedFaultKind::Garbage { from, to } => {
+                let bytes = (0..8).flat_map(|index| mix(self.network.seed ^ index).to_le_bytes());
+                if let Some((&generation, _)) = state.meshes.last_key_value() {
+                    self.transmit(
+                        state,
+                        StreamKey { generation, from: *from, to: *to },
+                        bytes.collect(),
+                        true,
+                    );
+                }
+            }
+            SimulatedFaultKind::Forge { from, to, frame } => {
+                if let Some((&generation, _)) = state.meshes.last_key_value() {
+                    let key = StreamKey { generation, from: *from, to: *to };
+                    self.transmit(state, key, frame.encode(generation).into(), true);
+                }
+            }
+            // The rank has slept until now.
+            SimulatedFaultKind::Join { .. } => {}
+            SimulatedFaultKind::Leave { rank } => state.ranks[*rank].asked_to_leave = true,
+            SimulatedFaultKind::FalseReport { rank } => state.ranks[*rank].false_reports += 1,
+        }
+        state.record(TraceEvent::Fault(kind));
+        if state.ranks.len() > self.size {
+            state.wake_at(self.size, noticed);
+        }
+    }
+
+    /// The rank has ended, and all its streams with it.
+    pub fn leave(&self, rank: usize) {
+        let mut state = self.running(rank);
+        if rank < self.size {
+            self.end_all(&mut state, rank, None);
+        }
+        state.ranks[rank].run_state = RunState::Ended;
+        if state.ranks.len() > self.size {
+            let noticed = state.now + self.network.latency;
+            state.wake_at(self.size, noticed);
+        }
+        self.advance(&mut state);
+    }
+}
+
+impl SimulatorState {
+    /// Whether bytes from one rank to the other are lost.
+    pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.cuts.contains(&(from, to))
+    }
+
+    fn has_absent_rank(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.run_state == RunState::Absent)
+    }
+
+    pub(super) fn record(&mut self, event: TraceEvent) {
+        self.trace.push(TraceEntry { time: self.now, event });
+    }
+
+    /// Something will have happened to one of the rank's streams at that moment.
+    pub(super) fn wake_at(&mut self, rank: usize, at: Duration) {
+        let rank = &mut self.ranks[rank];
+        rank.wakeups.push(Reverse(at));
+        if let RunState::Waiting(until) = &mut rank.run_state {
+            *until = at.min(*until);
+        }
+    }
+}

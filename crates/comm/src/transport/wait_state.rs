@@ -1,0 +1,117 @@
+//! The wait of one operation: pending peers, time waited, deadline.
+
+use std::time::Duration;
+
+/// The most time between two ticks that counts as waiting; a longer gap means that the process was stopped.
+const MAX_TICK: Duration = Duration::from_secs(1);
+
+/// How many times its deadline a wait may last while the rest of the group makes progress. The coordinator detects
+/// ranks without progress; this bounds the waits that it missed.
+const MAX_EXTENSIONS: u32 = 1000;
+
+/// What an operation still wants from one peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    pub read: bool,
+    pub write: bool,
+}
+
+/// Deadline and elapsed time of one operation's wait.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitState {
+    deadline: Duration,
+    waited: Duration,
+    last_tick: Duration,
+    /// The group's progress when it last grew, and the time waited then.
+    group: u64,
+    extended: Duration,
+    /// Polls without progress since the last progress.
+    pub(super) idle: u32,
+}
+
+impl WaitState {
+    pub fn new(now: Duration, deadline: Duration) -> WaitState {
+        let zero = Duration::ZERO;
+        WaitState { deadline, waited: zero, last_tick: now, group: 0, extended: zero, idle: 0 }
+    }
+
+    /// Adds the time since the last tick, `MAX_TICK` at most: time during which the process was stopped does not
+    /// count.
+    pub fn tick(&mut self, now: Duration) {
+        self.waited += now.saturating_sub(self.last_tick).min(MAX_TICK);
+        self.last_tick = now;
+    }
+
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Time until the deadline.
+    pub fn remaining(&self) -> Duration {
+        let end =
+            self.extended.saturating_add(self.deadline).min(self.deadline.saturating_mul(MAX_EXTENSIONS));
+        end.saturating_sub(self.waited)
+    }
+
+    /// Restarts the deadline if the group made progress: the awaited peer may only be slow.
+    pub(super) fn observe_group(&mut self, progress: u64) {
+        if progress > self.group {
+            (self.group, self.extended) = (progress, self.waited);
+        }
+    }
+}
+
+/// The peers with incomplete frames: first those received from, then those only sent to.
+pub(crate) fn pending_peers(wanted: &[Interest]) -> Vec<usize> {
+    let peers = |is_pending: fn(&Interest) -> bool| {
+        wanted.iter().enumerate().filter(move |(_, interest)| is_pending(interest)).map(|(peer, _)| peer)
+    };
+    peers(|interest| interest.read).chain(peers(|interest| interest.write && !interest.read)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_process_does_not_time_out() {
+        let mut wait = WaitState::new(Duration::ZERO, Duration::from_secs(10));
+        wait.tick(Duration::from_millis(300));
+        wait.tick(Duration::from_secs(100));
+        assert_eq!(wait.waited(), Duration::from_millis(1300));
+        assert_eq!(wait.remaining(), Duration::from_millis(8700));
+    }
+
+    #[test]
+    fn progress_of_the_group_extends_a_wait_within_bounds() {
+        let mut wait = WaitState::new(Duration::ZERO, Duration::from_secs(2));
+        let mut now = Duration::ZERO;
+        for progress in [0, 1, 1, 2] {
+            now += Duration::from_secs(1);
+            wait.tick(now);
+            wait.observe_group(progress);
+        }
+        assert_eq!(wait.remaining(), Duration::from_secs(2));
+        wait.observe_group(2);
+        wait.tick(now + Duration::from_secs(1));
+        assert_eq!(wait.remaining(), Duration::from_secs(1), "the same count is no progress");
+        for progress in 3..3000 {
+            now += Duration::from_secs(1);
+            wait.tick(now);
+            wait.observe_group(progress);
+        }
+        assert!(wait.remaining().is_zero(), "a wait ends");
+    }
+
+    #[test]
+    fn peers_received_from_come_first() {
+        let (read, write) = (true, true);
+        let wanted = [
+            Interest { write, ..Interest::default() },
+            Interest::default(),
+            Interest { read, write },
+            Interest { read, ..Interest::default() },
+        ];
+        assert_eq!(pending_peers(&wanted), [2, 3, 0]);
+    }
+}
