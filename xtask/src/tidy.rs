@@ -4,7 +4,9 @@
 //! its findings, listed with its reason in [`RULES`]. A finding has file, line, rule and advice.
 
 mod document;
+mod exit;
 mod manifest;
+mod names;
 mod rust;
 mod source;
 mod text;
@@ -79,6 +81,12 @@ struct Rule {
 const RULES: &[Rule] = &[
     Rule { name: "file-names", reason: "a file is named for its one subject", check: source::file_names },
     Rule { name: "file-length", reason: "a long file has more than one subject", check: source::file_length },
+    Rule {
+        name: "retired-names",
+        reason: "types and modules have the field's own names",
+        check: names::retired,
+    },
+    Rule { name: "process-exit", reason: "errors are returned, not exited with", check: exit::process_exit },
     Rule { name: "left-open", reason: "merged code is finished", check: source::left_open },
     Rule {
         name: "unsafe",
