@@ -17,6 +17,8 @@ mod gossip;
 mod hidden;
 pub mod hooks;
 mod keepsake;
+#[doc(hidden)]
+pub mod known_bugs;
 mod leaves;
 pub mod modelfile;
 mod overlap;
@@ -26,8 +28,6 @@ mod progress;
 mod push_pull;
 mod regroup;
 pub mod rider;
-#[doc(hidden)]
-pub mod sabotage;
 mod scribe;
 mod shared;
 mod slowdown;

@@ -14,8 +14,8 @@
 
 use crate::audit::Ledger;
 use crate::contributions::Contributions;
+use crate::known_bugs;
 use crate::progress::Progress;
-use crate::sabotage;
 use crate::worker::Worker;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl Worker<'_> {
         let change = self.rank.change().clone();
         let furthest = change.resume_position();
         let stands_there = |standing: &MemberPosition| {
-            if sabotage::skips_agreement() {
+            if known_bugs::skips_agreement() {
                 return standing.position.is_some();
             }
             standing.position.is_some_and(|at| Some(at.step) == furthest.map(|furthest| furthest.step))
@@ -201,7 +201,7 @@ impl Worker<'_> {
                 ));
             }
         }
-        if sabotage::skips_agreement() && self.is_told {
+        if known_bugs::skips_agreement() && self.is_told {
             return Ok(());
         }
         // One that died in the middle of a step may have let others count it before it counted.

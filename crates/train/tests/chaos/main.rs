@@ -129,7 +129,8 @@ fn the_same_seed_gives_the_same_trace() {
 #[test]
 fn a_missing_agreement_is_found() {
     let calm = calm();
-    let found = (0..50).find_map(|seed| try_seed(seed, &calm, thalweg_train::sabotage::skip_agreement).err());
+    let found =
+        (0..50).find_map(|seed| try_seed(seed, &calm, thalweg_train::known_bugs::skip_agreement).err());
     println!("{}", found.expect("no seed finds the bug"));
 }
 
