@@ -13,7 +13,7 @@ use thalweg_cluster::checkpoint;
 use thalweg_cluster::linux;
 use thalweg_cluster::session::unix_time;
 use thalweg_core::event::{Event, Level, Outcome, Record};
-use thalweg_core::spec::Job;
+use thalweg_core::spec::{Job, JobSpec};
 use thalweg_core::{Error, Kind, Result};
 
 /// The run folder and the views of the run's events.
@@ -24,6 +24,8 @@ pub struct Results {
     summary: bool,
     rerun_args: Option<String>,
     started: Instant,
+    /// The job of a resumed run, written with its first step: a resume without steps left changes nothing.
+    resumed_job: Option<(String, JobSpec)>,
 }
 
 impl Results {
@@ -38,7 +40,9 @@ impl Results {
             preflight::check(&job.spec, &trainer.components, resumed, trainer.local_ranks(&job.spec));
         let opened = checked.and_then(|checked| {
             folder.clear()?;
-            folder.write_job(&trainer.name, &job.spec)?;
+            if checked.step.is_none() {
+                folder.write_job(&trainer.name, &job.spec)?;
+            }
             Ok((open_views(trainer, job, &folder, checked.step)?, checked))
         });
         if opened.is_err() {
@@ -52,11 +56,16 @@ impl Results {
         }
         let summary = trainer.summary && !trainer.quiet;
         let rerun_args = trainer.rerun_args.clone();
-        Ok((Results { folder, views, summary, rerun_args, started }, checked))
+        let resumed_job = checked.step.map(|_| (trainer.name.clone(), job.spec.clone()));
+        Ok((Results { folder, views, summary, rerun_args, started, resumed_job }, checked))
     }
 
     /// Passes an event to the views.
     pub fn record(&mut self, record: &Record) -> Result<()> {
+        let steps = matches!(record.event, Event::Step { .. });
+        if let Some((name, job)) = self.resumed_job.take_if(|_| steps) {
+            self.folder.write_job(&name, &job)?;
+        }
         self.views.record(record)
     }
 

@@ -150,7 +150,7 @@ fn differing_job_keys_are_named_and_end_the_job_at_once() {
     let port = free_port();
     let other = [&SHORT[..], &["--set", "fault.join_deadline=10m", "--set", "train.seed=8"]].concat();
     let second = site.rank(1, 2, port, &other);
-    turned_away(&site, port, second, &["rank 1 has another job than rank 0: train.seed is 8 there and "]);
+    turned_away(&site, port, second, &["rank 1 has another job than rank 0: train.seed is 8 on rank 1 and "]);
     let culprit = site.report("run")["failures"][0]["rank"].clone();
     assert_eq!(culprit, 1);
 }

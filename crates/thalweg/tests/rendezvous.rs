@@ -239,7 +239,7 @@ fn rank_0_reports_refused_ranks_with_the_reason() {
     let port = free_port();
     let first = start_waiting(&site, port, RIGHT);
     let other = [&SHORT[..], &["--set", "train.seed=9"]].concat();
-    let reason = "rank 1 has another job than rank 0: train.seed is 9 there and 7 here";
+    let reason = "rank 1 has another job than rank 0: train.seed is 9 on rank 1 and 7 on rank 0";
     start(&site, 1, 2, port, RIGHT, &other).end(LIMIT).assert_error(4, &[reason]);
     let ended = first.end(LIMIT);
     ended.assert_error(4, &[reason]);

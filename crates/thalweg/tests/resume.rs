@@ -211,6 +211,10 @@ fn the_same_command_starts_resumes_and_finds_no_steps_left() {
     assert_eq!(ended.stderr, "warning: already trained for 2 epochs; continue with --set train.epochs=3\n");
     assert!(model(&site, "run") == first);
     assert_eq!(site.report("run"), report, "the times are those of the training");
+    // Nor does a resume that asks for less change what the run was asked for.
+    let job = std::fs::read(site.path("run/job.toml")).unwrap();
+    site.succeed(&["resume", "run", "--epochs", "1"]);
+    assert!(std::fs::read(site.path("run/job.toml")).unwrap() == job);
     // Without --out: the newest run of that name, or a first one.
     let unnamed = ["train", "--quiet", "--resume", "--set", "train.epochs=1"];
     site.succeed(&unnamed);

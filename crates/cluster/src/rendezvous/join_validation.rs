@@ -27,7 +27,7 @@ pub fn mismatch(
         ));
     }
     if join.job != job {
-        let differs = difference(text, &join.text)
+        let differs = difference(text, rank, &join.text)
             .unwrap_or_else(|| "the job files or flags differ (or another job listens on this port)".into());
         return Some(format!("rank {rank} has another job than rank 0: {differs}"));
     }
