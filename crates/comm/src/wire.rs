@@ -73,7 +73,7 @@ impl fmt::Display for Tag {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// A chunk of a buffer.
     Data,
     /// The last frame on its connection, see [`CloseReason`].
@@ -82,7 +82,7 @@ pub enum Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// In a close frame only the generation is set.
     pub tag: Tag,
     /// Index of the chunk in the buffer; in a close frame, the [`CloseReason`].
@@ -97,8 +97,8 @@ impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Header { tag, chunk, length, .. } = self;
         match self.kind {
-            Kind::Data => write!(f, "{tag}, chunk {chunk}, {length} bytes"),
-            Kind::Close => write!(f, "a damaged close frame"),
+            FrameKind::Data => write!(f, "{tag}, chunk {chunk}, {length} bytes"),
+            FrameKind::Close => write!(f, "a damaged close frame"),
         }
     }
 }
@@ -122,7 +122,7 @@ impl Header {
     /// The header of a data frame with this payload.
     pub fn data(tag: Tag, chunk: u32, payload: &[u8]) -> Header {
         let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        let header = Header { kind: Kind::Data, tag, chunk, length, checksum: 0 };
+        let header = Header { kind: FrameKind::Data, tag, chunk, length, checksum: 0 };
         Header { checksum: checksum(header.seed(), payload), ..header }
     }
 
@@ -130,7 +130,7 @@ impl Header {
     pub fn close(generation: u32, reason: CloseReason) -> Header {
         let chunk = reason.encode();
         let tag = Tag { generation, ..Tag::default() };
-        let header = Header { kind: Kind::Close, tag, chunk, length: 0, checksum: 0 };
+        let header = Header { kind: FrameKind::Close, tag, chunk, length: 0, checksum: 0 };
         Header { checksum: header.seed(), ..header }
     }
 
@@ -141,15 +141,15 @@ impl Header {
 
     /// `None` unless it is an intact close frame.
     pub fn close_reason(&self) -> Option<CloseReason> {
-        let intact = self.kind == Kind::Close && self.checksum == self.seed();
+        let intact = self.kind == FrameKind::Close && self.checksum == self.seed();
         intact.then(|| CloseReason::decode(self.chunk))
     }
 
     /// The bytes on the wire.
     pub fn encode(&self) -> [u8; HEADER] {
         let magic = match self.kind {
-            Kind::Data => DATA,
-            Kind::Close => CLOSE,
+            FrameKind::Data => DATA,
+            FrameKind::Close => CLOSE,
         };
         let mut bytes = [0; HEADER];
         bytes[0..4].copy_from_slice(&magic.to_le_bytes());
@@ -170,8 +170,8 @@ impl Header {
         };
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let (kind, limit) = match word(0) {
-            DATA => (Kind::Data, MAX_PAYLOAD),
-            CLOSE => (Kind::Close, 0),
+            DATA => (FrameKind::Data, MAX_PAYLOAD),
+            CLOSE => (FrameKind::Close, 0),
             other => return Err(HeaderError::Magic(other)),
         };
         let length = word(28);

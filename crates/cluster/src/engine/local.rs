@@ -7,7 +7,7 @@ mod records;
 mod termination;
 mod workers;
 
-use super::process::{Worker, WorkerMessage, is_fine, stopping_signal};
+use super::process::{WorkerMessage, WorkerProcess, is_fine, stopping_signal};
 use super::program::Program;
 use crate::diagnosis::{COORDINATOR_TIMEOUT, Diagnosis};
 use crate::heartbeat_monitor::HeartbeatMonitor;
@@ -124,7 +124,7 @@ struct Launcher<'a> {
     plan: &'a LaunchPlan,
     program: Program,
     control: Option<&'a mut (dyn LaunchControl + 'a)>,
-    workers: Vec<Worker>,
+    workers: Vec<WorkerProcess>,
     sender: Sender<WorkerMessage>,
     monitor: HeartbeatMonitor,
     diagnosis: Diagnosis,
@@ -245,7 +245,7 @@ impl Launcher<'_> {
         // Remaining members continue, unless a rank failed by its own error.
         let over = !self.plan.elastic
             || self.diagnosis.has_self_report()
-            || !self.workers.iter().any(Worker::is_in_group);
+            || !self.workers.iter().any(WorkerProcess::is_in_group);
         if let Some(error) = self.diagnosis.conclude(now).filter(|_| over) {
             return Some(Err(error));
         }

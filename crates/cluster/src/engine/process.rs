@@ -21,7 +21,7 @@ pub(super) enum WorkerMessage {
     Closed(usize),
 }
 
-pub(super) struct Worker {
+pub(super) struct WorkerProcess {
     pub(super) rank: usize,
     /// Started while the job ran: the job continues if it fails before it has joined.
     pub(super) joins: bool,
@@ -39,7 +39,7 @@ pub(super) struct Worker {
     pub(super) cause: Option<String>,
 }
 
-impl Worker {
+impl WorkerProcess {
     pub(super) fn is_alive(&self) -> bool {
         self.status.is_none()
     }
@@ -81,7 +81,7 @@ pub(super) fn spawn(
     index: usize,
     joins: bool,
     sender: &Sender<WorkerMessage>,
-) -> Result<Worker> {
+) -> Result<WorkerProcess> {
     let failed = |error: std::io::Error| Error::io(format!("cannot start worker {rank}"), &error);
     let (commands, worker_end) = UnixStream::pair().map_err(failed)?;
     // Everything that can fail comes before the spawn, so that no process is left behind unsupervised.
@@ -120,7 +120,7 @@ pub(super) fn spawn(
         return Err(failed(error));
     }
     let last = Heartbeat::default();
-    Ok(Worker {
+    Ok(WorkerProcess {
         rank,
         joins,
         child,

@@ -7,7 +7,7 @@
 use super::inbox::ReadError;
 use super::link::would_block;
 use super::{Cause, Tag, Traffic};
-use crate::wire::{HEADER, Header, Kind, checksum};
+use crate::wire::{FrameKind, HEADER, Header, checksum};
 use std::collections::VecDeque;
 use std::io::Read;
 
@@ -48,7 +48,7 @@ impl EarlyFrames {
         let length = header.length as usize;
         // An empty frame counts by its header. A damaged one is left to the receive, which reports it.
         let damaged = length == 0 && header.seed() != header.checksum;
-        if header.kind != Kind::Data || self.bytes + HEADER + length > CAPACITY || damaged {
+        if header.kind != FrameKind::Data || self.bytes + HEADER + length > CAPACITY || damaged {
             return false;
         }
         self.bytes += HEADER + length;

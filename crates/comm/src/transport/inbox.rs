@@ -8,7 +8,7 @@ use super::early_frames::{CAPACITY, EarlyFrames};
 use super::link::would_block;
 use super::{Cause, Incoming, IoProgress, MatchMode, Tag, Traffic};
 use crate::mailbox::MESSAGES;
-use crate::wire::{CloseReason, HEADER, Header, Kind, checksum};
+use crate::wire::{CloseReason, FrameKind, HEADER, Header, checksum};
 use std::io::{IoSliceMut, Read};
 
 /// How many operations of one group a peer can be ahead: each leaves at least a header among the early frames, which
@@ -158,11 +158,12 @@ impl Inbox {
         let reachable = got.tag.group != tag.group
             || got.tag.operation == MESSAGES
             || got.tag.operation <= tag.operation.saturating_add(MAX_AHEAD);
-        if other_operation && reachable && (got.tag.generation, got.kind) == (tag.generation, Kind::Data) {
+        if other_operation && reachable && (got.tag.generation, got.kind) == (tag.generation, FrameKind::Data)
+        {
             return Ok(false);
         }
         let checksum = got.checksum;
-        let expected = Header { kind: Kind::Data, tag, chunk, length: length as u32, checksum };
+        let expected = Header { kind: FrameKind::Data, tag, chunk, length: length as u32, checksum };
         if got != expected {
             return Err(ReadError::Invalid(Cause::unexpected(&expected, &got)));
         }

@@ -64,7 +64,7 @@ impl ForgedFrame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Kind;
+    use crate::wire::FrameKind;
 
     /// A receiver cannot distinguish a forged frame from a valid one by its bytes.
     #[test]
@@ -72,7 +72,7 @@ mod tests {
         for forged in [ForgedFrame::Operation, ForgedFrame::Group] {
             let frame = forged.encode(7);
             let header = Header::decode(&frame).unwrap();
-            assert_eq!((header.kind, header.tag.generation), (Kind::Data, 7));
+            assert_eq!((header.kind, header.tag.generation), (FrameKind::Data, 7));
             assert_eq!(header, Header::data(header.tag, header.chunk, &frame[HEADER..]));
         }
         let close = Header::decode(&ForgedFrame::Close.encode(7)).unwrap();

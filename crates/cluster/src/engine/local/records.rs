@@ -2,7 +2,7 @@
 
 use super::{LaunchAction, Launcher};
 use crate::diagnosis::{EVIDENCE_TIMEOUT, Evidence};
-use crate::engine::process::{Worker, describe, is_fine};
+use crate::engine::process::{WorkerProcess, describe, is_fine};
 use crate::launcher_connection::LauncherCommand;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ impl Launcher<'_> {
             }
             // A worker that has not joined yet is the replacement of the rank that is meant.
             Event::GaveUp { culprit, cause } if self.coordinator == Some(index) => {
-                let is_meant = |worker: &Worker| worker.rank == *culprit && !worker.has_not_joined();
+                let is_meant = |worker: &WorkerProcess| worker.rank == *culprit && !worker.has_not_joined();
                 if self.workers.iter().any(|worker| worker.is_alive() && is_meant(worker)) {
                     self.kill(*culprit, cause);
                 }
@@ -82,8 +82,8 @@ impl Launcher<'_> {
             Event::Regrouped { members, .. } => {
                 // A newcomer counts as joined from here on, though its first heartbeat may not have arrived.
                 let newcomer =
-                    |worker: &&mut Worker| members.contains(&worker.rank) && worker.has_not_joined();
-                self.workers.iter_mut().filter(newcomer).for_each(Worker::mark_joined);
+                    |worker: &&mut WorkerProcess| members.contains(&worker.rank) && worker.has_not_joined();
+                self.workers.iter_mut().filter(newcomer).for_each(WorkerProcess::mark_joined);
                 let explained = self.with_causes(record.clone());
                 self.apply_control(&explained)?;
                 return on_record(&explained);
@@ -97,7 +97,7 @@ impl Launcher<'_> {
     /// Whether the job continues if this worker fails: it joined while the job ran.
     fn can_spare(&self, index: usize) -> bool {
         let worker = &self.workers[index];
-        let in_group = |(other, worker): (usize, &Worker)| other != index && worker.is_in_group();
+        let in_group = |(other, worker): (usize, &WorkerProcess)| other != index && worker.is_in_group();
         let others = self.workers.iter().enumerate().any(in_group);
         self.plan.elastic && (worker.has_not_joined() || worker.joins && others)
     }
@@ -107,7 +107,7 @@ impl Launcher<'_> {
         for action in actions {
             match action {
                 LaunchAction::Inject(fault) => {
-                    let target = |worker: &&mut Worker| worker.is_alive() && worker.rank == fault.rank;
+                    let target = |worker: &&mut WorkerProcess| worker.is_alive() && worker.rank == fault.rank;
                     if let Some(worker) = self.workers.iter_mut().find(target) {
                         worker.send(&LauncherCommand::Inject(fault.clone()));
                     }
@@ -147,7 +147,7 @@ impl Launcher<'_> {
     /// How the process of a lost rank ended, once the kernel reports it; None if it still runs at `end`. Peers may notice
     /// the end first, and the records of the process may not be drained yet.
     fn exit_cause(&mut self, rank: usize, end: Instant) -> Option<String> {
-        let of_rank = |worker: &Worker| worker.rank == rank;
+        let of_rank = |worker: &WorkerProcess| worker.rank == rank;
         let lost = self.workers.iter().rposition(|worker| of_rank(worker) && worker.lost);
         let index = lost.or_else(|| {
             self.workers.iter().rposition(|worker| of_rank(worker) && !worker.has_not_joined())

@@ -3,7 +3,7 @@
 
 use super::Launcher;
 use crate::diagnosis::Evidence;
-use crate::engine::process::{Worker, describe, is_fine, spawn};
+use crate::engine::process::{WorkerProcess, describe, is_fine, spawn};
 use crate::launcher_connection::LauncherCommand;
 use crate::linux;
 use std::collections::BTreeSet;
@@ -56,7 +56,7 @@ impl Launcher<'_> {
                 continue;
             }
             let (rank, how, heartbeat) = (worker.rank, describe(status), worker.last.clone());
-            if self.plan.elastic && self.workers.iter().any(Worker::keeps_job_alive) {
+            if self.plan.elastic && self.workers.iter().any(WorkerProcess::keeps_job_alive) {
                 self.workers[index].cause.get_or_insert(how);
                 self.continue_without(index);
             } else {
@@ -95,8 +95,8 @@ impl Launcher<'_> {
 
     /// Gives the coordinator's role to the lowest rank that has joined, or if none has, to the lowest rank alive.
     pub(super) fn choose_coordinator(&mut self) {
-        let has_joined = |worker: &Worker| worker.last.phase != Phase::Starting;
-        let stays = |worker: &Worker| worker.is_alive() && !self.left_ranks.contains(&worker.rank);
+        let has_joined = |worker: &WorkerProcess| worker.last.phase != Phase::Starting;
+        let stays = |worker: &WorkerProcess| worker.is_alive() && !self.left_ranks.contains(&worker.rank);
         let present = || self.workers.iter().enumerate().filter(|(_, worker)| stays(worker));
         let next = present().filter(|(_, worker)| has_joined(worker)).min_by_key(|(_, worker)| worker.rank);
         let next = next.or_else(|| present().min_by_key(|(_, worker)| worker.rank)).map(|(index, _)| index);
