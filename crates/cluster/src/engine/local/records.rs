@@ -7,7 +7,7 @@ use crate::launcher_connection::LauncherCommand;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use thalweg_core::event::{Event, Level, Phase, Record};
-use thalweg_core::{Culprit, Result};
+use thalweg_core::{Culprit, Error, Kind, Result};
 
 /// How causes begin that say more than an exit status: the coordinator or the rank itself knows why it was given up.
 const KNOWN_CAUSES: [&str; 4] = ["has been ", "failed: ", "broke the protocol", "cannot be connected"];
@@ -52,10 +52,15 @@ impl Launcher<'_> {
                 self.diagnosis
                     .add(now, Evidence::Lost { rank, error: error.clone(), heartbeat: heartbeat.clone() });
             }
-            // The group continues without it already.
-            Event::Failed { .. } if self.plan.elastic && self.workers[index].cause.is_some() => {
+            // The group continues without it already. Its own record may arrive before the coordinator's.
+            Event::Failed { error, .. }
+                if self.plan.elastic
+                    && (self.workers[index].cause.is_some() || self.was_removed(index, error)) =>
+            {
                 let worker = &mut self.workers[index];
                 (worker.explained, worker.lost) = (true, true);
+                let removal = error.culprit.as_ref().map(|culprit| culprit.cause.clone());
+                worker.cause = worker.cause.take().or(removal);
                 self.monitor.remove(rank);
             }
             // It joined a running job, which continues without it.
@@ -97,9 +102,21 @@ impl Launcher<'_> {
     /// Whether the job continues if this worker fails: it joined while the job ran.
     fn can_spare(&self, index: usize) -> bool {
         let worker = &self.workers[index];
+        self.plan.elastic && (worker.has_not_joined() || worker.joins && self.has_other_members(index))
+    }
+
+    fn has_other_members(&self, index: usize) -> bool {
         let in_group = |(other, worker): (usize, &WorkerProcess)| other != index && worker.is_in_group();
-        let others = self.workers.iter().enumerate().any(in_group);
-        self.plan.elastic && (worker.has_not_joined() || worker.joins && others)
+        self.workers.iter().enumerate().any(in_group)
+    }
+
+    /// Whether the coordinator removed this worker, and others of this launcher continue: only the coordinator reports
+    /// `RankFailed` to a rank about itself.
+    fn was_removed(&self, index: usize, error: &Error) -> bool {
+        let rank = self.workers[index].rank;
+        let removed = error.kind == Kind::RankFailed
+            && error.culprit.as_ref().is_some_and(|culprit| culprit.rank == rank);
+        removed && self.has_other_members(index)
     }
 
     pub(super) fn apply_control(&mut self, record: &Record) -> Result<()> {
