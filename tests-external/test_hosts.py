@@ -118,7 +118,7 @@ def test_a_launcher_killed_on_the_other_host_ends_only_its_own_workers(hosts, jo
     out = jobs.folder / "run"
     launchers = start_endless(hosts, jobs, out, "fault.elastic=true")
     os.kill(process_of(hosts, 1, None), signal.SIGKILL)
-    harness.wait_for_event(out, launchers[0], '"left":[2,3]', '"left":[3]')
+    harness.wait_for_event(out, launchers[0], '"left":[2,3]', '"left":[3,2]', '"left":[3]')
     launchers[1].process.wait(60)
     harness.wait_until(lambda: not hosts.processes(1), launchers[0])
     os.kill(process_of(hosts, 0, None), signal.SIGINT)
