@@ -105,8 +105,11 @@ impl Launcher<'_> {
         self.plan.elastic && (worker.has_not_joined() || worker.joins && self.has_other_members(index))
     }
 
+    /// Whether another worker of this launcher is a member and has not reported its end.
     fn has_other_members(&self, index: usize) -> bool {
-        let in_group = |(other, worker): (usize, &WorkerProcess)| other != index && worker.is_in_group();
+        let in_group = |(other, worker): (usize, &WorkerProcess)| {
+            other != index && worker.is_in_group() && !worker.lost && !worker.explained
+        };
         self.workers.iter().enumerate().any(in_group)
     }
 
