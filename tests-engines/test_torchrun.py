@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -32,6 +33,11 @@ def assert_same(out, reference, *ended):
     harness.assert_same_model(out, reference)
 
 
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_standalone_gives_the_same_model_as_two_workers(jobs, reference):
     job, expected = reference
     out = jobs.folder / "run"
@@ -42,11 +48,15 @@ def test_two_runs_with_overlapping_ports_do_not_connect(jobs, reference):
     job, expected = reference
     port = harness.free_port()
     outs = [jobs.folder / f"run-{number}" for number in range(2)]
-    # Static rendezvous: both runs have the id `none`, and each agent listens within the port range of the other run's rank 0.
+    # Static rendezvous: both runs have the id `none`, and the second agent's port is the first that rank 0 of the first run
+    # tries. So the second agent has to listen before the first run starts.
     static = lambda number: ("--nproc-per-node", 2, "--master-addr", "127.0.0.1", "--master-port", port + number)
-    running = [start(jobs, job, out, torchrun=static(number)) for number, out in enumerate(outs)]
-    for out, ended in zip(outs, [one.wait(180) for one in running]):
-        assert_same(out, expected, ended)
+    running = {}
+    for number in (1, 0):
+        running[number] = start(jobs, job, outs[number], torchrun=static(number))
+        harness.wait_until(lambda: listens(port + number), running[number], 120)
+    for number, one in running.items():
+        assert_same(outs[number], expected, one.wait(180))
 
 
 @pytest.mark.parametrize("backend", ["static", "c10d"])
