@@ -21,6 +21,7 @@ use thalweg_graph::onnx::OnnxModel;
 use thalweg_graph::{Network, Options, Team};
 use thalweg_train::SavedModel;
 use thalweg_train::footprint::Footprint;
+use thalweg_train::registry;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FileKind {
@@ -217,11 +218,11 @@ fn job(random: &mut Random, path: &Path) -> Result<()> {
     let text = fs::read(path).map_err(|error| Error::io(&shown, &error))?;
     let mut layers = JobLayers::default();
     layers.add_file(&shown, &String::from_utf8_lossy(&text)).map_err(Error::job)?;
-    let spec = Job::resolve(layers)?.spec;
+    let spec = registry::resolve(layers)?.spec;
     let schema = Schema { ..digits_schema()? };
     let components = SpecComponents::new(&spec);
     let model = components.model(&schema, &Arc::new(Team::default()))?;
-    Footprint::of_training(&spec, model.as_ref(), spec.ranks()).check(
+    Footprint::of_training(&spec, model.as_ref(), registry::ranks(&spec)).check(
         model.as_ref(),
         &schema,
         &spec.data.source,

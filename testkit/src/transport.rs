@@ -272,7 +272,10 @@ macro_rules! transport_conformance {
                 unread_bytes_do_not_hide_the_dead_rank
                 impossible_peers_are_refused
             );
-            $crate::transport_conformance!(@cases $mesh, invalid_frames: another_tensor_is_detected_in_early_frames);
+            $crate::transport_conformance!(@cases $mesh, invalid_frames:
+                another_tensor_is_detected_in_early_frames
+                a_false_length_is_detected
+            );
     };
     (@all_run $mesh:ty) => {
             $crate::transport_conformance!(@cases $mesh, exchange:

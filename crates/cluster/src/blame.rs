@@ -10,7 +10,7 @@ const REASON_TIMEOUT: Duration = Duration::from_millis(800);
 
 impl Rank {
     /// The coordinator's reason if it sends one, else this rank's own view.
-    pub(crate) fn explain(&self, error: &TransportError, kind: &str, name: &str) -> Error {
+    pub(crate) fn explain(&self, error: &TransportError, operation: &str) -> Error {
         let aborted = error.cause == Cause::Aborted;
         let seen = match error.suspects.first() {
             Some(&peer) if aborted && self.is_elastic() => {
@@ -19,9 +19,9 @@ impl Rank {
                     return reason;
                 }
                 let cause = Cause::Protocol("it reported an abort that did not happen".into());
-                self.describe(&TransportError::new(peer, cause), format!("{kind} of {name}"))
+                self.describe(&TransportError::new(peer, cause), operation)
             }
-            _ => self.describe(error, format!("{kind} of {name}")),
+            _ => self.describe(error, operation),
         };
         if !aborted || seen.culprit.is_some() {
             let source = match error.cause {
@@ -51,7 +51,7 @@ impl Rank {
         }
     }
 
-    fn describe(&self, error: &TransportError, operation: String) -> Error {
+    fn describe(&self, error: &TransportError, operation: &str) -> Error {
         let Some(peer) = error.peer else {
             return Error::new(Kind::RankFailed, format!("{operation} ended at step {}: {error}", self.step));
         };
@@ -68,7 +68,7 @@ impl Rank {
             rank,
             host,
             step: Some(self.step),
-            operation: Some(operation),
+            operation: Some(operation.into()),
             cause: cause.to_string(),
             detect_s: None,
             noticed: None,
@@ -109,11 +109,11 @@ mod tests {
         let network = Network { bandwidth, ..Network::ordinary(2, 1) };
         let (mut ended, _) = fixed_group::simulate(network, &[], DEADLINE, |rank| {
             rank.begin_step(3);
-            rank.barrier("the start")?;
+            rank.world().barrier("the start")?;
             if rank.index() == 1 && !enters {
                 rank.sleep(10 * DEADLINE);
             }
-            rank.all_reduce("gradients", &mut vec![1.0f32; 4 << 20])
+            rank.world().all_reduce("gradients", &mut vec![1.0f32; 4 << 20])
         });
         ended.swap_remove(0).result.unwrap_err()
     }

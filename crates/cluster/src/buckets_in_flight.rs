@@ -4,7 +4,7 @@
 //! its computation the rank polls those in flight; at the end it waits for all. Everything runs in the rank's own
 //! thread and within one step: state that a fault leaves behind is dropped when the next step begins.
 
-use crate::rank::Rank;
+use crate::group::{Group, Operation};
 use std::ops::Range;
 use std::time::Duration;
 use thalweg_comm::collective::{
@@ -31,6 +31,8 @@ pub struct Bucket {
 pub struct BucketsInFlight {
     /// Each with its schedule and the tensor id of its frames.
     buckets: Vec<(Bucket, Schedule, u32)>,
+    /// Generation and id of the group that reduces them.
+    group: (u32, u32),
     operations: BucketSet,
     /// Number of buckets started in this step.
     started: usize,
@@ -69,16 +71,19 @@ impl BucketsInFlight {
     }
 }
 
-impl Rank {
-    /// Prepares all-reduces of these buckets. All ranks must pass the same.
+impl Group<'_> {
+    /// Prepares all-reduces of these buckets. All members must pass the same.
     pub fn buckets_in_flight(&self, buckets: Vec<Bucket>) -> BucketsInFlight {
+        let group = self.state();
         let schedules = buckets.into_iter().map(|bucket| {
-            let schedule = bucket.algorithm.all_reduce(self.index(), self.host_numbers());
+            let schedule = bucket.algorithm.all_reduce(group.index(), group.members.hosts());
+            let schedule = group.members.translate_ranks(schedule);
             let tensor = tensor(&format!("all-reduce of {}", bucket.name));
             (bucket, schedule, tensor)
         });
         BucketsInFlight {
             buckets: schedules.collect(),
+            group: (group.generation, group.members.id()),
             operations: BucketSet::new(),
             started: 0,
             first_operation: 0,
@@ -88,17 +93,24 @@ impl Rank {
         }
     }
 
-    /// Resets the buckets for a new step and reserves their operation ids.
-    pub fn begin_bucket_step(&mut self, buckets: &mut BucketsInFlight) {
+    /// Resets the buckets for a new step and reserves their operation ids. Fails if another group, or that of an earlier
+    /// generation, prepared them.
+    pub fn begin_bucket_step(&mut self, buckets: &mut BucketsInFlight) -> Result<()> {
+        self.check()?;
+        let group = self.state_mut();
+        if buckets.group != (group.generation, group.members.id()) {
+            return Err(Error::internal(format!("buckets of another group than {}", group.title())));
+        }
         buckets.operations.clear();
         (buckets.started, buckets.last_poll) = (0, (Duration::ZERO, false));
         (buckets.progress_time, buckets.overlapped_time) = (Duration::ZERO, Duration::ZERO);
         // Reserved before the computation: all-reduces within it get later ids on every rank.
-        buckets.first_operation = self.operation + 1;
-        self.operation += buckets.buckets.len() as u64;
+        buckets.first_operation = group.operation + 1;
+        group.operation += buckets.buckets.len() as u64;
+        Ok(())
     }
 
-    /// Starts the all-reduce of the next bucket, which owns its part of the buffer until [`Rank::finish_buckets`].
+    /// Starts the all-reduce of the next bucket, which owns its part of the buffer until [`Group::finish_buckets`].
     pub fn start_next_bucket(&mut self, buckets: &mut BucketsInFlight, buffer: &mut [f32]) -> Result<()> {
         self.progress_buckets(buckets, buffer)?;
         self.start_bucket(buckets).map_err(|fault| self.bucket_error(buckets, &fault))?;
@@ -106,11 +118,11 @@ impl Rank {
     }
 
     fn start_bucket(&mut self, buckets: &mut BucketsInFlight) -> Result<(), TransportError> {
-        let BucketsInFlight { buckets, operations, started, first_operation, .. } = buckets;
+        let BucketsInFlight { buckets, group, operations, started, first_operation, .. } = buckets;
         let Some((bucket, schedule, tensor)) = buckets.get(*started) else { return Ok(()) };
-        let (generation, operation) = (self.parts.generation, *first_operation + *started as u64);
-        let tag = Tag { generation, operation, group: 0, tensor: *tensor };
-        operations.start::<f32>(schedule, self.parts.transport.as_ref(), tag, bucket.range.clone())?;
+        let ((generation, group), operation) = (*group, *first_operation + *started as u64);
+        let tag = Tag { generation, operation, group, tensor: *tensor };
+        operations.start::<f32>(schedule, self.rank.parts.transport.as_ref(), tag, bucket.range.clone())?;
         *started += 1;
         Ok(())
     }
@@ -118,7 +130,7 @@ impl Rank {
     /// Progresses the buckets in flight between two pieces of computation, unless it did so just before.
     pub fn poll_buckets(&mut self, buckets: &mut BucketsInFlight, buffer: &mut [f32]) -> Result<()> {
         let (last_poll, in_flight) = buckets.last_poll;
-        if !in_flight || self.now().saturating_sub(last_poll) < POLL_INTERVAL {
+        if !in_flight || self.rank.now().saturating_sub(last_poll) < POLL_INTERVAL {
             return Ok(());
         }
         self.progress_buckets(buckets, buffer)
@@ -129,9 +141,9 @@ impl Rank {
         if buckets.operations.first_incomplete().is_none() {
             return Ok(());
         }
-        let (start, mut moved) = (self.now(), false);
+        let (start, mut moved) = (self.rank.now(), false);
         loop {
-            let transport = self.parts.transport.as_mut();
+            let transport = self.rank.parts.transport.as_mut();
             match buckets.operations.progress(transport, buffer, &Sum) {
                 Ok(Progress::Moved) => moved = true,
                 Ok(Progress::Idle) => break,
@@ -146,17 +158,17 @@ impl Rank {
         if in_flight && moved {
             buckets.overlapped_time += start.saturating_sub(last_poll);
         }
-        let end = self.now();
+        let end = self.rank.now();
         buckets.last_poll = (end, buckets.operations.first_incomplete().is_some());
         buckets.progress_time += end - start;
-        if self.training {
-            self.account.exchange_s += (end - start).as_secs_f64();
+        if self.rank.training {
+            self.rank.account.exchange_s += (end - start).as_secs_f64();
         }
         Ok(())
     }
 
-    /// A blocking all-reduce in the middle of the computation `work`, with buckets in flight. All ranks must have
-    /// started the same buckets.
+    /// A blocking all-reduce in the middle of the computation `work`, with buckets in flight. All members must
+    /// have started the same buckets.
     pub fn all_reduce_with_buckets_in_flight(
         &mut self,
         buckets: &mut BucketsInFlight,
@@ -167,14 +179,15 @@ impl Rank {
     ) -> Result<Duration> {
         self.progress_buckets(buckets, buffer)?;
         let operations = &mut buckets.operations;
-        let took = self.operate("all-reduce", name, |rank, tag, deadline| {
-            let schedule = rank.collectives.schedule(Collective::AllReduce, size_of_val(values));
+        let ((), took) = self.operate("all-reduce", name, |operation| {
+            let Operation { parts, group, tag, deadline } = operation;
+            let schedule = group.schedule(Collective::AllReduce, size_of_val(values));
             let operation = BlockingOperation { schedule: &schedule, tag, values };
-            operations.run_blocking(rank.parts.transport.as_mut(), buffer, operation, &Sum, deadline)
+            operations.run_blocking(parts.transport.as_mut(), buffer, operation, &Sum, deadline)
         })?;
-        buckets.last_poll = (self.now(), buckets.operations.first_incomplete().is_some());
-        if self.training {
-            self.enter(Phase::Computing, work);
+        buckets.last_poll = (self.rank.now(), buckets.operations.first_incomplete().is_some());
+        if self.rank.training {
+            self.rank.enter(Phase::Computing, work);
         }
         Ok(took)
     }
@@ -182,15 +195,14 @@ impl Rank {
     /// Starts the remaining buckets and waits for all of them: then the buffer holds the sums.
     pub fn finish_buckets(&mut self, buckets: &mut BucketsInFlight, buffer: &mut [f32]) -> Result<Duration> {
         self.progress_buckets(buckets, buffer)?;
-        let name = format!("all-reduce of {}", buckets.awaited());
-        self.parts.rank_status.enter(self.step, Phase::Exchanging, self.operation, &name);
-        self.check()?;
-        self.livelock_if_injected();
-        let start = self.now();
+        self.rank.enter(Phase::Exchanging, &self.awaited_title(buckets));
+        self.rank.check()?;
+        self.rank.livelock_if_injected();
+        let start = self.rank.now();
         let result = self.wait_for_buckets(buckets, buffer);
-        let took = self.now() - start;
-        if self.training {
-            self.account.exchange_s += took.as_secs_f64();
+        let took = self.rank.now() - start;
+        if self.rank.training {
+            self.rank.account.exchange_s += took.as_secs_f64();
         }
         result.map_err(|fault| self.bucket_error(buckets, &fault))?;
         Ok(took)
@@ -204,12 +216,19 @@ impl Rank {
         while buckets.started < buckets.buckets.len() {
             self.start_bucket(buckets)?;
         }
-        let deadline = self.deadline();
-        buckets.operations.finish(self.parts.transport.as_mut(), buffer, &Sum, deadline)
+        let deadline = self.rank.deadline();
+        buckets.operations.finish(self.rank.parts.transport.as_mut(), buffer, &Sum, deadline)
     }
 
     fn bucket_error(&self, buckets: &BucketsInFlight, fault: &TransportError) -> Error {
-        self.explain(fault, "all-reduce", buckets.awaited())
+        self.rank.explain(fault, &self.awaited_title(buckets))
+    }
+
+    /// Name in errors of the first incomplete bucket.
+    fn awaited_title(&self, buckets: &BucketsInFlight) -> String {
+        let mut title = format!("all-reduce of {}", buckets.awaited());
+        self.state().add_name(&mut title);
+        title
     }
 }
 
@@ -217,6 +236,7 @@ impl Rank {
 mod tests {
     use super::*;
     use crate::engine::simulated::fixed_group;
+    use crate::rank::Rank;
     use thalweg_comm::transport::sim::{Network, SimulatedFault, SimulatedFaultKind};
 
     fn buckets() -> Vec<Bucket> {
@@ -229,36 +249,54 @@ mod tests {
     }
 
     /// Buckets are started during computation, with a blocking all-reduce in between.
-    fn step(rank: &mut Rank, buckets: &mut BucketsInFlight, buffer: &mut [f32]) -> Result<Duration> {
-        rank.begin_bucket_step(buckets);
-        buffer.fill(1.0 + rank.index() as f32);
-        rank.start_next_bucket(buckets, buffer)?;
-        rank.sleep(Duration::from_millis(1 + rank.index() as u64));
-        rank.poll_buckets(buckets, buffer)?;
-        rank.start_next_bucket(buckets, buffer)?;
+    fn step(group: &mut Group, buckets: &mut BucketsInFlight, buffer: &mut [f32]) -> Result<Duration> {
+        group.begin_bucket_step(buckets)?;
+        buffer.fill(1.0 + group.index() as f32);
+        group.start_next_bucket(buckets, buffer)?;
+        group.rank.sleep(Duration::from_millis(1 + group.index() as u64));
+        group.poll_buckets(buckets, buffer)?;
+        group.start_next_bucket(buckets, buffer)?;
         let mut values = [2.0, 3.0];
-        rank.all_reduce_with_buckets_in_flight(buckets, buffer, "work", "statistics", &mut values)?;
-        let world = rank.world() as f32;
-        assert_eq!(values, [2.0 * world, 3.0 * world]);
-        rank.finish_buckets(buckets, buffer)
+        group.all_reduce_with_buckets_in_flight(buckets, buffer, "work", "statistics", &mut values)?;
+        let size = group.size() as f32;
+        assert_eq!(values, [2.0 * size, 3.0 * size]);
+        group.finish_buckets(buckets, buffer)
+    }
+
+    /// Three steps; returns the overlapped time.
+    fn steps(group: &mut Group) -> Result<Duration> {
+        let (mut buckets, mut buffer) = (group.buckets_in_flight(buckets()), vec![0.0; 50_000]);
+        let mut overlapped = Duration::ZERO;
+        for number in 0..3 {
+            group.rank.begin_step(number);
+            step(group, &mut buckets, &mut buffer)?;
+            assert!(buffer.iter().all(|sum| *sum == 6.0), "step {number}");
+            overlapped += buckets.overlapped_time();
+        }
+        Ok(overlapped)
     }
 
     #[test]
     fn buckets_are_reduced_during_computation() {
-        let network = Network { bandwidth: 1e7, ..Network::ordinary(3, 5) };
-        let (ended, _) = fixed_group::simulate(network, &[], Duration::from_secs(5), |rank| {
-            let (mut buckets, mut buffer) = (rank.buckets_in_flight(buckets()), vec![0.0; 50_000]);
+        let simulate = |world: usize, program: fn(&mut Rank) -> Result<Duration>| {
+            let network = Network { bandwidth: 1e7, ..Network::ordinary(world, 5) };
+            let (ended, _) = fixed_group::simulate(network, &[], Duration::from_secs(5), program);
+            let overlapped: Duration = ended.into_iter().map(|ended| ended.result.unwrap()).sum();
+            assert!(overlapped > Duration::ZERO);
+        };
+        simulate(3, |rank| steps(&mut rank.world()));
+        // Of three ranks of five, while the others wait for them.
+        simulate(5, |rank| {
             let mut overlapped = Duration::ZERO;
-            for number in 0..3 {
-                rank.begin_step(number);
-                step(rank, &mut buckets, &mut buffer)?;
-                assert!(buffer.iter().all(|sum| *sum == 6.0), "step {number}");
-                overlapped += buckets.overlapped_time();
+            if rank.index() % 2 == 0 {
+                let mut even = rank.new_group("even", &[0, 2, 4])?;
+                overlapped = steps(&mut rank.group(&mut even))?;
+                let mut others = rank.world().buckets_in_flight(buckets());
+                assert!(rank.group(&mut even).begin_bucket_step(&mut others).is_err());
             }
+            rank.world().barrier("the end")?;
             Ok(overlapped)
         });
-        let overlapped: Duration = ended.into_iter().map(|ended| ended.result.unwrap()).sum();
-        assert!(overlapped > Duration::ZERO);
     }
 
     #[test]
@@ -266,9 +304,9 @@ mod tests {
         let network = Network { bandwidth: 1e6, ..Network::ordinary(2, 5) };
         let kill = SimulatedFault::at(Duration::from_millis(40), SimulatedFaultKind::Kill { rank: 1 });
         let (ended, _) = fixed_group::simulate(network, &[kill], Duration::from_secs(5), |rank| {
-            let (mut buckets, mut buffer) = (rank.buckets_in_flight(buckets()), vec![0.0; 50_000]);
             rank.begin_step(7);
-            step(rank, &mut buckets, &mut buffer)
+            let (mut buckets, mut buffer) = (rank.world().buckets_in_flight(buckets()), vec![0.0; 50_000]);
+            step(&mut rank.world(), &mut buckets, &mut buffer)
         });
         let error = ended[0].result.as_ref().unwrap_err();
         let culprit = error.culprit.as_ref().unwrap();

@@ -110,9 +110,7 @@ impl ControlConnection {
         }
         match &listener.events {
             Some(events) => {
-                listener
-                    .rank_status
-                    .interrupt(listener.generation, Error { kind: Kind::Regroup, ..lost.clone() });
+                listener.rank_status.interrupt(listener.generation, lost.clone());
                 let _ = events.send(CoordinatorEvent::Lost(lost));
             }
             None => listener.rank_status.abort(lost),
@@ -153,10 +151,9 @@ impl CoordinatorListener {
     fn on_message(&mut self, message: Control) -> Option<Error> {
         match message {
             Control::Abort(error) => return Some(*error),
-            Control::Interrupt(generation, reason) => {
-                self.rank_status.interrupt(generation, Error { kind: Kind::Regroup, ..*reason });
-            }
+            Control::Interrupt(generation, reason) => self.rank_status.interrupt(generation, *reason),
             Control::Heartbeat(heartbeat) => self.rank_status.set_group_progress(heartbeat.progress),
+            Control::BoundaryRequested(requested) => self.rank_status.set_group_boundary(requested),
             Control::Pause => {
                 self.pause_requested = true;
                 self.rank_status.request_pause(true);
@@ -166,6 +163,8 @@ impl CoordinatorListener {
                 if std::mem::take(&mut self.pause_requested) {
                     self.rank_status.request_pause(false);
                 }
+                // The group was formed at a boundary.
+                self.rank_status.set_group_boundary(false);
                 self.generation = roster.generation;
                 if let Some(events) = &self.events {
                     let _ = events.send(CoordinatorEvent::Roster(roster));

@@ -1,8 +1,8 @@
 //! A rank's change from one generation of the group to the next.
 
-use crate::collectives::CollectiveContext;
 use crate::membership::MemberPosition;
-use crate::rank::{Rank, first_operation};
+use crate::process_group::ProcessGroup;
+use crate::rank::{Rank, RankParts};
 use crate::regroup::{Generation, MembershipChange};
 use crate::rendezvous::shm_setup::ConnectedTransport;
 use thalweg_comm::transport::Transport;
@@ -31,6 +31,23 @@ impl Rank {
         self.parts.generation
     }
 
+    /// Whether this generation was interrupted, and [`Rank::regroup`] leads to the next. A program asks after any error:
+    /// an operation that failed because of a lost rank has waited for the coordinator's decision before it returned.
+    pub fn generation_is_over(&self) -> bool {
+        let RankParts { rank_status, generation, .. } = &self.parts;
+        self.in_group && self.is_elastic() && rank_status.generation_is_over(*generation)
+    }
+
+    /// The error with which the program ends. If the job ended between an interruption and the program's answer to it,
+    /// the job's reason replaces that of the interruption.
+    pub(crate) fn final_error(&self, error: Error) -> Error {
+        let RankParts { rank_status, generation, .. } = &self.parts;
+        match rank_status.interrupt_reason(*generation) {
+            Some(reason) if reason == error => rank_status.abort_reason().unwrap_or(error),
+            _ => error,
+        }
+    }
+
     /// Whether this rank alone is asked to leave after this step.
     pub fn leave_requested(&self) -> bool {
         self.is_elastic() && self.parts.rank_status.leave_requested()
@@ -39,7 +56,7 @@ impl Rank {
     /// Whether the job can go on without these ranks: one stays whose events reach the launcher.
     pub fn can_spare(&self, leaving: &[usize]) -> bool {
         let reaches = |rank: usize| self.parts.change.reaches_launcher.get(rank).copied().unwrap_or(true);
-        (0..self.world()).any(|rank| reaches(rank) && !leaving.contains(&rank))
+        (0..self.size()).any(|rank| reaches(rank) && !leaving.contains(&rank))
     }
 
     /// Whether a new member waits to be admitted after this step.
@@ -52,16 +69,23 @@ impl Rank {
         self.parts.rank_status.finish_requested()
     }
 
+    /// Whether a request waits for a step boundary, at this rank or, as its coordinator reported, at another: to stop, to
+    /// leave, to pause for a new member, or for a checkpoint. A program whose steps are long ends them early then; the
+    /// request itself is served as always, by what the ranks exchange at the boundary.
+    pub fn boundary_requested(&self) -> bool {
+        self.parts.rank_status.boundary_requested()
+    }
+
     /// Enters the next generation, after this rank has left its operations. All state of the last generation is void.
     /// `orderly`: all ranks do this at a step boundary, where peers may still read what this rank has sent; otherwise an
     /// operation failed.
     pub fn regroup(&mut self, position: MemberPosition, orderly: bool) -> Result<()> {
         let doing = self.parts.rank_status.heartbeat();
-        self.training = false;
+        (self.training, self.in_group) = (false, false);
         if orderly {
             self.parts.transport.close();
         }
-        self.operation += 1;
+        self.world.operation += 1;
         self.enter(Phase::Exchanging, "forming of the group");
         self.keep_traffic();
         let (after, local_peers) = (self.parts.generation, std::mem::take(&mut self.parts.local_peers));
@@ -81,13 +105,14 @@ impl Rank {
         (parts.member_ids, parts.hosts, parts.change) = (member_ids, hosts, change);
         parts.rank_status.attach(parts.transport.as_ref(), number);
         self.account.transport = parts.carrier.into();
-        (self.operation, self.mailbox) = (first_operation(number), None);
-        (self.collectives, self.groups) = (CollectiveContext::of_world(&self.parts), Vec::new());
+        (self.world, self.groups, self.mailbox) = (ProcessGroup::world(&self.parts), Vec::new(), None);
+        self.in_group = true;
         Ok(())
     }
 
     /// Leaves the group for good; the others go on.
     pub fn depart(&mut self) {
+        self.in_group = false;
         self.enter(Phase::Leaving, "leaving");
         if let Some(membership_client) = &mut self.parts.membership_client {
             membership_client.leave();

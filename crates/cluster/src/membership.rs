@@ -49,6 +49,8 @@ pub struct Limits {
     pub max: usize,
     /// How long to wait for `min` members.
     pub timeout: Duration,
+    /// Steps of a commit unit: members are before a unit or after it.
+    pub unit: u64,
 }
 
 /// What the coordinator has to do. [`Membership`] knows neither reasons nor culprits of failures: the policy adds them.
@@ -319,16 +321,19 @@ impl Membership {
         vec![MembershipCommand::Form(view, Vec::new())]
     }
 
-    /// Members are at one step or the next: a member that reports a later one would be asked for a state that does not
-    /// exist.
+    /// Members are before a commit unit or after it: a member that reports a later step would be asked for a state that
+    /// does not exist.
     fn remove_implausible(&self) -> Option<MembershipCommand> {
         let position = |report: &Option<MemberPosition>| report.and_then(|member| member.position);
         let mut steps: Vec<u64> = self.members.values().filter_map(position).map(|at| at.step).collect();
         steps.sort_unstable();
         let median = *steps.get(steps.len().checked_sub(1)? / 2)?;
         let claims = |(id, report): (&usize, &Option<MemberPosition>)| Some((*id, position(report)?.step));
-        let (id, step) =
-            self.members.iter().filter_map(claims).find(|(_, step)| *step > median.saturating_add(1))?;
+        let (id, step) = self
+            .members
+            .iter()
+            .filter_map(claims)
+            .find(|(_, step)| *step > median.saturating_add(self.limits.unit))?;
         Some(removal(id, format!("it reports step {step}, and the others are at step {median}")))
     }
 }

@@ -72,7 +72,7 @@ impl TcpMembershipClient {
         let roster = self.join(self.join_kind, &Heartbeat::default())?;
         let after = roster.generation;
         match self.connect(&roster) {
-            Err(error) if self.elastic && error.kind == Kind::Regroup => {
+            Err(_) if self.elastic && self.rank_status.generation_is_over(after) => {
                 self.next(after, MemberPosition::default(), &Heartbeat::default(), &LocalPeers::new())
             }
             connected => connected.map(|connected| generation(roster, connected)),
@@ -264,7 +264,7 @@ impl MembershipClient for TcpMembershipClient {
                     return Ok(next);
                 }
                 Ok(_) => {}
-                Err(error) if error.kind == Kind::Regroup => {}
+                Err(_) if self.rank_status.generation_is_over(after) => {}
                 Err(error) => {
                     // A peer cannot be reached: the coordinator decides which member is removed.
                     self.rank_status.report_witness(&error);

@@ -56,6 +56,8 @@ pub struct MembershipPolicy {
     newcomers: BTreeSet<usize>,
     /// Members that joined with the current or last generation.
     joined: BTreeSet<usize>,
+    /// Members with a request that waits for a step boundary.
+    boundary_requests: BTreeSet<usize>,
     /// The operation in which no rank made progress, if the generation was interrupted for that.
     stall: Option<Heartbeat>,
     /// When the generation was interrupted; `None` once the next group is formed.
@@ -87,6 +89,7 @@ impl MembershipPolicy {
             removed: BTreeMap::new(),
             newcomers: BTreeSet::new(),
             joined: BTreeSet::new(),
+            boundary_requests: BTreeSet::new(),
             stall: None,
             interrupted_at: None,
             stall_without_culprit: None,
@@ -105,13 +108,11 @@ impl MembershipPolicy {
                 Vec::new()
             }
             Control::Witness(error, heartbeat, source) => {
-                // A second-hand report counts as one of the member it came from.
-                let source = source.filter(|source| self.membership.has(*source));
+                let source = source.filter(|source| *source != id && self.membership.has(*source));
                 if let (Some(source), Some(accused)) = (source, &error.culprit) {
                     self.diagnosis.add_source(id, source, accused.rank);
                 }
-                let rank = source.unwrap_or(id);
-                self.diagnosis.add(now, Evidence::Lost { rank, error: *error, heartbeat });
+                self.diagnosis.add(now, Evidence::Lost { rank: id, error: *error, heartbeat });
                 Vec::new()
             }
             Control::Report(after, position, heartbeat) => {
@@ -141,6 +142,14 @@ impl MembershipPolicy {
                 let left = self.membership.leave(id, message == Control::Goodbye, now);
                 commands.extend(self.complete(left, now));
                 commands
+            }
+            Control::BoundaryRequested(true) => {
+                self.boundary_requests.insert(id);
+                Vec::new()
+            }
+            Control::BoundaryRequested(false) => {
+                self.boundary_requests.remove(&id);
+                Vec::new()
             }
             Control::Interrupt(..)
             | Control::Roster(_)
@@ -175,8 +184,14 @@ impl MembershipPolicy {
         }
     }
 
+    /// Whether a request of any member waits for a step boundary.
+    pub fn boundary_requested(&self) -> bool {
+        !self.boundary_requests.is_empty()
+    }
+
     fn disconnect(&mut self, id: usize) -> MembershipCommand {
         self.monitor.remove(id);
+        self.boundary_requests.remove(&id);
         MembershipCommand::Disconnect(id)
     }
 

@@ -1,18 +1,19 @@
 //! Point-to-point communication: transfers that all ranks take part in, and one-sided messages through a mailbox.
 
+use crate::group::{Group, Operation};
 use crate::rank::Rank;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_comm::mailbox::{Mailbox, Message};
 use thalweg_comm::transport::{Incoming, Outgoing, Transport};
-use thalweg_core::Result;
+use thalweg_core::{Error, Result};
 
 /// Largest number of values in a frame; longer transfers are split.
 const MAX_FRAME_VALUES: usize = 16 << 20;
 
-impl Rank {
-    /// Sends and receives values to and from any ranks at once. It is one operation of the group: every rank must call
-    /// it, with empty lists if need be.
+impl Group<'_> {
+    /// Sends and receives values to and from any members at once. It is one operation of the group: every member must
+    /// call it, with empty lists if need be.
     pub fn exchange(
         &mut self,
         kind: &str,
@@ -20,6 +21,12 @@ impl Rank {
         sends: &[(usize, &[f32])],
         receives: &mut [(usize, &mut [f32])],
     ) -> Result<Duration> {
+        let size = self.size();
+        let mut peers = sends.iter().map(|(to, _)| *to).chain(receives.iter().map(|(from, _)| *from));
+        if let Some(unknown) = peers.find(|peer| *peer >= size) {
+            let what = format!("{kind} of {name}: there is no rank {unknown} in a group of {size}");
+            return Err(Error::internal(what));
+        }
         let outgoing: Vec<(usize, &[f32])> = sends
             .iter()
             .flat_map(|(to, values)| values.chunks(MAX_FRAME_VALUES).map(|piece| (*to, piece)))
@@ -33,25 +40,30 @@ impl Rank {
             sequence_numbers(outgoing.iter().map(|(to, _)| *to)),
             sequence_numbers(incoming.iter().map(|(from, _)| *from)),
         );
-        self.operate(kind, name, |rank, tag, deadline| {
+        let ((), took) = self.operate(kind, name, |operation| {
+            let Operation { parts, group, tag, deadline } = operation;
+            let ranks = group.ranks();
             let outgoing = outgoing.iter().zip(to).map(|((to, piece), chunk)| Outgoing {
-                to: *to,
+                to: ranks[*to],
                 chunk,
                 bytes: bytemuck::cast_slice(piece),
             });
             let incoming = incoming.into_iter().zip(from).map(|((from, piece), chunk)| Incoming {
-                from,
+                from: ranks[from],
                 chunk,
                 bytes: bytemuck::cast_slice_mut(piece),
             });
             let (outgoing, mut incoming): (Vec<_>, Vec<_>) = (outgoing.collect(), incoming.collect());
-            rank.parts.transport.transfer(tag, &outgoing, &mut incoming, deadline)
-        })
+            parts.transport.transfer(tag, &outgoing, &mut incoming, deadline)
+        })?;
+        Ok(took)
     }
+}
 
+impl Rank {
     /// Opens the mailbox for messages of up to `limit` bytes.
     pub fn open_mailbox(&mut self, limit: usize) {
-        self.mailbox = Some(Mailbox::new(self.world(), self.parts.generation, limit));
+        self.mailbox = Some(Mailbox::new(self.size(), self.parts.generation, limit));
     }
 
     /// Queues a message and returns at once; false if the queue to that rank is full.
@@ -78,15 +90,15 @@ impl Rank {
             Some(_) => moved.map(drop),
         };
         self.mailbox = Some(mailbox);
-        moved.map_err(|fault| self.explain(&fault, "messages", "the others"))?;
+        moved.map_err(|fault| self.explain(&fault, "messages of the others"))?;
         Ok(message)
     }
 
     /// Waits until all messages of all ranks have arrived. All ranks must call it, and before any collective.
     pub fn drain_messages(&mut self) -> Result<()> {
         let Some(mut mailbox) = self.mailbox.take() else { return Ok(()) };
-        let drained = self.operate("drain", "messages", |rank, _, deadline| {
-            mailbox.drain(rank.parts.transport.as_mut(), deadline)
+        let drained = self.world().operate("drain", "messages", |operation| {
+            mailbox.drain(operation.parts.transport.as_mut(), operation.deadline)
         });
         self.mailbox = Some(mailbox);
         drained.map(|_| ())
@@ -111,12 +123,11 @@ mod tests {
     use crate::engine::threads;
     use std::time::Instant;
     use thalweg_comm::transport::sim::{Network, SimulatedFault, SimulatedFaultKind};
-    use thalweg_core::Error;
 
     /// A rank that only sends messages and runs no collective; with `dies` it fails after step 20.
     fn gossip(rank: &mut Rank, dies: bool) -> Result<()> {
         rank.open_mailbox(100);
-        let (start, world) = (Instant::now(), rank.world());
+        let (start, world) = (Instant::now(), rank.size());
         for step in 0.. {
             rank.begin_step(step);
             rank.send_message((rank.index() + 1) % world, 1, vec![7; 100]);

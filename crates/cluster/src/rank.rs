@@ -1,14 +1,16 @@
 //! [`Rank`]: one member of the group, as its program sees it.
 //!
-//! Programs wait, sleep, compute and draw random numbers only through this type. So they run unchanged on threads, on
+//! Programs wait, sleep, compute and draw random numbers only through this type, and communicate through the groups
+//! that it is a member of: [`Rank::world`], [`Rank::group`]. So they run unchanged on threads, on
 //! processes and on a simulated network, and every wait has a deadline and a name.
 //!
 //! [`in_memory`] builds ranks without starting threads: `bench allreduce` runs its own threads on them, and tests that
 //! need a single `Rank` use it too.
 
-use crate::collectives::CollectiveContext;
 use crate::control_connection::HEARTBEAT_INTERVAL;
+use crate::fault_injection::ActiveFaults;
 use crate::hosts::Hosts;
+use crate::process_group::ProcessGroup;
 use crate::rank_status::RankStatus;
 use crate::regroup::{MembershipChange, MembershipClient};
 use std::sync::Arc;
@@ -17,13 +19,12 @@ use thalweg_comm::Traffic;
 use thalweg_comm::collective::NonblockingTransport;
 use thalweg_comm::host::LocalPeers;
 use thalweg_comm::mailbox::Mailbox;
-use thalweg_comm::transport::{Tag, Transport, TransportError, mesh};
-use thalweg_comm::wire::tensor;
+use thalweg_comm::transport::{Transport, TransportError, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
 use thalweg_core::report::RankReport;
 use thalweg_core::times::Times;
-use thalweg_core::{Culprit, Error, Kind, Result, Rng};
+use thalweg_core::{Result, Rng};
 
 /// Sink of a rank's events.
 pub type Emit = Arc<dyn Fn(Event) + Send + Sync>;
@@ -64,18 +65,17 @@ pub struct Rank {
     pub(crate) parts: RankParts,
     /// Point-to-point messages; None until [`Rank::open_mailbox`].
     pub(crate) mailbox: Option<Mailbox>,
-    pub(crate) collectives: CollectiveContext,
-    /// Id and name of the groups formed in this generation.
+    /// The group of all ranks.
+    pub(crate) world: ProcessGroup,
+    /// Id and name of the smaller groups formed in this generation.
     pub(crate) groups: Vec<(u32, String)>,
-    /// Generation and result of the last agreement on shared memory.
-    pub(crate) sharing: Option<(u32, bool)>,
-    pub(crate) operation: u64,
+    /// Whether this rank is in a group: false after it left, and after a regroup that failed.
+    pub(crate) in_group: bool,
     pub(crate) step: u64,
     pub(crate) training: bool,
     /// Whether any step has begun.
     has_begun: bool,
-    /// Injected fault: the next exchange never ends.
-    pub(crate) livelocks: bool,
+    pub(crate) faults: ActiveFaults,
     pub(crate) account: RankReport,
     pub(crate) times: Times,
     /// Floating-point operations of the current computation already charged to a simulated clock.
@@ -91,21 +91,19 @@ impl Rank {
         let index = parts.transport.rank();
         let member_id = parts.member_ids.get(index).copied().unwrap_or(index);
         let host = parts.hosts.name(index).cloned().unwrap_or_default();
-        let collectives = CollectiveContext::of_world(&parts);
+        let world = ProcessGroup::world(&parts);
         let account =
             RankReport { rank: member_id, host, transport: parts.carrier.into(), ..RankReport::default() };
-        let generation = parts.generation;
         let rank = Rank {
             parts,
-            sharing: None,
             mailbox: None,
-            collectives,
+            world,
             groups: Vec::new(),
-            operation: first_operation(generation),
+            in_group: true,
             step: 0,
             training: false,
             has_begun: false,
-            livelocks: false,
+            faults: ActiveFaults::default(),
             account,
             times: Times::default(),
             charged: 0,
@@ -115,7 +113,7 @@ impl Rank {
         rank
     }
 
-    /// This rank's index in the group of the current generation: 0 to [`Rank::world`] - 1.
+    /// This rank's index in the group of the current generation: 0 to [`Rank::size`] - 1.
     pub fn index(&self) -> usize {
         self.parts.transport.rank()
     }
@@ -132,11 +130,11 @@ impl Rank {
 
     /// Member ids of all ranks, by index.
     pub fn member_ids(&self) -> Vec<usize> {
-        (0..self.world()).map(|index| self.member_id_at(index)).collect()
+        (0..self.size()).map(|index| self.member_id_at(index)).collect()
     }
 
-    /// Number of ranks in the group.
-    pub fn world(&self) -> usize {
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
         self.parts.transport.world()
     }
 
@@ -242,7 +240,7 @@ impl Rank {
         work: impl FnOnce(&mut Rank) -> Result<T>,
     ) -> Result<T> {
         // With peers, the next collective reports an abort, and knows which operation it ended.
-        if self.world() == 1 {
+        if self.size() == 1 {
             self.check()?;
         }
         if self.training {
@@ -268,52 +266,19 @@ impl Rank {
         }
     }
 
-    /// All-gathers `digest` and fails if a rank's differs from rank 0's, naming the first such rank.
-    pub fn all_gather_and_compare(&mut self, what: &str, digest: &[u8]) -> Result<()> {
-        let all = self.all_gather(what, digest)?;
-        match all.iter().position(|other| *other != all[0]) {
-            None => Ok(()),
-            Some(index) => {
-                let (rank, first) = (self.member_id_at(index), self.member_id_at(0));
-                let cause = format!("has another {what} than rank {first}");
-                Err(Error::new(Kind::Rendezvous, format!("rank {rank} {cause}"))
-                    .hint("every host must have the same job, the same data and the same version of thalweg")
-                    .blame(Culprit { rank, cause, ..Culprit::default() }))
-            }
-        }
-    }
-
     /// Sends a close frame to all peers, so that they do not wait for this rank.
     pub fn leave(&mut self) {
         self.enter(Phase::Leaving, "leaving");
         self.parts.transport.close();
     }
 
-    pub(crate) fn operate(
+    /// Runs an operation of a group; returns its result and its duration, which is booked as exchange.
+    pub(crate) fn await_operation<R>(
         &mut self,
-        kind: &str,
-        name: &str,
-        run: impl FnOnce(&mut Rank, Tag, Duration) -> Result<(), TransportError>,
-    ) -> Result<Duration> {
-        let tag = self.next_tag(kind, name);
-        self.await_operation(kind, name, |rank, deadline| run(rank, tag, deadline))
-    }
-
-    /// The tag of the next operation of the whole group.
-    pub(crate) fn next_tag(&mut self, kind: &str, name: &str) -> Tag {
-        self.operation += 1;
-        let tensor = tensor(&format!("{kind} of {name}"));
-        Tag { generation: self.parts.generation, operation: self.operation, group: 0, tensor }
-    }
-
-    /// Runs an operation of the whole group or of a smaller one, and books its time as exchange.
-    pub(crate) fn await_operation(
-        &mut self,
-        kind: &str,
-        name: &str,
-        run: impl FnOnce(&mut Rank, Duration) -> Result<(), TransportError>,
-    ) -> Result<Duration> {
-        self.enter(Phase::Exchanging, &format!("{kind} of {name}"));
+        title: &str,
+        run: impl FnOnce(&mut Rank, Duration) -> Result<R, TransportError>,
+    ) -> Result<(R, Duration)> {
+        self.enter(Phase::Exchanging, title);
         self.check()?;
         self.livelock_if_injected();
         let (start, deadline) = (self.now(), self.deadline());
@@ -322,8 +287,8 @@ impl Rank {
         if self.training {
             self.account.exchange_s += took.as_secs_f64();
         }
-        result.map_err(|fault| self.explain(&fault, kind, name))?;
-        Ok(took)
+        let result = result.map_err(|fault| self.explain(&fault, title))?;
+        Ok((result, took))
     }
 
     /// Fallback for the heartbeat monitor, which decides at the step deadline which rank failed.
@@ -333,12 +298,12 @@ impl Rank {
     }
 
     /// Fails if the job was aborted or this generation has ended.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         self.parts.rank_status.end_reason(self.parts.generation).map_or(Ok(()), Err)
     }
 
     pub(crate) fn enter(&self, phase: Phase, name: &str) {
-        self.parts.rank_status.enter(self.step, phase, self.operation, name);
+        self.parts.rank_status.enter(self.step, phase, self.world.operation, name);
     }
 }
 

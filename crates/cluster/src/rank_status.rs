@@ -27,6 +27,8 @@ pub struct RankStatus {
     pause: AtomicBool,
     finish: AtomicBool,
     checkpoint: AtomicBool,
+    /// Whether a request of any member waits for a step boundary, as far as the coordinator knows.
+    group_boundary: AtomicBool,
     /// When a requested checkpoint was last taken.
     checkpoint_taken: Mutex<Option<Instant>>,
     faults: Mutex<Vec<InjectedFault>>,
@@ -168,6 +170,25 @@ impl RankStatus {
         }
     }
 
+    /// Whether a request to this rank waits for a step boundary. A request to finish does not: it waits for the end of the
+    /// epoch.
+    pub fn awaits_boundary(&self) -> bool {
+        self.stop_requested()
+            || self.leave_requested()
+            || self.pause_requested()
+            || self.checkpoint_requested()
+    }
+
+    /// Passes on whether a request of any member waits for a step boundary.
+    pub fn set_group_boundary(&self, requested: bool) {
+        self.group_boundary.store(requested, Ordering::Relaxed);
+    }
+
+    /// Whether a request waits for a step boundary, at this rank or at another.
+    pub fn boundary_requested(&self) -> bool {
+        self.awaits_boundary() || self.group_boundary.load(Ordering::Relaxed)
+    }
+
     /// Adds a fault that this rank injects into itself.
     pub fn inject(&self, fault: InjectedFault) {
         lock(&self.faults).push(fault);
@@ -251,6 +272,11 @@ impl RankStatus {
     /// Why the job or, failing that, this generation is over; `None` while it goes on.
     pub fn end_reason(&self, generation: u32) -> Option<Error> {
         self.abort_reason().or_else(|| self.interrupt_reason(generation))
+    }
+
+    /// Whether this generation was interrupted while the job goes on.
+    pub fn generation_is_over(&self, generation: u32) -> bool {
+        self.abort_reason().is_none() && self.interrupt_reason(generation).is_some()
     }
 
     /// Waits up to `timeout` for the reason: a rank that loses a peer learns it a moment later.

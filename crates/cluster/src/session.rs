@@ -84,8 +84,8 @@ pub fn run<T>(
     let joined = guarded(|| session.join(environment, config, &role));
     session.state.joined.store(true, Ordering::Relaxed);
     let result = joined.map(|mut rank| {
-        let result =
-            guarded(|| program(&mut rank)).map_err(|error| session.blame_self(error, environment.world));
+        let result = guarded(|| program(&mut rank))
+            .map_err(|error| session.blame_self(rank.final_error(error), environment.world));
         session.state.done.store(result.is_ok(), Ordering::Relaxed);
         // The result is sent before the data connections close: the others must learn the reason first.
         session.send_result(&result);
@@ -178,13 +178,17 @@ impl Session {
         let (rank_status, control, launcher, rank) =
             (Arc::clone(&self.rank_status), Arc::clone(&self.control), self.launcher.clone(), self.rank);
         let (state, on_forced_exit) = (Arc::clone(&self.state), Arc::clone(&self.on_forced_exit));
-        let mut aborted_for = Duration::ZERO;
+        let (mut aborted_for, mut boundary_requested) = (Duration::ZERO, false);
         std::thread::spawn(move || {
             while !state.ended.load(Ordering::Relaxed) {
                 let heartbeat = rank_status.heartbeat();
                 let connection = control.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 if let Some(connection) = connection {
                     connection.send(&Control::Heartbeat(heartbeat.clone()));
+                    let requested = rank_status.awaits_boundary();
+                    if std::mem::replace(&mut boundary_requested, requested) || requested {
+                        connection.send(&Control::BoundaryRequested(requested));
+                    }
                 }
                 if let Some(launcher) = &launcher {
                     if launcher.is_closed() && !state.joined.load(Ordering::Relaxed) {
@@ -368,7 +372,7 @@ mod tests {
             data: String::new(),
             seed: 0,
             elastic: false,
-            limits: Limits { min: 1, max: 2, timeout: Duration::from_secs(60) },
+            limits: Limits { min: 1, max: 2, timeout: Duration::from_secs(60), unit: 1 },
             token: Vec::new(),
             step_deadline: Duration::from_secs(60),
             join_deadline: Duration::from_secs(60),

@@ -1,9 +1,9 @@
 //! Collectives of ranks of one host through shared arenas.
 //!
-//! `arena_barrier`, `all_reduce_copying` and [`Rank::default_all_reduce_method`] are called by `bench allreduce` alone,
-//! which compares arenas with messages.
+//! Arenas are those of the world: on a smaller group these operations fail. `arena_barrier` and `all_reduce_copying`
+//! are called by `bench allreduce` alone, which compares arenas with messages.
 
-use crate::rank::Rank;
+use crate::group::{Group, Operation};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,24 @@ use thalweg_comm::transport::TransportError;
 use thalweg_core::Result;
 use thalweg_core::clock::Clock;
 
-impl Rank {
+/// What [`Group::require_world`] names in its error.
+const ARENA: &str = "a shared arena";
+
+impl Group<'_> {
     /// Whether all ranks are on one host and share memory: an all-gather at the first call of a generation, which all
     /// ranks must make together; later calls return the known result. Each pair of ranks sets up its memory by itself
     /// and may fail alone, so no rank can decide this locally.
     pub fn agree_on_shared_memory(&mut self) -> Result<bool> {
-        let generation = self.parts.generation;
-        if let Some((_, known)) = self.sharing.filter(|(agreed_in, _)| *agreed_in == generation) {
+        self.require_world(ARENA)?;
+        if let Some(known) = self.state().shares_memory {
             return Ok(known);
         }
-        let local_peers = self.parts.local_peers.iter().flatten().count();
-        let mine = local_peers + 1 == self.world();
-        let one_host = self.world() > 1 && self.parts.hosts.population(0) == self.world();
+        let (parts, size) = (&self.rank.parts, self.size());
+        let mine = parts.local_peers.iter().flatten().count() + 1 == size;
+        let one_host = size > 1 && parts.hosts.population(0) == size;
         let agreed = one_host
             && self.all_gather("shared memory", &[u8::from(mine)])?.iter().all(|shares| shares[..] == [1]);
-        self.sharing = Some((generation, agreed));
+        self.state_mut().shares_memory = Some(agreed);
         Ok(agreed)
     }
 
@@ -40,11 +43,11 @@ impl Rank {
         slots: PartialSums,
         columns: usize,
     ) -> Result<Result<SharedArena, String>> {
-        let mut opened = Err(String::new());
-        self.operate("opening", name, |rank, tag, deadline| {
-            let context = OperationContext { transport: rank.parts.transport.as_mut(), tag, deadline };
-            opened = SharedArena::open(&rank.parts.local_peers, slots, columns, context)?;
-            Ok(())
+        self.require_world(ARENA)?;
+        let (opened, _) = self.operate("opening", name, |operation| {
+            let Operation { parts, tag, deadline, .. } = operation;
+            let context = OperationContext { transport: parts.transport.as_mut(), tag, deadline };
+            SharedArena::open(&parts.local_peers, slots, columns, context)
         })?;
         Ok(opened)
     }
@@ -58,7 +61,7 @@ impl Rank {
         count: usize,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<(T, Duration)> {
-        let timed = timed(Arc::clone(&self.parts.clock), work);
+        let timed = timed(Arc::clone(&self.rank.parts.clock), work);
         let run = |arena: &mut SharedArena, context: OperationContext<'_>| {
             arena.sum_and_apply(count, context, timed)
         };
@@ -74,7 +77,7 @@ impl Rank {
         tree: &ReductionTree,
         work: impl FnOnce(Range<usize>, &mut [&mut [f32]]) -> T,
     ) -> Result<(T, Duration)> {
-        let timed = timed(Arc::clone(&self.parts.clock), work);
+        let timed = timed(Arc::clone(&self.rank.parts.clock), work);
         let run = |arena: &mut SharedArena, context: OperationContext<'_>| {
             arena.tree_sum_and_apply(tree, context, timed)
         };
@@ -84,7 +87,7 @@ impl Rank {
 
     /// Books the work done within an operation as computing; returns the time of the exchange without it.
     fn book_apply<T>(&mut self, ((result, worked), took): ((T, Duration), Duration)) -> (T, Duration) {
-        self.book_work(worked);
+        self.rank.book_work(worked);
         (result, took.saturating_sub(worked))
     }
 
@@ -124,16 +127,14 @@ impl Rank {
         arena: &mut SharedArena,
         run: impl FnOnce(&mut SharedArena, OperationContext<'_>) -> Result<T, TransportError>,
     ) -> Result<(T, Duration)> {
+        self.require_world(ARENA)?;
         let before = arena.traffic();
-        let mut result = None;
-        let took = self.operate(kind, name, |rank, tag, deadline| {
-            let context = OperationContext { transport: rank.parts.transport.as_mut(), tag, deadline };
-            result = Some(run(arena, context)?);
-            Ok(())
+        let done = self.operate(kind, name, |operation| {
+            let Operation { parts, tag, deadline, .. } = operation;
+            run(arena, OperationContext { transport: parts.transport.as_mut(), tag, deadline })
         })?;
-        self.shared = plus(self.shared, difference(arena.traffic(), before));
-        let result = result.ok_or_else(|| thalweg_core::Error::internal("an operation without a result"))?;
-        Ok((result, took))
+        self.rank.shared = plus(self.rank.shared, difference(arena.traffic(), before));
+        Ok(done)
     }
 }
 

@@ -11,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const T0: Duration = Duration::ZERO;
 
 fn limits(min: usize, max: usize) -> Limits {
-    Limits { min, max, timeout: TIMEOUT }
+    Limits { min, max, timeout: TIMEOUT, unit: 1 }
 }
 
 fn at(step: u64) -> MemberPosition {

@@ -1,4 +1,4 @@
-//! Ranks without progress: the commands of the membership policy, from heartbeats and reports alone.
+//! The commands of the membership policy on ranks without progress, from heartbeats and reports alone; requests for a boundary.
 
 use std::time::Duration;
 use thalweg_cluster::membership::{Limits, MemberPosition, MembershipCommand, Position};
@@ -17,7 +17,7 @@ fn at(seconds: f64) -> Duration {
 fn working(elastic: bool) -> MembershipPolicy {
     let config = MembershipConfig {
         elastic,
-        limits: Limits { min: 1, max: 9, timeout: at(30.0) },
+        limits: Limits { min: 1, max: 9, timeout: at(30.0), unit: 1 },
         step_deadline: at(5.0),
         prepare_deadline: at(600.0),
         epoch: 0.0,
@@ -235,4 +235,20 @@ fn a_job_that_is_not_elastic_leaves_the_stall_to_the_waiting_ranks() {
     let mut policy = working(false);
     let (_, commands) = pass(&mut policy, 0.0, 60.0, still);
     assert!(commands.is_empty(), "{commands:?}");
+}
+
+#[test]
+fn a_request_for_a_boundary_is_withdrawn_by_its_member_or_with_it() {
+    let mut policy = working(true);
+    for withdrawal in [Control::BoundaryRequested(false), Control::Leave] {
+        assert!(!policy.boundary_requested());
+        policy.on_message(1, Control::BoundaryRequested(true), at(1.0));
+        assert!(policy.boundary_requested());
+        policy.on_message(2, Control::BoundaryRequested(false), at(1.0));
+        assert!(policy.boundary_requested());
+        policy.on_message(1, withdrawal, at(1.0));
+    }
+    assert!(!policy.boundary_requested());
+    policy.on_message(7, Control::BoundaryRequested(true), at(1.0));
+    assert!(!policy.boundary_requested(), "7 is no member");
 }

@@ -13,7 +13,7 @@ const DEADLINE: Duration = Duration::from_secs(2);
 fn config() -> MembershipConfig {
     MembershipConfig {
         elastic: true,
-        limits: Limits { min: 1, max: 9, timeout: Duration::from_secs(30) },
+        limits: Limits { min: 1, max: 9, timeout: Duration::from_secs(30), unit: 1 },
         step_deadline: DEADLINE,
         prepare_deadline: Duration::from_secs(600),
         epoch: 0.0,
@@ -28,7 +28,7 @@ fn an_exchange_over_a_slow_link_is_not_interrupted() {
         rank.begin_step(1);
         let start = rank.now();
         let mut gradients = vec![1.0f32; 1 << 20];
-        rank.all_reduce("gradients", &mut gradients)?;
+        rank.world().all_reduce("gradients", &mut gradients)?;
         assert!(gradients.iter().all(|sum| *sum == 3.0));
         Ok((rank.generation(), rank.now() - start))
     };

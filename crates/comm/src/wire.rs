@@ -11,7 +11,11 @@
 //! | 20..24 | tensor     | detects ranks that use different tensors in the same operation   |
 //! | 24..28 | chunk      | index of the chunk in the buffer                                 |
 //! | 28..32 | length     | of the payload, at most [`MAX_PAYLOAD`]                          |
-//! | 32..36 | checksum   | CRC-32 of the 32 bytes before it and of the payload              |
+//! | 32..36 | header sum | CRC-32 of the 32 bytes before it                                 |
+//! | 36..40 | checksum   | CRC-32 of the first 32 bytes and of the payload                  |
+//!
+//! The header has a checksum of its own, because a length must be trusted before the payload arrives: a header that was
+//! damaged on the way is refused, so an intact one with a false length comes from its sender.
 //!
 //! A close frame is a frame without payload, the last one on its connection; it distinguishes a rank that left from a dead
 //! one.
@@ -20,14 +24,15 @@ use std::fmt;
 use thiserror::Error;
 
 /// Bytes of an encoded header.
-pub const HEADER: usize = 36;
+pub const HEADER: usize = 40;
 
 /// The maximum payload of a frame, 1 GiB; a header with more is invalid.
 pub const MAX_PAYLOAD: usize = 1 << 30;
 
-const CHECKED: usize = HEADER - 4;
-const DATA: u32 = u32::from_le_bytes(*b"TLD4");
-const CLOSE: u32 = u32::from_le_bytes(*b"TLF4");
+/// The bytes of a header that its checksums cover.
+const CHECKED: usize = HEADER - 8;
+const DATA: u32 = u32::from_le_bytes(*b"TLD5");
+const CLOSE: u32 = u32::from_le_bytes(*b"TLF5");
 
 /// The CRC-32 of bytes that follow others, whose checksum is `before` (0 for none).
 ///
@@ -113,6 +118,8 @@ pub enum HeaderError {
     Short(usize),
     #[error("{NOT_A_FRAME} {0:#010x} do not start a frame")]
     Magic(u32),
+    #[error("{NOT_A_FRAME} of a header do not have its checksum")]
+    Damaged,
     /// Also for a close frame with a payload.
     #[error("a payload of {0} bytes is longer than allowed")]
     Oversized(u32),
@@ -136,7 +143,7 @@ impl Header {
 
     /// The checksum of the header's fields, which is continued with the payload.
     pub fn seed(&self) -> u32 {
-        checksum(0, &self.encode()[..CHECKED])
+        checksum(0, &self.encode_fields()[..CHECKED])
     }
 
     /// `None` unless it is an intact close frame.
@@ -145,8 +152,23 @@ impl Header {
         intact.then(|| CloseReason::decode(self.chunk))
     }
 
+    /// Whether a frame with this header, whatever its payload is, begins in these bytes.
+    pub(crate) fn begins_in(&self, bytes: &[u8]) -> bool {
+        let start = &self.encode()[..HEADER - 4];
+        bytes.windows(start.len()).any(|window| window == start)
+    }
+
     /// The bytes on the wire.
     pub fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = self.encode_fields();
+        let sum = checksum(0, &bytes[..CHECKED]);
+        bytes[32..36].copy_from_slice(&sum.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The bytes on the wire without the checksums.
+    fn encode_fields(&self) -> [u8; HEADER] {
         let magic = match self.kind {
             FrameKind::Data => DATA,
             FrameKind::Close => CLOSE,
@@ -159,11 +181,10 @@ impl Header {
         bytes[20..24].copy_from_slice(&self.tag.tensor.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.chunk.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.length.to_le_bytes());
-        bytes[32..36].copy_from_slice(&self.checksum.to_le_bytes());
         bytes
     }
 
-    /// Decodes a header from the start of untrusted bytes. The checksum is not verified here, because it covers the payload.
+    /// Decodes a header from the start of untrusted bytes. The checksum of the payload is not verified here.
     pub fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
         let Some(bytes) = bytes.first_chunk::<HEADER>() else {
             return Err(HeaderError::Short(bytes.len()));
@@ -174,6 +195,9 @@ impl Header {
             CLOSE => (FrameKind::Close, 0),
             other => return Err(HeaderError::Magic(other)),
         };
+        if word(32) != checksum(0, &bytes[..CHECKED]) {
+            return Err(HeaderError::Damaged);
+        }
         let length = word(28);
         if length as usize > limit {
             return Err(HeaderError::Oversized(length));
@@ -188,9 +212,19 @@ impl Header {
             },
             chunk: word(24),
             length,
-            checksum: word(32),
+            checksum: word(36),
         })
     }
+}
+
+/// Whether a frame of this generation begins in these bytes: in the payload of another frame, its length is then false. A
+/// header that the end of the bytes cuts off counts if its magic and its generation are there.
+pub(crate) fn contains_frame(bytes: &[u8], generation: u32) -> bool {
+    [DATA, CLOSE].into_iter().any(|magic| {
+        let start = [magic.to_le_bytes(), generation.to_le_bytes()].concat();
+        let mut starts = bytes.windows(start.len()).enumerate().filter(|(_, window)| *window == start);
+        starts.any(|(at, _)| bytes.len() - at < HEADER || Header::decode(&bytes[at..]).is_ok())
+    })
 }
 
 /// Why a rank closes its connections, in its close frame.
@@ -244,6 +278,9 @@ mod tests {
         #[test]
         fn any_bytes_after_a_magic_are_decoded_or_refused(mut bytes in any::<[u8; HEADER]>(), data: bool) {
             bytes[..4].copy_from_slice(&if data { DATA } else { CLOSE }.to_le_bytes());
+            prop_assert_eq!(Header::decode(&bytes), Err(HeaderError::Damaged));
+            let sum = checksum(0, &bytes[..CHECKED]);
+            bytes[CHECKED..CHECKED + 4].copy_from_slice(&sum.to_le_bytes());
             match Header::decode(&bytes) {
                 Ok(header) => {
                     prop_assert!(header.length as usize <= MAX_PAYLOAD);
@@ -266,7 +303,9 @@ mod tests {
             let mut frame = [&header.encode()[..], &payload].concat();
             let bit = bit as usize % (frame.len() * 8);
             frame[bit / 8] ^= 1 << (bit % 8);
-            if let Ok(header) = Header::decode(&frame) {
+            let decoded = Header::decode(&frame);
+            prop_assert_eq!(decoded.is_err(), bit < (HEADER - 4) * 8, "a damaged header is refused before its payload arrives");
+            if let Ok(header) = decoded {
                 prop_assert_ne!(checksum(header.seed(), &frame[HEADER..]), header.checksum);
             }
         }
@@ -292,6 +331,25 @@ mod tests {
         ));
         let huge = Header { length: MAX_PAYLOAD as u32 + 1, ..Header::data(Tag::default(), 0, &[]) };
         assert_eq!(Header::decode(&huge.encode()), Err(HeaderError::Oversized(MAX_PAYLOAD as u32 + 1)));
+    }
+
+    #[test]
+    fn a_frame_inside_of_a_payload_is_found() {
+        let frame =
+            [&Header::data(Tag { generation: 7, ..Tag::default() }, 0, b"payload").encode()[..], b"payload"]
+                .concat();
+        let close = Header::close(7, CloseReason::Done).encode();
+        for inner in [&frame[..], &close[..]] {
+            let bytes = [b"forged", inner].concat();
+            assert!(contains_frame(&bytes, 7));
+            assert!(!contains_frame(&bytes, 8), "of another generation");
+            assert!(contains_frame(&bytes[..6 + 8], 7), "cut off behind the generation");
+            assert!(!contains_frame(&bytes[..6 + 7], 7));
+            let mut damaged = [&bytes[..], &[0; HEADER]].concat();
+            damaged[6 + 20] ^= 1;
+            assert!(!contains_frame(&damaged, 7), "no header");
+        }
+        assert!(!contains_frame(&[], 7));
     }
 
     #[test]

@@ -28,8 +28,6 @@ pub enum Kind {
     Rendezvous,
     /// The user asked the job to stop.
     Interrupted,
-    /// Group membership changes: the worker restarts its step loop in the next generation. Never leaves the process.
-    Regroup,
 }
 
 /// The rank that caused a failure, and its operation at that time.
@@ -107,7 +105,7 @@ impl Error {
         match self.kind {
             Kind::Job | Kind::Data => 2,
             Kind::Io | Kind::Internal => 1,
-            Kind::RankFailed | Kind::NotFinite | Kind::Regroup => 3,
+            Kind::RankFailed | Kind::NotFinite => 3,
             Kind::Rendezvous => 4,
             Kind::Interrupted => 130,
         }

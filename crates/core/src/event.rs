@@ -259,6 +259,9 @@ pub enum Event {
         last: Metrics,
         /// Steps done since the beginning of the job.
         steps: u64,
+        /// Commit units of this run: steps, or rounds of several.
+        #[serde(default)]
+        units: u64,
         /// Rows trained on in this run, over all ranks.
         rows: u64,
         /// Seconds of training in this run, without start-up.

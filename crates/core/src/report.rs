@@ -114,6 +114,9 @@ pub struct Report {
     pub epochs: Vec<EpochReport>,
     /// Steps done since the beginning of the job.
     pub steps: u64,
+    /// Commit units of this run: steps, or rounds of several.
+    #[serde(default)]
+    pub units: u64,
     /// The step from which this run continued.
     pub first_step: u64,
     /// The step of the newest checkpoint, written by this run or by the one it continues.

@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use thalweg_core::{Batch, Features, Model, NoHooks, Targets, spec::optimizer::UpdateRule};
-//! use thalweg_graph::{Activation, Network, Optimizer};
+//! use thalweg_graph::{Activation, Moment, Network, Optimizer};
 //!
 //! let mut network = Network::with_inputs(2).dense(8, Activation::Tanh).dense(2, Activation::None).classification()?;
 //! let batch = Batch {
@@ -20,11 +20,12 @@
 //! };
 //! let mut parameters = vec![0.0; network.layout().len()];
 //! let mut gradient = vec![0.0; network.layout().len()];
-//! let mut optimizer = Optimizer::new(UpdateRule::Sgd { lr: 0.5 }, parameters.len());
+//! let optimizer = Optimizer::new(UpdateRule::Sgd { lr: 0.5 }, parameters.len());
 //! network.initialize(7, &mut parameters);
-//! for _ in 0..50 {
+//! for updates in 0..50 {
 //!     network.gradient(&parameters, &batch, 0.5, &mut gradient, &mut NoHooks)?;
-//!     optimizer.update(&mut parameters, &gradient);
+//!     // Plain descent keeps no slots.
+//!     optimizer.apply(Moment { updates, rate: 0.5 }, [&mut parameters, &mut [], &mut []], &gradient);
 //! }
 //! assert_eq!(network.evaluate(&parameters, &batch)?.correct, 2);
 //! # Ok::<(), thalweg_core::Error>(())
@@ -62,6 +63,6 @@ pub use kernel::non_finite::first_not_finite;
 pub use loss::Loss;
 pub use network::{Network, Options};
 pub use network_builder::NetworkBuilder;
-pub use optimizer::Optimizer;
+pub use optimizer::{Moment, Optimizer};
 pub use sequence_sampler::SequenceSampler;
 pub use team::Team;

@@ -1,10 +1,13 @@
-//! Steps after the first allocate nothing, neither in the gradient nor in the update.
+//! Steps after the first allocate nothing, neither in the gradient nor in the update, in place or not.
+
+mod training_state;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use thalweg_core::spec::optimizer::UpdateRule;
 use thalweg_core::{Batch, Features, Model, NoHooks, Rng, Targets, Task};
-use thalweg_graph::{Input, Optimizer, Options, Team, zoo};
+use thalweg_graph::{Input, Moment, Optimizer, Options, Team, zoo};
+use training_state::TrainingState;
 
 /// Counts the allocations of the system allocator.
 struct Counting;
@@ -64,7 +67,9 @@ fn steps_after_the_first_allocate_nothing() {
             network.initialize(1, &mut parameters);
             let mut gradient = parameters.clone();
             let rule = UpdateRule::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
-            let mut optimizer = Optimizer::for_layout(rule, network.layout()).with_team(team);
+            let optimizer = Optimizer::for_layout(rule, network.layout()).with_team(team);
+            let mut state = TrainingState::new(rule, parameters);
+            let mut other_copy = state.columns.clone();
             let batches: Vec<Batch> = [6, 6, 5, 6]
                 .into_iter()
                 .zip(0..)
@@ -73,8 +78,15 @@ fn steps_after_the_first_allocate_nothing() {
             let mut counts = Vec::new();
             for batch in &batches {
                 let before = COUNT.load(Ordering::Relaxed);
-                network.gradient(&parameters, batch, 0.25, &mut gradient, &mut NoHooks).unwrap();
-                optimizer.update(&mut parameters, &gradient);
+                network.gradient(&state.columns[0], batch, 0.25, &mut gradient, &mut NoHooks).unwrap();
+                state.update(&optimizer, rule.lr(), &gradient);
+                optimizer.apply_range(
+                    Moment { updates: state.updates, rate: rule.lr() },
+                    0..gradient.len(),
+                    state.columns.each_ref().map(|values| &values[..]),
+                    other_copy.each_mut().map(|values| &mut values[..]),
+                    &gradient,
+                );
                 counts.push(COUNT.load(Ordering::Relaxed) - before);
             }
             assert_eq!(counts[1..], [0, 0, 0], "{} with {threads} threads", model.name);

@@ -1,10 +1,13 @@
 //! Training gives the same result with every vector instruction set of this CPU.
 
+mod training_state;
+
 use std::process::Command;
 use thalweg_core::spec::optimizer::UpdateRule;
 use thalweg_core::{Batch, Features, Model, NoHooks, Rng, Targets, Task};
 use thalweg_graph::instruction_set::{InstructionSet, VARIABLE};
 use thalweg_graph::{Input, Network, Optimizer};
+use training_state::TrainingState;
 
 /// Marks a child process of this test.
 const CHILD: &str = "THALWEG_TEST_CHILD";
@@ -26,12 +29,14 @@ fn trained() -> Vec<f32> {
     let len = network.layout().len();
     let (mut parameters, mut gradient) = (vec![0.0; len], vec![0.0; len]);
     let rule = UpdateRule::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
-    let mut optimizer = Optimizer::new(rule, len);
+    let optimizer = Optimizer::new(rule, len);
     network.initialize(7, &mut parameters);
+    let mut state = TrainingState::new(rule, parameters);
     for _ in 0..5 {
-        network.gradient(&parameters, &batch, 1.0 / 13.0, &mut gradient, &mut NoHooks).unwrap();
-        optimizer.update(&mut parameters, &gradient);
+        network.gradient(&state.columns[0], &batch, 1.0 / 13.0, &mut gradient, &mut NoHooks).unwrap();
+        state.update(&optimizer, rule.lr(), &gradient);
     }
+    let [parameters, ..] = state.columns;
     parameters
 }
 

@@ -1,72 +1,25 @@
-//! Update rules against their formulas in double precision, on shards, and with transformed gradients.
+//! Update rules against their formulas in double precision, also with transformed gradients.
+
+mod training_state;
+mod update_rules;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use thalweg_core::Layout;
-use thalweg_core::model::{Density, TensorRole};
+use thalweg_core::model::TensorRole;
 use thalweg_core::spec::optimizer::UpdateRule;
-use thalweg_graph::Optimizer;
-use thalweg_graph::optimizer::GradientTransform;
-
-/// Epsilons are large: near 0 the quotient of a gradient and its own norm amplifies rounding errors.
-const RULES: [UpdateRule; 9] = [
-    UpdateRule::Sgd { lr: 0.1 },
-    UpdateRule::Momentum { lr: 0.1, momentum: 0.9 },
-    UpdateRule::Nesterov { lr: 0.1, momentum: 0.8 },
-    UpdateRule::Adagrad { lr: 0.1, epsilon: 0.01 },
-    UpdateRule::Rmsprop { lr: 0.01, beta2: 0.9, epsilon: 0.01 },
-    UpdateRule::Adam { lr: 0.1, beta1: 0.8, beta2: 0.95, epsilon: 0.05 },
-    UpdateRule::Adamw { lr: 0.01, beta1: 0.9, beta2: 0.999, epsilon: 0.01, weight_decay: 0.1 },
-    UpdateRule::Lars { lr: 0.5, momentum: 0.9, weight_decay: 0.01, trust: 0.02 },
-    UpdateRule::Lamb { lr: 0.01, beta1: 0.9, beta2: 0.999, epsilon: 0.01, weight_decay: 0.1 },
-];
-
-fn transforms() -> [GradientTransform; 6] {
-    let none = GradientTransform::default();
-    [
-        none,
-        GradientTransform { weight_decay: 0.1, ..none },
-        GradientTransform { l1: 0.05, l2: 0.1, ..none },
-        GradientTransform { clip_value: Some(0.3), ..none },
-        GradientTransform { clip_norm: Some(1.5), ..none },
-        GradientTransform {
-            l1: 0.01,
-            l2: 0.02,
-            clip_value: Some(0.5),
-            clip_norm: Some(1.0),
-            weight_decay: 0.03,
-        },
-    ]
-}
-
-/// A bias, statistics that no rule may update, and two matrices; the last is 0 at first.
-fn layout() -> Layout {
-    let mut layout = Layout::default();
-    layout.push("bias", &[7], TensorRole::Trainable, Density::Dense);
-    layout.push("mean", &[3], TensorRole::Statistic, Density::Dense);
-    layout.push("weight", &[23, 50], TensorRole::Trainable, Density::Dense);
-    layout.push("zeros", &[3, 3], TensorRole::Trainable, Density::Dense);
-    layout
-}
-
-/// Multiples of 1/64.
-fn numbers(count: usize, seed: usize) -> Vec<f32> {
-    (0..count).map(|i| ((seed * 37 + i * 53) % 97) as f32 / 64.0 - 0.75).collect()
-}
-
-fn first_parameters() -> Vec<f32> {
-    let layout = layout();
-    let mut parameters = numbers(layout.len(), 100);
-    parameters[layout.tensors()[3].range()].fill(0.0);
-    parameters
-}
+use thalweg_graph::optimizer::{GradientTransform, Scope};
+use thalweg_graph::{Moment, Optimizer};
+use training_state::TrainingState;
+use update_rules::{RULES, first_parameters, layout, numbers, transforms};
 
 fn run(rule: UpdateRule, transform: &GradientTransform, steps: std::ops::RangeInclusive<usize>) -> Vec<f32> {
-    let mut optimizer = Optimizer::for_layout(rule, &layout());
-    let mut parameters = first_parameters();
+    let optimizer = Optimizer::for_layout(rule, &layout()).with_transform(*transform);
+    let mut state = TrainingState::new(rule, first_parameters());
     for step in steps {
-        optimizer.step(rule.lr(), transform, &mut parameters, &numbers(layout().len(), step));
+        state.update(&optimizer, rule.lr(), &numbers(layout().len(), step));
     }
+    let [parameters, ..] = state.columns;
     parameters
 }
 
@@ -166,7 +119,11 @@ fn reference_run(rule: UpdateRule, transform: &GradientTransform) -> Vec<f64> {
     let mut w = wide(first_parameters());
     let (mut m, mut v) = (vec![0.0; w.len()], vec![0.0; w.len()]);
     for t in 1..=10 {
-        let g = transformed(transform, &layout, &w, &wide(numbers(w.len(), t)));
+        let changes = wide(numbers(w.len(), t));
+        let g = transformed(transform, &layout, &w, &changes);
+        for tensor in layout.tensors().iter().filter(|tensor| tensor.role == TensorRole::Statistic) {
+            tensor.range().for_each(|index| w[index] -= changes[index]);
+        }
         for tensor in layout.tensors().iter().filter(|tensor| tensor.role == TensorRole::Trainable) {
             let at = tensor.range();
             let (w, g) = (&mut w[at.clone()], &g[at.clone()]);
@@ -191,11 +148,49 @@ fn ten_steps_match_the_formula_for_every_gradient_transform() {
 }
 
 #[test]
-fn statistics_are_left_alone() {
+fn statistics_move_by_their_gradients_whatever_the_rule() {
     let mean = layout().tensors()[1].range();
+    let mut expected = first_parameters()[mean.clone()].to_vec();
+    for step in 1..=10 {
+        let changes = numbers(layout().len(), step);
+        expected.iter_mut().zip(&changes[mean.clone()]).for_each(|(value, change)| *value -= change);
+    }
     for rule in RULES {
         for transform in transforms() {
-            assert_eq!(run(rule, &transform, 1..=10)[mean.clone()], first_parameters()[mean.clone()]);
+            assert_eq!(run(rule, &transform, 1..=10)[mean.clone()], expected, "{rule:?} {transform:?}");
+        }
+    }
+}
+
+#[test]
+fn the_scope_is_the_widest_of_rule_and_transform() {
+    for rule in RULES {
+        for transform in transforms() {
+            let scope = Optimizer::for_layout(rule, &layout()).with_transform(transform).scope();
+            let tensorwise = matches!(rule, UpdateRule::Lars { .. } | UpdateRule::Lamb { .. });
+            let of_rule = if tensorwise { Scope::Tensor } else { Scope::Element };
+            let of_transform = transform.clip_norm.map_or(Scope::Element, |_| Scope::Gradient);
+            assert_eq!(scope, of_rule.max(of_transform), "{rule:?} {transform:?}");
+        }
+    }
+}
+
+/// An optimizer that counted its calls would apply another bias correction the second time.
+#[test]
+fn equal_moments_give_equal_updates_however_often_they_are_applied() {
+    for rule in RULES {
+        for transform in transforms() {
+            let optimizer = Optimizer::for_layout(rule, &layout()).with_transform(transform);
+            let mut state = TrainingState::new(rule, first_parameters());
+            for step in 1..=3 {
+                let gradient = numbers(layout().len(), step);
+                let (mut once, mut again) = (state.clone(), state.clone());
+                once.update(&optimizer, 0.01, &gradient);
+                again.update(&optimizer, 0.01, &gradient);
+                state.update(&optimizer, 0.01, &gradient);
+                assert_eq!(once, again, "{rule:?} {transform:?}");
+                assert_eq!(state, again, "{rule:?} {transform:?}");
+            }
         }
     }
 }
@@ -203,23 +198,23 @@ fn statistics_are_left_alone() {
 #[test]
 fn a_restored_state_continues_with_the_same_bits() {
     for rule in RULES {
-        let transform = transforms()[5];
-        let (len, mut parameters) = (layout().len(), first_parameters());
-        let mut before = Optimizer::for_layout(rule, &layout());
-        (1..=4).for_each(|step| before.step(0.01, &transform, &mut parameters, &numbers(len, step)));
-        let mut whole = (before.clone(), parameters.clone());
+        let optimizer = || Optimizer::for_layout(rule, &layout()).with_transform(transforms()[5]);
+        let (len, before) = (layout().len(), optimizer());
+        let mut whole = TrainingState::new(rule, first_parameters());
+        (1..=4).for_each(|step| whole.update(&before, 0.01, &numbers(len, step)));
 
-        let mut after = Optimizer::for_layout(rule, &layout());
-        after.set_steps(before.steps());
-        for ((name, to), (same_name, from)) in after.slots_mut().into_iter().zip(before.slots()) {
-            assert_eq!(name, same_name);
+        let after = optimizer();
+        assert_eq!(before.slot_names(), after.slot_names());
+        let mut restored = TrainingState::new(rule, vec![0.0; len]);
+        restored.updates = whole.updates;
+        for (to, from) in restored.columns.iter_mut().zip(&whole.columns) {
             to.copy_from_slice(from);
         }
         for step in 5..=10 {
-            after.step(0.02, &transform, &mut parameters, &numbers(len, step));
-            whole.0.step(0.02, &transform, &mut whole.1, &numbers(len, step));
+            restored.update(&after, 0.02, &numbers(len, step));
+            whole.update(&before, 0.02, &numbers(len, step));
         }
-        assert_eq!(parameters, whole.1, "{rule:?}");
+        assert_eq!(restored, whole, "{rule:?}");
     }
 }
 
@@ -230,10 +225,11 @@ fn a_zero_tensor_is_updated_and_a_zero_gradient_stays_finite() {
         let moved = &run(rule, &GradientTransform::default(), 1..=1)[zeros.clone()];
         assert!(moved.iter().all(|value| *value != 0.0), "{rule:?}");
         for clip_norm in [None, Some(1.0)] {
-            let mut parameters = numbers(40, 3);
             let transform = GradientTransform { clip_norm, ..GradientTransform::default() };
-            Optimizer::new(rule, 40).step(0.1, &transform, &mut parameters, &[0.0; 40]);
-            assert!(parameters.iter().all(|value| value.is_finite()), "{rule:?}");
+            let optimizer = Optimizer::new(rule, 40).with_transform(transform);
+            let mut state = TrainingState::new(rule, numbers(40, 3));
+            state.update(&optimizer, 0.1, &[0.0; 40]);
+            assert!(state.columns[0].iter().all(|value| value.is_finite()), "{rule:?}");
         }
     }
 }
@@ -241,10 +237,10 @@ fn a_zero_tensor_is_updated_and_a_zero_gradient_stays_finite() {
 #[test]
 fn lars_changes_a_tensor_by_the_trust_coefficient() {
     let rule = UpdateRule::Lars { lr: 0.5, momentum: 0.9, weight_decay: 0.0, trust: 0.02 };
-    let (before, mut after) = (numbers(1000, 1), numbers(1000, 1));
+    let (before, mut after) = (numbers(1000, 1), TrainingState::new(rule, numbers(1000, 1)));
     let huge: Vec<f32> = numbers(1000, 2).iter().map(|value| value * 1e6).collect();
-    Optimizer::new(rule, 1000).update(&mut after, &huge);
-    let moved: Vec<f64> = before.iter().zip(&after).map(|(a, b)| f64::from(a - b)).collect();
+    after.update(&Optimizer::new(rule, 1000), rule.lr(), &huge);
+    let moved: Vec<f64> = before.iter().zip(&after.columns[0]).map(|(a, b)| f64::from(a - b)).collect();
     let before: Vec<f64> = before.into_iter().map(f64::from).collect();
     assert!((norm(&moved) / norm(&before) - 0.01).abs() < 1e-6, "{}", norm(&moved) / norm(&before));
 }
@@ -252,16 +248,24 @@ fn lars_changes_a_tensor_by_the_trust_coefficient() {
 #[test]
 fn clipping_keeps_nan() {
     for transform in transforms() {
-        let mut parameters = [1.0, 1.0];
-        Optimizer::new(RULES[0], 2).step(0.1, &transform, &mut parameters, &[f32::NAN, 0.0]);
-        assert!(parameters[0].is_nan());
+        let mut state = TrainingState::new(RULES[0], vec![1.0, 1.0]);
+        state.update(&Optimizer::new(RULES[0], 2).with_transform(transform), 0.1, &[f32::NAN, 0.0]);
+        assert!(state.columns[0][0].is_nan());
     }
 }
 
 #[test]
 fn slices_of_another_length_panic() {
-    let update = || Optimizer::new(RULES[0], 3).update(&mut [0.0; 3], &[0.0; 2]);
-    assert!(std::panic::catch_unwind(update).is_err());
+    let [sgd, momentum] = [RULES[0], RULES[1]].map(|rule| Optimizer::new(rule, 3));
+    let moment = Moment { updates: 0, rate: 0.1 };
+    let panics = |update: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(update)).is_err();
+    assert!(panics(&|| sgd.apply(moment, [&mut [0.0; 3], &mut [], &mut []], &[0.0; 2])), "gradient");
+    assert!(panics(&|| sgd.apply(moment, [&mut [0.0; 2], &mut [], &mut []], &[0.0; 3])), "parameters");
+    assert!(panics(&|| momentum.apply(moment, [&mut [0.0; 3], &mut [], &mut []], &[0.0; 3])), "no slot");
+    assert!(
+        panics(&|| sgd.apply(moment, [&mut [0.0; 3], &mut [0.0; 3], &mut []], &[0.0; 3])),
+        "a slot too many"
+    );
 }
 
 fn config(cases: u32) -> ProptestConfig {
@@ -271,27 +275,6 @@ fn config(cases: u32) -> ProptestConfig {
 proptest! {
     #![proptest_config(config(64))]
 
-    /// Allows parameter servers and ranks to hold a shard each.
-    #[test]
-    fn shards_update_to_the_same_bits(len in 0..300usize, cut in 0.0..1.0f64, seed in 0..50usize) {
-        let middle = (len as f64 * cut) as usize;
-        for rule in RULES.into_iter().filter(UpdateRule::is_elementwise) {
-            for transform in transforms().into_iter().filter(|transform| transform.clip_norm.is_none()) {
-                let (mut whole, mut parts) = (numbers(len, 100 + seed), numbers(len, 100 + seed));
-                let (left, right) = parts.split_at_mut(middle);
-                let mut optimizer = Optimizer::new(rule, len);
-                let mut optimizers = [Optimizer::new(rule, middle), Optimizer::new(rule, len - middle)];
-                for step in 1..=5 {
-                    let gradient = numbers(len, step + seed);
-                    optimizer.step(0.1, &transform, &mut whole, &gradient);
-                    optimizers[0].step(0.1, &transform, left, &gradient[..middle]);
-                    optimizers[1].step(0.1, &transform, right, &gradient[middle..]);
-                }
-                prop_assert_eq!(&whole, &parts, "{:?}", rule);
-            }
-        }
-    }
-
     /// The clipped gradient has the bound as its norm, or is unchanged.
     #[test]
     fn a_clipped_gradient_has_the_norm_of_the_bound(
@@ -299,8 +282,10 @@ proptest! {
         bound in 1e-3..1e5f32,
     ) {
         let transform = GradientTransform { clip_norm: Some(bound), ..GradientTransform::default() };
-        let mut parameters = vec![0.0; gradient.len()];
-        Optimizer::new(UpdateRule::Sgd { lr: 1.0 }, gradient.len()).step(1.0, &transform, &mut parameters, &gradient);
+        let rule = UpdateRule::Sgd { lr: 1.0 };
+        let mut state = TrainingState::new(rule, vec![0.0; gradient.len()]);
+        state.update(&Optimizer::new(rule, gradient.len()).with_transform(transform), 1.0, &gradient);
+        let [parameters, ..] = state.columns;
         let wide = |values: &[f32]| norm(&values.iter().map(|value| f64::from(*value)).collect::<Vec<_>>());
         let (before, after) = (wide(&gradient), wide(&parameters));
         if before <= f64::from(bound) {

@@ -1,5 +1,7 @@
 //! Ten steps of every rule against PyTorch 2.15 (`golden/optimizers.py` prints `golden/optimizers.txt`).
 
+mod training_state;
+
 use thalweg_core::model::{Density, TensorRole};
 use thalweg_core::spec::JobLayers;
 use thalweg_core::spec::optimizer::UpdateRule;
@@ -7,6 +9,7 @@ use thalweg_core::spec::schedule::LearningRateSchedule;
 use thalweg_core::{Job, Layout};
 use thalweg_graph::Optimizer;
 use thalweg_graph::optimizer::GradientTransform;
+use training_state::TrainingState;
 
 const SGD: UpdateRule = UpdateRule::Sgd { lr: 0.1 };
 const MOMENTUM: UpdateRule = UpdateRule::Momentum { lr: 0.1, momentum: 0.9 };
@@ -46,12 +49,13 @@ fn numbers(seed: usize) -> Vec<f32> {
 
 fn assert_ten_steps(name: &str, rule: UpdateRule, transform: GradientTransform, rate: impl Fn(u64) -> f32) {
     let expected = golden(name);
-    let mut parameters = numbers(100);
-    let mut optimizer = Optimizer::for_layout(rule, &layout());
+    let optimizer = Optimizer::for_layout(rule, &layout()).with_transform(transform);
+    let mut state = TrainingState::new(rule, numbers(100));
     for step in 0..10 {
-        optimizer.step(rate(step), &transform, &mut parameters, &numbers(step as usize + 1));
+        state.update(&optimizer, rate(step), &numbers(step as usize + 1));
     }
-    assert_eq!((parameters.len(), optimizer.steps()), (expected.len(), 10), "{name}");
+    let [parameters, ..] = state.columns;
+    assert_eq!((parameters.len(), state.updates), (expected.len(), 10), "{name}");
     for (got, expected) in parameters.iter().zip(expected) {
         let error = (f64::from(*got) - expected).abs();
         assert!(error <= 5e-7 * expected.abs().max(1.0), "{name}: {got}, expected {expected}");
@@ -92,7 +96,7 @@ fn ten_steps_with_a_schedule_match_pytorch() {
     let mut layers = JobLayers::default();
     layers.add_assignment("train.optimizer={kind='adamw', lr=0.1, weight_decay=0.1}").unwrap();
     layers.add_assignment("train.schedule={kind='cosine', final_lr=0.01}").unwrap();
-    let job = Job::resolve(layers).unwrap().spec;
+    let job = Job::parse(layers).unwrap().spec;
     let schedule = LearningRateSchedule::new(&job, 10);
     let rule = job.optimizer.rule();
     assert_ten_steps("adamw, cosine", rule, GradientTransform::of(&job), |step| schedule.rate(step));

@@ -1,20 +1,26 @@
 //! Training of small networks to convergence.
 
+mod training_state;
+
 use thalweg_core::spec::optimizer::UpdateRule;
 use thalweg_core::{Batch, Features, Model, NoHooks, Rng, Targets};
 use thalweg_graph::{Activation, Network, Optimizer};
+use training_state::TrainingState;
 
 const ADAM: UpdateRule = UpdateRule::Adam { lr: 1e-2, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
 
 fn train(network: &mut Network, batch: &Batch, rule: UpdateRule, steps: usize) -> Vec<f32> {
     let mut parameters = vec![0.0; network.layout().len()];
     let mut gradient = parameters.clone();
-    let mut optimizer = Optimizer::new(rule, parameters.len());
+    let optimizer = Optimizer::new(rule, parameters.len());
     network.initialize(7, &mut parameters);
+    let mut state = TrainingState::new(rule, parameters);
     for _ in 0..steps {
-        network.gradient(&parameters, batch, 1.0 / batch.len() as f32, &mut gradient, &mut NoHooks).unwrap();
-        optimizer.update(&mut parameters, &gradient);
+        let scale = 1.0 / batch.len() as f32;
+        network.gradient(&state.columns[0], batch, scale, &mut gradient, &mut NoHooks).unwrap();
+        state.update(&optimizer, rule.lr(), &gradient);
     }
+    let [parameters, ..] = state.columns;
     parameters
 }
 

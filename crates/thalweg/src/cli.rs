@@ -9,6 +9,7 @@ use thalweg_cluster::regular_file;
 use thalweg_core::spec::nearest::nearest;
 use thalweg_core::spec::{JobLayers, NAME, Origin, optimizer};
 use thalweg_core::{Error, Result};
+use thalweg_train::registry;
 
 /// Distributed machine-learning training: one job file, one binary, every strategy a choice of a few dials.
 ///
@@ -298,7 +299,7 @@ impl JobArgs {
 
     /// The job, resolved and validated.
     pub fn resolve(&self) -> Result<thalweg_core::Job> {
-        thalweg_core::Job::resolve(self.layers()?)
+        registry::resolve(self.layers()?)
     }
 
     /// Arguments that repeat this job apart from `--workers`; `None` if flags change it.

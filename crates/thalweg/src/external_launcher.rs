@@ -24,6 +24,7 @@ use thalweg_core::event::{Event, Level, Record};
 use thalweg_core::spec::Job;
 use thalweg_core::{Error, Kind, Result, hex};
 use thalweg_train::Assignment;
+use thalweg_train::registry;
 
 /// Delay of ranks other than 0 before they exit after a failure: a launcher such as `mpirun` kills all ranks as soon as
 /// one exits, and rank 0 still has to write the report.
@@ -69,7 +70,7 @@ pub fn run_rank(trainer: &Trainer, job: &Job, rank_env: &RankEnvironment) -> Res
     let (mut results, Checked { data, model, rows, .. }) = Results::open(trainer, job, &signals)
         .inspect_err(|error| session::refuse_joins(rank_env, &rank_config, error))?;
     if let Some(message) =
-        fault_tolerance::limitations(rank_env.launcher, rank_env.world, job.spec.is_elastic())
+        fault_tolerance::limitations(rank_env.launcher, rank_env.world, registry::is_elastic(&job.spec))
     {
         let event = Event::Notice { level: Level::Info, message };
         results.record(&Record { time: unix_time(), rank: None, event })?;
@@ -119,7 +120,7 @@ impl PublishedAddress {
             folder: folder.to_path_buf(),
             address_file: trainer.address_file.clone(),
             endpoint: rank_env.endpoint.clone(),
-            elastic: job.spec.is_elastic(),
+            elastic: registry::is_elastic(&job.spec),
             written: None,
         }
     }

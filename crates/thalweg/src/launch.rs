@@ -29,6 +29,7 @@ use thalweg_core::spec::Job;
 use thalweg_core::spec::strategy::TransportChoice;
 use thalweg_core::{Error, Kind, Result, hex};
 use thalweg_data::even_range;
+use thalweg_train::registry;
 use thalweg_train::{Assignment, Prepared, kept};
 
 /// How long `join` tries to reach the coordinator.
@@ -61,7 +62,8 @@ pub fn run_launcher(trainer: &Trainer, job: &Job) -> Result<RunResult> {
         strategy: job.spec.strategy.preset.clone(),
     };
     let mut address_file = None;
-    let several = trainer.nodes.as_ref().is_some_and(|nodes| nodes.count > 1) && job.spec.is_elastic();
+    let several =
+        trainer.nodes.as_ref().is_some_and(|nodes| nodes.count > 1) && registry::is_elastic(&job.spec);
     let notice =
         several.then(|| Event::Notice { level: Level::Info, message: fault_tolerance::SEVERAL_HOSTS.into() });
     let ended = [Some(event), notice]
@@ -143,7 +145,7 @@ pub fn run_joining_worker(
     let local = host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
     let rank_env = RankEnvironment {
         rank: member,
-        world: job.spec.ranks(),
+        world: registry::ranks(&job.spec),
         endpoint: RendezvousEndpoint::at(host, port),
         local,
         launcher: session::JOIN,
@@ -170,7 +172,7 @@ pub fn run_joining_worker(
     let terminated = AtomicBool::new(false);
     let program = |rank: &mut Rank| {
         if !quiet {
-            eprintln!("joined as rank {member}; {} now", counted(rank.world() as u64, "worker"));
+            eprintln!("joined as rank {member}; {} now", counted(rank.size() as u64, "worker"));
         }
         train(rank, &assignment, Some(prepared), &terminated)
     };
@@ -271,7 +273,7 @@ pub(crate) fn as_rank_failure(mut error: Error) -> Error {
 }
 
 fn plan(trainer: &Trainer, job: &Job, checked: &Checked, folder: &Path, resumes: bool) -> Result<LaunchPlan> {
-    let world = job.spec.ranks();
+    let world = registry::ranks(&job.spec);
     let (ranks, master) = match &trainer.nodes {
         Some(nodes) => (even_range(world, nodes.index, nodes.count), Some((nodes.host.clone(), nodes.port))),
         None => (0..world, None),
@@ -292,7 +294,7 @@ fn plan(trainer: &Trainer, job: &Job, checked: &Checked, folder: &Path, resumes:
     if resumes {
         variables.push((RESUMES.into(), "1".into()));
     }
-    if trainer.nodes.as_ref().is_some_and(|nodes| nodes.index > 0) && job.spec.is_elastic() {
+    if trainer.nodes.as_ref().is_some_and(|nodes| nodes.index > 0) && registry::is_elastic(&job.spec) {
         variables.push((launcher_connection::LEAVES.into(), "1".into()));
     }
     let no_token = token::of_user()?.is_none();
@@ -323,7 +325,7 @@ fn plan(trainer: &Trainer, job: &Job, checked: &Checked, folder: &Path, resumes:
         step_deadline,
         join_deadline,
         prepare_deadline,
-        elastic: job.spec.is_elastic(),
+        elastic: registry::is_elastic(&job.spec),
         respawn: job.spec.fault.respawn,
     })
 }
@@ -335,11 +337,12 @@ pub(crate) fn rank_config(job: &Job, local: bool) -> RankConfig {
         text: kept(&job.spec).to_toml(),
         model: std::env::var_os(MODEL).unwrap_or_default().into_encoded_bytes(),
         data: std::env::var(ROWS).unwrap_or_default(),
-        elastic: job.spec.is_elastic(),
+        elastic: registry::is_elastic(&job.spec),
         limits: Limits {
             min: job.spec.fault.min_workers,
             max: job.spec.fault.max_workers.or(usize::MAX),
             timeout: job.spec.fault.join_deadline.or(deadline),
+            unit: registry::unit_steps(&job.spec),
         },
         seed: job.spec.train.seed,
         token: std::env::var_os("THALWEG_TOKEN").unwrap_or_default().into_encoded_bytes(),

@@ -40,9 +40,10 @@ pub mod view;
 pub use components::SpecComponents;
 pub use thalweg_core::{
     Batch, Error, Features, Hooks, Job, JobSpec, Layout, Model, Result, Schema, Tally, Targets,
-    report::Report,
+    report::Report, spec::JobLayers,
 };
 pub use thalweg_data::Data;
 pub use thalweg_graph::{Activation, Network, Team};
 pub use thalweg_train::JobComponents;
+pub use thalweg_train::registry::resolve as resolve_job;
 pub use trainer::Trainer;

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use thalweg_cluster::checkpoint::{self, Found};
 use thalweg_cluster::engine::environment::RankEnvironment;
 use thalweg_cluster::rendezvous::mpi;
+use thalweg_core::spec::JobLayers;
 use thalweg_core::spec::paths::is_path;
 use thalweg_core::spec::strategy::TransportChoice;
-use thalweg_core::spec::{Job, JobLayers};
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
 use thalweg_data::Data;
-use thalweg_graph::Optimizer;
 use thalweg_train::JobComponents;
 use thalweg_train::footprint::Footprint;
 use thalweg_train::hooks::check_parts;
 use thalweg_train::prepare::{check_audit, check_data, check_optimizer, digest, fingerprint};
+use thalweg_train::registry;
 
 /// Results of the check.
 pub struct Checked {
@@ -71,7 +71,7 @@ pub fn check(
 pub fn check_transport(job: &JobSpec, rank_env: Option<&RankEnvironment>) -> Result<()> {
     mpi::check(job.exchange.transport)?;
     let own = rank_env.is_none_or(|rank_env| rank_env.launcher == "thalweg");
-    if job.exchange.transport == TransportChoice::Mpi && own && job.ranks() > 1 {
+    if job.exchange.transport == TransportChoice::Mpi && own && registry::ranks(job) > 1 {
         let message = "strategy.exchange.transport: `mpi` is between ranks that MPI started, not this command's own workers";
         return Err(Error::job(message).hint(mpi::START_WITH_MPIRUN));
     }
@@ -112,10 +112,10 @@ fn check_checkpoint(
     else {
         return Ok(None);
     };
-    check_optimizer(&Optimizer::for_layout(job.optimizer.rule(), layout), &checkpoint, &path)?;
+    check_optimizer(job, &checkpoint, &path)?;
     let mut layers = JobLayers::default();
     layers.add_file("the checkpoint", &checkpoint.job).map_err(Error::data)?;
-    let before = Job::resolve(layers)?.spec.values();
+    let before = registry::resolve(layers)?.spec.values();
     for (key, now) in job.values() {
         let fixed = FIXED.iter().any(|fixed| key.starts_with(fixed))
             && key != "data.memory"

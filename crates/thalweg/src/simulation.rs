@@ -24,6 +24,7 @@ use thalweg_core::spec::Job;
 use thalweg_core::spec::links::LinkSpecs;
 use thalweg_core::{Error, JobSpec, Result};
 use thalweg_train::Assignment;
+use thalweg_train::registry;
 
 /// Trace of the simulated network in the run folder.
 pub const TRACE: &str = "trace.txt";
@@ -44,7 +45,8 @@ pub fn run(trainer: &Trainer, job: &Job, rank_env: Option<&RankEnvironment>) -> 
             strategy: job.spec.strategy.preset.clone(),
         },
     );
-    let rank_statuses: Vec<Arc<RankStatus>> = (0..job.spec.ranks()).map(|_| RankStatus::new()).collect();
+    let rank_statuses: Vec<Arc<RankStatus>> =
+        (0..registry::ranks(&job.spec)).map(|_| RankStatus::new()).collect();
     forward_signals(&signals, &rank_statuses, &shared);
     let watcher = |rank: usize| {
         let results = Arc::clone(&shared);
@@ -89,7 +91,7 @@ fn check_supported(trainer: &Trainer, rank_env: Option<&RankEnvironment>) -> Res
 /// The simulated network of a job's `[network]` section.
 fn network(job: &JobSpec) -> Network {
     Network {
-        world: job.ranks(),
+        world: registry::ranks(job),
         latency: job.network.latency,
         jitter: job.network.variation,
         bandwidth: job.network.bandwidth.0 as f64,

@@ -15,9 +15,10 @@ use thalweg_cluster::engine::environment::{self, RankEnvironment};
 use thalweg_cluster::engine::local::LaunchControl;
 use thalweg_core::report::Report;
 use thalweg_core::spec::engine::EngineKind;
-use thalweg_core::spec::{Job, JobLayers, Origin};
+use thalweg_core::spec::{JobLayers, Origin};
 use thalweg_core::{Error, JobSpec, Kind, Model, Result, Schema};
 use thalweg_data::Data;
+use thalweg_train::registry;
 
 /// Position of this host in a job on several hosts (`--nnodes`, `--node-rank`, `--master`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,7 +190,7 @@ impl Trainer {
         if let Some(rank_env) = &rank_env {
             self.adopt_world(rank_env);
         }
-        let job = Job::resolve(std::mem::take(&mut self.layers))?;
+        let job = registry::resolve(std::mem::take(&mut self.layers))?;
         preflight::check_transport(&job.spec, rank_env.as_ref())?;
         let from_job = SpecComponents::new(&job.spec);
         let has_custom_rows = self.components.data.is_some();
@@ -207,12 +208,12 @@ impl Trainer {
     /// Lower bound of the ranks on this machine: all of them, or 1 with several hosts or another launcher.
     pub(crate) fn local_ranks(&self, job: &JobSpec) -> usize {
         let rank_env = environment::detect(&|name| std::env::var(name).ok());
-        if self.nodes.is_none() && matches!(rank_env, Ok(None)) { job.ranks() } else { 1 }
+        if self.nodes.is_none() && matches!(rank_env, Ok(None)) { registry::ranks(job) } else { 1 }
     }
 
     /// Sets `engine.workers` to the world size of the launcher, minus the parameter servers.
     fn adopt_world(&mut self, rank_env: &RankEnvironment) {
-        let workers = rank_env.world.saturating_sub(Job::servers(self.layers.clone()));
+        let workers = rank_env.world.saturating_sub(registry::servers_of_layers(self.layers.clone()));
         let workers = i64::try_from(workers).unwrap_or(i64::MAX);
         let same =
             self.layers.get("engine.workers").is_some_and(|(value, _)| value.as_integer() == Some(workers));

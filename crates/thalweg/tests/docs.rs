@@ -4,6 +4,7 @@ mod harness;
 
 use harness::skip;
 use std::path::Path;
+use thalweg_train::registry;
 
 fn check(page: &str, expected: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
@@ -57,7 +58,7 @@ fn every_example_is_a_job() {
     for path in jobs.filter(|path| path.extension().is_some_and(|ending| ending == "toml")) {
         let mut layers = thalweg_core::spec::JobLayers::default();
         layers.add_file(&path.display().to_string(), &std::fs::read_to_string(&path).unwrap()).unwrap();
-        thalweg_core::Job::resolve(layers).unwrap();
+        registry::resolve(layers).unwrap();
     }
 }
 

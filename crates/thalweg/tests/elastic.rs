@@ -66,16 +66,25 @@ fn a_worker_with_false_reports_is_excluded_and_the_others_continue() {
     }
 }
 
-/// A member sends valid frames that do not belong there: of another operation or group, or the last one of its link.
+/// A member sends intact frames that do not belong there: of another operation or group, with a length that swallows the
+/// next frames, or the last one of its link.
 #[test]
 fn a_worker_that_forges_frames_is_named_and_the_others_continue() {
-    for step in [30, 31, 33] {
+    // Over the ring, rank 1 sends to the same rank in every step; buckets admit frames of other operations.
+    let buckets = ["--set", "strategy.exchange.bucket=tensor", "--set", "strategy.exchange.algorithm=ring"];
+    for (step, transport, more) in
+        (30..34).flat_map(|step| [(step, "tcp", &[][..]), (step, "tcp", &buckets), (step, "shm", &buckets)])
+    {
         let site = Site::new();
         let lie = format!("fault.inject=[{{step={step},rank=1,kind=\"lie\"}}]");
-        let tcp = ["--set", "strategy.exchange.transport=tcp", "--set", &lie];
-        let report = assert_complete(&site, start(&site, 3, &tcp));
-        assert_eq!(worlds(&report), [3, 2], "{step}: {report}");
-        assert_eq!(report["failures"][0]["rank"], 1, "{step}: {report}");
+        let transport = format!("strategy.exchange.transport={transport}");
+        let arguments = [&["--set", &transport, "--set", &lie], more].concat();
+        let report = assert_complete(&site, start(&site, 3, &arguments));
+        assert_eq!(worlds(&report), [3, 2], "{step}, {transport} {more:?}: {report}");
+        assert_eq!(report["failures"][0]["rank"], 1, "{step}, {transport} {more:?}: {report}");
+        if step == 32 && !more.is_empty() {
+            assert_failure(&report, 1, "broke the protocol: its frame has a false length");
+        }
     }
 }
 

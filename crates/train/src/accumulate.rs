@@ -16,7 +16,7 @@ pub(crate) enum Turn<'a> {
     Last(&'a [f32]),
 }
 
-/// Adds up parts.
+/// Adds up the parts of a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Accumulator {
     parts: usize,
@@ -25,9 +25,13 @@ pub(crate) struct Accumulator {
 }
 
 impl Accumulator {
-    /// For so many parts.
     pub(crate) fn new(parts: usize) -> Accumulator {
         Accumulator { parts, part: Vec::new() }
+    }
+
+    /// Parts of a step with enough rows.
+    pub(crate) fn parts(&self) -> usize {
+        self.parts
     }
 
     /// The sum over all rows, asking `compute` for some of them at a time. Without rows it is asked once.

@@ -1,19 +1,19 @@
-//! Which rows were really trained on: counted where they are consumed, not where they are planned.
+//! The rows that were trained on: counted where they are consumed, not where they are planned.
 
 use thalweg_core::report::Audit;
 use thalweg_core::{Error, Result};
 
-/// The rows one rank consumed in an epoch.
+/// The rows consumed in an epoch, by one rank or by all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ledger {
+pub struct ConsumedRows {
     seen: Vec<u64>,
     again: u64,
 }
 
-impl Ledger {
-    /// For a source of so many rows.
-    pub fn new(rows: u64) -> Ledger {
-        Ledger { seen: vec![0; rows.div_ceil(64) as usize], again: 0 }
+impl ConsumedRows {
+    /// Of a source with `rows` rows.
+    pub fn new(rows: u64) -> ConsumedRows {
+        ConsumedRows { seen: vec![0; rows.div_ceil(64) as usize], again: 0 }
     }
 
     /// These rows were consumed.
@@ -27,13 +27,17 @@ impl Ledger {
         }
     }
 
+    pub fn contains(&self, row: u64) -> bool {
+        self.seen[(row / 64) as usize] & (1 << (row % 64)) != 0
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.seen.fill(0);
         self.again = 0;
     }
 
-    /// For the way to the other ranks.
+    /// As bytes, for other ranks and checkpoints.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.again
             .to_le_bytes()
@@ -42,7 +46,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Whether these bytes are the ledger of a source of so many rows.
+    /// Whether these bytes are of a source with `rows` rows.
     pub fn fits(bytes: &[u8], rows: u64) -> bool {
         bytes.len() as u64 == (rows.div_ceil(64) + 1) * 8
     }
@@ -63,7 +67,7 @@ impl Ledger {
     }
 
     /// Compared with the rows that should have been consumed.
-    pub fn close(&self, epoch: u64, expected: &Ledger) -> Audit {
+    pub fn close(&self, epoch: u64, expected: &ConsumedRows) -> Audit {
         let count = |words: &mut dyn Iterator<Item = u64>| {
             words.map(|word| u64::from(word.count_ones())).sum::<u64>()
         };
@@ -86,28 +90,28 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    fn ledger(rows: &[u64]) -> Ledger {
-        let mut ledger = Ledger::new(100);
-        ledger.enter(rows);
-        ledger
+    fn consumed(rows: &[u64]) -> ConsumedRows {
+        let mut consumed = ConsumedRows::new(100);
+        consumed.enter(rows);
+        consumed
     }
 
     #[test]
     fn every_row_once() {
-        let mut all = ledger(&[1, 99]);
-        all.absorb(&ledger(&[64, 0]).to_bytes()).unwrap();
-        let audit = all.close(3, &ledger(&[0, 1, 64, 99]));
+        let mut all = consumed(&[1, 99]);
+        all.absorb(&consumed(&[64, 0]).to_bytes()).unwrap();
+        let audit = all.close(3, &consumed(&[0, 1, 64, 99]));
         assert_eq!(audit, Audit { epoch: 3, expected: 4, once: 4, missed: 0, repeated: 0, dropped: 0 });
     }
 
     #[test]
     fn what_is_missed_repeated_or_strange_is_counted() {
-        let mut all = ledger(&[1, 1, 7]);
-        all.absorb(&ledger(&[1, 2]).to_bytes()).unwrap();
-        let audit = all.close(0, &ledger(&[1, 2, 3]));
+        let mut all = consumed(&[1, 1, 7]);
+        all.absorb(&consumed(&[1, 2]).to_bytes()).unwrap();
+        let audit = all.close(0, &consumed(&[1, 2, 3]));
         assert_eq!((audit.expected, audit.once, audit.missed, audit.repeated), (3, 2, 1, 3));
         assert!(all.absorb(&[0; 8]).is_err());
-        assert!(Ledger::fits(&all.to_bytes(), 100) && !Ledger::fits(&all.to_bytes(), 129));
-        assert!(!Ledger::fits(&all.to_bytes()[1..], 100));
+        assert!(ConsumedRows::fits(&all.to_bytes(), 100) && !ConsumedRows::fits(&all.to_bytes(), 129));
+        assert!(!ConsumedRows::fits(&all.to_bytes()[1..], 100));
     }
 }

@@ -31,10 +31,10 @@ impl Contributions {
         self.current = numbers.iter().map(|number| (*number, Contribution::default())).collect();
     }
 
-    /// A step is done in which the member in that place computed `rows` rows.
-    pub(crate) fn add(&mut self, place: usize, rows: usize, compute_ms: f32) {
-        if let Some((_, sum)) = self.current.get_mut(place) {
-            sum.rows += rows as u64;
+    /// Adds a commit unit in which this rank computed `rows` rows.
+    pub(crate) fn add(&mut self, rank: usize, rows: u64, compute_ms: f32) {
+        if let Some((_, sum)) = self.current.get_mut(rank) {
+            sum.rows += rows;
             sum.compute_s += f64::from(compute_ms) / 1e3;
         }
     }

@@ -3,10 +3,11 @@
 //! Parameters and optimizer state may be shared by the ranks of a host, so they count once; a gradient and the values of a
 //! pass belong to each. Rows, buffers of the exchange and the program itself come on top.
 
+use crate::registry;
 use thalweg_cluster::linux::Machine;
 use thalweg_core::schema::RowShape;
-use thalweg_core::{Error, JobSpec, Layout, Model, Result, Schema};
-use thalweg_graph::Optimizer;
+use thalweg_core::{Error, JobSpec, Model, Result, Schema};
+use thalweg_graph::optimizer::slot_names;
 
 /// Bytes by what they are for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,14 +26,16 @@ impl Footprint {
     /// Of a training job with so many ranks on this host.
     pub fn of_training(job: &JobSpec, model: &dyn Model, ranks: usize) -> Footprint {
         let parameters = floats(model.layout().len() as u64);
-        // How many tensors of state an optimizer has does not depend on their size.
-        let slots = Optimizer::for_layout(job.optimizer.rule(), &Layout::default()).slots().len() as u64;
+        let slots = slot_names(job.optimizer.rule()).len() as u64;
         let passes = (job.engine.workers * job.train.accumulate).max(1);
         let rows = (job.train.global_batch / passes).max(1);
         let ranks = ranks.max(1) as u64;
+        // A worker with a model of its own has that of the current round and the one before it.
+        let local = registry::find(job).is_some_and(|strategy| strategy.claims.local_updates);
+        let copies = if local { 2 * ranks } else { 1 };
         Footprint {
-            parameters,
-            state: parameters.saturating_mul(slots),
+            parameters: parameters.saturating_mul(copies),
+            state: parameters.saturating_mul(slots * copies),
             gradients: parameters.saturating_mul(ranks),
             values: model.pass_bytes(rows).saturating_mul(ranks),
         }
@@ -127,7 +130,7 @@ mod tests {
     use super::*;
     use thalweg_core::Task;
     use thalweg_core::schema::{Scaling, TargetScaling};
-    use thalweg_core::spec::{Job, JobLayers};
+    use thalweg_core::spec::JobLayers;
     use thalweg_graph::{Activation, Network};
 
     fn schema(columns: usize) -> Schema {
@@ -145,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_no_machine_holds_is_refused_with_its_parts() {
-        let job = Job::resolve(JobLayers::default()).unwrap().spec;
+        let job = crate::registry::resolve(JobLayers::default()).unwrap().spec;
         let model = Network::with_inputs(1 << 24).dense(128, Activation::Relu).dense(2, Activation::None);
         let model = model.classification().unwrap();
         let footprint = Footprint::of_training(&job, &model, 2);

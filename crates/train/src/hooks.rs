@@ -1,13 +1,13 @@
-//! What a worker does for its model during a pass: sums what must be summed over all workers, and lets pieces of the
-//! gradient leave. A step computed in parts is announced with the last of them only: before it, no piece is final.
+//! The hooks of a model's pass: sums over all workers inside the pass, and completed tensors of the gradient, which are
+//! sent. Of a step computed in parts only the last one announces tensors: before it, none is complete.
 
-use crate::overlap::Leaving;
+use crate::reduction::overlap::BucketFeed;
+use crate::registry;
 use std::time::Duration;
 use thalweg_cluster::Rank;
-use thalweg_core::spec::strategy::Exchange;
 use thalweg_core::{Error, Gradient, Hooks, JobSpec, Model, Result};
 
-/// What a rank is busy with while a model computes.
+/// The operation of a rank whose model computes.
 pub(crate) const WORK: &str = "back-propagation";
 
 /// The hooks of one pass.
@@ -17,25 +17,25 @@ pub(crate) struct PassHooks<'a> {
     pub(crate) parts: usize,
     /// Floating-point operations before this pass, and its own.
     pub(crate) operations: (u64, u64),
-    /// Who takes pieces of the gradient; nobody if all of it leaves after the pass, or another pass follows.
-    pub(crate) leaving: Option<Leaving<'a>>,
-    /// Time spent with the others on sums inside the pass.
-    pub(crate) met: Duration,
+    /// Takes completed tensors; None if all of the gradient is sent after the pass, or another pass follows.
+    pub(crate) feed: Option<BucketFeed<'a>>,
+    /// Time of collectives inside the pass.
+    pub(crate) collectives: Duration,
 }
 
 impl Hooks for PassHooks<'_> {
     fn gradient(&mut self, piece: Gradient<'_>) -> Result<()> {
-        match &mut self.leaving {
-            Some(leaving) => leaving.take(self.rank, piece),
+        match &mut self.feed {
+            Some(feed) => feed.take(self.rank, piece),
             None => Ok(()),
         }
     }
 
     fn progress(&mut self, done: f64) -> Result<()> {
-        let Some(leaving) = &mut self.leaving else { return Ok(()) };
+        let Some(feed) = &mut self.feed else { return Ok(()) };
         let (before, own) = self.operations;
         self.rank.charge(before + (own as f64 * done) as u64);
-        leaving.glance(self.rank)
+        feed.poll(self.rank)
     }
 
     fn reduce(&mut self, values: &mut [f32]) -> Result<()> {
@@ -43,9 +43,9 @@ impl Hooks for PassHooks<'_> {
             return Err(in_parts(self.parts));
         }
         let name = "batch statistics";
-        self.met += match &mut self.leaving {
-            Some(leaving) => leaving.reduce(self.rank, WORK, name, values)?,
-            None => self.rank.all_reduce_during(WORK, name, values)?,
+        self.collectives += match &mut self.feed {
+            Some(feed) => feed.reduce(self.rank, WORK, name, values)?,
+            None => self.rank.world().all_reduce_during(WORK, name, values)?,
         };
         Ok(())
     }
@@ -54,11 +54,10 @@ impl Hooks for PassHooks<'_> {
 /// Refuses steps in parts or leaves for a model whose rows look at each other: workers may have different numbers of
 /// parts, and statistics of a part are not those of the step.
 pub fn check_parts(job: &JobSpec, model: &dyn Model) -> Result<()> {
-    let among_workers = matches!(job.exchange.kind, Exchange::Allreduce | Exchange::None);
-    if model.synchronizes() && !among_workers {
+    if model.synchronizes() && !registry::of(job).claims.synchronizes_statistics {
         return Err(Error::job(format!(
-            "model.batchnorm: statistics of all workers' rows need an exchange among them, which `{}` is not",
-            job.exchange.kind.name()
+            "model.batchnorm: statistics of all workers' rows need an exchange among them in every pass, which `{}` has not",
+            registry::of(job).name
         ))
         .hint("set model.batchnorm = \"local\" to normalise by each worker's own rows"));
     }

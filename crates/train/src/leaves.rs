@@ -97,15 +97,15 @@ impl Leaves {
     }
 
     /// How the subtrees of all workers become one sum. Worker `i`, which owns the leaves `shares[i]`, is rank `i`.
-    pub(crate) fn brackets(self, filled: usize, shares: &[Range<usize>]) -> ReductionTree {
-        let mut brackets = ReductionTree::default();
+    pub(crate) fn reduction_tree(self, filled: usize, shares: &[Range<usize>]) -> ReductionTree {
+        let mut sum = ReductionTree::default();
         let mut terms = Vec::new();
         for (rank, mine) in shares.iter().enumerate() {
             let subtrees = self.subtrees(filled, mine).into_iter().enumerate();
             terms.extend(subtrees.map(|(slot, tree)| (tree, Term { rank, slot })));
         }
-        bracket(&(0..self.count), filled, &mut terms.into_iter().peekable(), &mut brackets);
-        brackets
+        add_terms(&(0..self.count), filled, &mut terms.into_iter().peekable(), &mut sum);
+        sum
     }
 
     /// The gradients of a worker's leaves, of a step with these rows, and the loss behind each of them.
@@ -164,20 +164,20 @@ fn build(tree: Range<usize>, filled: usize, slot: usize, work: &mut Vec<Work>) {
 }
 
 /// The sum of a tree from the subtrees that somebody holds.
-fn bracket(
+fn add_terms(
     tree: &Range<usize>,
     filled: usize,
     terms: &mut std::iter::Peekable<std::vec::IntoIter<(Range<usize>, Term)>>,
-    brackets: &mut ReductionTree,
+    sum: &mut ReductionTree,
 ) {
     if let Some((_, term)) = terms.next_if(|(held, _)| held == tree) {
-        brackets.push(term);
+        sum.push(term);
     } else if tree.len() > 1 {
         let middle = tree.start + tree.len() / 2;
-        bracket(&(tree.start..middle), filled, terms, brackets);
+        add_terms(&(tree.start..middle), filled, terms, sum);
         if middle < filled {
-            bracket(&(middle..tree.end), filled, terms, brackets);
-            brackets.add();
+            add_terms(&(middle..tree.end), filled, terms, sum);
+            sum.add();
         }
     }
 }
@@ -206,7 +206,7 @@ mod tests {
                 memory
             })
             .collect();
-        let brackets = leaves.brackets(leaves.filled(rows), shares);
+        let brackets = leaves.reduction_tree(leaves.filled(rows), shares);
         let terms: Vec<&[f32]> =
             brackets.terms().iter().map(|term| slots.slice(&memories[term.rank], term.slot)).collect();
         let mut sum = [f32::NAN; 2];
@@ -226,7 +226,7 @@ mod tests {
         let leaves = Leaves { count: 8 };
         for workers in [1, 2, 4, 8] {
             let shares: Vec<_> = (0..workers).map(|place| even_range(8, place, workers)).collect();
-            assert_eq!(leaves.brackets(8, &shares).terms().len(), workers);
+            assert_eq!(leaves.reduction_tree(8, &shares).terms().len(), workers);
         }
         assert_eq!(leaves.subtrees(8, &(0..3)), [0..2, 2..3]);
         assert_eq!(leaves.subtrees(8, &(3..6)), [3..4, 4..6]);

@@ -1,43 +1,41 @@
-//! The strategies, and the machinery they share.
+//! The strategies, and the training layer that they are written against.
 //!
-//! A strategy is one file with a short program written against [`Worker`] and its rank; [`strategy`] picks it from the
-//! dials. What every program needs (rows, gradients, updates, validation, checkpoints, audit) is the worker's.
+//! A strategy is one file with a short program (`strategy::Strategy`), registered in [`registry`]. It is written against
+//! the pieces of a `context::Context`: the rank and its groups, compute, work, the update rule; and against its
+//! `state::State` and a `reduction::Reduction`. The driver runs it unit by unit, and does the rest: requests, changes of
+//! the group, epochs, checkpoints.
 
 mod accumulate;
-mod apprenticeship;
-pub mod audit;
-mod buckets;
-pub mod centralized;
+mod audit;
+mod centralized;
+mod checkpoint_writer;
+mod checkpoints;
+pub mod compute;
+pub mod context;
 mod contributions;
 pub mod decentralized;
-mod epoch;
+mod driver;
 mod finite;
 pub mod footprint;
-mod gossip;
-mod hidden;
 pub mod hooks;
-mod keepsake;
+mod job_progress;
 #[doc(hidden)]
 pub mod known_bugs;
 mod leaves;
 pub mod modelfile;
-mod overlap;
-mod pass;
 pub mod prepare;
-mod progress;
-mod push_pull;
-mod regroup;
-pub mod rider;
-mod scribe;
-mod shared;
+mod recent_steps;
+pub mod reduction;
+pub mod registry;
 mod slowdown;
 mod speed;
 mod split;
+pub mod state;
+mod state_transfer;
+pub mod step_report;
 pub mod strategy;
-mod tune;
 pub mod validate;
-pub mod worker;
+pub mod work;
 
 pub use modelfile::{SavedModel, kept};
 pub use prepare::{Assignment, JobComponents, Prepared, run};
-pub use worker::Worker;

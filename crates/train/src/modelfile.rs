@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use thalweg_cluster::checkpoint;
 use thalweg_cluster::tensorfile::TensorFile;
-use thalweg_core::spec::{Job, JobLayers};
+use thalweg_core::spec::JobLayers;
 use thalweg_core::{Error, JobSpec, Kind, Layout, Model, Result, Schema, hex};
 use thalweg_graph::onnx::OnnxModel;
 use thalweg_graph::{Network, Options};
@@ -196,7 +196,7 @@ impl SavedModel {
     pub fn job(&self) -> Result<JobSpec> {
         let mut layers = JobLayers::default();
         let read = layers.add_file("the model's job", &self.job).map_err(Error::data);
-        read.and_then(|()| Ok(Job::resolve(layers)?.spec)).map_err(|error| self.named(error))
+        read.and_then(|()| Ok(crate::registry::resolve(layers)?.spec)).map_err(|error| self.named(error))
     }
 
     /// The network and its parameters, ready to answer.

@@ -1,9 +1,12 @@
-//! Before the first step: data, model and position, agreed by all ranks; and after the last: what is left behind.
+//! Before the first step: data, model, strategy and position, agreed by all ranks.
 
-use crate::audit::Ledger;
+use crate::audit::ConsumedRows;
+use crate::checkpoints::column_of;
+use crate::driver::Driver;
 use crate::hooks::check_parts;
-use crate::strategy;
-use crate::worker::{Parts, Start, Worker};
+use crate::registry;
+use crate::state::Spread;
+use crate::strategy::Strategy;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,9 +14,10 @@ use thalweg_cluster::Rank;
 use thalweg_cluster::checkpoint::{self, Checkpoint, Found};
 use thalweg_cluster::membership::MemberPosition;
 use thalweg_core::event::{Event, Level, Outcome};
-use thalweg_core::spec::{Job, JobLayers};
+use thalweg_core::spec::JobLayers;
 use thalweg_core::{Error, JobSpec, Kind, Model, Result, Schema};
 use thalweg_data::{Data, Statistics};
+use thalweg_graph::optimizer::GradientTransform;
 use thalweg_graph::{Optimizer, Team};
 
 /// Source of a job's data and model: the job file, or a program.
@@ -45,24 +49,52 @@ pub struct Assignment<'a> {
     pub resume: bool,
 }
 
-/// Data and model of a rank, before it has found the others or with their help.
+/// What a rank trains with.
+pub(crate) struct Parts {
+    /// Rows, with their scaling fitted.
+    pub(crate) data: Data,
+    pub(crate) model: Box<dyn Model>,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) strategy: Box<dyn Strategy>,
+    /// The layers in the notation of a job, if the model comes from there.
+    pub(crate) layers: Vec<String>,
+    /// The structure of an ONNX file, if the model comes from one.
+    pub(crate) onnx: Option<Vec<u8>>,
+}
+
+/// Where a rank starts from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Start {
+    /// Steps committed before.
+    pub(crate) step: u64,
+    /// Sum of losses and rows of the current epoch.
+    pub(crate) loss: (f64, u64),
+    /// Rows of the current epoch consumed before.
+    pub(crate) consumed: Vec<u8>,
+    pub(crate) data_digest: String,
+    pub(crate) model_digest: Vec<u8>,
+    /// Whether the strategy has the state of that step; a new member receives it later.
+    pub(crate) has_state: bool,
+}
+
+/// Data, model and position of a rank, before it has joined the others or together with them.
 pub struct Prepared {
     parts: Parts,
     start: Start,
 }
 
 impl Prepared {
-    /// What is trained, as ranks compare it when they meet.
+    /// Digest of what is trained, which ranks compare.
     pub fn model(&self) -> &[u8] {
         &self.start.model_digest
     }
 
-    /// The rows it is trained with, as newcomers are asked for it.
+    /// Digest of the rows, which new members must have too.
     pub fn rows(&self) -> &str {
         &self.start.data_digest
     }
 
-    /// Reads and builds everything without the others, who are at work: so that they need not wait for it.
+    /// Reads and builds everything without the others, which train meanwhile.
     pub fn alone(assignment: &Assignment<'_>) -> Result<Prepared> {
         let mut data = assignment.components.data(assignment.job)?;
         let data_digest = digest(&data)?;
@@ -80,15 +112,13 @@ impl Prepared {
         rank.begin_preparation("reading the data");
         let mut data = assignment.components.data(assignment.job)?;
         let data_digest = digest(&data)?;
-        rank.all_gather_and_compare("data set", data_digest.as_bytes())?;
+        rank.world().all_gather_and_compare("data set", data_digest.as_bytes())?;
         fit(rank, &mut data)?;
         let team = Team::shared(assignment.job.engine.threads, rank.local_world());
         let (mut parts, model_digest) = build(assignment, data, team)?;
-        rank.all_gather_and_compare("model", &model_digest)?;
-        let Parts { data, model, parameters, optimizer, .. } = &mut parts;
-        let data = (data_digest, data.training.source_len());
-        let start = start(rank, assignment, data, model.as_ref(), parameters, optimizer)?;
-        Ok(Prepared { parts, start: Start { model_digest, is_told: true, ..start } })
+        rank.world().all_gather_and_compare("model", &model_digest)?;
+        let start = start(rank, assignment, data_digest, &mut parts)?;
+        Ok(Prepared { parts, start: Start { model_digest, has_state: true, ..start } })
     }
 }
 
@@ -98,43 +128,34 @@ fn build(assignment: &Assignment<'_>, data: Data, team: Arc<Team>) -> Result<(Pa
     check_parts(job, model.as_ref())?;
     let onnx = assignment.components.onnx(&data.schema)?;
     let digest = fingerprint(model.as_ref(), onnx.as_deref());
-    let parameters = vec![0.0; model.layout().len()];
-    let optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout()).with_team(team);
+    let optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout())
+        .with_transform(GradientTransform::of(job))
+        .with_team(team);
+    let strategy = registry::of(job).start(&optimizer, model.layout().len());
     let layers = assignment.components.layers(&data.schema)?;
-    Ok((Parts { data, model, parameters, optimizer, layers, onnx }, digest))
+    Ok((Parts { data, model, optimizer, strategy, layers, onnx }, digest))
 }
 
-/// Trains, as one rank of many. One that comes while the others work brings what it has `prepared`.
+/// Trains, as one rank of many. A new member brings what it has `prepared`.
 pub fn run(rank: &mut Rank, assignment: &Assignment<'_>, mut prepared: Option<Prepared>) -> Result<Outcome> {
     let Prepared { parts, start } = loop {
-        // A group in which somebody has begun has no time to prepare together.
+        // A group in which training has begun does not wait for a preparation together.
         let ready = match (rank.change().resume_position(), prepared.take()) {
             (None, _) => Prepared::together(rank, assignment),
             (Some(_), Some(prepared)) => Ok(prepared),
             (Some(_), None) => Prepared::alone(assignment),
         };
         match ready {
-            Err(error) if error.kind == Kind::Regroup && rank.is_elastic() => {
+            // What a rank finds out by itself (other data, a file that cannot be read) is final: it would find it again,
+            // and the others may be ending for the same reason. Only a lost rank makes the rest prepare again.
+            Err(error) if error.kind == Kind::RankFailed && rank.generation_is_over() => {
                 rank.regroup(MemberPosition::default(), false)?;
             }
             ready => break ready?,
         }
     };
     let now = rank.now();
-    let mut worker = Worker::new(rank, assignment.job, assignment.folder, parts, start)?;
-    let mut ended = worker.enter_group(now).and_then(|()| go(&mut worker));
-    while let Err(error) = &ended
-        && error.kind == Kind::Regroup
-        && worker.rank.is_elastic()
-    {
-        ended = worker.regroup(false).and_then(|()| go(&mut worker));
-    }
-    ended
-}
-
-fn go(worker: &mut Worker<'_>) -> Result<Outcome> {
-    strategy::program(worker.job)(worker)?;
-    worker.conclude()
+    Driver::new(rank, assignment.job, assignment.folder, parts, start)?.run(now)
 }
 
 /// A digest of what is trained. Tensors alone do not tell what a file computes with them.
@@ -176,7 +197,7 @@ pub fn check_data(digest: &str, checkpoint: &Checkpoint, path: &Path) -> Result<
 
 /// The audit of a checkpoint must be of as many rows as there are.
 pub fn check_audit(rows: u64, checkpoint: &Checkpoint, path: &Path) -> Result<()> {
-    if checkpoint.audit.is_empty() || Ledger::fits(&checkpoint.audit, rows) {
+    if checkpoint.audit.is_empty() || ConsumedRows::fits(&checkpoint.audit, rows) {
         return Ok(());
     }
     let (shown, length) = (path.display(), checkpoint.audit.len());
@@ -191,9 +212,9 @@ fn fit(rank: &mut Rank, data: &mut Data) -> Result<()> {
     if !data.needs_statistics() {
         return Ok(());
     }
-    let mine = data.statistics(rank.index(), rank.world())?;
+    let mine = data.statistics(rank.index(), rank.size())?;
     let text = postcard::to_stdvec(&mine).map_err(|error| Error::internal(error.to_string()))?;
-    let parts = rank.all_gather("data statistics", &text)?;
+    let parts = rank.world().all_gather("data statistics", &text)?;
     let parts = parts
         .iter()
         .map(|part| postcard::from_bytes(part).map_err(|error| Error::internal(error.to_string())))
@@ -207,47 +228,76 @@ fn fit(rank: &mut Rank, data: &mut Data) -> Result<()> {
     Ok(())
 }
 
-/// Fills parameters and optimizer: from the seed, or from rank 0's newest checkpoint.
+/// Fills the strategy's state: from the seed, or from rank 0's newest checkpoint.
 fn start(
     rank: &mut Rank,
     assignment: &Assignment<'_>,
-    (data_digest, rows): (String, u64),
-    model: &dyn Model,
-    parameters: &mut [f32],
-    optimizer: &mut Optimizer,
+    data_digest: String,
+    parts: &mut Parts,
 ) -> Result<Start> {
+    let internal = |error: postcard::Error| Error::internal(error.to_string());
     let mut start = Start { data_digest, ..Start::default() };
+    let mut stored = Vec::new();
     if rank.index() == 0
         && assignment.resume
-        && let Some(found) = checkpoint::newest(&assignment.folder.join("checkpoints"), model.layout())?
+        && let Some(found) = checkpoint::newest(&assignment.folder.join("checkpoints"), parts.model.layout())?
     {
         let Found { checkpoint, path, damaged } = found;
         pass_over(rank, damaged, checkpoint.step)?;
         check_data(&start.data_digest, &checkpoint, &path)?;
-        check_audit(rows, &checkpoint, &path)?;
-        start =
-            Start { step: checkpoint.step, loss: checkpoint.loss, audit: checkpoint.audit.clone(), ..start };
-        parameters.copy_from_slice(&checkpoint.parameters);
-        restore(optimizer, checkpoint, &path)?;
+        check_audit(parts.data.training.source_len(), &checkpoint, &path)?;
+        check_optimizer(assignment.job, &checkpoint, &path)?;
+        let Checkpoint { step, loss, audit, parameters, slots, .. } = checkpoint;
+        start = Start { step, loss, consumed: audit, ..start };
+        parts.strategy.state_mut().parameters_mut().copy_from_slice(&parameters);
+        stored = slots;
     }
-    let position = (start.step, start.loss);
-    let encoded = postcard::to_stdvec(&position).map_err(|error| Error::internal(error.to_string()))?;
-    let decoded = rank.broadcast("position", encoded)?;
-    (start.step, start.loss) =
-        postcard::from_bytes(&decoded).map_err(|error| Error::internal(error.to_string()))?;
-    if start.step == 0 {
-        model.initialize(assignment.job.train.seed, parameters);
-        let mut digest = Sha256::new();
-        parameters.iter().for_each(|value| digest.update(value.to_le_bytes()));
-        rank.all_gather_and_compare("set of initial parameters", &digest.finalize())?;
+    let position = (start.step, start.loss, start.consumed);
+    let sent = rank.world().broadcast("position", 0, postcard::to_stdvec(&position).map_err(internal)?)?;
+    (start.step, start.loss, start.consumed) = postcard::from_bytes(&sent).map_err(internal)?;
+    if rank.index() > 0 && !registry::of(assignment.job).claims.proves_rows {
+        // Rank 0 collects the rows of all ranks: those before are its own.
+        start.consumed.clear();
+    }
+    if start.step > 0 {
+        restore(rank, parts.strategy.as_mut(), &stored)?;
         return Ok(start);
     }
-    rank.broadcast_into("parameters", parameters)?;
-    for (_, slot) in optimizer.slots_mut() {
-        rank.broadcast_into("optimizer state", slot)?;
+    let parameters = parts.strategy.state_mut().parameters_mut();
+    parts.model.initialize(assignment.job.train.seed, parameters);
+    if registry::of(assignment.job).claims.equal_start {
+        let mut digest = Sha256::new();
+        parameters.iter().for_each(|value| digest.update(value.to_le_bytes()));
+        rank.world().all_gather_and_compare("set of initial parameters", &digest.finalize())?;
     }
-    optimizer.set_steps(start.step);
     Ok(start)
+}
+
+/// Rank 0 sends the state of a checkpoint to all. Columns of members are stored by rank: with more ranks than then, some
+/// share one.
+fn restore(rank: &mut Rank, strategy: &mut dyn Strategy, stored: &[(String, Vec<f32>)]) -> Result<()> {
+    let find = |name: &str, member: usize| {
+        let own: Vec<_> = stored.iter().filter(|(stored, _)| column_of(stored) == name).collect();
+        own.get(member % own.len().max(1)).map_or(&[][..], |(_, values)| values)
+    };
+    for column in strategy.state_mut().columns_mut() {
+        let (name, values) = (column.name, &mut column.values);
+        if rank.index() == 0 && name != "parameters" {
+            values.copy_from_slice(find(name, 0));
+        }
+        match column.spread {
+            Spread::Replicated => rank.world().broadcast_into(name, 0, values)?,
+            Spread::PerMember if rank.index() == 0 => {
+                let sends: Vec<(usize, &[f32])> =
+                    (1..rank.size()).map(|member| (member, find(name, member))).collect();
+                rank.world().exchange("scatter", name, &sends, &mut [])?;
+            }
+            Spread::PerMember => {
+                rank.world().exchange("scatter", name, &[], &mut [(0, &mut values[..])])?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Says which checkpoints are damaged, and takes them out of the way.
@@ -261,19 +311,11 @@ fn pass_over(rank: &Rank, damaged: Vec<(PathBuf, Error)>, step: u64) -> Result<(
     Ok(())
 }
 
-fn restore(optimizer: &mut Optimizer, checkpoint: Checkpoint, path: &Path) -> Result<()> {
-    check_optimizer(optimizer, &checkpoint, path)?;
-    for ((_, slot), (_, values)) in optimizer.slots_mut().into_iter().zip(checkpoint.slots) {
-        slot.copy_from_slice(&values);
-    }
-    Ok(())
-}
-
-/// A checkpoint must hold the state this optimizer needs, and no other.
-pub fn check_optimizer(optimizer: &Optimizer, checkpoint: &Checkpoint, path: &Path) -> Result<()> {
+/// A checkpoint must hold the state that the job's optimizer and strategy need, and no other.
+pub fn check_optimizer(job: &JobSpec, checkpoint: &Checkpoint, path: &Path) -> Result<()> {
     let mut layers = JobLayers::default();
     layers.add_file("the checkpoint", &checkpoint.job).map_err(Error::data)?;
-    let (before, now) = (Job::resolve(layers)?.spec.optimizer.kind, optimizer.rule().kind());
+    let (before, now) = (registry::resolve(layers)?.spec.optimizer.kind, job.optimizer.rule().kind());
     // Some kinds keep state under the same names, and mean something else by it.
     if before != now {
         return Err(Error::job(format!(
@@ -284,28 +326,20 @@ pub fn check_optimizer(optimizer: &Optimizer, checkpoint: &Checkpoint, path: &Pa
         ))
         .hint("resume with the optimizer it was trained with, or start fresh with --overwrite"));
     }
-    let wanted: Vec<&str> = optimizer.slots().iter().map(|(name, _)| *name).collect();
-    let stored: Vec<&str> = checkpoint.slots.iter().map(|(name, _)| name.as_str()).collect();
-    if wanted != stored {
+    let optimizer = Optimizer::new(job.optimizer.rule(), 0);
+    let strategy = registry::of(job).start(&optimizer, 0);
+    let needed: Vec<&str> = strategy.state().columns().iter().skip(1).map(|column| column.name).collect();
+    let mut stored: Vec<&str> = checkpoint.slots.iter().map(|(name, _)| column_of(name)).collect();
+    stored.sort_unstable();
+    stored.dedup();
+    let mut sorted = needed.clone();
+    sorted.sort_unstable();
+    if sorted != stored {
         return Err(Error::job(format!(
-            "{} was written with another optimizer (it holds {stored:?}, this one needs {wanted:?})",
+            "{} was written with another optimizer or strategy (it holds {stored:?}, this job needs {needed:?})",
             path.display()
         ))
-        .hint("resume with the optimizer it was trained with, or start fresh with --overwrite"));
-    }
-    Ok(())
-}
-
-/// All ranks' accounts, told by rank 0.
-pub(crate) fn settle(rank: &mut Rank) -> Result<()> {
-    let mine = postcard::to_stdvec(&rank.account()).map_err(|error| Error::internal(error.to_string()))?;
-    let accounts = rank.all_gather("accounts", &mine)?;
-    if rank.index() == 0 {
-        for account in accounts {
-            let account =
-                postcard::from_bytes(&account).map_err(|error| Error::internal(error.to_string()))?;
-            rank.emit(Event::Account { account });
-        }
+        .hint("resume with the optimizer and strategy it was trained with, or start fresh with --overwrite"));
     }
     Ok(())
 }

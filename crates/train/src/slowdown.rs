@@ -17,9 +17,9 @@ pub(crate) struct Slowdown {
 
 impl Slowdown {
     /// The slowdown of a rank; None if the job does not slow it down.
-    pub(crate) fn of(job: &JobSpec, rank: usize, workers: usize) -> Option<Slowdown> {
+    pub(crate) fn of(job: &JobSpec, rank: usize) -> Option<Slowdown> {
         let engine = &job.engine;
-        let even = job.train.global_batch as f64 / workers.max(1) as f64;
+        let even = job.train.global_batch as f64 / engine.workers.max(1) as f64;
         let row = engine.pace.map_or(Duration::ZERO, |pace| pace.div_f64(even));
         let slowdown = Slowdown { row, factor: engine.slow.of(rank), jitter: engine.jitter };
         let none = slowdown == Slowdown { row: Duration::ZERO, factor: 1.0, jitter: 0.0 };
@@ -36,14 +36,13 @@ impl Slowdown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_core::Job;
     use thalweg_core::spec::JobLayers;
 
     fn slowdown(rank: usize, settings: &[&str]) -> Option<Slowdown> {
         let mut layers = JobLayers::default();
         let workers = ["engine.workers=4"];
         workers.iter().chain(settings).for_each(|setting| layers.add_assignment(setting).unwrap());
-        Slowdown::of(&Job::resolve(layers).unwrap().spec, rank, 4)
+        Slowdown::of(&crate::registry::resolve(layers).unwrap().spec, rank)
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! Who computes which rows of a step.
+//! The division of a step's rows among the workers.
 //!
-//! A function of the step's rows, the workers, and the times that all of them have seen: every worker knows everybody's
-//! share without asking. Shares are of rows, or of whole leaves where the result must not depend on them. A group with
-//! other members starts from a new split.
+//! A function of the step's rows, the workers, and the times that all of them have seen: every worker knows the share of
+//! every other. Shares are of rows, or of whole leaves where the result must not depend on them. A group with other
+//! members starts from a new split.
 
 use crate::leaves::Leaves;
 use crate::speed::Speed;
 use std::ops::Range;
-use thalweg_cluster::{PartialSums, ReductionTree};
+use thalweg_cluster::ReductionTree;
 use thalweg_core::JobSpec;
 use thalweg_core::spec::strategy;
 use thalweg_data::even_range;
@@ -16,14 +16,16 @@ use thalweg_data::even_range;
 #[derive(Clone, Debug)]
 pub(crate) struct Split {
     workers: usize,
-    /// The places of those who get nothing.
+    /// Workers without rows: they take the state over first.
     idle: Vec<usize>,
     leaves: Option<Leaves>,
+    /// Slots for the partial sums of any worker in any step.
+    slots: usize,
     speed: Option<Speed>,
-    /// Of the last step: its rows, everybody's pieces, and how they become one sum.
+    /// Of the last step: its rows, the pieces of each worker, and the order of the sum over them.
     rows: usize,
     shares: Vec<Range<usize>>,
-    brackets: Option<ReductionTree>,
+    tree: Option<ReductionTree>,
 }
 
 /// A worker's part of a step.
@@ -36,25 +38,26 @@ pub(crate) struct Share {
 }
 
 impl Split {
-    /// What the job asks for, among so many workers of which some are idle.
     pub(crate) fn new(job: &JobSpec, workers: usize, idle: &[usize]) -> Split {
         let active = workers - idle.len();
         let by_speed = job.strategy.split == strategy::Split::Speed && active > 1;
+        let leaves = job.train.reproducible.then(|| Leaves::of(job.train.global_batch));
         Split {
             workers,
             idle: idle.to_vec(),
-            leaves: job.train.reproducible.then(|| Leaves::of(job.train.global_batch)),
+            leaves,
+            slots: leaves.map_or(1, |leaves| leaves.most_slots(active, !by_speed)),
             speed: by_speed.then(|| Speed::unknown(active)),
             rows: 0,
             shares: Vec::new(),
-            brackets: None,
+            tree: None,
         }
     }
 
-    /// The part of a worker in a step of so many rows.
-    pub(crate) fn share(&mut self, rows: usize, place: usize) -> Share {
+    /// The part of a worker in a step of `rows` rows.
+    pub(crate) fn share(&mut self, rows: usize, worker: usize) -> Share {
         self.prepare(rows);
-        let pieces = self.shares.get(place).cloned().unwrap_or_default();
+        let pieces = self.shares.get(worker).cloned().unwrap_or_default();
         match self.leaves {
             Some(leaves) => Share { rows: leaves.rows(&pieces, rows), leaves: pieces },
             None => Share { rows: pieces, leaves: 0..0 },
@@ -66,49 +69,43 @@ impl Split {
         self.leaves
     }
 
-    /// How the leaves of the last step become one sum, if it has any.
-    pub(crate) fn brackets(&self) -> Option<&ReductionTree> {
-        self.brackets.as_ref()
+    /// The order of the sum over the leaves of the last step, if it has any.
+    pub(crate) fn tree(&self) -> Option<&ReductionTree> {
+        self.tree.as_ref()
     }
 
-    /// How many gradients a rank has in its slots after computing its part of the last step.
+    /// Partial sums that a rank holds after computing its part of the last step.
     pub(crate) fn held(&self, rank: usize) -> usize {
-        let terms =
-            |brackets: &ReductionTree| brackets.terms().iter().filter(|term| term.rank == rank).count();
-        self.brackets().map_or(1, terms)
+        let terms = |tree: &ReductionTree| tree.terms().iter().filter(|term| term.rank == rank).count();
+        self.tree().map_or(1, terms)
     }
 
-    /// The memory for gradients of so many parameters, each with the loss and what else rides along behind it.
-    pub(crate) fn slots(&self, parameters: usize, riders: usize) -> PartialSums {
-        let length = parameters + riders;
-        match self.leaves {
-            None => PartialSums::one(length),
-            Some(leaves) => PartialSums {
-                count: leaves.most_slots(self.active(), self.speed.is_none()),
-                length,
-                // The loss is summed like the gradient; times and wishes are each rank's own.
-                head: parameters + 1,
-            },
-        }
+    /// Slots for the partial sums of any worker in any step.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots
     }
 
-    /// The last step took every worker so long.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Takes the times of all workers in the last step.
     pub(crate) fn observe(&mut self, milliseconds: &[f32]) {
         let Some(speed) = &mut self.speed else { return };
-        let busy = (0..self.shares.len()).filter(|place| !self.idle.contains(place));
+        let busy = (0..self.shares.len()).filter(|worker| !self.idle.contains(worker));
         let (pieces, times): (Vec<usize>, Vec<f32>) =
-            busy.map(|place| (self.shares[place].len(), milliseconds[place])).unzip();
+            busy.map(|worker| (self.shares[worker].len(), milliseconds[worker])).unzip();
         if speed.observe(&pieces, &times) {
             self.rows = 0;
         }
     }
 
-    /// How many have something to do.
+    /// Workers with rows.
     fn active(&self) -> usize {
         self.workers - self.idle.len()
     }
 
-    /// Divides a step of so many rows, unless the last one was divided the same way.
+    /// Divides a step of `rows` rows, unless the last one was divided the same way.
     fn prepare(&mut self, rows: usize) {
         if rows == self.rows && !self.shares.is_empty() {
             return;
@@ -120,13 +117,13 @@ impl Split {
             Some(speed) => speed.shares(pieces),
         };
         let (mut counts, mut end) = (counts.into_iter(), 0);
-        let follow = |place: usize| {
-            let count = if self.idle.contains(&place) { 0 } else { counts.next().unwrap_or(0) };
+        let follow = |worker: usize| {
+            let count = if self.idle.contains(&worker) { 0 } else { counts.next().unwrap_or(0) };
             end += count;
             end - count..end
         };
         self.shares = (0..self.workers).map(follow).collect();
-        self.brackets = self.leaves.map(|leaves| leaves.brackets(pieces, &self.shares));
+        self.tree = self.leaves.map(|leaves| leaves.reduction_tree(pieces, &self.shares));
         self.rows = rows;
     }
 }
@@ -134,7 +131,6 @@ impl Split {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_core::Job;
     use thalweg_core::spec::JobLayers;
 
     fn split(workers: usize, settings: &[&str]) -> Split {
@@ -144,11 +140,11 @@ mod tests {
     fn split_beside(workers: usize, idle: &[usize], settings: &[&str]) -> Split {
         let mut layers = JobLayers::default();
         settings.iter().for_each(|setting| layers.add_assignment(setting).unwrap());
-        Split::new(&Job::resolve(layers).unwrap().spec, workers, idle)
+        Split::new(&crate::registry::resolve(layers).unwrap().spec, workers, idle)
     }
 
     fn rows(split: &mut Split, rows: usize) -> Vec<usize> {
-        let shares: Vec<_> = (0..split.workers).map(|place| split.share(rows, place).rows).collect();
+        let shares: Vec<_> = (0..split.workers).map(|worker| split.share(rows, worker).rows).collect();
         assert!(shares.windows(2).all(|pair| pair[0].end == pair[1].start));
         assert_eq!((shares[0].start, shares[split.workers - 1].end), (0, rows));
         shares.iter().map(Range::len).collect()

@@ -1,36 +1,99 @@
-//! From the dials to the program: the one place where a strategy is registered.
+//! A strategy: one commit unit, the answer to a change of the group, the model it publishes, and its state.
 
-use crate::centralized::{allreduce, parameter_server, single};
-use crate::decentralized::gosgd;
-use crate::worker::Worker;
-use thalweg_core::JobSpec;
+use crate::context::Context;
+use crate::reduction::Description;
+use crate::state::State;
+use crate::step_report::StepSummary;
+use thalweg_cluster::regroup::MembershipChange;
 use thalweg_core::Result;
-use thalweg_core::spec::strategy::Exchange;
+use thalweg_graph::Optimizer;
 
-/// What runs on every rank.
-pub type Program = fn(&mut Worker<'_>) -> Result<()>;
+/// How training is distributed, on one rank. The driver calls it; the program is `step`.
+pub trait Strategy {
+    /// Runs one commit unit: a step, a round. Committed state changes only after the unit's last blocking call, or out
+    /// of place with a swap. So a unit that fails, because the generation of the group is over, changes nothing. (A
+    /// strategy that does not survive a loss need not keep to it: its job ends.)
+    fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary>;
 
-/// The program the dials ask for. Combinations that make no sense were refused when the job was read.
-pub fn program(job: &JobSpec) -> Program {
-    match job.exchange.kind {
-        Exchange::Allreduce => allreduce::program,
-        Exchange::ParameterServer => parameter_server::program,
-        Exchange::Gossip => gosgd::program,
-        Exchange::None => single::program,
+    /// Steps of the next unit, if it does not end early.
+    fn unit(&self, _cx: &Context<'_>) -> u64 {
+        1
+    }
+
+    /// Releases what belongs to a generation that is over. With a step, the state committed after that step is in
+    /// [`Strategy::state`] afterwards.
+    fn suspend(&mut self, _step: Option<u64>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Answers a change: starts in the group as it is now, with the state of the group. All ranks call it together.
+    fn change(&mut self, cx: &mut Context<'_>, change: &MembershipChange) -> Result<()>;
+
+    /// The state in private memory.
+    fn state(&self) -> &State;
+
+    fn state_mut(&mut self) -> &mut State;
+
+    /// A committed column of the state, wherever it lies.
+    fn column(&self, index: usize) -> &[f32] {
+        &self.state().columns()[index].values
+    }
+
+    /// The parameters that are evaluated, reported and saved.
+    fn published(&self) -> &[f32] {
+        self.column(0)
+    }
+
+    /// The pieces in which new members may take the state over while the others train.
+    fn transfer(&self, _cx: &Context<'_>) -> TransferUnit {
+        TransferUnit::Element
+    }
+
+    /// How values are exchanged, for the report.
+    fn describe(&self, cx: &Context<'_>) -> Description;
+}
+
+/// The smallest part of the state that stays right, once received, by the updates that follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferUnit {
+    /// The update of an element needs that element and the exchanged values.
+    Element,
+    /// It needs the whole tensor.
+    Tensor,
+    /// It needs all of the state: members take it over at once, while all wait.
+    State,
+}
+
+impl TransferUnit {
+    /// For state that only this optimizer updates, from the summed gradient.
+    pub fn of(optimizer: &Optimizer) -> TransferUnit {
+        let transform = optimizer.transform();
+        let penalties = transform.l1 != 0.0 || transform.l2 != 0.0;
+        match optimizer.rule().is_elementwise() {
+            // The norm of the penalized gradient depends on all parameters.
+            _ if transform.clip_norm.is_some() && penalties => TransferUnit::State,
+            true => TransferUnit::Element,
+            false => TransferUnit::Tensor,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use thalweg_cluster::AllReduceMethod;
-    use thalweg_core::spec::setting::Setting;
-    use thalweg_core::spec::strategy;
+    use super::*;
+    use thalweg_core::spec::optimizer::UpdateRule;
+    use thalweg_graph::optimizer::GradientTransform;
 
     #[test]
-    fn every_name_of_the_job_is_an_algorithm_but_auto() {
-        for (name, _) in strategy::Algorithm::choices() {
-            assert_eq!(AllReduceMethod::named(name).is_none(), *name == "auto", "{name}");
-        }
-        assert_eq!(strategy::Algorithm::choices().len(), AllReduceMethod::all().count() + 1);
+    fn penalties_under_a_bound_of_the_norm_need_all_parameters() {
+        let unit = |rule, transform| TransferUnit::of(&Optimizer::new(rule, 1).with_transform(transform));
+        let sgd = UpdateRule::Sgd { lr: 0.1 };
+        let lars = UpdateRule::Lars { lr: 0.1, momentum: 0.9, weight_decay: 0.0, trust: 1e-3 };
+        let clipped = GradientTransform { clip_norm: Some(1.0), ..GradientTransform::default() };
+        let penalized = GradientTransform { l2: 0.1, ..GradientTransform::default() };
+        assert_eq!(unit(sgd, clipped), TransferUnit::Element);
+        assert_eq!(unit(sgd, penalized), TransferUnit::Element);
+        assert_eq!(unit(lars, clipped), TransferUnit::Tensor);
+        assert_eq!(unit(sgd, GradientTransform { l1: 0.1, ..clipped }), TransferUnit::State);
     }
 }

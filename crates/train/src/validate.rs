@@ -21,11 +21,11 @@ pub fn validate(
     rows: &Rows,
     batch: &mut Batch,
 ) -> Result<Tally> {
-    let mine = even_range(blocks(rows), rank.index(), rank.world());
+    let mine = even_range(blocks(rows), rank.index(), rank.size());
     let tallies = rank.compute("validation", 0, || evaluate_blocks(model, parameters, rows, mine, batch))?;
     let text = postcard::to_stdvec(&tallies).map_err(|error| Error::internal(error.to_string()))?;
     let mut total = Tally::default();
-    for part in rank.all_gather("validation", &text)? {
+    for part in rank.world().all_gather("validation", &text)? {
         let tallies: Vec<Tally> =
             postcard::from_bytes(&part).map_err(|error| Error::internal(error.to_string()))?;
         tallies.iter().for_each(|tally| total.add(tally));

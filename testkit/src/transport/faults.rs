@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use thalweg_comm::collective::{Collective, Executor, Sum, ring};
 use thalweg_comm::transport::{Cause, Incoming, Outgoing, Transport, TransportError, culprit};
 
-const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
+pub(super) const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// What takes longer hangs. Detection times are measured elsewhere, on an idle machine.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);

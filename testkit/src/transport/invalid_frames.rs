@@ -1,9 +1,9 @@
 //! Cases with invalid or unexpected frames: they are detected, and their sender is named.
 
-use super::faults::receive_byte;
+use super::faults::{SHORT_TIMEOUT, receive_byte};
 use super::{LONG_TIMEOUT, Mesh, run_collective, run_ranks, tag};
 use thalweg_comm::collective::{Collective, all_gather};
-use thalweg_comm::transport::{Cause, Incoming, Tag, Transport, TransportError};
+use thalweg_comm::transport::{Cause, ForgedFrame, Incoming, Tag, Transport, TransportError};
 use thalweg_comm::wire::{Header, MAX_PAYLOAD, tensor};
 
 /// The cause that rank 0 reports for injected bytes from rank 1; the others name rank 1, too.
@@ -105,6 +105,17 @@ pub fn another_tensor_is_detected_in_early_frames<M: Mesh>() {
     assert_eq!(receive_byte(&mut ranks[0], 1, 1, LONG_TIMEOUT), Ok(7), "the frame before it is buffered");
     let error = receive_byte(&mut ranks[0], 1, 2, LONG_TIMEOUT).expect_err("it is of another tensor");
     assert!(is_other_operation(&error) && error.peer == Some(1), "{error}");
+}
+
+/// A frame of a group that may exist, with a length that the next frames fill: its sender is named, and not only a rank
+/// that is late.
+pub fn a_false_length_is_detected<M: Mesh>() {
+    let (mut ranks, inject) = M::connect_with_injector(2);
+    let mine = Header::data(tag(1), 0, &[7]).encode();
+    inject(1, 0, &[&ForgedFrame::Length.encode(tag(1).generation)[..], &mine, &[7]].concat());
+    ranks[0].admit_groups();
+    let error = receive_byte(&mut ranks[0], 1, 1, SHORT_TIMEOUT).expect_err("it is swallowed");
+    assert!(matches!(&error.cause, Cause::Protocol(_)) && error.peer == Some(1), "{error}");
 }
 
 fn is_other_operation(error: &TransportError) -> bool {

@@ -2,7 +2,7 @@
 
 use super::{LONG_TIMEOUT, Mesh, run_ranks, tag};
 use thalweg_comm::collective::reproducible::all_reduce_cost;
-use thalweg_comm::collective::{PartialSums, ReductionTree, ReproducibleAllReduce, Term};
+use thalweg_comm::collective::{Group, PartialSums, ReductionTree, ReproducibleAllReduce, Term};
 use thalweg_comm::transport::Transport;
 
 /// Terms of a sum.
@@ -62,7 +62,8 @@ pub fn sums_do_not_depend_on_the_world_size<M: Mesh>() {
     for world in 1..=9 {
         let tree = tree(world);
         run_ranks(M::connect(world), |mut transport| {
-            let (rank, mut reproducible) = (transport.rank(), ReproducibleAllReduce::default());
+            let rank = transport.rank();
+            let mut reproducible = ReproducibleAllReduce::new(Group::world(rank, world));
             let (mut sent, mut received) = (0, 0);
             for (operation, length) in [0, 1, 31, 5000, 100].into_iter().enumerate() {
                 let layout = layout(length);

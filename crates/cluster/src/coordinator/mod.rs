@@ -49,6 +49,7 @@ pub fn run_coordinator(listener: TcpListener, config: CoordinatorConfig, callbac
     let coordinator = Coordinator {
         policy,
         has_left: false,
+        boundary_requested: false,
         connected: BTreeMap::new(),
         candidates: BTreeMap::new(),
         suspended: None,
@@ -84,6 +85,8 @@ struct Coordinator {
     suspended: Option<(Instant, Duration)>,
     /// Whether the rank in this process has left the group.
     has_left: bool,
+    /// Whether the members know of a request that waits for a step boundary.
+    boundary_requested: bool,
     /// Ids of workers that prepare to join, and since when.
     reserved: BTreeMap<usize, Duration>,
     /// Expected ranks that were refused, and why.
@@ -147,6 +150,10 @@ impl Coordinator {
                 let progress = self.policy.monitor.progress_count();
                 let own = self.callbacks.rank_status.heartbeat();
                 self.broadcast(&Control::Heartbeat(Heartbeat { progress, ..own }));
+                let requested = self.policy.boundary_requested();
+                if std::mem::replace(&mut self.boundary_requested, requested) || requested {
+                    self.broadcast(&Control::BoundaryRequested(requested));
+                }
             }
             if let Some(when) = self.aborted_at {
                 let late = self.late_join_timeout();

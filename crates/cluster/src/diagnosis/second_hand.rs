@@ -1,4 +1,5 @@
-//! Where reports of lost ranks come from: ranks forward the reports of others, and a member may report falsely.
+//! Where reports of lost ranks come from: ranks forward the reports of others, and a member may report falsely, or name a
+//! source that reported nothing.
 
 use super::{Diagnosis, Evidence};
 use crate::conflict;
@@ -12,27 +13,80 @@ pub(super) fn is_second_hand(error: &Error) -> bool {
     error.culprit.as_ref().is_some_and(|culprit| culprit.cause.starts_with(REPORTED_LOST))
 }
 
+/// A report of a loss that its source denies: it has not reported the loss itself.
+pub struct UnconfirmedReport {
+    /// The only rank that names the source; `None` if several do.
+    pub reporter: Option<usize>,
+    pub source: usize,
+}
+
+impl UnconfirmedReport {
+    /// The member that reports falsely: the source if several others name it, else the less trusted of both. A source is
+    /// not responsible on the word of one other member.
+    pub fn responsible(&self, suspects: &BTreeSet<usize>) -> usize {
+        match self.reporter {
+            Some(reporter) if !suspects.contains(&self.source) || suspects.contains(&reporter) => reporter,
+            _ => self.source,
+        }
+    }
+}
+
 impl Diagnosis {
     /// The witness got its report about the accused rank from `source`.
     pub fn add_source(&mut self, witness: usize, source: usize, accused: usize) {
         self.sources.insert((witness, accused), source);
     }
 
-    /// The first rank of the chain of sources of a report.
+    /// Whether a rank reports that this rank was lost.
+    fn accuses(&self, witness: usize, accused: usize) -> bool {
+        self.evidence.iter().any(|(_, evidence)| match evidence {
+            Evidence::Lost { rank, error, .. } => {
+                *rank == witness && error.culprit.as_ref().is_some_and(|culprit| culprit.rank == accused)
+            }
+            _ => false,
+        })
+    }
+
+    /// Whether a source is responsible for the reports of others: it reported the same itself, as a rank that sends a
+    /// report to others does, or several ranks name it. One rank alone may name a source that sent nothing.
+    fn is_confirmed(&self, source: usize, accused: usize) -> bool {
+        let names = |((_, about), from): &(&(usize, usize), &usize)| *about == accused && **from == source;
+        self.accuses(source, accused) || self.sources.iter().filter(names).count() > 1
+    }
+
+    /// The first rank of the chain of confirmed sources of a report.
     fn origin(&self, witness: usize, accused: usize) -> usize {
-        let next = |rank: &usize| self.sources.get(&(*rank, accused)).copied();
+        let source = |rank: &usize| self.sources.get(&(*rank, accused)).copied();
+        let next = |rank: &usize| source(rank).filter(|source| self.is_confirmed(*source, accused));
         // The limit ends cycles, where two ranks name each other as the source.
         std::iter::successors(Some(witness), next).take(self.sources.len() + 1).last().unwrap_or(witness)
     }
 
-    /// The ranks from which reports that this rank was lost originate. No rank is a witness against itself.
-    pub fn witnesses(&self, accused: usize) -> BTreeSet<usize> {
-        let against = |(_, evidence): &(Duration, Evidence)| match evidence {
+    /// The report that this rank was lost, if no rank has found it lost itself.
+    pub fn unconfirmed_report(&self, accused: usize) -> Option<UnconfirmedReport> {
+        let mut origins = self.origins(accused).map(|origin| {
+            match (self.sources.get(&(origin, accused)), self.accuses(origin, accused)) {
+                (Some(&source), _) => Some(UnconfirmedReport { reporter: Some(origin), source }),
+                (None, false) => Some(UnconfirmedReport { reporter: None, source: origin }),
+                (None, true) => None,
+            }
+        });
+        let first = origins.next()?;
+        first.filter(|_| origins.all(|origin| origin.is_some()))
+    }
+
+    /// The ranks from which reports that this rank was lost originate.
+    fn origins(&self, accused: usize) -> impl Iterator<Item = usize> {
+        let against = move |(_, evidence): &(Duration, Evidence)| match evidence {
             Evidence::Lost { rank, error, .. } => (error.culprit.as_ref()?.rank == accused).then_some(*rank),
             _ => None,
         };
-        let origins = self.evidence.iter().filter_map(against).map(|witness| self.origin(witness, accused));
-        origins.filter(|witness| *witness != accused).collect()
+        self.evidence.iter().filter_map(against).map(move |witness| self.origin(witness, accused))
+    }
+
+    /// The same without the rank itself: no rank is a witness against itself.
+    pub fn witnesses(&self, accused: usize) -> BTreeSet<usize> {
+        self.origins(accused).filter(|witness| *witness != accused).collect()
     }
 
     /// The only member without a report, if all others report a late rank although none had been in its operation for half

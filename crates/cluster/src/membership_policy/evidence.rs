@@ -4,7 +4,7 @@ use super::MembershipPolicy;
 use crate::conflict;
 use crate::diagnosis::Evidence;
 use crate::membership::MembershipCommand;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use thalweg_core::{Culprit, Error};
 
@@ -71,6 +71,7 @@ impl MembershipPolicy {
         match accused {
             Some(id) if self.config.elastic && !self_report => {
                 let witnesses = self.diagnosis.witnesses(id);
+                let unconfirmed = self.diagnosis.unconfirmed_report(id);
                 self.diagnosis.clear();
                 if !self.membership.has(id) || !self.membership.is_working() {
                     // It is gone, or others have reached a boundary where the group is formed again: there is no
@@ -81,9 +82,13 @@ impl MembershipPolicy {
                 let step = error.culprit.as_ref().and_then(|culprit| culprit.step).unwrap_or(0);
                 let mut culprit = error.culprit.clone().map_or_else(Culprit::default, |culprit| *culprit);
                 culprit.noticed = self.wall_clock(now);
-                if self.exceeds_failures(id, step, &error) {
-                    let suspects: BTreeSet<usize> =
-                        self.newcomers.union(&self.sole_witnesses).copied().collect();
+                let suspects: BTreeSet<usize> = self.newcomers.union(&self.sole_witnesses).copied().collect();
+                if let Some(report) = unconfirmed {
+                    let responsible = report.responsible(&suspects);
+                    if count(&mut self.failures, responsible, step, 0) > MAX_FAILURES {
+                        return self.remove(responsible, conflict::culprit(responsible, &error), now);
+                    }
+                } else if self.exceeds_failures(id, step, &error) {
                     let removed = conflict::less_trusted(id, &witnesses, &suspects);
                     self.sole_witnesses.extend(witnesses.iter().filter(|_| witnesses.len() == 1));
                     let culprit = if removed == id { culprit } else { conflict::culprit(removed, &error) };
@@ -106,9 +111,14 @@ impl MembershipPolicy {
         let is_conflict = conflict::is_conflict(error) || conflict::is_late(error);
         let (limit, window) = if is_conflict { (MAX_CONFLICTS, CONFLICT_WINDOW) } else { (MAX_FAILURES, 0) };
         let counts = if is_conflict { &mut self.conflicts } else { &mut self.failures };
-        let (last, count) = counts.entry(id).or_insert((step, 0));
-        *count = if step.saturating_sub(*last) <= window { *count + 1 } else { 1 };
-        *last = step;
-        *count > limit
+        count(counts, id, step, window) > limit
     }
+}
+
+/// Counts a failure of a member at this step; those within `window` steps of each other add up.
+fn count(counts: &mut BTreeMap<usize, (u64, u32)>, id: usize, step: u64, window: u64) -> u32 {
+    let (last, count) = counts.entry(id).or_insert((step, 0));
+    *count = if step.saturating_sub(*last) <= window { *count + 1 } else { 1 };
+    *last = step;
+    *count
 }

@@ -8,7 +8,7 @@ const T0: Duration = Duration::ZERO;
 
 /// A working group of `world` members that rank `world` has joined.
 fn joined(world: usize) -> MembershipPolicy {
-    let limits = Limits { min: 1, max: 9, timeout: Duration::from_secs(30) };
+    let limits = Limits { min: 1, max: 9, timeout: Duration::from_secs(30), unit: 1 };
     let deadline = Duration::from_secs(5);
     let config = MembershipConfig {
         elastic: true,
@@ -123,6 +123,76 @@ fn second_hand_reports_count_as_one_report_of_the_newcomer_they_came_from() {
         assert!(policy.membership.has(accused) && !policy.membership.has(3), "{accused}");
         assert!(policy.removal_reason(3).is_some_and(|cause| cause.starts_with("broke the protocol")));
     }
+}
+
+/// The group loses rank `accused` at step 7 again and again, by these reports of members and their sources; the members
+/// that are left, and the reason of the removal.
+fn after_second_hand_reports(
+    accused: usize,
+    reports: &[(usize, Option<usize>)],
+    cause: &str,
+) -> (Vec<usize>, Option<String>) {
+    let mut policy = joined(3);
+    // The newcomer left: the others are equal.
+    policy.remove(3, join_validation::exited(3), T0);
+    regroup(&mut policy, T0);
+    let culprit = Culprit { rank: accused, step: Some(7), cause: cause.into(), ..Culprit::default() };
+    let lost = Error::new(Kind::RankFailed, "it was lost").blame(culprit);
+    let mut removed = None;
+    for round in 0..=MAX_FAILURES {
+        let now = Duration::from_secs(2 + u64::from(round));
+        for (witness, source) in reports {
+            let message = Control::Witness(Box::new(lost.clone()), Heartbeat::default(), *source);
+            policy.on_message(*witness, message, now);
+        }
+        assert_eq!(policy.membership.members().count(), 3, "round {round}");
+        policy.tick(now + EVIDENCE_TIMEOUT);
+        removed = (0..3).find_map(|id| policy.removal_reason(id)).map(str::to_string);
+        regroup(&mut policy, now);
+    }
+    (policy.membership.members().collect(), removed)
+}
+
+#[test]
+fn a_source_that_one_member_names_is_not_responsible() {
+    let reported = "was reported lost by rank 1";
+    // Rank 0 names a source that reported nothing, about a third member or about itself.
+    for (accused, cause) in [(2, "broke the protocol, or reports so of others"), (0, reported)] {
+        let (left, reason) = after_second_hand_reports(accused, &[(0, Some(1))], reported);
+        assert_eq!(left, [1, 2], "{reason:?}");
+        assert!(reason.as_ref().is_some_and(|reason| reason.starts_with(cause)), "{reason:?}");
+    }
+    // Not at the first time either, whatever it reports.
+    let violation = "broke the protocol: a frame of another group";
+    assert_eq!(after_second_hand_reports(2, &[(0, Some(1))], violation).0, [1, 2]);
+}
+
+#[test]
+fn a_source_that_reports_itself_or_that_several_members_name_is_responsible() {
+    let reported = "was reported lost by rank 1";
+    // It found rank 2 lost: their connection fails again and again.
+    assert_eq!(after_second_hand_reports(2, &[(0, Some(1)), (1, None)], reported).0, [0, 1]);
+    // It sent others a report, but not the coordinator.
+    let (left, reason) = after_second_hand_reports(2, &[(0, Some(1)), (2, Some(1))], reported);
+    assert_eq!(left, [0, 2], "{reason:?}");
+}
+
+/// Rank 0 reports a violation of rank 2 in the name of rank 1, once: a later report of rank 1 about another is not its
+/// second.
+#[test]
+fn a_named_source_does_not_become_a_sole_witness() {
+    let mut policy = joined(4);
+    let culprit =
+        Culprit { rank: 2, step: Some(7), cause: "is in another operation: 9".into(), ..Culprit::default() };
+    let error = Error::new(Kind::RankFailed, "lost").blame(culprit);
+    policy.on_message(0, Control::Witness(Box::new(error), Heartbeat::default(), Some(1)), T0);
+    policy.tick(EVIDENCE_TIMEOUT);
+    regroup(&mut policy, T0);
+    assert_eq!(policy.membership.members().count(), 5);
+    let later = Duration::from_secs(2);
+    violation(&mut policy, 1, 3, later);
+    regroup(&mut policy, later);
+    assert_eq!(policy.membership.members().collect::<Vec<_>>(), [0, 1, 2, 4]);
 }
 
 #[test]

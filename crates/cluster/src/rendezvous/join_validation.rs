@@ -63,12 +63,14 @@ pub fn exited(rank: usize) -> Culprit {
 /// The error with which members leave their operations.
 pub fn interruption(lost: Option<&Culprit>, stall: Option<&Heartbeat>) -> Error {
     match (lost, stall) {
-        (Some(culprit), _) => Error::new(Kind::Regroup, format!("rank {} {}", culprit.rank, culprit.cause))
-            .blame(culprit.clone()),
-        (None, Some(Heartbeat { name, step, .. })) => {
-            Error::new(Kind::Regroup, format!("no rank makes progress in {name} at step {step}"))
+        (Some(culprit), _) => {
+            Error::new(Kind::RankFailed, format!("rank {} {}", culprit.rank, culprit.cause))
+                .blame(culprit.clone())
         }
-        (None, None) => Error::new(Kind::Regroup, "the group is formed again"),
+        (None, Some(Heartbeat { name, step, .. })) => {
+            Error::new(Kind::RankFailed, format!("no rank makes progress in {name} at step {step}"))
+        }
+        (None, None) => Error::new(Kind::RankFailed, "the group is formed again"),
     }
 }
 

@@ -175,6 +175,9 @@ pub enum Control {
         /// None if it can be reached.
         error: Option<String>,
     },
+    /// From a member: whether a request waits there for a step boundary. From the coordinator: whether one does at any
+    /// member. Sent with each heartbeat while it is true, and once when it is false again.
+    BoundaryRequested(bool),
 }
 
 pub fn send<T: Serialize>(stream: &mut impl Write, message: &T) -> io::Result<()> {

@@ -10,19 +10,20 @@
 
 use super::byte_collectives::remaining;
 use super::cost::Cost;
+use super::group::Group;
 use super::partition::shard_range;
 use super::reduction_tree::{PartialSums, ReductionTree};
 use crate::transport::{Incoming, Outgoing, Tag, Transport, TransportError};
 use std::time::Duration;
 
-/// Runs reproducible all-reduces; reuses its memory.
-#[derive(Default)]
+/// Runs reproducible all-reduces of one group; reuses its memory.
 pub struct ReproducibleAllReduce {
+    group: Group,
     /// This rank's shard of the terms of other ranks.
     received: Vec<f32>,
     /// This rank's shard of the sum.
     sum: Vec<f32>,
-    /// By rank.
+    /// By group rank.
     tails: Vec<f32>,
 }
 
@@ -43,8 +44,12 @@ pub fn all_reduce_cost(tree: &ReductionTree, partial_sums: PartialSums, rank: us
 }
 
 impl ReproducibleAllReduce {
-    /// Reduces the partial sums of all ranks. The result is in slot 0 of every rank: the sum of the terms, and in the tail
-    /// the sum of all tails.
+    pub fn new(group: Group) -> ReproducibleAllReduce {
+        ReproducibleAllReduce { group, received: Vec::new(), sum: Vec::new(), tails: Vec::new() }
+    }
+
+    /// Reduces the partial sums of all members; the terms of the tree name group ranks. The result is in slot 0 of every
+    /// member: the sum of the terms, and in the tail the sum of all tails.
     pub fn all_reduce(
         &mut self,
         transport: &mut dyn Transport,
@@ -70,7 +75,7 @@ impl ReproducibleAllReduce {
         memory: &[f32],
         deadline: Duration,
     ) -> Result<(), TransportError> {
-        let (rank, world) = (transport.rank(), transport.world());
+        let (ranks, rank, world) = (self.group.ranks(), self.group.group_rank(), self.group.size());
         let (shard_of, terms) = (|rank: usize| shard_range(partial_sums.head, rank, world), tree.terms());
         let mine = shard_of(rank);
         // A frame's chunk index is the index of its term.
@@ -79,7 +84,11 @@ impl ReproducibleAllReduce {
         for to in (0..world).filter(|&to| to != rank && !shard_of(to).is_empty()) {
             for term in held(rank) {
                 let values = &partial_sums.slice(memory, terms[term].slot)[shard_of(to)];
-                sends.push(Outgoing { to, chunk: term as u32, bytes: bytemuck::cast_slice(values) });
+                sends.push(Outgoing {
+                    to: ranks[to],
+                    chunk: term as u32,
+                    bytes: bytemuck::cast_slice(values),
+                });
             }
         }
         let others = terms.iter().filter(|term| term.rank != rank).count();
@@ -89,7 +98,7 @@ impl ReproducibleAllReduce {
         for (chunk, term) in terms.iter().enumerate().filter(|(_, term)| term.rank != rank) {
             if let Some(piece) = pieces.next() {
                 let bytes = bytemuck::cast_slice_mut(piece);
-                receives.push(Incoming { from: term.rank, chunk: chunk as u32, bytes });
+                receives.push(Incoming { from: ranks[term.rank], chunk: chunk as u32, bytes });
             }
         }
         transport.transfer(tag, &sends, &mut receives, deadline)?;
@@ -118,17 +127,17 @@ impl ReproducibleAllReduce {
         memory: &mut [f32],
         deadline: Duration,
     ) -> Result<(), TransportError> {
-        let (rank, world) = (transport.rank(), transport.world());
+        let (ranks, rank, world) = (self.group.ranks(), self.group.group_rank(), self.group.size());
         let (head, tail) = partial_sums.slice_mut(memory, 0).split_at_mut(partial_sums.head);
         let (sum, own_tail) = (&self.sum[..], &*tail);
         self.tails.resize(own_tail.len() * world, 0.0);
         let mut tails = self.tails.chunks_exact_mut(own_tail.len().max(1));
         let (mut sends, mut receives, mut rest) = (Vec::new(), Vec::new(), head);
-        for peer in 0..world {
-            let (piece, after) = rest.split_at_mut(shard_range(partial_sums.head, peer, world).len());
+        for (index, &peer) in ranks.iter().enumerate() {
+            let (piece, after) = rest.split_at_mut(shard_range(partial_sums.head, index, world).len());
             rest = after;
             let peer_tail = tails.next().unwrap_or_default();
-            if peer == rank {
+            if index == rank {
                 piece.copy_from_slice(sum);
                 peer_tail.copy_from_slice(own_tail);
                 continue;

@@ -21,7 +21,7 @@ pub(crate) fn is_hang_up(polled: &PollFd<'_>) -> bool {
     polled.revents().is_none_or(|events| events.intersects(ends))
 }
 
-/// The unread bytes of an ended stream, without consuming them.
+/// The unread bytes of a stream, without consuming them.
 pub(crate) fn unread(stream: &TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 64 << 10];
     loop {

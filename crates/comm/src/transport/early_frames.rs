@@ -74,11 +74,17 @@ impl EarlyFrames {
         }
         match checksum(last.header.seed(), &last.payload) == last.header.checksum {
             true => Ok(true),
-            false => Err(ReadError::Invalid(Cause::Corrupt)),
+            false => Err(ReadError::Invalid(Cause::wrong_checksum(&last.header, &last.payload))),
         }
     }
 
-    /// Moves the first frame of this operation, if any, to `memory`; an error if it is not the expected one.
+    /// The frame in whose payload, as far as it has arrived, a frame with this header begins.
+    pub fn find_around(&self, header: &Header) -> Option<Header> {
+        let around = |early: &&EarlyFrame| header.begins_in(&early.payload[..early.filled]);
+        self.frames.iter().find(around).map(|early| early.header)
+    }
+
+    /// Moves the first frame of this operation to `memory`, if it has arrived; an error if it is not the expected one.
     pub fn take(&mut self, tag: Tag, chunk: u32, memory: &mut [u8]) -> Result<bool, ReadError> {
         let belongs = |early: &EarlyFrame| early.header.tag.is_same_operation(&tag);
         let Some(index) = self.frames.iter().position(belongs) else { return Ok(false) };
@@ -86,6 +92,9 @@ impl EarlyFrames {
         let expected = Header { tag, chunk, length: memory.len() as u32, ..header };
         if header != expected {
             return Err(ReadError::Invalid(Cause::unexpected(&expected, &header)));
+        }
+        if !self.frames[index].is_complete() {
+            return Ok(false);
         }
         if let Some(early) = self.frames.remove(index) {
             memory.copy_from_slice(&early.payload);

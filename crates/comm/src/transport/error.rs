@@ -4,7 +4,7 @@
 //! suspects. [`culprit`] takes the reports of several ranks of a group and distinguishes the rank that caused the
 //! failure from the ranks that only waited for it.
 
-use crate::wire::Header;
+use crate::wire::{CloseReason, Header, contains_frame};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -60,6 +60,20 @@ impl Cause {
         if other_operation { Cause::OtherOperation(text) } else { Cause::Protocol(text) }
     }
 
+    /// The cause for a frame whose payload has a wrong checksum. Damage on the way leaves no other frame in it: then its
+    /// length is false.
+    pub(crate) fn wrong_checksum(header: &Header, payload: &[u8]) -> Cause {
+        match contains_frame(payload, header.tag.generation) {
+            true => Cause::false_length(header),
+            false => Cause::Corrupt,
+        }
+    }
+
+    /// The cause for a frame in whose payload another frame of the peer begins.
+    pub(crate) fn false_length(header: &Header) -> Cause {
+        Cause::Protocol(format!("its frame has a false length, another frame begins in it: {header}"))
+    }
+
     /// Whether nothing more is known than that a deadline passed.
     pub fn is_late(&self) -> bool {
         matches!(self, Cause::Silent { .. } | Cause::Slow { .. })
@@ -86,6 +100,15 @@ impl TransportError {
                 TransportError { cause, ..self }
             }
             _ => self,
+        }
+    }
+
+    /// The reason to send the peers of a rank that fails with this error.
+    pub(crate) fn close_reason(&self) -> CloseReason {
+        match (&self.cause, self.peer) {
+            (cause, _) if cause.is_late() => CloseReason::TimedOut,
+            (_, Some(peer)) => CloseReason::Lost(peer),
+            (_, None) => CloseReason::Aborted,
         }
     }
 

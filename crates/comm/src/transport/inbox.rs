@@ -4,8 +4,11 @@
 //! one vectored read. Frames of operations that are not yet posted are buffered as [early
 //! frames](super::early_frames).
 
+#[cfg(test)]
+mod tests;
+
 use super::early_frames::{CAPACITY, EarlyFrames};
-use super::link::would_block;
+use super::link::{Link, would_block};
 use super::{Cause, Incoming, IoProgress, MatchMode, Tag, Traffic};
 use crate::mailbox::MESSAGES;
 use crate::wire::{CloseReason, FrameKind, HEADER, Header, checksum};
@@ -34,12 +37,46 @@ pub(crate) struct Inbox {
     checksum: u32,
     running: u32,
     early: EarlyFrames,
+    multiple_groups: bool,
+    /// Headers of the frames that were not received in this attempt because another frame of the peer precedes them.
+    behind: Vec<Header>,
 }
 
 impl Inbox {
     pub fn new() -> Inbox {
-        let early = EarlyFrames::default();
-        Inbox { header: [0; HEADER], filled: 0, accepted: None, checksum: 0, running: 0, early }
+        Inbox {
+            header: [0; HEADER],
+            filled: 0,
+            accepted: None,
+            checksum: 0,
+            running: 0,
+            early: EarlyFrames::default(),
+            multiple_groups: false,
+            behind: Vec::new(),
+        }
+    }
+
+    /// See [`Transport::admit_groups`](super::Transport::admit_groups).
+    pub fn admit_groups(&mut self) {
+        self.multiple_groups = true;
+    }
+
+    /// Starts another attempt to receive.
+    pub fn clear_behind(&mut self) {
+        self.behind.clear();
+    }
+
+    /// Proof that the peer sent a frame with a false length: the frame that a receive waits for begins in the payload of
+    /// a frame before it. That frame swallows what the peer sends, and may never be complete.
+    pub fn find_false_length(&self, link: &mut impl Link) -> Option<Cause> {
+        let unclaimed = self.unclaimed().filter(|_| !self.behind.is_empty());
+        let unread = unclaimed.and_then(|_| link.unread().ok()).unwrap_or_default();
+        let around = |header: &Header| {
+            let swallows =
+                |frame: &Header| header.begins_in(&unread[..unread.len().min(frame.length as usize)]);
+            unclaimed.filter(swallows).or_else(|| self.early.find_around(header))
+        };
+        self.behind.iter().find_map(around).map(|frame| Cause::false_length(&frame))
     }
 
     /// Whether a frame has arrived that no operation has received yet. With several operations in progress, its
@@ -83,15 +120,21 @@ impl Inbox {
         mode: MatchMode,
         traffic: &mut Traffic,
     ) -> Result<IoProgress, ReadError> {
-        if self.early.is_incomplete() {
-            let moved = self.early.read(link, traffic)?;
-            if self.early.is_incomplete() {
-                return Ok(if moved { IoProgress::Partial } else { IoProgress::Blocked });
-            }
-        }
+        let mode = match mode {
+            MatchMode::Exact if self.multiple_groups => MatchMode::OtherGroups,
+            mode => mode,
+        };
+        let length = frame.bytes.len() as u32;
+        let expected = Header { kind: FrameKind::Data, tag, chunk: frame.chunk, length, checksum: 0 };
+        let buffered = self.early.read(link, traffic)?;
         if self.early.take(tag, frame.chunk, frame.bytes)? {
             traffic.payload_received += frame.bytes.len() as u64;
+            self.behind.clear();
             return Ok(IoProgress::Complete);
+        }
+        if self.early.is_incomplete() {
+            self.wait_behind(expected);
+            return Ok(if buffered { IoProgress::Partial } else { IoProgress::Blocked });
         }
         if self.accepted.is_some_and(|accepted| accepted != (tag, frame.chunk)) {
             return Ok(IoProgress::Blocked);
@@ -123,7 +166,8 @@ impl Inbox {
             return Ok(moved);
         }
         if self.accepted.is_none() {
-            if !self.accept(tag, frame.chunk, payload.len(), mode)? {
+            if !self.accept(expected, mode)? {
+                self.wait_behind(expected);
                 return Ok(moved);
             }
             // The payload can be read from now on, even if a receive of another operation read the header.
@@ -135,15 +179,24 @@ impl Inbox {
             return Ok(moved);
         }
         if self.running != self.checksum {
-            return Err(ReadError::Invalid(Cause::Corrupt));
+            return Err(ReadError::Invalid(Cause::wrong_checksum(&expected, payload)));
         }
         traffic.payload_received += payload.len() as u64;
         (self.filled, self.accepted) = (0, None);
+        self.behind.clear();
         Ok(IoProgress::Complete)
     }
 
+    /// Records a receive that another frame precedes. Without a wait between them, attempts repeat the same receives.
+    fn wait_behind(&mut self, expected: Header) {
+        if !self.behind.contains(&expected) {
+            self.behind.push(expected);
+        }
+    }
+
     /// Whether the header that has arrived is the expected one.
-    fn accept(&mut self, tag: Tag, chunk: u32, length: usize, mode: MatchMode) -> Result<bool, ReadError> {
+    fn accept(&mut self, expected: Header, mode: MatchMode) -> Result<bool, ReadError> {
+        let Header { tag, chunk, .. } = expected;
         let invalid = |what: String| ReadError::Invalid(Cause::Protocol(what));
         let got = Header::decode(&self.header).map_err(|error| invalid(error.to_string()))?;
         if let Some(reason) = got.close_reason() {
@@ -154,6 +207,7 @@ impl Inbox {
             MatchMode::OtherGroups => got.tag.group != tag.group || got.tag.operation > tag.operation,
             MatchMode::AnyOperation => !got.tag.is_same_operation(&tag),
         };
+        let other_operation = other_operation && (self.multiple_groups || got.tag.group == tag.group);
         // A sender further ahead would have been blocked by the capacity of the early frames.
         let reachable = got.tag.group != tag.group
             || got.tag.operation == MESSAGES
@@ -162,216 +216,11 @@ impl Inbox {
         {
             return Ok(false);
         }
-        let checksum = got.checksum;
-        let expected = Header { kind: FrameKind::Data, tag, chunk, length: length as u32, checksum };
+        let expected = Header { checksum: got.checksum, ..expected };
         if got != expected {
             return Err(ReadError::Invalid(Cause::unexpected(&expected, &got)));
         }
         (self.accepted, self.checksum, self.running) = (Some((tag, chunk)), got.checksum, got.seed());
         Ok(true)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::io::{self, ErrorKind};
-
-    const TAG: Tag = Tag { generation: 3, operation: 5, group: 7, tensor: 11 };
-
-    /// A stream that returns a few bytes at a time, then would block.
-    struct Trickle<'a> {
-        rest: &'a [u8],
-        at_a_time: usize,
-    }
-
-    impl Read for Trickle<'_> {
-        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            let count = self.rest.len().min(buffer.len()).min(self.at_a_time);
-            if count == 0 {
-                return Err(ErrorKind::WouldBlock.into());
-            }
-            buffer[..count].copy_from_slice(&self.rest[..count]);
-            self.rest = &self.rest[count..];
-            Ok(count)
-        }
-    }
-
-    /// Feeds bytes to an inbox with one posted receive; the payload if a frame was received.
-    fn feed(
-        bytes: &[u8],
-        length: usize,
-        at_a_time: usize,
-        mode: MatchMode,
-    ) -> Result<Option<Vec<u8>>, ReadError> {
-        let (mut inbox, mut traffic) = (Inbox::new(), Traffic::default());
-        let mut link = Trickle { rest: bytes, at_a_time };
-        let mut memory = vec![0; length];
-        // Every attempt reads a byte or none; two more for attempts that only compare a header.
-        for _ in 0..bytes.len() + 2 {
-            let frame = Incoming { from: 0, chunk: 9, bytes: &mut memory };
-            if inbox.receive(&mut link, TAG, frame, mode, &mut traffic)? == IoProgress::Complete {
-                return Ok(Some(memory));
-            }
-            if mode != MatchMode::Exact {
-                inbox.buffer_early(&mut link, &mut traffic)?;
-            }
-        }
-        assert!(traffic.total_received <= bytes.len() as u64);
-        Ok(None)
-    }
-
-    fn frame(payload: &[u8]) -> Vec<u8> {
-        [&Header::data(TAG, 9, payload).encode()[..], payload].concat()
-    }
-
-    #[test]
-    fn a_frame_whose_header_was_read_for_another_operation_completes_when_received() {
-        let (mut inbox, mut traffic) = (Inbox::new(), Traffic::default());
-        let bytes = frame(b"payload");
-        let mut link = Trickle { rest: &bytes, at_a_time: usize::MAX };
-        let mut receive = |operation| {
-            let (mut memory, tag) = (*b".......", Tag { operation, ..TAG });
-            let frame = Incoming { from: 0, chunk: 9, bytes: &mut memory };
-            let moved = inbox.receive(&mut link, tag, frame, MatchMode::AnyOperation, &mut traffic).ok();
-            (moved, inbox.has_unclaimed_frame())
-        };
-        assert_eq!(receive(4), (Some(IoProgress::Partial), true), "the header is of another operation");
-        assert_eq!(receive(4), (Some(IoProgress::Blocked), true));
-        assert_eq!(
-            receive(5),
-            (Some(IoProgress::Partial), false),
-            "no byte moved, but the payload can be read"
-        );
-        assert_eq!(receive(5), (Some(IoProgress::Complete), false));
-    }
-
-    #[test]
-    fn an_operation_too_far_ahead_is_refused() {
-        let header =
-            |ahead| Header::data(Tag { operation: TAG.operation + ahead, ..TAG }, 9, b"early").encode();
-        let got = |ahead| feed(&header(ahead), 5, usize::MAX, MatchMode::AnyOperation);
-        assert!(matches!(got(MAX_AHEAD), Ok(None)));
-        assert!(matches!(got(MAX_AHEAD + 1), Err(ReadError::Invalid(Cause::OtherOperation(_)))));
-    }
-
-    const MODES: [MatchMode; 3] = [MatchMode::Exact, MatchMode::OtherGroups, MatchMode::AnyOperation];
-
-    proptest! {
-        #[test]
-        fn arbitrary_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), length in 0usize..100, at_a_time in 1usize..50) {
-            for mode in MODES {
-                prop_assert!(!matches!(feed(&bytes, length, at_a_time, mode), Ok(Some(_))));
-            }
-        }
-
-        #[test]
-        fn a_frame_arrives_in_any_pieces(payload in proptest::collection::vec(any::<u8>(), 0..100), at_a_time in 1usize..50) {
-            for mode in MODES {
-                let got = feed(&frame(&payload), payload.len(), at_a_time, mode);
-                prop_assert_eq!(got.ok().flatten(), Some(payload.clone()));
-            }
-        }
-
-        /// Frames of any operations in any order, some with a wrong length: what is received is a frame that was sent
-        /// for this operation, however many early frames come before it.
-        #[test]
-        fn early_frames_of_any_kind_do_not_confuse_a_receive(
-            frames in proptest::collection::vec((4u64..8, 6u32..9, 10u32..13, 8u32..11, proptest::collection::vec(any::<u8>(), 3), 0u32..40), 0..8),
-            at_a_time in 1usize..50,
-        ) {
-            let mut bytes = Vec::new();
-            for (operation, group, tensor, chunk, payload, wrong) in &frames {
-                let tag = Tag { operation: *operation, group: *group, tensor: *tensor, ..TAG };
-                let header = Header::data(tag, *chunk, payload);
-                // One in four has a wrong length.
-                let header = if *wrong < 10 { Header { length: *wrong, ..header } } else { header };
-                bytes.extend_from_slice(&header.encode());
-                bytes.extend_from_slice(payload);
-            }
-            for mode in MODES {
-                if let Ok(Some(got)) = feed(&bytes, 3, at_a_time, mode) {
-                    let sent = |(operation, group, tensor, chunk, payload, _): &(u64, u32, u32, u32, Vec<u8>, u32)| {
-                        (*operation, *group, *tensor, *chunk, payload) == (5, 7, 11, 9, &got)
-                    };
-                    prop_assert!(frames.iter().any(sent));
-                }
-            }
-        }
-
-        #[test]
-        fn a_damaged_frame_is_never_received(
-            payload in proptest::collection::vec(any::<u8>(), 1..60),
-            damage in proptest::collection::vec((any::<usize>(), 1u8..), 1..4),
-            cut in 0usize..100,
-            at_a_time in 1usize..50,
-        ) {
-            let mut bytes = frame(&payload);
-            let count = bytes.len();
-            damage.iter().for_each(|(at, flip)| bytes[at % count] ^= flip);
-            bytes.truncate(cut.max(1));
-            for mode in MODES {
-                if let Ok(Some(got)) = feed(&bytes, payload.len(), at_a_time, mode) {
-                    prop_assert_eq!(&got, &payload);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_frame_waits_for_its_operation() {
-        let (mut inbox, mut traffic) = (Inbox::new(), Traffic::default());
-        let bytes = frame(&[1, 2]);
-        let mut link = Trickle { rest: &bytes, at_a_time: 100 };
-        let mut receive = |operation: u64, memory: &mut [u8]| {
-            let frame = Incoming { from: 0, chunk: 9, bytes: memory };
-            inbox
-                .receive(&mut link, Tag { operation, ..TAG }, frame, MatchMode::AnyOperation, &mut traffic)
-                .ok()
-        };
-        let (mut other, mut memory) = ([0; 4], [0; 2]);
-        assert_eq!(receive(4, &mut other), Some(IoProgress::Partial));
-        assert_eq!(receive(4, &mut other), Some(IoProgress::Blocked));
-        while receive(5, &mut memory) != Some(IoProgress::Complete) {}
-        assert_eq!((memory, other), ([1, 2], [0; 4]));
-    }
-
-    #[test]
-    fn an_unclaimed_frame_is_buffered_and_received_later() {
-        let (mut inbox, mut traffic) = (Inbox::new(), Traffic::default());
-        let theirs =
-            [&Header::data(Tag { operation: 1, group: 8, ..TAG }, 0, b"theirs").encode()[..], b"theirs"]
-                .concat();
-        let bytes = [theirs, frame(b"mine")].concat();
-        let mut link = Trickle { rest: &bytes, at_a_time: 3 };
-        let mut receive = |tag: Tag, chunk, memory: &mut [u8], buffer| {
-            let frame = Incoming { from: 0, chunk, bytes: memory };
-            let moved = inbox.receive(&mut link, tag, frame, MatchMode::OtherGroups, &mut traffic);
-            while buffer && inbox.buffer_early(&mut link, &mut traffic).is_ok_and(|moved| moved) {}
-            moved.ok()
-        };
-        let (mut mine, mut other) = ([0; 4], [0; 6]);
-        for _ in 0..20 {
-            assert_ne!(
-                receive(TAG, 9, &mut mine, false),
-                Some(IoProgress::Complete),
-                "it is behind a frame of another group"
-            );
-        }
-        while receive(TAG, 9, &mut mine, true) != Some(IoProgress::Complete) {}
-        assert_eq!(&mine, b"mine");
-        let tag = Tag { group: 8, operation: 1, ..TAG };
-        assert_eq!(receive(tag, 0, &mut other, false), Some(IoProgress::Complete));
-        assert_eq!(&other, b"theirs");
-        assert_eq!((traffic.payload_received, inbox.has_unclaimed_frame()), (10, false));
-    }
-
-    #[test]
-    fn between_groups_a_frame_of_a_completed_operation_is_an_error() {
-        let old = [&Header::data(Tag { operation: 4, ..TAG }, 9, b"old").encode()[..], b"old"].concat();
-        assert!(matches!(feed(&old, 3, 50, MatchMode::OtherGroups), Err(ReadError::Invalid(_))));
-        let later = [&Header::data(Tag { operation: 6, ..TAG }, 9, b"new").encode()[..], b"new"].concat();
-        assert!(matches!(feed(&later, 3, 50, MatchMode::OtherGroups), Ok(None)));
     }
 }

@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 /// A nonblocking byte stream to one peer.
 pub trait Link: Read + Write + Send {
-    /// The unread bytes of a stream that the peer ended, without consuming them: at least the last [`HEADER`] bytes,
-    /// or all.
+    /// The unread bytes, without consuming them. Of a stream that the peer ended, at least the last [`HEADER`] bytes.
     fn unread(&mut self) -> io::Result<Vec<u8>>;
 
     /// Whether the peer has read everything written, as far as the stream can know.

@@ -5,6 +5,7 @@
 
 #[cfg(doc)]
 use super::Transport;
+use crate::mailbox::MESSAGES;
 use crate::wire::{CloseReason, HEADER, Header, Tag};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,8 @@ pub enum ForgedFrame {
     Operation,
     /// A group that does not exist.
     Group,
-    /// A length beyond the bytes that follow.
+    /// A length beyond the bytes that follow, on a frame that may arrive at any time: the next frames count as its
+    /// payload.
     Length,
     /// A close frame, although its sender stays.
     Close,
@@ -54,7 +56,9 @@ impl ForgedFrame {
         let header = match self {
             ForgedFrame::Operation => Header::data(tag, 0, payload),
             ForgedFrame::Group => Header::data(Tag { group: u32::MAX, ..tag }, 0, payload),
-            ForgedFrame::Length => Header { length: 1 << 20, ..Header::data(tag, 0, payload) },
+            ForgedFrame::Length => {
+                Header { length: 1 << 20, ..Header::data(Tag { operation: MESSAGES, ..tag }, 0, payload) }
+            }
             ForgedFrame::Close => return Header::close(generation, CloseReason::Done).encode().to_vec(),
         };
         [&header.encode()[..], payload].concat()
@@ -77,6 +81,7 @@ mod tests {
         }
         let close = Header::decode(&ForgedFrame::Close.encode(7)).unwrap();
         assert_eq!(close.close_reason(), Some(CloseReason::Done));
+        // Its header is intact, too; its payload never arrives.
         assert!(Header::decode(&ForgedFrame::Length.encode(7)).unwrap().length as usize > b"forged".len());
     }
 }

@@ -111,7 +111,7 @@ pub trait Transport: Send {
     fn wake_peers(&mut self);
 
     /// From now on several groups may use the connections concurrently: frames of other groups, and of later
-    /// operations, stay buffered until they are received.
+    /// operations, stay buffered until they are received. Before, a frame of another group is an error.
     fn admit_groups(&mut self);
 
     /// Whether the transport has an all-reduce of its own.
@@ -137,7 +137,8 @@ pub trait Transport: Send {
         transfer::transfer(self, tag, sends, receives, deadline)
     }
 
-    /// Injects a fault into the link to a peer, for `fault.inject`; see [`LinkFault`]. No effect without such a link.
+    /// Injects a fault into the link to a peer, for `fault.inject`; see [`LinkFault`]. No effect without such a link
+    /// or, for bytes, without room on it.
     fn inject(&mut self, _peer: usize, _fault: LinkFault) {}
 
     fn traffic(&self) -> Traffic;
@@ -170,7 +171,7 @@ pub enum MatchMode {
     Exact,
     /// Frames of other groups, and of later operations of this one, stay buffered until they are received.
     OtherGroups,
-    /// Frames of all other operations stay buffered until they are received.
+    /// Frames of all other operations, and of other groups if they are admitted, stay buffered until they are received.
     AnyOperation,
 }
 

@@ -6,8 +6,10 @@
 //! not the rank that noticed first. A peer that timed out ends the waits of all others, and each names the peers it
 //! waited for itself.
 
+use super::link::is_end_of_stream;
 use super::{Cause, TransportError};
 use crate::wire::{CloseReason, HEADER, Header};
+use std::io;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PeerState {
@@ -18,7 +20,12 @@ pub(crate) enum PeerState {
 
 impl PeerState {
     /// The state of a peer whose stream ended, given the bytes that are still unread.
-    pub fn after_end(unread: &[u8]) -> PeerState {
+    pub fn after_end(unread: io::Result<Vec<u8>>) -> PeerState {
+        let unread = match unread {
+            Ok(unread) => unread,
+            Err(error) if is_end_of_stream(&error) => return PeerState::Lost(Cause::Closed),
+            Err(error) => return PeerState::Lost(Cause::Io(error.to_string())),
+        };
         let start = unread.len().checked_sub(HEADER);
         let header = start.and_then(|start| Header::decode(&unread[start..]).ok());
         match header.and_then(|header| header.close_reason()) {
@@ -155,9 +162,14 @@ mod tests {
     #[test]
     fn the_last_frame_distinguishes_leaving_from_dying() {
         let close = Header::close(1, CloseReason::Done).encode();
-        assert_eq!(PeerState::after_end(&[&[1, 2, 3], &close[..]].concat()), Left(CloseReason::Done));
-        assert_eq!(PeerState::after_end(&close[1..]), Lost(Cause::Closed));
-        assert_eq!(PeerState::after_end(&[]), Lost(Cause::Closed));
+        assert_eq!(PeerState::after_end(Ok([&[1, 2, 3], &close[..]].concat())), Left(CloseReason::Done));
+        assert_eq!(PeerState::after_end(Ok(close[1..].to_vec())), Lost(Cause::Closed));
+        assert_eq!(PeerState::after_end(Ok(Vec::new())), Lost(Cause::Closed));
+        assert_eq!(
+            PeerState::after_end(Err(io::ErrorKind::ConnectionReset.into())),
+            Lost(Cause::Closed),
+            "the process died"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! What a closed stream means for the other ranks is decided in `peer_state`.
 
 use super::inbox::{Inbox, ReadError};
-use super::link::{Link, LinkSet, close_link, is_end_of_stream};
+use super::link::{Link, LinkSet, close_link};
 use super::outbox::Outbox;
 use super::peer_activity::{PeerActivity, timeout_error};
 use super::peer_state::{PeerState, PeerTable};
@@ -38,7 +38,6 @@ pub struct StreamTransport<L: LinkSet> {
     abort: Abort,
     counters: ProgressCounters,
     generation: u32,
-    multiple_groups: bool,
     /// Peers to which all bytes are dropped: an injected fault.
     muted: Vec<usize>,
     error: Option<TransportError>,
@@ -61,7 +60,6 @@ impl<L: LinkSet> StreamTransport<L> {
             abort: Abort::default(),
             counters: ProgressCounters::default(),
             generation: 0,
-            multiple_groups: false,
             muted: Vec::new(),
             error: None,
             closed: false,
@@ -107,12 +105,7 @@ impl<L: LinkSet> StreamTransport<L> {
     /// Makes the group unusable for this rank and sends the peers the reason.
     fn fail(&mut self, error: TransportError) -> TransportError {
         self.error = Some(error.clone());
-        let reason = match (&error.cause, error.peer) {
-            (cause, _) if cause.is_late() => CloseReason::TimedOut,
-            (_, Some(peer)) => CloseReason::Lost(peer),
-            (_, None) => CloseReason::Aborted,
-        };
-        self.send_close_frames(reason, Duration::ZERO);
+        self.send_close_frames(error.close_reason(), Duration::ZERO);
         error
     }
 
@@ -155,9 +148,12 @@ impl<L: LinkSet> StreamTransport<L> {
             return Err(self.timeout_error(wait, pending_peers(wanted)));
         }
         if moved || peers_changed {
-            wait.idle = 0;
+            wait.on_progress();
             self.links.on_progress();
             return Ok(());
+        }
+        if wait.is_inspection_due() {
+            self.check_lengths()?;
         }
         wait.idle = wait.idle.saturating_add(1);
         if !self.links.spin_policy().pause(wait.idle) {
@@ -178,6 +174,15 @@ impl<L: LinkSet> StreamTransport<L> {
             moved |= self.on_read(peer, outcome)?.unwrap_or(false);
         }
         Ok(moved)
+    }
+
+    /// Fails if the frame of a peer swallowed the frame that this rank waits for.
+    fn check_lengths(&mut self) -> Result<(), TransportError> {
+        let mut links = self.links.links().iter_mut().zip(&self.inboxes).enumerate();
+        let proof = links.find_map(|(peer, (link, inbox))| {
+            Some(TransportError::new(peer, inbox.find_false_length(link.as_mut()?)?))
+        });
+        proof.map_or(Ok(()), Err)
     }
 
     /// Handles the outcome of a read from a peer: `None` if its stream has ended.
@@ -217,12 +222,7 @@ impl<L: LinkSet> StreamTransport<L> {
             return;
         }
         let Some(link) = &mut self.links.links()[peer] else { return };
-        let state = match link.unread() {
-            Ok(bytes) => PeerState::after_end(&bytes),
-            Err(error) if is_end_of_stream(&error) => PeerState::Lost(Cause::Closed),
-            Err(error) => PeerState::Lost(Cause::Io(error.to_string())),
-        };
-        self.peers.set(peer, state);
+        self.peers.set(peer, PeerState::after_end(link.unread()));
     }
 
     /// Sends a close frame to all connected peers, except on streams in the middle of another frame.
@@ -289,10 +289,6 @@ impl<L: LinkSet> Transport for StreamTransport<L> {
         let peer = frame.from;
         self.check_frame(tag, peer, frame.bytes.len())?;
         let Some(link) = &mut self.links.links()[peer] else { return Ok(IoProgress::Blocked) };
-        let mode = match mode {
-            MatchMode::Exact if self.multiple_groups => MatchMode::OtherGroups,
-            mode => mode,
-        };
         let outcome = self.inboxes[peer].receive(link, tag, frame, mode, &mut self.traffic);
         let progress = self.on_read(peer, outcome)?.unwrap_or(IoProgress::Blocked);
         if progress != IoProgress::Blocked {
@@ -311,10 +307,9 @@ impl<L: LinkSet> Transport for StreamTransport<L> {
     fn wait(&mut self, wait: &mut WaitState, wanted: &[Interest], moved: bool) -> Result<(), TransportError> {
         let outcome = self.wait_or_fail(wait, wanted, moved);
         self.links.mark();
-        match outcome {
-            Ok(()) => self.peer_activity.iter_mut().for_each(PeerActivity::clear_awaited),
-            Err(error) => return Err(self.fail(error)),
-        }
+        outcome.map_err(|error| self.fail(error))?;
+        self.peer_activity.iter_mut().for_each(PeerActivity::clear_awaited);
+        self.inboxes.iter_mut().for_each(Inbox::clear_behind);
         Ok(())
     }
 
@@ -349,7 +344,7 @@ impl<L: LinkSet> Transport for StreamTransport<L> {
     }
 
     fn admit_groups(&mut self) {
-        self.multiple_groups = true;
+        self.inboxes.iter_mut().for_each(Inbox::admit_groups);
     }
 
     fn has_native_all_reduce(&self) -> bool {
@@ -373,7 +368,6 @@ impl<L: LinkSet> Transport for StreamTransport<L> {
         match fault {
             LinkFault::Cut => link.shutdown_write(),
             LinkFault::CutOneWay => self.muted.push(peer),
-            // Without room on the stream nothing is injected.
             _ => drop(link.write(&fault.bytes())),
         }
         self.links.wake_peers();

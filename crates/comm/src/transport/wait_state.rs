@@ -9,6 +9,10 @@ const MAX_TICK: Duration = Duration::from_secs(1);
 /// ranks without progress; this bounds the waits that it missed.
 const MAX_EXTENSIONS: u32 = 1000;
 
+/// How long a wait without progress lasts before the frames that have arrived are inspected, and again after that; at
+/// most a quarter of the deadline.
+const INSPECTION: Duration = Duration::from_secs(1);
+
 /// What an operation still wants from one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
@@ -27,12 +31,39 @@ pub struct WaitState {
     extended: Duration,
     /// Polls without progress since the last progress.
     pub(super) idle: u32,
+    /// The time waited at the next inspection.
+    inspection: Duration,
 }
 
 impl WaitState {
     pub fn new(now: Duration, deadline: Duration) -> WaitState {
         let zero = Duration::ZERO;
-        WaitState { deadline, waited: zero, last_tick: now, group: 0, extended: zero, idle: 0 }
+        let mut wait = WaitState {
+            deadline,
+            waited: zero,
+            last_tick: now,
+            group: 0,
+            extended: zero,
+            idle: 0,
+            inspection: zero,
+        };
+        wait.on_progress();
+        wait
+    }
+
+    /// Something moved.
+    pub(super) fn on_progress(&mut self) {
+        self.idle = 0;
+        self.inspection = self.waited + INSPECTION.min(self.deadline / 4);
+    }
+
+    /// Whether nothing has moved for so long that the frames that have arrived are to be inspected now.
+    pub(super) fn is_inspection_due(&mut self) -> bool {
+        let due = self.waited >= self.inspection;
+        if due {
+            self.inspection = self.waited + INSPECTION.min(self.deadline / 4);
+        }
+        due
     }
 
     /// Adds the time since the last tick, `MAX_TICK` at most: time during which the process was stopped does not
@@ -80,6 +111,20 @@ mod tests {
         wait.tick(Duration::from_secs(100));
         assert_eq!(wait.waited(), Duration::from_millis(1300));
         assert_eq!(wait.remaining(), Duration::from_millis(8700));
+    }
+
+    #[test]
+    fn inspections_are_due_at_intervals_without_progress() {
+        let mut wait = WaitState::new(Duration::ZERO, Duration::from_secs(2));
+        let mut due = |milliseconds, moved| {
+            wait.tick(Duration::from_millis(milliseconds));
+            if moved {
+                wait.on_progress();
+            }
+            wait.is_inspection_due()
+        };
+        assert_eq!([due(499, false), due(500, false), due(501, false)], [false, true, false]);
+        assert_eq!([due(999, true), due(1498, false), due(1499, false)], [false, false, true]);
     }
 
     #[test]

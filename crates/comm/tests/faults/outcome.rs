@@ -2,7 +2,7 @@
 
 use super::scenario::is_long;
 use std::collections::BTreeSet;
-use thalweg_comm::transport::sim::{ForgedFrame, SimulatedFaultKind};
+use thalweg_comm::transport::sim::SimulatedFaultKind;
 use thalweg_comm::transport::{TransportError, culprit};
 
 pub struct Outcome {
@@ -77,8 +77,6 @@ impl Outcome {
         self.injected.iter().any(|kind| match kind {
             SimulatedFaultKind::Cut { one, other }
             | SimulatedFaultKind::CutOneWay { from: one, to: other } => crosses(*one, *other),
-            // All later bytes count as payload of that frame: the link is dead.
-            SimulatedFaultKind::Forge { from, to, frame: ForgedFrame::Length } => crosses(*from, *to),
             _ => false,
         })
     }

@@ -1,11 +1,11 @@
 //! `[engine]`: processes, threads and the simulated network.
 
-use super::JobSpec;
 use super::factors::RankFactors;
 use super::inject::InjectedFaults;
 use super::links::LinkSpecs;
 use super::section::section;
 use super::setting::{Bytes, choice};
+use super::{JobSpec, Refuse};
 use std::time::Duration;
 
 const MAX_THREADS: usize = 64;
@@ -33,14 +33,14 @@ section! {
         port: u64 = 0;
         /// Simulates slow hosts: the listed ranks compute this many times slower, by sleeping.
         slow: RankFactors = RankFactors::default();
-        /// Simulates many hosts on few cores: the minimum time of an even share of a step; shorter computations are extended by sleeping, in proportion to their rows.
+        /// Simulates many hosts on few cores: the minimum time of an even share of a step, which is global_batch / workers rows; shorter computations are extended by sleeping, in proportion to their rows.
         pace: Option<Duration> = None;
         /// Simulates variable speed: a computation takes up to this share longer, drawn by seed for every rank and step.
         jitter: f64 = 0.0;
     }
 }
 
-pub(super) fn check(spec: &JobSpec, refuse: &mut dyn FnMut(&str, String)) {
+pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     let EngineSpec { threads, port, slow, pace, jitter, .. } = &spec.engine;
     if !(1..=MAX_THREADS).contains(threads) {
         refuse("engine.threads", format!("must be between 1 and {MAX_THREADS}, is {threads}"));
@@ -49,9 +49,6 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut dyn FnMut(&str, String)) {
         refuse("engine.port", format!("must be at most 65535, is {port}"));
     }
     for (rank, factor) in slow.iter() {
-        if rank >= spec.ranks() {
-            refuse("engine.slow", format!("there is no rank {rank}: there are {} ranks", spec.ranks()));
-        }
         if !(1.0..=1e6).contains(&factor) {
             refuse("engine.slow", format!("rank {rank}: must be between 1 and a million, is {factor}"));
         }
@@ -84,9 +81,9 @@ section! {
 /// Floating-point operations per second.
 const SPEEDS: std::ops::RangeInclusive<f64> = 1e3..=1e18;
 
-fn check_network(spec: &JobSpec, refuse: &mut dyn FnMut(&str, String)) {
+fn check_network(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     let NetworkSpec { variation, bandwidth, speed, .. } = spec.network;
-    spec.network.links.check(spec.ranks(), &mut |what| refuse("engine.network.links", what));
+    spec.network.links.check(&mut |what| refuse("engine.network.links", what));
     if !(0.0..=100.0).contains(&variation) {
         refuse("engine.network.variation", format!("must be between 0 and 100, is {variation}"));
     }

@@ -14,7 +14,7 @@ section! {
         join_deadline: Auto<Duration> = Auto::Auto;
         /// How long other ranks wait for a rank that reads its data or a file and makes no progress.
         prepare_deadline: Duration = Duration::from_secs(600);
-        /// Whether training continues when a worker is lost; false: the job ends and names the worker. Only all-reduce jobs can continue, over any transport but mpi.
+        /// Whether training continues when a worker is lost; false: the job ends and names the worker. `thalweg strategies` says which strategies can continue, over any transport but mpi.
         elastic: bool = true;
         /// With fewer workers the job waits for others to join, up to join_deadline.
         min_workers: usize = 1;

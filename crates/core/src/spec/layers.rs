@@ -1,5 +1,6 @@
 //! The configuration layers of a job: defaults, preset, file, command line. A later layer overrides an earlier one.
 
+use super::RESOLVED;
 use super::nearest;
 use super::paths;
 use super::setting::{Setting, brief};
@@ -8,12 +9,18 @@ use std::fmt;
 use std::path::Path;
 use toml::Value;
 
+/// Keys of older files and their names now.
+const OLD_KEYS: [(&str, &str); 1] = [("strategy.exchange.probability", "strategy.gossip.probability")];
+
 /// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Default,
-    /// The preset with this name.
-    Preset(String),
+    Preset {
+        name: String,
+        /// How the value follows from n = `engine.workers`, if it does.
+        formula: Option<&'static str>,
+    },
     /// A line of the job file.
     File {
         /// As given on the command line.
@@ -23,15 +30,19 @@ pub enum Origin {
     },
     /// A flag, as typed.
     Flag(String),
+    /// Computed from other keys.
+    Derived(&'static str),
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::Default => write!(f, "default"),
-            Origin::Preset(name) => write!(f, "preset {name}"),
+            Origin::Preset { name, formula: None } => write!(f, "preset {name}"),
+            Origin::Preset { name, formula: Some(formula) } => write!(f, "preset {name}, {formula}"),
             Origin::File { path, line } => write!(f, "{path}:{line}"),
             Origin::Flag(flag) => write!(f, "{flag}"),
+            Origin::Derived(formula) => write!(f, "{formula}"),
         }
     }
 }
@@ -54,6 +65,11 @@ impl JobLayers {
         self.values.remove(path);
     }
 
+    /// Keeps the values for which `keep` is true.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str, &Origin) -> bool) {
+        self.values.retain(|path, (_, origin)| keep(path, origin));
+    }
+
     pub fn get(&self, path: &str) -> Option<(&Value, &Origin)> {
         self.values.get(path).map(|(value, origin)| (value, origin))
     }
@@ -62,6 +78,14 @@ impl JobLayers {
     pub fn origin(&self, path: &str) -> Origin {
         let set = self.values.get(path).map(|(_, origin)| origin);
         set.or_else(|| self.unset.get(path)).cloned().unwrap_or(Origin::Default)
+    }
+
+    /// The file that states every value of its job (`resolved = true`).
+    pub(super) fn resolved_file(&self) -> Option<&str> {
+        match self.get(RESOLVED)? {
+            (Value::Boolean(true), Origin::File { path, .. }) => Some(path),
+            _ => None,
+        }
     }
 
     /// Resets a key, or all keys of a group, to the defaults.
@@ -102,10 +126,27 @@ impl JobLayers {
             format!("{path}:{line}: {}", error.message())
         })?;
         self.add_table("", table.into_inner(), path, text);
+        self.rename_old_keys()?;
         for (key, (value, origin)) in &mut self.values {
             let here = matches!(origin, Origin::File { path: file, .. } if file == path);
             if let (true, Value::String(path)) = (here && paths::is_path(key, value), value) {
                 *path = locate(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives keys of older files their new names. Another value under the new name is refused.
+    fn rename_old_keys(&mut self) -> Result<(), String> {
+        for (old, new) in OLD_KEYS {
+            let Some((value, origin)) = self.values.remove(old) else { continue };
+            match self.get(new) {
+                Some((other, _)) if *other != value => {
+                    return Err(format!(
+                        "{origin}: {old} is called {new} now, which is {other}; drop one of the two"
+                    ));
+                }
+                _ => self.set(new, value, origin),
             }
         }
         Ok(())
@@ -210,9 +251,13 @@ impl JobLayers {
             (parent == group).then_some(leaf)
         });
         if siblings.clone().next().is_some() {
-            // The exact name in another section is a better suggestion than a similar one in this section.
-            let elsewhere =
-                known.iter().find(|key| key.rsplit_once('.').is_some_and(|(_, leaf)| leaf == name));
+            // The exact name in another section is a better suggestion than a similar one in this section, unless that
+            // section is part of a section about something else.
+            let top = |path: &'_ str| path.split('.').next().map(String::from);
+            let is_near = |parent: &str| !parent.contains('.') || top(parent) == top(group);
+            let elsewhere = known.iter().find(|key| {
+                key.rsplit_once('.').is_some_and(|(parent, leaf)| leaf == name && is_near(parent))
+            });
             return match elsewhere {
                 Some(key) => format!("unknown key `{path}`; did you mean `{key}`?"),
                 None => nearest::unknown("key", name, siblings) + &format!(" (in [{group}])"),

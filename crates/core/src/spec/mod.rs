@@ -1,12 +1,12 @@
 //! The job: all settings, their defaults and the rules between them.
 //!
-//! A job is read in layers (defaults, preset, file, command line) and validated once, here; other crates rely on it. An
-//! invalid combination is refused with the reason.
+//! A job is read in layers (defaults, preset, file, command line). Values and the rules between keys are checked here;
+//! the rules of strategies are passed in ([`Job::resolve_with`]), as only the training layer knows the strategies.
 
 use crate::error::{Error, Result};
 use section::{Key, Section};
 use serde::Serialize;
-use setting::{Auto, HeldOut};
+use setting::{Auto, HeldOut, Setting as _};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use toml::Value;
@@ -19,15 +19,16 @@ pub mod difference;
 pub mod engine;
 pub mod factors;
 pub mod fault;
+pub mod gossip;
 pub mod inject;
 pub mod layers;
 pub mod links;
+pub mod merge;
 pub mod model;
 pub mod nearest;
 pub mod optimizer;
 pub mod paths;
 pub mod preset;
-mod reproducible;
 pub mod schedule;
 pub mod section;
 pub mod setting;
@@ -42,6 +43,9 @@ pub const FORMAT: i64 = 1;
 
 /// The top-level key that names the run folder.
 pub const NAME: &str = "name";
+
+/// The top-level key of a file that states every value of its job: they apply even if its preset has changed since.
+pub const RESOLVED: &str = "resolved";
 
 macro_rules! job {
     ($($field:ident: $type:ty,)+) => {
@@ -89,6 +93,8 @@ job! {
     parallelism: strategy::ParallelismSpec,
     scheduling: strategy::SchedulingSpec,
     exchange: strategy::ExchangeSpec,
+    gossip: gossip::GossipSpec,
+    merge: merge::MergeSpec,
     fault: fault::FaultSpec,
     engine: engine::EngineSpec,
     network: engine::NetworkSpec,
@@ -113,8 +119,13 @@ pub struct Resolved {
 }
 
 impl Job {
-    /// Resolves file and command line. The error lists all problems at once.
-    pub fn resolve(mut layers: JobLayers) -> Result<Job> {
+    /// Resolves file and command line by the rules of keys alone: its strategy may not exist.
+    pub fn parse(layers: JobLayers) -> Result<Job> {
+        Job::resolve_with(layers, &|_, _| ())
+    }
+
+    /// The same with further rules, those of strategies. The error lists all problems at once.
+    pub fn resolve_with(mut layers: JobLayers, rules: &dyn Fn(&JobSpec, &mut Refuse<'_>)) -> Result<Job> {
         let mut errors = Vec::new();
         if let Some((value, origin)) = layers.get("format")
             && value.as_integer() != Some(FORMAT)
@@ -122,15 +133,21 @@ impl Job {
             errors.push(format!("{origin}: format {value} is not supported; this is format {FORMAT}"));
         }
         errors.extend(layers.get(NAME).and_then(|(value, origin)| wrong_name(value, origin)));
+        if let Some((value, origin)) = layers.get(RESOLVED)
+            && !value.is_bool()
+        {
+            errors.push(format!("{origin}: {RESOLVED}: expected {}, got {value}", bool::expects()));
+        }
         let keys = JobSpec::keys();
         let mut known: Vec<&str> = keys.iter().map(|key| key.path.as_str()).collect();
-        known.extend(["format", NAME]);
+        known.extend(["format", NAME, RESOLVED]);
         keys.iter().filter(|key| key.is_table).for_each(|key| layers.fold(&key.path));
         keys.iter().filter(|key| key.is_list).for_each(|key| layers.split_list(&key.path));
         errors.extend(layers.unknown_keys(&known));
-        apply_preset(&mut layers, &mut errors);
-        let spec = JobSpec::read(&layers, &mut errors);
-        check(&spec, &layers, &mut errors);
+        preset::apply(&mut layers, &mut errors);
+        let mut spec = JobSpec::read(&layers, &mut errors);
+        train::derive_global_batch(&mut spec, &mut layers, &mut errors);
+        check(&spec, &layers, rules, &mut errors);
         if errors.is_empty() {
             return Ok(Job { spec, layers });
         }
@@ -142,11 +159,11 @@ impl Job {
         }))
     }
 
-    /// The number of server ranks of a job that is not resolved yet; errors are reported when it is.
-    pub fn servers(mut layers: JobLayers) -> usize {
+    /// The values of a job that is not resolved yet; errors are reported when it is.
+    pub fn peek(mut layers: JobLayers) -> JobSpec {
         let mut errors = Vec::new();
-        apply_preset(&mut layers, &mut errors);
-        JobSpec::read(&layers, &mut errors).servers()
+        preset::apply(&mut layers, &mut errors);
+        JobSpec::read(&layers, &mut errors)
     }
 
     /// Every key with its value and origin.
@@ -165,16 +182,14 @@ impl Job {
 }
 
 impl JobSpec {
-    /// All set values by section. The preset is included only if every setting still has its value. Of the keys that
+    /// All set values by section. The preset is included only if every setting that it fixes still has its value. Of the keys that
     /// define the network, only the one that applies.
     pub fn values(&self) -> Vec<(String, Value)> {
         let mut values = self.show();
         let model = self.model.source();
         values.retain(|(path, _)| path == model || !model::ModelSpec::SOURCES.contains(&path.as_str()));
-        let differs =
-            |key: &str, dial: &Value| values.iter().any(|(path, value)| path == key && value != dial);
         if let Some(preset) = preset::find(&self.strategy.preset)
-            && preset.values().any(|(key, dial)| differs(key, &dial))
+            && !preset.describes(&values, self.engine.workers)
         {
             values.retain(|(path, _)| path != "strategy.preset");
         }
@@ -191,7 +206,7 @@ impl JobSpec {
     pub fn recipe(&self) -> String {
         let mut values = self.values();
         if self.train.reproducible {
-            let execution = ["engine.", "fault.", "strategy."];
+            let execution = ["engine.", "fault.", "strategy.", "train.local_batch"];
             values.retain(|(path, _)| !execution.iter().any(|group| path.starts_with(group)));
         }
         as_toml(&values)
@@ -211,15 +226,6 @@ impl JobSpec {
     }
 }
 
-/// The highest possible rank: joining workers have ranks below `fault.max_workers`, if that is set.
-fn last_rank(spec: &JobSpec) -> usize {
-    let max = match spec.fault.max_workers {
-        Auto::Is(max) if spec.is_elastic() => max,
-        _ => 0,
-    };
-    spec.ranks().max(max).saturating_sub(1)
-}
-
 /// An error about a name that is not valid for a folder.
 fn wrong_name(value: &Value, origin: &Origin) -> Option<String> {
     let usable = |name: &&str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
@@ -230,7 +236,7 @@ fn wrong_name(value: &Value, origin: &Origin) -> Option<String> {
 }
 
 fn as_toml(values: &[(String, Value)]) -> String {
-    let mut text = format!("format = {FORMAT}\n");
+    let mut text = format!("format = {FORMAT}\n{RESOLVED} = true\n");
     let mut section = "";
     for (path, value) in values {
         let (group, name) = path.rsplit_once('.').unwrap_or(("", path));
@@ -243,28 +249,16 @@ fn as_toml(values: &[(String, Value)]) -> String {
     text
 }
 
-/// Adds the values of an explicit preset. A different explicit value is refused.
-fn apply_preset(layers: &mut JobLayers, errors: &mut Vec<String>) {
-    let Some((Value::String(name), origin)) = layers.get("strategy.preset") else { return };
-    let (name, origin) = (name.clone(), origin.clone());
-    let Some(preset) = preset::find(&name) else {
-        let names = preset::all().map(|preset| preset.name);
-        errors.push(format!("{origin}: strategy.preset: {}", nearest::unknown("preset", &name, names)));
-        return;
-    };
-    for (key, value) in preset.values() {
-        match layers.get(key) {
-            Some((other, origin)) if *other != value => errors.push(format!(
-                "{origin}: {key} = {other} conflicts with preset `{name}`, which sets {value}; drop one of the two"
-            )),
-            Some(_) => {}
-            None => layers.set(key, value, Origin::Preset(name.clone())),
-        }
-    }
-}
+/// Takes the key at fault and the reason; adds the origin of its value.
+pub type Refuse<'a> = dyn FnMut(&str, String) + 'a;
 
 /// Checks single values and the rules between them.
-fn check(spec: &JobSpec, layers: &JobLayers, errors: &mut Vec<String>) {
+fn check(
+    spec: &JobSpec,
+    layers: &JobLayers,
+    rules: &dyn Fn(&JobSpec, &mut Refuse<'_>),
+    errors: &mut Vec<String>,
+) {
     let mut refuse = |key: &str, reason: String| {
         errors.push(format!("{}: {key}: {reason}", layers.origin(key)));
     };
@@ -274,6 +268,9 @@ fn check(spec: &JobSpec, layers: &JobLayers, errors: &mut Vec<String>) {
     }
     if spec.train.global_batch == 0 {
         refuse("train.global_batch", "must be at least 1".into());
+    }
+    if spec.train.local_batch == Some(0) {
+        refuse("train.local_batch", "must be at least 1".into());
     }
     if spec.train.epochs == 0 {
         refuse("train.epochs", "must be at least 1".into());
@@ -307,16 +304,10 @@ fn check(spec: &JobSpec, layers: &JobLayers, errors: &mut Vec<String>) {
     }
     paths::check(spec, &mut refuse);
     strategy::check(spec, &mut refuse);
+    gossip::check(spec, &mut refuse);
+    merge::check(spec, &mut refuse);
     engine::check(spec, &mut refuse);
-    reproducible::check(spec, &mut refuse);
-    // A preset without an exchange also sets one worker: that conflict was reported already.
-    let by_preset = matches!(layers.origin("strategy.exchange.kind"), Origin::Preset(_));
-    if spec.exchange.kind == strategy::Exchange::None && workers > 1 && !by_preset {
-        refuse(
-            "strategy.exchange.kind",
-            format!("`none` is for one worker, but there are {workers}; use `allreduce` or --workers 1"),
-        );
-    }
+    rules(spec, &mut refuse);
     let deadlines =
         [("step_deadline", spec.fault.step_deadline), ("prepare_deadline", spec.fault.prepare_deadline)];
     for (key, deadline) in deadlines {
@@ -334,12 +325,6 @@ fn check(spec: &JobSpec, layers: &JobLayers, errors: &mut Vec<String>) {
     }
     if spec.fault.min_workers == 0 {
         refuse("fault.min_workers", "must be at least 1".into());
-    }
-    let last = last_rank(spec);
-    if let Some(fault) = spec.fault.inject.0.iter().find(|fault| fault.rank > last) {
-        let reason =
-            format!("there is no rank {}: ranks are 0 to {last}; correct it, or unset it with", fault.rank);
-        refuse("fault.inject", format!("{reason} --set fault.inject="));
     }
     if let Auto::Is(max) = spec.fault.max_workers
         && max < workers.max(spec.fault.min_workers)

@@ -104,7 +104,7 @@ mod tests {
             assert_eq!(within(Path::new("jobs"), url), url);
             let mut layers = JobLayers::default();
             layers.add_assignment(&format!("data.source={url}")).unwrap();
-            let refused = Job::resolve(layers).unwrap_err().message;
+            let refused = Job::parse(layers).unwrap_err().message;
             assert!(refused.contains("is a URL") && refused.contains("data.source"), "{refused}");
         }
         for path in ["rows.csv", "/a/b://c", "C:/rows.csv", "://x", "a b://c", "builtin:digits"] {
@@ -119,7 +119,7 @@ mod tests {
         let mut layers = JobLayers::default();
         layers.add_file(file, text).unwrap();
         set.iter().for_each(|assignment| layers.add_assignment(assignment).unwrap());
-        Job::resolve(layers).unwrap().spec
+        Job::parse(layers).unwrap().spec
     }
 
     fn listed(job: &JobSpec) -> Vec<String> {

@@ -1,9 +1,9 @@
 //! `[strategy]`: how training is distributed, by a preset or by single settings.
 
-use super::JobSpec;
 use super::bucket::BucketSize;
 use super::section::section;
 use super::setting::{Auto, choice};
+use super::{JobSpec, Refuse};
 
 choice! {
     /// Placement of the optimizer state.
@@ -87,6 +87,9 @@ choice! {
     }
 }
 
+/// Sections with the settings of one family of strategies; other strategies have no use for them.
+pub const FAMILIES: [&str; 2] = ["strategy.gossip", "strategy.merge"];
+
 section! {
     /// How training is distributed.
     "strategy" StrategySpec {
@@ -128,59 +131,18 @@ section! {
         bucket: BucketSize = BucketSize::Auto;
         /// The transport.
         transport: TransportChoice = TransportChoice::Auto;
-        /// Gossip: the probability that a worker sends its parameters after a step.
-        probability: f64 = 0.1;
     }
 }
 
 impl TransportChoice {
     /// Whether the group can change: MPI ends the job when a rank is lost.
-    fn can_regroup(self) -> bool {
+    pub fn can_regroup(self) -> bool {
         self != TransportChoice::Mpi
     }
 }
 
-impl JobSpec {
-    /// Number of server ranks: they hold parameters, compute no gradients and have the lowest ranks.
-    pub fn servers(&self) -> usize {
-        usize::from(self.exchange.kind == Exchange::ParameterServer)
-    }
-
-    /// Whether training continues when a worker is lost: all-reduce only, and not on every transport.
-    pub fn is_elastic(&self) -> bool {
-        self.fault.elastic
-            && self.exchange.kind == Exchange::Allreduce
-            && self.exchange.transport.can_regroup()
-    }
-
-    /// Workers and servers.
-    pub fn ranks(&self) -> usize {
-        self.engine.workers + self.servers()
-    }
-}
-
-/// Checks which settings can be combined.
-pub(super) fn check(spec: &JobSpec, refuse: &mut dyn FnMut(&str, String)) {
-    use Exchange::{Allreduce, Gossip, None, ParameterServer};
-    let (optimization, scheduling, exchange) =
-        (spec.strategy.optimization, spec.scheduling.kind, spec.exchange.kind);
-    let decentralized = optimization == Optimization::Decentralized;
-    match exchange {
-        Allreduce | ParameterServer | None if decentralized => refuse(
-            "strategy.optimization",
-            format!("`decentralized` workers exchange by `gossip`, not by `{}`", exchange.name()),
-        ),
-        Gossip if !decentralized => refuse(
-            "strategy.exchange.kind",
-            "`gossip` needs separate parameters per worker: set strategy.optimization = \"decentralized\""
-                .into(),
-        ),
-        _ if decentralized != (scheduling == Scheduling::Async) => refuse(
-            "strategy.scheduling.kind",
-            format!("`{}` workers are not scheduled `{}`", optimization.name(), scheduling.name()),
-        ),
-        _ => {}
-    }
+/// Checks that the transport has the algorithm.
+pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     if spec.exchange.algorithm == Algorithm::Native && spec.exchange.transport != TransportChoice::Mpi {
         let reason = format!(
             "`native` is the all-reduce of the transport, and `{}` has none: set strategy.exchange.transport = \"mpi\"",
@@ -192,18 +154,5 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut dyn FnMut(&str, String)) {
     if spec.exchange.algorithm == Algorithm::Native && has_buckets {
         let reason = "`native` reduces the whole gradient; drop this key or choose another algorithm";
         refuse("strategy.exchange.bucket", reason.into());
-    }
-    if exchange != Allreduce {
-        if spec.exchange.bucket != BucketSize::Auto {
-            let reason = format!("only an all-reduce has buckets, `{}` does not", exchange.name());
-            refuse("strategy.exchange.bucket", reason);
-        }
-        if spec.strategy.tune {
-            refuse("strategy.tune", format!("only an all-reduce is tuned, `{}` is not", exchange.name()));
-        }
-    }
-    let probability = spec.exchange.probability;
-    if !(probability > 0.0 && probability <= 1.0) {
-        refuse("strategy.exchange.probability", format!("must be above 0 and at most 1, is {probability}"));
     }
 }

@@ -1,12 +1,16 @@
 //! `[train]`: steps, epochs and targets.
 
 use super::section::section;
+use super::{JobLayers, JobSpec, Origin};
+use toml::Value;
 
 section! {
     /// Steps and epochs.
     "train" TrainSpec {
         /// Rows of a step over all workers.
         global_batch: usize = 64;
+        /// Rows of a step per worker: global_batch is then this times engine.workers, and stays so when workers leave or join.
+        local_batch: Option<usize> = None;
         /// Gradient accumulation: micro-batches per worker and step, to save memory. global_batch does not change.
         accumulate: usize = 1;
         /// Passes over the training rows.
@@ -21,6 +25,28 @@ section! {
         l1: f64 = 0.0;
         /// L2 penalty: l2 * w is added to the gradient before clipping; the reported loss excludes it.
         l2: f64 = 0.0;
+    }
+}
+
+const GLOBAL: &str = "train.global_batch";
+const LOCAL: &str = "train.local_batch";
+
+/// Computes `train.global_batch` from `train.local_batch`. Another explicit value is refused.
+pub(super) fn derive_global_batch(spec: &mut JobSpec, layers: &mut JobLayers, errors: &mut Vec<String>) {
+    let (Some(local), workers) = (spec.train.local_batch, spec.engine.workers) else { return };
+    // Numbers without a meaning are refused by their own rules.
+    let Some(global) = local.checked_mul(workers).filter(|global| *global > 0) else { return };
+    match layers.get(GLOBAL) {
+        Some(_) if spec.train.global_batch == global => {}
+        Some((other, _)) => errors.push(format!(
+            "{}: {LOCAL}: {local} rows on each of {workers} workers are {global}, but {GLOBAL} = {other}; drop one of the two",
+            layers.origin(LOCAL)
+        )),
+        None => {
+            spec.train.global_batch = global;
+            let value = Value::Integer(i64::try_from(global).unwrap_or(i64::MAX));
+            layers.set(GLOBAL, value, Origin::Derived("train.local_batch * engine.workers"));
+        }
     }
 }
 

@@ -1,8 +1,8 @@
-//! Rules between keys: presets, strategies, models and reproducibility.
+//! Rules between keys: presets, algorithms and models. Those of strategies are tested in `crates/train/tests/combinations.rs`.
 
 use crate::{accepted, refused_with, resolve};
+use thalweg_core::spec::JobSpec;
 use thalweg_core::spec::strategy::{Algorithm, Exchange};
-use thalweg_core::spec::{JobSpec, preset};
 
 #[test]
 fn a_preset_overrides_defaults_only() {
@@ -30,30 +30,6 @@ fn without_an_explicit_preset_settings_are_free() {
     assert!(!spec.to_toml().contains("preset"));
     assert_eq!(accepted(&spec.to_toml(), &[]), spec);
     assert!(JobSpec::default().to_toml().contains("preset = \"allreduce\""));
-}
-
-#[test]
-fn every_preset_resolves() {
-    for preset in preset::all() {
-        let spec = accepted("", &[&format!("strategy.preset={}", preset.name)]);
-        let values = spec.values();
-        for (key, value) in preset.dials {
-            let (_, found) = values.iter().find(|(path, _)| path == key).unwrap_or_else(|| panic!("{key}"));
-            assert_eq!(found.to_string().trim_matches('"'), *value, "{}: {key}", preset.name);
-        }
-    }
-}
-
-#[test]
-fn buckets_and_tuning_need_an_all_reduce() {
-    for (preset, set) in
-        [("gosgd", "strategy.exchange.bucket=4MiB"), ("parameter-server", "strategy.tune=true")]
-    {
-        let preset = format!("strategy.preset={preset}");
-        refused_with("", &[&preset, set], &[set.split_once('=').unwrap().0, "only an all-reduce"]);
-    }
-    accepted("", &["strategy.exchange.bucket=tensor", "strategy.tune=true"]);
-    refused_with("", &["strategy.exchange.bucket=tensors"], &["\"tensor\"", "such as \"4MiB\""]);
 }
 
 #[test]
@@ -98,30 +74,6 @@ fn an_auto_encoder_refuses_losses_on_labels() {
 }
 
 #[test]
-fn settings_that_are_not_reproducible_are_refused_by_name() {
-    let on = "[train]\nreproducible = true";
-    accepted(on, &["strategy.split=speed"]);
-    accepted(on, &["strategy.preset=single"]);
-    accepted(on, &["strategy.exchange.bucket=whole"]);
-    for (setting, piece) in [
-        ("strategy.preset=gosgd", "`gossip`"),
-        ("strategy.preset=parameter-server", "`parameter-server`"),
-        ("strategy.preset=horovod", "the summation order of `ring` depends on the ranks"),
-        ("strategy.tune=true", "strategy.tune = false"),
-        ("strategy.exchange.bucket=tensor", "strategy.exchange.bucket = \"auto\""),
-        ("strategy.exchange.bucket=4MiB", "strategy.exchange.bucket = \"auto\""),
-        ("train.accumulate=2", "train.accumulate = 1"),
-        ("engine.threads=2", "engine.threads = 1"),
-    ] {
-        refused_with(on, &[setting], &["job.toml:2: train.reproducible", piece]);
-    }
-    for preset in ["gosgd", "parameter-server"] {
-        let preset = format!("strategy.preset={preset}");
-        refused_with("[strategy]\nsplit = \"speed\"", &[&preset], &["strategy.split", "use `even`"]);
-    }
-}
-
-#[test]
 fn a_reproducible_recipe_excludes_execution_settings() {
     let recipe = |set: &[&str]| accepted("", set).recipe();
     let reproducible = "train.reproducible=true";
@@ -131,4 +83,50 @@ fn a_reproducible_recipe_excludes_execution_settings() {
     );
     assert_ne!(recipe(&[reproducible, "train.seed=8"]), recipe(&[reproducible]));
     assert_ne!(recipe(&["engine.workers=3"]), recipe(&[]));
+}
+
+#[test]
+fn the_local_batch_makes_the_global_one() {
+    let job = resolve("[train]\nlocal_batch = 32", &["engine.workers=3"]).unwrap();
+    assert_eq!(job.spec.train.global_batch, 96);
+    let lines = job.explain();
+    let shown = lines.iter().find(|line| line.key == "train.global_batch").unwrap();
+    assert_eq!(
+        (shown.value.as_ref().unwrap().as_integer(), &*shown.origin),
+        (Some(96), "train.local_batch * engine.workers")
+    );
+    assert_eq!(accepted(&job.spec.to_toml(), &[]), job.spec, "both are written, and agree");
+    accepted("", &["train.local_batch=32", "train.global_batch=64"]);
+    let disagree = [
+        "job.toml:2: train.local_batch: 32 rows on each of 2 workers are 64, but train.global_batch = 65",
+        "drop one of the two",
+    ];
+    refused_with("[train]\nlocal_batch = 32", &["train.global_batch=65"], &disagree);
+    // The rows of a step do not change when a run is resumed with other workers.
+    refused_with(&job.spec.to_toml(), &["engine.workers=4"], &["are 128, but train.global_batch = 96"]);
+    assert_eq!(
+        accepted(&job.spec.to_toml(), &["engine.workers=4", "train.local_batch="]).train.global_batch,
+        96
+    );
+}
+
+#[test]
+fn old_names_of_keys_are_read_in_files() {
+    let old = "[strategy.exchange]\nprobability = 0.3\n";
+    let job = resolve(old, &[]).unwrap();
+    assert_eq!(job.spec.gossip.probability, 0.3);
+    assert_eq!(job.layers.origin("strategy.gossip.probability").to_string(), "job.toml:2");
+    assert_eq!(accepted(old, &["strategy.gossip.probability=0.4"]).gossip.probability, 0.4);
+    accepted(&format!("{old}[strategy.gossip]\nprobability = 0.3\n"), &[]);
+    let both = format!("{old}[strategy.gossip]\nprobability = 0.5\n");
+    refused_with(
+        &both,
+        &[],
+        &["job.toml:2: strategy.exchange.probability is called strategy.gossip.probability now"],
+    );
+    refused_with(
+        "",
+        &["strategy.exchange.probability=0.3"],
+        &["did you mean `strategy.gossip.probability`?"],
+    );
 }

@@ -3,6 +3,7 @@
 mod combinations;
 mod hash;
 mod parsing;
+mod presets;
 mod ranges;
 mod round_trip;
 
@@ -16,7 +17,7 @@ fn resolve(file: &str, set: &[&str]) -> Result<Job> {
     for assignment in set {
         layers.add_assignment(assignment).map_err(thalweg_core::Error::job)?;
     }
-    Job::resolve(layers)
+    Job::parse(layers)
 }
 
 fn accepted(file: &str, set: &[&str]) -> JobSpec {

@@ -1,4 +1,4 @@
-//! Adam with bias transform (Kingma and Ba 2015), epsilon added after the root, as in PyTorch; and AdamW, with
+//! Adam with bias correction (Kingma and Ba 2015), epsilon added after the root, as in PyTorch; and AdamW, with
 //! decoupled weight decay: `w = w * (1 - lr * decay) - adam` (Loshchilov and Hutter 2019).
 
 use crate::kernel::flush_to_zero;

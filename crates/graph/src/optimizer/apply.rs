@@ -1,8 +1,9 @@
 //! Applies an update rule to a range of the buffers, with the CPU's vector instructions.
 
 use super::gradient_transform::ElementTransform;
-use super::{adagrad, adam, lamb, lars, momentum, nesterov, rmsprop, sgd};
+use super::{Moment, StateBuffers, adagrad, adam, lamb, lars, momentum, nesterov, rmsprop, sgd};
 use crate::kernel::dispatch::dispatch;
+use std::ops::Range;
 use thalweg_core::spec::optimizer::UpdateRule;
 
 /// A range of the buffers: parameters, gradient, and the rule's slots (empty for missing slots).
@@ -14,6 +15,18 @@ pub struct BufferSlices<'a> {
 }
 
 impl<'a> BufferSlices<'a> {
+    /// The elements in `range` of the state and its gradient.
+    pub fn of(
+        columns: &'a mut StateBuffers<&mut [f32]>,
+        gradient: &'a [f32],
+        range: &Range<usize>,
+    ) -> BufferSlices<'a> {
+        let [parameters, first, second] = columns
+            .each_mut()
+            .map(|values| if values.is_empty() { &mut [] } else { &mut values[range.clone()] });
+        BufferSlices { parameters, gradient: &gradient[range.clone()], first, second }
+    }
+
     /// Splits off the first `len` elements.
     pub fn split_off_front(&mut self, len: usize) -> BufferSlices<'a> {
         let take = |values: &mut &'a mut [f32]| {
@@ -33,9 +46,7 @@ impl<'a> BufferSlices<'a> {
 #[derive(Clone, Copy)]
 pub struct StepContext {
     pub rule: UpdateRule,
-    pub lr: f32,
-    /// Counted from 1.
-    pub step_number: u64,
+    pub moment: Moment,
     pub transform: ElementTransform,
 }
 
@@ -58,10 +69,10 @@ fn apply_transformed(
     slices: BufferSlices<'_>,
     transform: impl Fn(f32, f32) -> f32 + Copy,
 ) {
-    let (lr, BufferSlices { parameters: w, gradient: g, first, second }) = (step.lr, slices);
-    let adam = |lr, [beta1, beta2, epsilon]: [f32; 3]| {
-        adam::AdamStep::new(lr, beta1, beta2, epsilon, step.step_number)
-    };
+    let Moment { updates, rate: lr } = step.moment;
+    let BufferSlices { parameters: w, gradient: g, first, second } = slices;
+    let adam =
+        |lr, [beta1, beta2, epsilon]: [f32; 3]| adam::AdamStep::new(lr, beta1, beta2, epsilon, updates + 1);
     match step.rule {
         UpdateRule::Sgd { .. } => sgd::update(lr, w, g, transform),
         UpdateRule::Momentum { momentum, .. } => momentum::update(lr, momentum, w, g, first, transform),

@@ -1,7 +1,7 @@
 //! LAMB: Adam with a rate for each tensor (You et al. 2020).
 //!
 //! ```text
-//! m, v and their bias transform as in Adam
+//! m, v and their bias correction as in Adam
 //! r = m / (sqrt(v) + epsilon) + decay * w
 //! w -= lr * |w| / |r| * r
 //! ```

@@ -1,4 +1,4 @@
-//! Gradient delta with momentum: `v = momentum * v + g; w -= lr * v` (Polyak 1964).
+//! Gradient descent with momentum: `v = momentum * v + g; w -= lr * v` (Polyak 1964).
 
 use crate::kernel::flush_to_zero;
 

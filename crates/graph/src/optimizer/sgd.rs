@@ -1,4 +1,4 @@
-//! Plain stochastic gradient delta: `w -= lr * g`.
+//! Plain stochastic gradient descent: `w -= lr * g`.
 
 pub const SLOTS: [&str; 0] = [];
 

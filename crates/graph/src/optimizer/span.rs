@@ -14,7 +14,7 @@ pub struct TrainableSpan {
 }
 
 /// The spans of a layout: one per trainable tensor; for element-wise rules, adjacent tensors are merged. Running
-/// statistics are left out: only the model updates them.
+/// statistics are left out: no rule applies to them.
 pub fn spans(rule: UpdateRule, layout: &Layout) -> Vec<TrainableSpan> {
     let mut spans: Vec<TrainableSpan> = Vec::new();
     for tensor in layout.tensors().iter().filter(|tensor| tensor.role == TensorRole::Trainable) {
@@ -26,6 +26,12 @@ pub fn spans(rule: UpdateRule, layout: &Layout) -> Vec<TrainableSpan> {
         }
     }
     spans
+}
+
+/// The ranges of the running statistics of a layout.
+pub fn statistics(layout: &Layout) -> Vec<Range<usize>> {
+    let statistics = layout.tensors().iter().filter(|tensor| tensor.role == TensorRole::Statistic);
+    statistics.map(TensorInfo::range).collect()
 }
 
 fn is_adapted(tensor: &TensorInfo) -> bool {
@@ -54,5 +60,6 @@ mod tests {
         let adapted: Vec<bool> = spans(lars, &layout).iter().map(|span| span.adapted).collect();
         assert_eq!(adapted, [false, true, true]);
         assert_eq!(ranges(spans(lars, &layout)), [0..3, 3..9, 11..15]);
+        assert_eq!(statistics(&layout), vec![9..11]);
     }
 }

@@ -5,7 +5,7 @@ use crate::view::formatting::{printable, wrapped};
 use serde_json::json;
 use std::fmt::Write;
 use thalweg_core::spec::section::Key;
-use thalweg_core::spec::{FORMAT, Job, JobSpec, NAME};
+use thalweg_core::spec::{FORMAT, Job, JobSpec, NAME, RESOLVED};
 use thalweg_core::{Result, spec::Resolved};
 
 /// Prints the resolved job, as a job file with comments or as JSON.
@@ -46,7 +46,7 @@ fn resolved(lines: &[Resolved]) -> String {
         })
         .collect();
     let width = written.iter().map(|(left, _)| left.chars().count()).max().unwrap_or(0).min(48);
-    let mut text = format!("format = {FORMAT}\n");
+    let mut text = format!("format = {FORMAT}\n{RESOLVED} = true\n");
     let mut section = "";
     for (line, (left, right)) in lines.iter().zip(&written) {
         let (group, _) = split(&line.key);
@@ -106,8 +106,9 @@ pub fn document() -> String {
     );
     let _ = write!(
         text,
-        "\nTwo keys are at the top level: `format = {FORMAT}` is the version of this format, `{NAME} = \"iris\"` names the run folder\n\
-         (`runs/iris-1`; the default is the name of the file). Paths in a job are relative to its folder, those on the command line to the\n\
+        "\nThree keys are at the top level: `format = {FORMAT}` is the version of this format, `{NAME} = \"iris\"` names the run folder\n\
+         (`runs/iris-1`; the default is the name of the file), `{RESOLVED} = true` marks files that Thalweg wrote with every value: these\n\
+         values apply even if the preset they came from has changed since. Paths in a job are relative to its folder, those on the command line to the\n\
          working folder. The copy in a run folder has absolute paths and the run's name.\n"
     );
     for (name, about, keys) in sections() {
@@ -132,13 +133,14 @@ pub fn document() -> String {
 mod tests {
     use super::*;
     use thalweg_core::spec::JobLayers;
+    use thalweg_train::registry;
 
     fn job() -> Job {
         let mut layers = JobLayers::default();
         layers.add_file("job.toml", "[data]\nlabel = \"quality\"\n\n[train]\nepochs = 3\n").unwrap();
         layers.add_assignment("train.seed=11").unwrap();
         layers.add_assignment("strategy.preset=horovod").unwrap();
-        Job::resolve(layers).unwrap()
+        registry::resolve(layers).unwrap()
     }
 
     #[test]
@@ -163,7 +165,7 @@ mod tests {
     fn the_output_is_a_valid_job() {
         let mut layers = JobLayers::default();
         layers.add_file("printed", &resolved(&job().explain())).unwrap();
-        assert_eq!(Job::resolve(layers).unwrap().spec, job().spec);
+        assert_eq!(registry::resolve(layers).unwrap().spec, job().spec);
     }
 
     #[test]

@@ -5,9 +5,10 @@ use crate::launch;
 use crate::token;
 use crate::trainer::Trainer;
 use clap::Args;
+use thalweg_core::Error;
 use thalweg_core::Result;
 use thalweg_core::spec::{JobLayers, paths};
-use thalweg_core::{Error, Job};
+use thalweg_train::registry;
 
 /// Arguments of `join`.
 #[derive(Args, Debug)]
@@ -33,7 +34,7 @@ pub fn run(args: &JoinArgs) -> Result<u8> {
     for assignment in &args.set {
         layers.add_assignment(assignment).map_err(Error::job)?;
     }
-    let job = Job::resolve(layers.clone())?;
+    let job = registry::resolve(layers.clone())?;
     let trainer = Trainer::from_layers("join", layers).quiet(args.quiet);
     launch::run_joining_worker(trainer, &job, &join_info, member)
 }

@@ -12,10 +12,11 @@ use std::path::Path;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::setting::Auto;
-use thalweg_core::spec::{Job, JobLayers, Origin, paths};
+use thalweg_core::spec::{JobLayers, Origin, paths};
 use thalweg_core::{Error, JobSpec, Kind, Result};
 use thalweg_data::{FileKind, Records, STANDARD_INPUT, check_text, kind_by_name};
 use thalweg_train::SavedModel;
+use thalweg_train::registry;
 
 /// File format of rows and predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -67,7 +68,7 @@ pub fn job(saved: &SavedModel, model: &Path, source: Option<&str>, set: &[String
         let origin = || Origin::Flag(format!("rows of {source}"));
         layers.set("data.source", source.into(), origin());
         layers.set("data.header", "auto".into(), origin());
-        if let Auto::Is(delimiter) = Job::resolve(layers.clone())?.spec.data.delimiter
+        if let Auto::Is(delimiter) = registry::resolve(layers.clone())?.spec.data.delimiter
             && thalweg_data::is_auto_detected(delimiter)
         {
             layers.set("data.delimiter", "auto".into(), origin());
@@ -76,7 +77,7 @@ pub fn job(saved: &SavedModel, model: &Path, source: Option<&str>, set: &[String
     for assignment in set {
         layers.add_assignment(assignment).map_err(Error::job)?;
     }
-    Ok(Job::resolve(layers)?.spec)
+    Ok(registry::resolve(layers)?.spec)
 }
 
 /// Whether an input is indexed, as in training, instead of read as a stream.

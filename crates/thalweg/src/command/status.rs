@@ -18,6 +18,7 @@ use thalweg_cluster::rendezvous::message::Status;
 use thalweg_cluster::session::unix_time;
 use thalweg_core::event::{Event, Phase, Record};
 use thalweg_core::{Error, Kind, Result};
+use thalweg_train::registry;
 
 /// Arguments of `status`.
 #[derive(Args, Debug)]
@@ -141,7 +142,7 @@ fn of_files(run: &Path) -> Result<JobStatus> {
         // Events do not distinguish a checkpoint or an evaluation from a step.
         training: (fault.step_deadline * 2 + Duration::from_secs(4)).max(fault.prepare_deadline),
     };
-    Ok(of_events(&first_and_last(&run.join(jsonl::FILE))?, job.ranks(), &deadlines, unix_time()))
+    Ok(of_events(&first_and_last(&run.join(jsonl::FILE))?, registry::ranks(&job), &deadlines, unix_time()))
 }
 
 struct Deadlines {

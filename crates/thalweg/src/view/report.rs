@@ -10,6 +10,7 @@ use thalweg_cluster::durable::write_atomically;
 use thalweg_core::event::{Event, Metrics, Outcome, Record};
 use thalweg_core::report::{Audit, EpochReport, FORMAT, Failure, RankReport, Report, WorldSize};
 use thalweg_core::{Culprit, Error, Job, Kind, Result};
+use thalweg_train::registry;
 
 /// Name of the file in the run folder.
 pub const FILE: &str = "report.json";
@@ -69,7 +70,7 @@ impl ReportView {
 
     /// A view with no events yet, that continues `report`.
     fn continuing(report: Report, job: &Job) -> ReportView {
-        let (workers, servers) = (job.spec.engine.workers, job.spec.servers());
+        let (workers, servers) = (job.spec.engine.workers, registry::servers(&job.spec));
         let report = Report { train_s: 0.0, samples_per_s: 0.0, ..report };
         ReportView {
             report,
@@ -192,10 +193,10 @@ impl View for ReportView {
                 }
             }
             // Sent by rank 0 only.
-            Event::Done { outcome, last, steps, rows, train_s } => {
+            Event::Done { outcome, last, steps, units, rows, train_s } => {
                 self.outcome = Some(*outcome);
                 self.report.last.clone_from(last);
-                (self.report.steps, self.report.train_s) = (*steps, *train_s);
+                (self.report.steps, self.report.units, self.report.train_s) = (*steps, *units, *train_s);
                 self.report.samples_per_s = if *train_s > 0.0 { *rows as f64 / train_s } else { 0.0 };
             }
             _ => {}
@@ -247,6 +248,7 @@ fn blank(name: &str, job: &Job) -> Report {
         last: BTreeMap::new(),
         epochs: Vec::new(),
         steps: 0,
+        units: 0,
         first_step: 0,
         checkpoint_step: None,
         wall_s: 0.0,

@@ -160,9 +160,12 @@ impl Site {
 
     /// The process of a rank.
     pub fn worker(&self, rank: usize) -> Pid {
-        await_some(LIMIT, &format!("no process of rank {rank}"), || {
-            self.processes().iter().find(|(_, other)| *other == Some(rank)).map(|(process, _)| *process)
-        })
+        await_some(LIMIT, &format!("no process of rank {rank}"), || self.find_worker(rank))
+    }
+
+    /// The process of a rank, if it is alive.
+    pub fn find_worker(&self, rank: usize) -> Option<Pid> {
+        self.processes().iter().find(|(_, other)| *other == Some(rank)).map(|(process, _)| *process)
     }
 
     /// Sends a signal to the process of a rank and returns its id.

@@ -2,4 +2,3 @@
 
 pub mod allreduce;
 pub mod parameter_server;
-pub mod single;

@@ -11,9 +11,10 @@ use thalweg_core::batch::Targets;
 use thalweg_core::event::{Event, Outcome};
 use thalweg_core::model::Hooks;
 use thalweg_core::spec::JobLayers;
-use thalweg_core::{Batch, Job, JobSpec, Layout, Model, Result, Rng, Schema, Tally};
+use thalweg_core::{Batch, JobSpec, Layout, Model, Result, Rng, Schema, Tally};
 use thalweg_data::Data;
 use thalweg_graph::{Network as Net, Options, Team};
+use thalweg_train::registry;
 use thalweg_train::{Assignment, JobComponents};
 
 use crate::schedule::STEP_DEADLINE;
@@ -78,7 +79,7 @@ pub fn job(more: &[&str]) -> &'static JobSpec {
     for setting in own.iter().chain(more) {
         layers.add_assignment(setting).unwrap();
     }
-    Box::leak(Box::new(Job::resolve(layers).unwrap().spec))
+    Box::leak(Box::new(registry::resolve(layers).unwrap().spec))
 }
 
 /// Points, and on which side of a bent surface they are.
@@ -174,7 +175,12 @@ pub fn run_job(
     };
     let rules = MembershipConfig {
         elastic: true,
-        limits: Limits { min: 1, max: 64, timeout: 10 * STEP_DEADLINE },
+        limits: Limits {
+            min: 1,
+            max: 64,
+            timeout: 10 * STEP_DEADLINE,
+            unit: thalweg_train::registry::unit_steps(job),
+        },
         step_deadline: STEP_DEADLINE,
         prepare_deadline: 2 * STEP_DEADLINE,
         epoch: 0.0,

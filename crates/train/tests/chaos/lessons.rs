@@ -40,7 +40,13 @@ fn assert_same(settings: &[&str]) {
     assert_eq!(ranks, [2, 3], "{settings:?}");
     assert!(taught(&run).iter().all(|(_, steps)| *steps >= 1), "{settings:?}");
     assert!(finished(&run).windows(2).all(|pair| pair[0] == pair[1]), "{settings:?}");
-    invariants::check(&Schedule { world: 2, faults }, &run, calm.last("loss").unwrap()).unwrap();
+    invariants::check(
+        &Schedule { world: 2, faults },
+        &run,
+        calm.last("loss").unwrap(),
+        invariants::ALL_REDUCE,
+    )
+    .unwrap();
     if reproducible {
         assert_eq!(finished(&run)[0], finished(&calm)[0], "{settings:?}");
         assert_eq!(finished(&run)[0], finished(&job::run_job(job, 5, 1, &[], || ()))[0], "{settings:?}");
@@ -94,8 +100,13 @@ fn the_loss_of_the_last_teacher_is_named() {
             SimulatedFault::at(kill, SimulatedFaultKind::Kill { rank: 0 }),
         ];
         let run = job::run(3, 1, &faults, || ());
-        invariants::check(&Schedule { world: 1, faults: faults.to_vec() }, &run, 0.0).ok()?;
-        run.ended[1].result.clone().err().filter(|error| error.message.starts_with("nobody is left who has"))
+        invariants::check(&Schedule { world: 1, faults: faults.to_vec() }, &run, 0.0, invariants::ALL_REDUCE)
+            .ok()?;
+        run.ended[1]
+            .result
+            .clone()
+            .err()
+            .filter(|error| error.message.starts_with("no rank is left that has"))
     });
     let error = orphaned.expect("it is always told before");
     assert!(error.message.contains("rank 0 vanished"), "{error}");

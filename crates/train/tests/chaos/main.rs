@@ -35,7 +35,7 @@ fn calm() -> Calm {
 fn try_seed(seed: u64, calm: &Calm, prologue: impl Fn() + Sync) -> Result<Figures, String> {
     let schedule = Schedule::draw(seed, calm.span);
     let run = job::run(seed, schedule.world, &schedule.faults, prologue);
-    invariants::check(&schedule, &run, calm.loss).map_err(|words| {
+    invariants::check(&schedule, &run, calm.loss, invariants::ALL_REDUCE).map_err(|words| {
         format!(
             "seed {seed}: {words}\n{} ranks, {:#?}\nreproduce: THALWEG_SEED={seed} cargo test -p thalweg-train --test chaos -- seeds --nocapture",
             schedule.world, schedule.faults
@@ -60,7 +60,7 @@ fn seeds_keep_their_promises() {
             let regrouped = ended.events.iter().filter(|event| matches!(event, Event::Regrouped { .. }));
             regrouped.for_each(|event| println!("  {event:?}"));
         }
-        println!("{:?}", invariants::check(&schedule, &run, calm.loss).unwrap());
+        println!("{:?}", invariants::check(&schedule, &run, calm.loss, invariants::ALL_REDUCE).unwrap());
         return;
     }
     let (start, count) = (Instant::now(), asked("THALWEG_SEEDS").unwrap_or(SEEDS));
@@ -162,7 +162,7 @@ fn one_then_four_then_two_ranks() {
         "{sizes:?}"
     );
     let schedule = Schedule { world: 1, faults };
-    invariants::check(&schedule, &run, alone.last("loss").unwrap()).unwrap();
+    invariants::check(&schedule, &run, alone.last("loss").unwrap(), invariants::ALL_REDUCE).unwrap();
     let (one, other) = (alone.last("accuracy").unwrap(), run.last("accuracy").unwrap());
     assert!((one - other).abs() <= 0.003, "{one} and {other}");
 }

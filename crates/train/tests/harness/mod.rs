@@ -10,9 +10,10 @@ use thalweg_cluster::engine::threads::{self, RankOutcome};
 use thalweg_comm::transport::sim::{Network as Simulated, SimulatedFault, Trace};
 use thalweg_core::event::Outcome;
 use thalweg_core::spec::JobLayers;
-use thalweg_core::{Batch, Gradient, Hooks, Job, JobSpec, Layout, Model, Result, Schema, Tally};
+use thalweg_core::{Batch, Gradient, Hooks, JobSpec, Layout, Model, Result, Schema, Tally};
 use thalweg_data::Data;
 use thalweg_graph::{Network, Options, Team};
+use thalweg_train::registry;
 use thalweg_train::{Assignment, JobComponents, SavedModel};
 
 struct FromJob(Vec<String>, Options);
@@ -37,7 +38,7 @@ fn job(settings: &[&str]) -> JobSpec {
     for setting in settings {
         layers.add_assignment(setting).unwrap();
     }
-    Job::resolve(layers).unwrap().spec
+    registry::resolve(layers).unwrap().spec
 }
 
 /// Trains on that many workers (and those who serve them), going on from what is in the folder.
@@ -54,7 +55,7 @@ pub fn train_with(
 ) -> Vec<RankOutcome<Outcome>> {
     let workers = format!("engine.workers={world}");
     let job = job(&[settings, &[workers.as_str()]].concat());
-    threads::run(job.ranks(), job.train.seed, |rank| {
+    threads::run(registry::ranks(&job), job.train.seed, |rank| {
         let network = FromJob(job.model.layers.clone(), Options::of(&job));
         let silent = match silence {
             Silence::Never => false,
@@ -155,7 +156,7 @@ pub fn simulate(
 ) -> (Vec<RankOutcome<Outcome>>, Trace) {
     let workers = format!("engine.workers={}", network.world);
     let job = job(&[settings, &[workers.as_str()]].concat());
-    let network = Simulated { world: job.ranks(), ..network };
+    let network = Simulated { world: registry::ranks(&job), ..network };
     fixed_group::simulate(network, faults, job.fault.step_deadline, |rank| {
         let components = FromJob(job.model.layers.clone(), Options::of(&job));
         thalweg_train::run(

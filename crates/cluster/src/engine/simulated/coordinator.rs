@@ -152,6 +152,9 @@ impl SimulatedCoordinator {
                 let heartbeat = self.heartbeat(id);
                 let commands = self.policy.on_message(id, Control::Heartbeat(heartbeat), now);
                 self.execute(commands);
+                let requested = self.control.rank_statuses[id].awaits_boundary();
+                let commands = self.policy.on_message(id, Control::BoundaryRequested(requested), now);
+                self.execute(commands);
                 self.control.rank_statuses[id].set_group_progress(self.policy.monitor.progress_count());
             }
             let reports = self.false_reports.get(&id).copied().unwrap_or(0);
@@ -166,7 +169,11 @@ impl SimulatedCoordinator {
         if heartbeats {
             self.next_heartbeat = now + HEARTBEAT_INTERVAL;
             let progress = self.policy.monitor.progress_count();
-            self.connected.iter().for_each(|id| self.control.rank_statuses[*id].set_group_progress(progress));
+            let requested = self.policy.boundary_requested();
+            for rank_status in self.connected.iter().map(|id| &self.control.rank_statuses[*id]) {
+                rank_status.set_group_progress(progress);
+                rank_status.set_group_boundary(requested);
+            }
         }
         if self.policy.membership.is_empty() && !self.is_over {
             self.is_over = true;
@@ -234,6 +241,7 @@ impl MembershipActions for SimulatedCoordinator {
         let at = self.now + self.endpoint.network().latency;
         for id in view.members.keys() {
             self.control.rank_statuses[*id].request_pause(false);
+            self.control.rank_statuses[*id].set_group_boundary(false);
             let roster = SimulatedRoster { at, view: view.clone(), lost: lost.clone() };
             self.control.send_roster(*id, roster);
             self.endpoint.wake_at(*id, at);

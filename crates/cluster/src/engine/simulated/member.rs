@@ -115,18 +115,15 @@ impl SimulatedMember {
             let generation = roster.view.generation;
             self.generation.store(generation, Ordering::Relaxed);
             if let Err(error) = self.check_reachable(&roster, doing)
-                && error.kind != Kind::Regroup
+                && self.rank_status().end_reason(generation).is_none()
             {
                 self.rank_status().report_witness(&error);
             }
-            match self.rank_status().end_reason(generation) {
-                None => {
-                    let mut connected = self.connect(roster);
-                    connected.change.include_earlier(unreported);
-                    return Ok(connected);
-                }
-                Some(error) if error.kind != Kind::Regroup => return Err(error),
-                Some(_) => {}
+            self.rank_status().abort_reason().map_or(Ok(()), Err)?;
+            if !self.rank_status().generation_is_over(generation) {
+                let mut connected = self.connect(roster);
+                connected.change.include_earlier(unreported);
+                return Ok(connected);
             }
             self.send(MemberMessage::Control(Control::Report(generation, position, doing.clone())));
             let SimulatedRoster { view, lost, .. } = roster;

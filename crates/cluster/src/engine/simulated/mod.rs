@@ -90,7 +90,7 @@ fn run<T>(
         let mut client = member.clone();
         let first = client.join(id >= world)?;
         let mut rank = rank(client, first, Arc::new(emit), seed);
-        let result = program(&mut rank);
+        let result = program(&mut rank).map_err(|error| rank.final_error(error));
         if result.is_ok() {
             rank.leave();
         }

@@ -1,55 +1,79 @@
 //! Synchronous data parallelism: one worker, or several with all-reduce.
 
-use super::Preset;
+use super::DialValue::{Integer, Text};
+use super::{Dial, Preset, UPDATE_RULE};
 
-const REPLICATED: &[(&str, &str)] = &[
-    ("strategy.optimization", "centralized"),
-    ("strategy.scheduling.kind", "bsp"),
-    ("strategy.exchange.kind", "allreduce"),
-    ("strategy.exchange.algorithm", "auto"),
-];
+const CENTRALIZED: Dial = Dial::fixed("strategy.optimization", Text("centralized"));
+const BSP: Dial = Dial::fixed("strategy.scheduling.kind", Text("bsp"));
+const ALLREDUCE: Dial = Dial::fixed("strategy.exchange.kind", Text("allreduce"));
+const RING: Dial = Dial::fixed("strategy.exchange.algorithm", Text("ring"));
 
-/// Ring all-reduce in buckets of this size.
-macro_rules! ring {
-    ($bucket:literal) => {
-        &[
-            ("strategy.optimization", "centralized"),
-            ("strategy.scheduling.kind", "bsp"),
-            ("strategy.exchange.kind", "allreduce"),
-            ("strategy.exchange.algorithm", "ring"),
-            ("strategy.exchange.bucket", $bucket),
-        ]
-    };
+const fn bucket(size: &'static str) -> Dial {
+    Dial::fixed("strategy.exchange.bucket", Text(size))
 }
+
+const REPLICATED: (&str, &str) = ("optimizer state replicated on every worker", "strategy.optimization");
+const IN_STEP: (&str, &str) =
+    ("a step starts when all workers have finished the last one", "strategy.scheduling.kind");
+const SUMMED: (&str, &str) = ("gradients summed over all workers", "strategy.exchange.kind");
+const ON_A_RING: (&str, &str) = ("scatter-reduce, then all-gather on a ring", "strategy.exchange.algorithm");
+
+/// The step of a single worker, whatever the exchange.
+const SAME_BITS: (&str, &str) = (UPDATE_RULE, "presets_of_the_same_mathematics_give_the_same_bits");
 
 pub(super) const PRESETS: &[Preset] = &[
     Preset {
         name: "single",
         system: "stochastic gradient descent on one machine",
+        version: None,
         dials: &[
-            ("engine.workers", "1"),
-            ("strategy.optimization", "centralized"),
-            ("strategy.scheduling.kind", "bsp"),
-            ("strategy.exchange.kind", "none"),
+            Dial::fixed("engine.workers", Integer(1)),
+            CENTRALIZED,
+            BSP,
+            Dial::fixed("strategy.exchange.kind", Text("none")),
         ],
         summary: "One worker computes all rows, without exchange.",
         when: "The model trains fast enough on one core, or as the reference for other strategies.",
+        covers: &[
+            ("one worker computes every row", "engine.workers"),
+            ("one optimizer state", "strategy.optimization"),
+            ("steps one after another", "strategy.scheduling.kind"),
+            ("no exchange", "strategy.exchange.kind"),
+            (UPDATE_RULE, "ten_steps_match_pytorch"),
+        ],
         missing: &[],
     },
     Preset {
         name: "allreduce",
         system: "synchronous data-parallel SGD with replicated optimizer state",
-        dials: REPLICATED,
+        version: None,
+        dials: &[CENTRALIZED, BSP, ALLREDUCE, Dial::fixed("strategy.exchange.algorithm", Text("auto"))],
         summary: "Workers split the rows of each step, all-reduce their gradients and apply the same update.",
         when: "Workers are about equally fast and you want the result of a single worker, sooner.",
+        covers: &[
+            REPLICATED,
+            IN_STEP,
+            SUMMED,
+            ("the all-reduce that is fastest for the size and the hosts", "strategy.exchange.algorithm"),
+            (UPDATE_RULE, "every_world_takes_the_same_steps_with_every_optimizer"),
+        ],
         missing: &[],
     },
     Preset {
         name: "horovod",
         system: "Horovod (Sergeev and Del Balso 2018)",
-        dials: ring!("64MiB"),
+        version: Some("Horovod 0.28"),
+        dials: &[CENTRALIZED, BSP, ALLREDUCE, RING, bucket("64MiB")],
         summary: "Ring all-reduce of gradients, fused into buffers of 64 MiB that are sent when full, with the same update on every worker.",
         when: "You come from Horovod and want the same exchange.",
+        covers: &[
+            REPLICATED,
+            IN_STEP,
+            SUMMED,
+            ON_A_RING,
+            ("tensor fusion, 64 MiB by default", "strategy.exchange.bucket"),
+            SAME_BITS,
+        ],
         missing: &[
             "fusion by cycle time",
             "overlap for gradients below 64 MiB, such as those of every network in model.zoo: they are sent after back-propagation",
@@ -60,9 +84,22 @@ pub(super) const PRESETS: &[Preset] = &[
     Preset {
         name: "pytorch-ddp",
         system: "PyTorch DistributedDataParallel (Li et al. 2020)",
-        dials: ring!("25MiB"),
+        version: Some("PyTorch 2.9"),
+        dials: &[CENTRALIZED, BSP, ALLREDUCE, RING, bucket("25MiB")],
         summary: "All-reduce of gradients in buckets of 25 MiB, sent in the order in which back-propagation finishes them.",
         when: "You come from torchrun and DistributedDataParallel.",
+        covers: &[
+            REPLICATED,
+            IN_STEP,
+            SUMMED,
+            ON_A_RING,
+            ("bucket_cap_mb, 25 by default", "strategy.exchange.bucket"),
+            (
+                "buckets sent during back-propagation",
+                "on_slow_links_most_of_the_exchange_is_hidden_and_steps_are_shorter",
+            ),
+            SAME_BITS,
+        ],
         missing: &[
             "a smaller first bucket",
             "overlap for gradients below 25 MiB, such as those of every network in model.zoo: they are sent after back-propagation",
@@ -73,9 +110,19 @@ pub(super) const PRESETS: &[Preset] = &[
     Preset {
         name: "baidu",
         system: "Baidu ring all-reduce (Gibiansky 2017)",
-        dials: ring!("tensor"),
+        version: None,
+        dials: &[CENTRALIZED, BSP, ALLREDUCE, RING, bucket("tensor")],
         summary: "The first ring all-reduce for deep learning: scatter-reduce, then all-gather, tensor by tensor.",
         when: "To compare with the original: every tensor of the gradient is reduced on one ring.",
+        covers: &[
+            REPLICATED,
+            IN_STEP,
+            SUMMED,
+            ON_A_RING,
+            ("every tensor reduced by itself", "strategy.exchange.bucket"),
+            ("2 (n - 1) / n of the gradient sent by every worker", "bytes_in_buckets_match_the_formula"),
+            SAME_BITS,
+        ],
         missing: &[],
     },
 ];

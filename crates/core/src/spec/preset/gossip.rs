@@ -1,17 +1,28 @@
 //! Gossip: workers with separate parameters that send them to each other.
 
-use super::{LOSS_OF_A_RANK, Preset};
+use super::DialValue::{Float, Text};
+use super::{Dial, LOSS_OF_A_RANK, Preset, UPDATE_RULE};
 
 pub(super) const PRESETS: &[Preset] = &[Preset {
     name: "gosgd",
     system: "GoSGD (Blot et al. 2016; Langer et al. 2020, Figure 17)",
+    version: None,
     dials: &[
-        ("strategy.optimization", "decentralized"),
-        ("strategy.scheduling.kind", "async"),
-        ("strategy.exchange.kind", "gossip"),
+        Dial::fixed("strategy.optimization", Text("decentralized")),
+        Dial::fixed("strategy.scheduling.kind", Text("async")),
+        Dial::fixed("strategy.exchange.kind", Text("gossip")),
+        Dial::default("strategy.gossip.probability", Float(0.1)),
     ],
     summary: "Every worker trains its own parameters and sends them to a random other worker now and then, weighted by recency.",
     when: "Workers are unevenly fast or the network is slow, and a slightly different result is acceptable.",
+    covers: &[
+        ("parameters and optimizer state per worker", "strategy.optimization"),
+        ("no worker waits for another in a step", "strategy.scheduling.kind"),
+        ("messages to random workers", "strategy.exchange.kind"),
+        ("messages with a probability after each step", "strategy.gossip.probability"),
+        ("sum weights", "weights_add_up_to_one_at_every_moment_with_messages_in_flight"),
+        (UPDATE_RULE, "four_gossips_learn_the_digits_and_lose_no_row"),
+    ],
     missing: &[
         LOSS_OF_A_RANK,
         "training without barriers: here all workers synchronize at the end of every epoch and for each checkpoint",

@@ -7,7 +7,7 @@ use thalweg_core::Rng;
 use thalweg_core::event::{Event, Record};
 use thalweg_core::spec::inject::{FaultKind, InjectedFault};
 
-/// Steps from a recovery to the next fault.
+/// Commit units from a recovery to the next fault.
 const GAP: std::ops::Range<u64> = 3..30;
 
 /// Steps after which a slow rank counts as survived.
@@ -78,11 +78,22 @@ impl ChaosStats {
     }
 }
 
+/// What the schedule depends on besides its seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Pacing {
+    /// Steps of a commit unit.
+    pub unit: u64,
+    /// Largest size of the group.
+    pub max_members: usize,
+    /// Members below this id hold parameters for the others: their loss ends the job.
+    pub first_victim: usize,
+}
+
 /// Follows the events of a job and injects faults into it.
 pub struct FaultSchedule {
     random: Rng,
     left: u64,
-    max_members: usize,
+    pacing: Pacing,
     members: Vec<usize>,
     step: u64,
     /// Rank that the current fault was injected into.
@@ -96,12 +107,11 @@ pub struct FaultSchedule {
 }
 
 impl FaultSchedule {
-    /// A schedule of `faults` faults for a group of at most `max_members`.
-    pub fn new(seed: u64, faults: u64, max_members: usize) -> FaultSchedule {
+    pub fn new(seed: u64, faults: u64, pacing: Pacing) -> FaultSchedule {
         FaultSchedule {
             random: Rng::keyed(seed, "chaos", &[]),
             left: faults,
-            max_members,
+            pacing,
             members: Vec::new(),
             step: 0,
             victim: 0,
@@ -122,7 +132,7 @@ impl FaultSchedule {
         let action = drawn.map_or(ChaosAction::Join, |(action, _)| *action);
         // Keeps the group between 1 and `max_members`.
         match action {
-            ChaosAction::Join | ChaosAction::Unreachable if self.members.len() >= self.max_members => {
+            ChaosAction::Join | ChaosAction::Unreachable if self.members.len() >= self.pacing.max_members => {
                 ChaosAction::Fault(FaultKind::Kill)
             }
             ChaosAction::Fault(FaultKind::Slow) | ChaosAction::Join | ChaosAction::Unreachable => action,
@@ -141,8 +151,15 @@ impl FaultSchedule {
         }
         self.left -= 1;
         let action = self.draw();
-        let step = self.step + GAP.start + self.random.below(GAP.end - GAP.start);
-        let victim = self.members[self.random.below(self.members.len() as u64) as usize];
+        let units = GAP.start + self.random.below(GAP.end - GAP.start);
+        let Pacing { unit, first_victim, .. } = self.pacing;
+        // Faults of long units strike at any step of them.
+        let within = if unit > 1 { self.random.below(unit) } else { 0 };
+        let step = self.step + units * unit + within;
+        let victims: Vec<usize> = self.members.iter().copied().filter(|id| *id >= first_victim).collect();
+        let Some(&victim) = victims.get(self.random.below(victims.len().max(1) as u64) as usize) else {
+            return Vec::new();
+        };
         (self.action, self.victim) = (Some((action, None)), victim);
         let kind = match action {
             ChaosAction::Join => return vec![LaunchAction::StartWorker(None)],
@@ -201,7 +218,7 @@ impl LaunchControl for FaultSchedule {
                 // By the end of an epoch every link has been used: the ranks exchange their validation results.
                 if let Some((action, Some((_, struck)))) = self.action
                     && action.may_go_unnoticed()
-                    && *step > struck + SLOW_STEPS.max(*steps_per_epoch)
+                    && *step > struck + SLOW_STEPS.max(*steps_per_epoch).max(2 * self.pacing.unit)
                 {
                     self.survived(action);
                 }
@@ -314,7 +331,7 @@ mod tests {
 
     #[test]
     fn each_fault_follows_the_recovery_from_the_last_and_then_the_job_ends() {
-        let mut chaos = FaultSchedule::new(3, 200, 4);
+        let mut chaos = FaultSchedule::new(3, 200, Pacing { unit: 1, max_members: 4, first_victim: 0 });
         let lost = simulate(&mut chaos);
         assert!(chaos.finished);
         assert_eq!(chaos.stats.faults(), 200);

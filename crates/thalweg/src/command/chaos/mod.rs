@@ -8,16 +8,17 @@ use crate::command::{print, print_json};
 use crate::scratch::Scratch;
 use crate::trainer::Trainer;
 use clap::Args;
-use fault_schedule::{ChaosStats, FaultSchedule};
+use fault_schedule::{ChaosStats, FaultSchedule, Pacing};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::Path;
 use std::rc::Rc;
 use thalweg_core::report::Report;
-use thalweg_core::spec::{Job, JobLayers, Origin};
+use thalweg_core::spec::{JobLayers, Origin, preset};
 use thalweg_core::{Error, Result};
 use thalweg_train::kept;
+use thalweg_train::registry;
 
 /// Arguments of `chaos`.
 #[derive(Args, Debug, Clone)]
@@ -44,6 +45,8 @@ struct ChaosReport {
     kinds: std::collections::BTreeMap<&'static str, u64>,
     seed: u64,
     steps: u64,
+    /// Steps, or rounds of several: a run that stands still commits none.
+    units_committed: u64,
     samples_missed: u64,
     samples_repeated: u64,
     max_steps_redone: u64,
@@ -62,6 +65,9 @@ struct ChaosReport {
     goodput: Option<f64>,
     accuracy: Option<f64>,
     accuracy_without_faults: Option<f64>,
+    /// Set if the preset's optimizer replaced that of the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notice: Option<String>,
 }
 
 /// Runs the job with faults and without; returns the exit code.
@@ -71,8 +77,9 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
     if layers.get("fault.step_deadline").is_none() {
         layers.set("fault.step_deadline", "2s".into(), Origin::Flag("chaos".into()));
     }
-    let job = Job::resolve(layers.clone())?;
-    if !job.spec.is_elastic() {
+    let notice = preset::prefer_optimizer(&mut layers);
+    let job = registry::resolve(layers.clone())?;
+    if !registry::is_elastic(&job.spec) {
         return Err(Error::job("this job ends when a worker is lost, so it cannot run under faults").hint(
             "strategies that exchange by all-reduce continue, unless fault.elastic = false (docs/elastic.md)",
         ));
@@ -81,7 +88,12 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
     let folder = Scratch::create("chaos")?;
     let mut endless = layers.clone();
     endless.set("train.epochs", ENDLESS.into(), Origin::Flag("chaos".into()));
-    let chaos = Rc::new(RefCell::new(FaultSchedule::new(args.fault_seed, args.faults, workers.max(2))));
+    let pacing = Pacing {
+        unit: registry::unit_steps(&job.spec),
+        max_members: workers.max(2),
+        first_victim: registry::servers(&job.spec),
+    };
+    let chaos = Rc::new(RefCell::new(FaultSchedule::new(args.fault_seed, args.faults, pacing)));
     let trainer = trainer(&name, endless, &folder.0.join("chaos.toml"))?
         .overwrite(args.train.overwrite)
         .quiet(args.train.quiet)
@@ -97,7 +109,7 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
     }
     let stats = chaos.borrow().stats.clone();
     let plain = without_faults(layers, &report, &folder)?;
-    let outcome = summarize(args.fault_seed, &stats, &report, &plain);
+    let outcome = ChaosReport { notice, ..summarize(args.fault_seed, &stats, &report, &plain) };
     if args.train.json {
         print_json(&outcome)?
     } else {
@@ -116,7 +128,7 @@ fn without_faults(mut layers: JobLayers, report: &Report, folder: &Scratch) -> R
 
 /// A trainer whose workers read the same job from a file.
 fn trainer(name: &str, layers: JobLayers, file: &Path) -> Result<Trainer> {
-    let text = kept(&Job::resolve(layers)?.spec).to_toml();
+    let text = kept(&registry::resolve(layers)?.spec).to_toml();
     std::fs::write(file, &text)
         .map_err(|error| Error::io(format_args!("cannot write {}", file.display()), &error))?;
     let program = std::env::current_exe().map_err(|error| Error::io("cannot find this program", &error))?;
@@ -138,6 +150,7 @@ fn summarize(seed: u64, stats: &ChaosStats, report: &Report, plain: &Report) -> 
         kinds: stats.kinds.clone(),
         seed,
         steps: report.steps,
+        units_committed: report.units,
         samples_missed: missed,
         samples_repeated: repeated,
         max_steps_redone: stats.steps_redone,
@@ -151,6 +164,7 @@ fn summarize(seed: u64, stats: &ChaosStats, report: &Report, plain: &Report) -> 
         goodput: rate(report).zip(rate(plain)).map(|(faulty, plain)| faulty / plain),
         accuracy: accuracy(report),
         accuracy_without_faults: accuracy(plain),
+        notice: None,
     }
 }
 
@@ -170,37 +184,41 @@ fn describe(outcome: &ChaosReport) -> String {
         _ => "nothing was lost".into(),
     };
     let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.4}"));
+    let notice = outcome.notice.as_ref().map_or(String::new(), |notice| format!("notice     {notice}\n"));
     let kinds: Vec<String> = outcome.kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-    format!(
-        "survived   {} faults ({}) in {} steps\n\
-         audit      {} rows missed, {} seen twice; at most {} step repeated for a fault\n\
+    notice
+        + &format!(
+            "survived   {} faults ({}) in {} steps, {} commit units\n\
+         audit      {} rows missed, {} seen twice; at most {} steps repeated for a fault\n\
          detected   {}, {}, {}\n\
          recovered  {}\n\
          longest    {:.1} s without an event, {:.1} s without a step\n\
          goodput    {} of a run without faults\n\
          accuracy   {} against {} without faults\n",
-        outcome.faults,
-        kinds.join(", "),
-        outcome.steps,
-        outcome.samples_missed,
-        outcome.samples_repeated,
-        outcome.max_steps_redone,
-        detected("deaths", "median", outcome.median_detect_s),
-        detected("hangs", "longest", outcome.max_detect_hang_s),
-        detected("livelocks", "longest", outcome.max_detect_livelock_s),
-        recovered,
-        outcome.max_silence_s,
-        outcome.max_stall_s,
-        number(outcome.goodput),
-        number(outcome.accuracy),
-        number(outcome.accuracy_without_faults),
-    )
+            outcome.faults,
+            kinds.join(", "),
+            outcome.steps,
+            outcome.units_committed,
+            outcome.samples_missed,
+            outcome.samples_repeated,
+            outcome.max_steps_redone,
+            detected("deaths", "median", outcome.median_detect_s),
+            detected("hangs", "longest", outcome.max_detect_hang_s),
+            detected("livelocks", "longest", outcome.max_detect_livelock_s),
+            recovered,
+            outcome.max_silence_s,
+            outcome.max_stall_s,
+            number(outcome.goodput),
+            number(outcome.accuracy),
+            number(outcome.accuracy_without_faults),
+        )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::view::ReportView;
+    use thalweg_core::Job;
 
     #[test]
     fn kinds_of_faults_that_did_not_occur_are_described() {

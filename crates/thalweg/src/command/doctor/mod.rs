@@ -10,6 +10,7 @@ use std::time::Duration;
 use thalweg_cluster::engine::environment;
 use thalweg_cluster::linux::Machine;
 use thalweg_core::{Error, Job, Result};
+use thalweg_train::registry;
 
 mod check;
 mod clock;
@@ -35,7 +36,7 @@ pub fn run(job: &Job, as_json: bool) -> Result<bool> {
     checks.extend(network::names(&hosts, several));
     checks.push(clock::unmeasured(several));
     checks.push(launcher::assigned_rank(&rank_env));
-    checks.extend(launcher::survival(known, several, job.spec.is_elastic()));
+    checks.extend(launcher::survival(known, several, registry::is_elastic(&job.spec)));
     checks.push(launcher::variables(&variable));
     checks.push(launcher::token(variable("THALWEG_TOKEN").as_deref(), several));
     print_checks(&checks, as_json)

@@ -7,9 +7,10 @@ use std::path::Path;
 use thalweg_core::schema::RowShape;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::spec::paths::{is_path, within};
-use thalweg_core::spec::{Job, JobLayers, JobSpec};
+use thalweg_core::spec::{JobLayers, JobSpec};
 use thalweg_core::{Error, Result, Task};
 use thalweg_data::sniff::{Form, Sniffed, TableForm};
+use thalweg_train::registry;
 use toml::Value;
 
 /// Keys that the scan has applied already: the job contains its findings.
@@ -47,7 +48,7 @@ pub(super) fn job(
     let text = file.text();
     let mut layers = JobLayers::default();
     layers.add_file("the job", &text).map_err(Error::job)?;
-    Job::resolve(layers)?;
+    registry::resolve(layers)?;
     Ok(text)
 }
 

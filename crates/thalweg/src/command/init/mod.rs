@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thalweg_cluster::durable::write_atomically;
 use thalweg_core::spec::data::DataSpec;
-use thalweg_core::spec::{Job, JobLayers, Origin};
+use thalweg_core::spec::{JobLayers, Origin};
 use thalweg_core::{Error, Result};
 use thalweg_data::sniff::{Form, Sniffed, sniff};
+use thalweg_train::registry;
 
 /// Time after which a scan shows its progress.
 const QUIET: Duration = Duration::from_secs(1);
@@ -51,7 +52,7 @@ pub fn run(args: &InitArgs) -> Result<()> {
             .hint("name a file for the job with --out"));
     }
     let layers = layers(args)?;
-    let spec = Job::resolve(layers.clone())?.spec.data;
+    let spec = registry::resolve(layers.clone())?.spec.data;
     let sniffed = scan(&spec).map_err(as_job_error)?;
     check(&args.data, &sniffed)?;
     let path = match &args.out {

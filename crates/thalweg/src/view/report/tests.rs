@@ -24,7 +24,8 @@ fn the_report_is_built_from_events() {
     let folder = tempfile::tempdir().unwrap();
     let account = |rank| Event::Account { account: RankReport { rank, ..RankReport::default() } };
     let last = Metrics::from([("accuracy".into(), 0.97)]);
-    let done = Event::Done { outcome: Outcome::Completed, last, steps: 20, rows: 2874, train_s: 2.0 };
+    let done =
+        Event::Done { outcome: Outcome::Completed, last, steps: 20, units: 20, rows: 2874, train_s: 2.0 };
     let hosts = vec!["a".into(), "a".into()];
     let joined = Event::Joined { hosts, generation: 0 };
     let report =
@@ -84,6 +85,7 @@ fn a_run_without_steps_left_keeps_the_earlier_report() {
         outcome: Outcome::Completed,
         last: Metrics::from([("accuracy".into(), 0.97)]),
         steps: 20,
+        units: 20,
         rows,
         train_s,
     };

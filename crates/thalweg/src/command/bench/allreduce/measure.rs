@@ -41,7 +41,7 @@ pub(super) fn settle(rank: &mut Rank) -> Result<()> {
     let start = Instant::now();
     loop {
         let mut time_left = [if rank.index() == 0 && start.elapsed() < SETTLING { 1.0 } else { 0.0 }];
-        rank.collective(Collective::AllReduce, "settling", &mut time_left, &Max)?;
+        rank.world().collective(Collective::AllReduce, "settling", &mut time_left, &Max)?;
         if time_left == [0.0] {
             return Ok(());
         }
@@ -56,9 +56,9 @@ fn time_call(rank: &mut Rank, variant: &mut Variant<'_>, buffer: &mut [f32], ref
     match variant {
         Variant::Messages(_) => {
             fill(buffer, index);
-            rank.barrier("start")?;
+            rank.world().barrier("start")?;
             let begun = Instant::now();
-            rank.all_reduce("buffer", buffer)?;
+            rank.world().all_reduce("buffer", buffer)?;
             took = begun.elapsed();
         }
         Variant::Arena(arena) => {
@@ -66,19 +66,19 @@ fn time_call(rank: &mut Rank, variant: &mut Variant<'_>, buffer: &mut [f32], ref
             if refill {
                 fill(arena.arena(), index);
             }
-            rank.arena_barrier("start", arena)?;
+            rank.world().arena_barrier("start", arena)?;
             let begun = Instant::now();
-            rank.sum_and_apply("buffer", arena, length, |_, _| ())?;
+            rank.world().sum_and_apply("buffer", arena, length, |_, _| ())?;
             took = begun.elapsed();
-            rank.arena_barrier("end", arena)?;
+            rank.world().arena_barrier("end", arena)?;
         }
         Variant::Copying(arena) => {
             fill(buffer, index);
-            rank.arena_barrier("start", arena)?;
+            rank.world().arena_barrier("start", arena)?;
             let begun = Instant::now();
-            rank.all_reduce_copying("buffer", arena, buffer)?;
+            rank.world().all_reduce_copying("buffer", arena, buffer)?;
             took = begun.elapsed();
-            rank.arena_barrier("end", arena)?;
+            rank.world().arena_barrier("end", arena)?;
         }
     }
     Ok(took.as_secs_f64())
@@ -100,13 +100,13 @@ pub(super) fn measure(
         // Rank 0's clock decides for all ranks when to stop.
         let enough = rank.index() == 0 && call >= MIN_CALLS && start.elapsed().as_secs_f64() > seconds;
         let mut slowest = [mine, if enough { 1.0 } else { 0.0 }];
-        rank.collective(Collective::AllReduce, "times", &mut slowest, &Max)?;
+        rank.world().collective(Collective::AllReduce, "times", &mut slowest, &Max)?;
         let [slowest, enough] = slowest;
         // Checked after the exchange: with more ranks than cores, an earlier check would delay ranks still in the call.
         match variant {
-            Variant::Arena(arena) if refill => check(arena.column(0), rank.world())?,
+            Variant::Arena(arena) if refill => check(arena.column(0), rank.size())?,
             Variant::Arena(_) => {}
-            Variant::Messages(_) | Variant::Copying(_) => check(&buffer, rank.world())?,
+            Variant::Messages(_) | Variant::Copying(_) => check(&buffer, rank.size())?,
         }
         if call >= WARM_UP {
             times.push(slowest);

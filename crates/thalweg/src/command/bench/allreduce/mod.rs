@@ -197,7 +197,7 @@ fn run_rank(args: &AllreduceArgs, rank_env: &RankEnvironment) -> Result<()> {
         model: Vec::new(),
         data: String::new(),
         elastic: false,
-        limits: Limits { min: 1, max: usize::MAX, timeout: Duration::from_secs(30) },
+        limits: Limits { min: 1, max: usize::MAX, timeout: Duration::from_secs(30), unit: 1 },
     };
     let hooks =
         RankHooks { signals: None, on_record: Arc::new(|_| Ok(())), on_forced_exit: Arc::new(|_| {}) };
@@ -220,7 +220,7 @@ fn run_in_threads(args: &AllreduceArgs, world: usize) -> Result<()> {
 /// Measures every size; rank 0 prints.
 fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
     rank.begin_preparation("measuring");
-    if args.transport == Connection::Shm && rank.world() > 1 && !rank.agree_on_shared_memory()? {
+    if args.transport == Connection::Shm && rank.size() > 1 && !rank.world().agree_on_shared_memory()? {
         return Err(
             Error::job("--transport shm: the ranks are not all on one host").hint("use --transport tcp")
         );
@@ -228,14 +228,14 @@ fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
     settle(rank)?;
     for &bytes in &args.sizes {
         let length = bytes / size_of::<f32>();
-        if args.transport == Connection::Shm && args.algorithm.0.is_none() && rank.world() > 1 {
-            let opened = rank.open_arena("buffers", PartialSums::one(length), 1)?;
+        if args.transport == Connection::Shm && args.algorithm.0.is_none() && rank.size() > 1 {
+            let opened = rank.world().open_arena("buffers", PartialSums::one(length), 1)?;
             let mut arena = opened.map_err(|message| Error::job(format!("--sizes: {message}")))?;
             report(args, rank, Variant::Arena(&mut arena), length)?;
             report(args, rank, Variant::Copying(&mut arena), length)?;
         } else {
-            let method = args.algorithm.0.unwrap_or_else(|| rank.default_all_reduce_method(bytes));
-            rank.set_allreduce_algorithm(method, bytes);
+            let method = args.algorithm.0.unwrap_or_else(|| rank.world().default_all_reduce_method(bytes));
+            rank.world().set_allreduce_algorithm(method, bytes);
             report(args, rank, Variant::Messages(method), length)?;
         }
     }
@@ -245,7 +245,7 @@ fn measure_all(args: &AllreduceArgs, rank: &mut Rank) -> Result<()> {
 /// Measures one buffer size with one variant; rank 0 prints.
 fn report(args: &AllreduceArgs, rank: &mut Rank, mut variant: Variant<'_>, length: usize) -> Result<()> {
     let (median, fastest) = measure(rank, &mut variant, length, args.seconds)?;
-    let (world, bytes) = (rank.world(), length * size_of::<f32>());
+    let (world, bytes) = (rank.size(), length * size_of::<f32>());
     let carried = 2.0 * (world as f64 - 1.0) / world as f64 * bytes as f64;
     let microseconds = |seconds: f64| (seconds * 1e8).round() / 1e2;
     let line = Measurement {

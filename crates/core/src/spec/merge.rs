@@ -1,0 +1,46 @@
+//! `[strategy.merge]`: workers that take local steps and then merge their parameters.
+
+use super::section::section;
+use super::setting::choice;
+use super::{JobSpec, Refuse};
+
+choice! {
+    /// How parameters are merged.
+    MergeKind {
+        /// No merge.
+        None = "none",
+        /// The mean of the workers' parameters, weighted by their rows.
+        Mean = "mean",
+        /// Block momentum: the change of the mean since the last merge is filtered by a momentum of its own.
+        BlockMomentum = "block-momentum",
+        /// The change of the mean since the last merge is the gradient of an outer optimizer, Nesterov momentum.
+        OuterNesterov = "outer-nesterov",
+    }
+}
+
+section! {
+    /// Merges of the workers' parameters after local steps.
+    "strategy.merge" MergeSpec {
+        /// How parameters are merged.
+        kind: MergeKind = MergeKind::None;
+        /// Local steps between two merges.
+        every: usize = 10;
+        /// The learning rate of a merge: the share of the change that is taken.
+        rate: f64 = 1.0;
+        /// The momentum of merges.
+        momentum: f64 = 0.0;
+    }
+}
+
+pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
+    let MergeSpec { every, rate, momentum, .. } = spec.merge;
+    if every == 0 {
+        refuse("strategy.merge.every", "must be at least 1".into());
+    }
+    if !(rate as f32 > 0.0 && (rate as f32).is_finite()) {
+        refuse("strategy.merge.rate", format!("must be above 0 and finite in single precision, is {rate}"));
+    }
+    if !(0.0..1.0).contains(&(momentum as f32)) {
+        refuse("strategy.merge.momentum", format!("must be at least 0 and below 1, is {momentum}"));
+    }
+}

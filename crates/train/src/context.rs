@@ -1,0 +1,136 @@
+//! What a strategy's program is written against: the rank and its groups, compute, work and the update rule.
+
+use crate::compute::{Compute, Computed};
+use crate::finite;
+use crate::reduction::Reduction;
+use crate::state::State;
+use crate::step_report::{self, Requests, RowChecksum, StepReport, StepSummary};
+use crate::work::Shares;
+use std::time::Duration;
+use thalweg_cluster::Rank;
+use thalweg_core::spec::schedule::LearningRateSchedule;
+use thalweg_core::{JobSpec, Result};
+use thalweg_graph::Optimizer;
+use thalweg_graph::optimizer::Moment;
+
+/// The pieces of the training layer on one rank.
+pub struct Context<'a> {
+    pub rank: &'a mut Rank,
+    pub job: &'a JobSpec,
+    pub compute: Compute,
+    pub work: Shares,
+    pub optimizer: Optimizer,
+    schedule: LearningRateSchedule,
+    /// Whether new members receive the state: no others are admitted meanwhile.
+    pub(crate) transfers: bool,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(
+        rank: &'a mut Rank,
+        job: &'a JobSpec,
+        compute: Compute,
+        work: Shares,
+        optimizer: Optimizer,
+    ) -> Context<'a> {
+        let schedule = LearningRateSchedule::new(job, work.end());
+        Context { rank, job, compute, work, optimizer, schedule, transfers: false }
+    }
+
+    /// Elements of the parameters.
+    pub fn parameters(&self) -> usize {
+        self.compute.model.layout().len()
+    }
+
+    /// When the update of a step happens: every earlier step was an update too.
+    pub fn moment(&self, step: u64) -> Moment {
+        Moment { updates: step, rate: self.schedule.rate(step) }
+    }
+
+    /// `g_i`: the gradient of this rank's share of the next step's rows, divided by all rows of the step, computed where
+    /// the reduction sums it.
+    pub(crate) fn compute_gradient(
+        &mut self,
+        reduction: &mut dyn Reduction,
+        state: &State,
+    ) -> Result<StepReport> {
+        let Context { rank, compute, work, .. } = self;
+        compute.clear_consumed();
+        let planned = work.plan(work.next(), rank.index());
+        let computed = compute.run(rank, planned, |pass| reduction.gradient(pass, state))?;
+        Ok(self.report(computed.loss, computed.took, 1))
+    }
+
+    /// The gradient of this rank's share of a step at the parameters `at`: the mean over its own rows. Rows computed
+    /// earlier stay counted until [`Compute::clear_consumed`].
+    pub fn compute_local_gradient(
+        &mut self,
+        step: u64,
+        at: &[f32],
+        gradient: &mut [f32],
+    ) -> Result<Computed> {
+        let Context { rank, compute, work, .. } = self;
+        let mut planned = work.plan(step, rank.index());
+        planned.divisor = planned.share.rows.len().max(1) as f32;
+        compute.run(rank, planned, |pass| {
+            let tally = pass.accumulate(at, gradient, None)?;
+            pass.check(tally.loss, gradient, 0)?;
+            Ok(tally)
+        })
+    }
+
+    /// The report of this rank, with the rows computed since they were last cleared.
+    pub fn report(&self, loss: f64, took: Duration, steps: u64) -> StepReport {
+        StepReport {
+            loss,
+            compute_ms: took.as_secs_f32() * 1e3,
+            steps,
+            rows: RowChecksum::of(self.compute.consumed()),
+            requests: Requests::of(self.rank),
+        }
+    }
+
+    /// One update of parameters and slots, which are the first columns of the state.
+    pub fn update(&mut self, moment: Moment, state: &mut State, gradient: &[f32]) -> Result<()> {
+        let optimizer = &self.optimizer;
+        self.rank.compute("update", 10 * gradient.len() as u64, || {
+            optimizer.apply(moment, state.buffers_mut(optimizer.slot_names()), gradient);
+            Ok(())
+        })
+    }
+
+    /// Whether a request is pending that is served between two units: a long unit ends early for it.
+    pub fn boundary_requested(&self) -> bool {
+        let Requests { stop, leave, .. } = Requests::of(self.rank);
+        // Other members are admitted after the transfer: units stay whole meanwhile.
+        stop || leave || !self.transfers && self.rank.boundary_requested()
+    }
+
+    /// Sums `values` over all ranks, together with their reports.
+    pub fn all_reduce_with_report(
+        &mut self,
+        name: &str,
+        values: &mut Vec<f32>,
+        report: &StepReport,
+    ) -> Result<StepSummary> {
+        let (length, world, index) = (values.len(), self.rank.size(), self.rank.index());
+        values.resize(length + step_report::len(world), 0.0);
+        report.write(index, &mut values[length..]);
+        let took = self.rank.world().all_reduce(name, values)?;
+        let summary = self.summarize(&values[length..], took)?.0;
+        values.truncate(length);
+        Ok(summary)
+    }
+
+    /// Reads the summed reports of an exchange of that duration, and books the part of it in which this rank waited for
+    /// a slower one. Returns the summary and the seconds of waiting.
+    pub(crate) fn summarize(&mut self, tail: &[f32], took: Duration) -> Result<(StepSummary, f64)> {
+        let summary = StepSummary::read(tail);
+        let (rank, step) = (self.rank.member_id(), self.work.next());
+        finite::check_loss(rank, step, summary.loss, self.compute.model.layout())?;
+        let own = summary.compute_ms[self.rank.index()];
+        let waited = (f64::from(summary.slowest().1 - own) / 1e3).min(took.as_secs_f64());
+        self.rank.book_wait(waited);
+        Ok((summary, waited))
+    }
+}

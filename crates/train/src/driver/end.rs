@@ -1,0 +1,75 @@
+//! Checkpoints on the way, and the end of the job: last validation, last checkpoint, the model, all accounts.
+
+use super::{Driver, Next};
+use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::{Error, Result};
+
+impl Driver<'_> {
+    /// Writes a checkpoint. Training waits until the state is copied; the rest is done while it goes on.
+    pub(super) fn checkpoint(&mut self) -> Result<()> {
+        let start = self.cx.rank.now();
+        // The step deadline does not apply while the disk is waited for.
+        self.cx.rank.begin_preparation("a checkpoint");
+        self.checkpoints.await_buffer(&mut self.cx)?;
+        self.collect_rows()?;
+        let receivers = self.membership.transfer.as_ref().map_or(&[][..], |transfer| &transfer.receivers);
+        let loss = self.progress.epoch_loss;
+        self.checkpoints.write(&mut self.cx, self.strategy.as_ref(), loss, (start, receivers))?;
+        self.progress.time.exclude(self.cx.rank.now() - start);
+        Ok(())
+    }
+
+    /// After the last unit.
+    pub(super) fn conclude(&mut self) -> Result<Outcome> {
+        if self.membership.next == Next::Left {
+            return Ok(Outcome::Completed);
+        }
+        let trained = self.progress.time.total(self.cx.rank.now());
+        self.cx.rank.begin_preparation("the end");
+        let interrupted = self.progress.ended == Some(Outcome::Interrupted);
+        let (next, steps) = (self.cx.work.next(), self.cx.work.steps_per_epoch());
+        if !interrupted && self.progress.validated_at != Some(next) {
+            self.validate_published()?;
+        }
+        if next > self.first_step && !next.is_multiple_of(steps) {
+            let validation = if interrupted { Metrics::new() } else { self.progress.last.clone() };
+            self.close_epoch(next / steps, validation)?;
+        }
+        self.checkpoint()?;
+        self.checkpoints.finish(self.cx.rank)?;
+        if !interrupted {
+            self.checkpoints.save_model(&self.cx, self.strategy.published())?;
+        }
+        let outcome = self.progress.ended.unwrap_or(match self.progress.target_reached(self.cx.job) {
+            Some(false) => Outcome::TargetMissed,
+            Some(true) => Outcome::TargetReached,
+            None => Outcome::Completed,
+        });
+        self.report_accounts()?;
+        if self.cx.rank.index() == 0 {
+            self.cx.rank.emit(Event::Done {
+                outcome,
+                last: self.progress.last.clone(),
+                steps: next,
+                units: self.progress.units,
+                rows: self.progress.rows,
+                train_s: trained.as_secs_f64(),
+            });
+        }
+        Ok(outcome)
+    }
+
+    /// Rank 0 reports the accounts of all ranks.
+    fn report_accounts(&mut self) -> Result<()> {
+        let internal = |error: postcard::Error| Error::internal(error.to_string());
+        let rank = &mut self.cx.rank;
+        let mine = postcard::to_stdvec(&rank.account()).map_err(internal)?;
+        let accounts = rank.world().all_gather("accounts", &mine)?;
+        if rank.index() == 0 {
+            for account in accounts {
+                rank.emit(Event::Account { account: postcard::from_bytes(&account).map_err(internal)? });
+            }
+        }
+        Ok(())
+    }
+}

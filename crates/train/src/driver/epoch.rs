@@ -1,0 +1,93 @@
+//! The end of an epoch: validation, audit, target.
+
+use super::Driver;
+use crate::finite;
+use crate::recent_steps::RecentSteps;
+use crate::validate::validate;
+use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::{Result, Tally};
+
+impl Driver<'_> {
+    /// Closes the epoch that ends here, unless that was done. A rank may have been lost in the middle of it.
+    pub(super) fn close_due_epoch(&mut self) -> Result<()> {
+        let (next, steps) = (self.cx.work.next(), self.cx.work.steps_per_epoch());
+        let epochs = next / steps;
+        if next.is_multiple_of(steps) && self.progress.closed < epochs {
+            self.finish_epoch(epochs - 1)?;
+            self.progress.closed = epochs;
+        }
+        Ok(())
+    }
+
+    fn finish_epoch(&mut self, epoch: u64) -> Result<()> {
+        let start = self.cx.rank.now();
+        self.cx.rank.begin_preparation("end of the epoch");
+        self.validate_published()?;
+        self.close_epoch(epoch, self.progress.last.clone())?;
+        self.cx.work.begin_epoch();
+        self.progress.epoch_loss = (0.0, 0);
+        if self.progress.target_reached(self.cx.job) == Some(true) {
+            self.progress.ended = Some(Outcome::TargetReached);
+        }
+        let now = self.cx.rank.now();
+        self.progress.time.exclude(now - start);
+        self.recent = RecentSteps::since(now);
+        Ok(())
+    }
+
+    /// Evaluates the published model on the validation rows or, without any, on the training rows.
+    pub(super) fn validate_published(&mut self) -> Result<()> {
+        let (cx, published) = (&mut self.cx, self.strategy.published());
+        let (data, model) = (&cx.compute.data, &mut cx.compute.model);
+        let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
+        let mut batch = rows.empty_batch();
+        let tally: Tally = validate(cx.rank, model.as_mut(), published, rows, &mut batch)?;
+        let step = cx.work.next();
+        finite::check_model(cx.rank.member_id(), step, tally.loss, published, model.layout())?;
+        self.progress.last = tally.metrics(&data.schema);
+        self.progress.validated_at = Some(step);
+        Ok(())
+    }
+
+    /// Rank 0 takes over the rows that the others have consumed since the last time, unless it knows them from proofs.
+    pub(super) fn collect_rows(&mut self) -> Result<()> {
+        if self.claims.proves_rows {
+            return Ok(());
+        }
+        let (rank, work) = (&mut self.cx.rank, &mut self.cx.work);
+        let all = rank.world().all_gather("audit", &work.consumed().to_bytes())?;
+        if rank.index() != 0 {
+            work.consumed().clear();
+            return Ok(());
+        }
+        all.iter().skip(1).try_for_each(|rows| work.consumed().absorb(rows))
+    }
+
+    /// Reports the epoch: its loss, its validation, and the rows consumed against those planned.
+    pub(super) fn close_epoch(&mut self, epoch: u64, validation: Metrics) -> Result<()> {
+        self.collect_rows()?;
+        let cx = &mut self.cx;
+        let reports = cx.rank.index() == 0;
+        let could_report = cx.rank.is_elastic() && self.claims.proves_rows;
+        if !reports && !could_report {
+            return Ok(());
+        }
+        let (loss, rows) = self.progress.epoch_loss;
+        let closed = Event::Epoch {
+            epoch,
+            step: cx.work.next(),
+            loss: loss / rows.max(1) as f64,
+            validation,
+            audit: cx.work.audit(&cx.compute.data.training, epoch),
+        };
+        // Rank 0 may be lost before its event is written: until the next unit is done, the others keep it.
+        self.membership.unreported = match reports {
+            true => {
+                cx.rank.emit(closed);
+                None
+            }
+            false => Some(closed),
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! What the job has done so far, besides parameters and rows: the same on every rank, and told to new members.
+
+use crate::contributions::Contributions;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use thalweg_core::event::{Metrics, Outcome};
+use thalweg_core::{Error, JobSpec, Result};
+
+/// The progress of the job.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct JobProgress {
+    /// Epochs that are closed: validated, and their rows audited.
+    pub(crate) closed: u64,
+    /// Sum of losses and rows of the current epoch.
+    pub(crate) epoch_loss: (f64, u64),
+    /// Rows of this run.
+    pub(crate) rows: u64,
+    /// Commit units of this run.
+    pub(crate) units: u64,
+    /// The newest validation, and the step it was made after.
+    pub(crate) last: Metrics,
+    pub(crate) validated_at: Option<u64>,
+    /// Why the job ends before its last step, if it does.
+    pub(crate) ended: Option<Outcome>,
+    pub(crate) contributions: Contributions,
+    pub(crate) time: TrainingTime,
+}
+
+impl JobProgress {
+    /// Whether the target is reached; None without a target.
+    pub(crate) fn target_reached(&self, job: &JobSpec) -> Option<bool> {
+        let target = &job.target;
+        let accuracy = target.accuracy.map(|least| self.last.get("accuracy").is_some_and(|is| *is >= least));
+        let loss = target.loss.map(|most| self.last.get("loss").is_some_and(|is| *is <= most));
+        match (accuracy, loss) {
+            (None, None) => None,
+            (accuracy, loss) => Some(accuracy.unwrap_or(true) && loss.unwrap_or(true)),
+        }
+    }
+}
+
+/// Time spent on steps, without validation and files.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct TrainingTime {
+    /// Before `since`.
+    before: Duration,
+    /// By this rank's clock.
+    since: Duration,
+    /// Time since then that does not count.
+    excluded: Duration,
+}
+
+impl TrainingTime {
+    pub(crate) fn starting(now: Duration) -> TrainingTime {
+        TrainingTime { since: now, ..TrainingTime::default() }
+    }
+
+    pub(crate) fn exclude(&mut self, time: Duration) {
+        self.excluded += time;
+    }
+
+    pub(crate) fn total(&self, now: Duration) -> Duration {
+        self.before + now.saturating_sub(self.since + self.excluded)
+    }
+
+    /// Continues by the clock of this rank from a total of another.
+    pub(crate) fn continued(total: Duration, now: Duration) -> TrainingTime {
+        TrainingTime { before: total, since: now, excluded: Duration::ZERO }
+    }
+}
+
+/// What a member needs to know besides the state of the strategy.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Transferred {
+    pub(crate) next: u64,
+    pub(crate) end: u64,
+    pub(crate) consumed: Vec<u8>,
+    pub(crate) data_digest: String,
+    pub(crate) model_digest: Vec<u8>,
+    /// Total training time by the sender's clock.
+    pub(crate) trained: Duration,
+    pub(crate) progress: JobProgress,
+}
+
+impl Transferred {
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
+        postcard::to_stdvec(self).map_err(|error| Error::internal(error.to_string()))
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Transferred> {
+        postcard::from_bytes(bytes).map_err(|error| Error::internal(error.to_string()))
+    }
+}

@@ -1,0 +1,296 @@
+//! The strategies: by which dials a job chooses one, what it can do, which other settings it refuses, its program.
+//!
+//! Nothing else branches on the kind of a strategy: other code asks for the [`Claims`] of the job's.
+
+use crate::centralized::allreduce::AllReduce;
+use crate::centralized::parameter_server::ParameterServer;
+use crate::decentralized::gosgd::GoSgd;
+use crate::strategy::Strategy;
+use thalweg_core::spec::merge::MergeKind;
+use thalweg_core::spec::strategy::{Exchange, Optimization, Scheduling};
+use thalweg_core::spec::{JobLayers, Refuse};
+use thalweg_core::{Job, JobSpec, Result};
+use thalweg_graph::Optimizer;
+
+mod check;
+mod reproducible;
+
+/// Makes the strategy of one rank, for a model with that many parameters.
+type Constructor = fn(&Optimizer, usize) -> Box<dyn Strategy>;
+
+/// A strategy.
+pub struct Registration {
+    pub name: &'static str,
+    /// A job with these dials is run by it.
+    pub dials: Dials,
+    pub claims: Claims,
+    /// The sections of a family of strategies that it reads (`FAMILIES`).
+    pub sections: &'static [&'static str],
+    /// Further reasons to refuse a job that has its dials.
+    check: fn(&JobSpec, &mut Refuse<'_>),
+    start: Constructor,
+}
+
+impl Registration {
+    /// The strategy on one rank; its state is filled afterwards.
+    pub(crate) fn start(&self, optimizer: &Optimizer, parameters: usize) -> Box<dyn Strategy> {
+        (self.start)(optimizer, parameters)
+    }
+}
+
+/// The settings that choose a strategy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dials {
+    pub optimization: Optimization,
+    pub scheduling: Scheduling,
+    pub exchange: Exchange,
+    pub merge: MergeKind,
+}
+
+impl Dials {
+    pub fn of(job: &JobSpec) -> Dials {
+        Dials {
+            optimization: job.strategy.optimization,
+            scheduling: job.scheduling.kind,
+            exchange: job.exchange.kind,
+            merge: job.merge.kind,
+        }
+    }
+
+    /// Keys and values. Later keys say more about what a job is for.
+    fn named(self) -> [(&'static str, &'static str); 4] {
+        [
+            ("strategy.optimization", self.optimization.name()),
+            ("strategy.scheduling.kind", self.scheduling.name()),
+            ("strategy.exchange.kind", self.exchange.name()),
+            ("strategy.merge.kind", self.merge.name()),
+        ]
+    }
+}
+
+/// What a strategy sums over all workers by all-reduce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sums {
+    Nothing,
+    /// Parameters, now and then, in one piece.
+    Parameters,
+    /// The gradient of every step. It is summed in shared memory, or leaves in buckets during back-propagation.
+    Gradients,
+}
+
+/// What a strategy can do.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims {
+    /// Ranks that hold parameters and compute no gradients; they have the lowest ranks.
+    pub servers: usize,
+    /// Training continues when a worker is lost.
+    pub elastic: bool,
+    pub sums: Sums,
+    /// The commit unit is a round of `merge.every` steps, not a step.
+    pub rounds: bool,
+    /// All ranks start from the same parameters, which is checked.
+    pub equal_start: bool,
+    /// A step's summary proves on every rank which rows were computed.
+    pub proves_rows: bool,
+    /// A repeated run with the same world has the same bits.
+    pub deterministic: bool,
+    /// Every worker learns how long the others computed, so that rows can be split by speed.
+    pub splits_by_speed: bool,
+    /// Workers can sum statistics of a layer in the middle of a pass.
+    pub synchronizes_statistics: bool,
+    /// Each worker updates its own parameters, by the mean gradient of its own rows.
+    pub local_updates: bool,
+    /// Why `train.reproducible` is refused; None if every world size can give the same bits.
+    pub irreproducible: Option<&'static str>,
+}
+
+impl Claims {
+    /// Synchronous data parallelism among equal workers.
+    const ALLREDUCE: Claims = Claims {
+        servers: 0,
+        elastic: true,
+        sums: Sums::Gradients,
+        rounds: false,
+        equal_start: true,
+        proves_rows: true,
+        deterministic: true,
+        splits_by_speed: true,
+        synchronizes_statistics: true,
+        local_updates: false,
+        irreproducible: None,
+    };
+
+    /// Rounds of local training, after which all workers merge their models.
+    pub const LOCAL_ROUNDS: Claims = Claims {
+        sums: Sums::Parameters,
+        rounds: true,
+        splits_by_speed: false,
+        synchronizes_statistics: false,
+        local_updates: true,
+        irreproducible: Some(
+            "workers train models of their own between two merges, so the result depends on the world size; use `allreduce`",
+        ),
+        ..Claims::ALLREDUCE
+    };
+
+    /// Whether gradients are sent while back-propagation continues.
+    pub fn overlaps(&self) -> bool {
+        self.sums == Sums::Gradients
+    }
+}
+
+const ALL: &[Registration] = &[
+    Registration {
+        name: "allreduce",
+        dials: Dials {
+            optimization: Optimization::Centralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Allreduce,
+            merge: MergeKind::None,
+        },
+        claims: Claims::ALLREDUCE,
+        sections: &[],
+        check: |_, _| (),
+        start: |optimizer, length| Box::new(AllReduce::new(optimizer, length)),
+    },
+    Registration {
+        name: "single",
+        dials: Dials {
+            optimization: Optimization::Centralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::None,
+            merge: MergeKind::None,
+        },
+        claims: Claims { elastic: false, sums: Sums::Nothing, ..Claims::ALLREDUCE },
+        sections: &[],
+        check: check::one_worker,
+        start: |optimizer, length| Box::new(AllReduce::new(optimizer, length)),
+    },
+    Registration {
+        name: "parameter-server",
+        dials: Dials {
+            optimization: Optimization::Centralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::ParameterServer,
+            merge: MergeKind::None,
+        },
+        claims: Claims {
+            servers: 1,
+            elastic: false,
+            sums: Sums::Nothing,
+            proves_rows: false,
+            splits_by_speed: false,
+            synchronizes_statistics: false,
+            irreproducible: Some(
+                "a `parameter-server` sums gradients worker by worker, so the sum depends on the world size; use `allreduce`",
+            ),
+            ..Claims::ALLREDUCE
+        },
+        sections: &[],
+        check: |_, _| (),
+        start: |optimizer, length| Box::new(ParameterServer::new(optimizer, length)),
+    },
+    Registration {
+        name: "gosgd",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Async,
+            exchange: Exchange::Gossip,
+            merge: MergeKind::None,
+        },
+        claims: Claims {
+            elastic: false,
+            sums: Sums::Parameters,
+            proves_rows: false,
+            deterministic: false,
+            splits_by_speed: false,
+            synchronizes_statistics: false,
+            local_updates: true,
+            irreproducible: Some(
+                "the result of `gossip` depends on the world size, as workers have separate parameters; use `allreduce`",
+            ),
+            ..Claims::ALLREDUCE
+        },
+        sections: &["strategy.gossip"],
+        check: |_, _| (),
+        start: |optimizer, length| Box::new(GoSgd::new(optimizer, length)),
+    },
+];
+
+/// Every strategy.
+pub fn all() -> &'static [Registration] {
+    ALL
+}
+
+/// The strategy that a job's dials choose; None if no strategy has them.
+pub fn find(job: &JobSpec) -> Option<&'static Registration> {
+    let dials = Dials::of(job);
+    ALL.iter().find(|strategy| strategy.dials == dials)
+}
+
+/// The strategy of a resolved job.
+///
+/// # Panics
+///
+/// If no strategy has the dials of the job: [`resolve`] refuses such jobs.
+pub fn of(job: &JobSpec) -> &'static Registration {
+    find(job).expect("resolved jobs have a strategy")
+}
+
+/// Resolves file and command line, and checks the job by the rules of keys and of its strategy. The error lists all
+/// problems at once.
+pub fn resolve(layers: JobLayers) -> Result<Job> {
+    Job::resolve_with(layers, &check::check)
+}
+
+/// Number of server ranks: they hold parameters, compute no gradients and have the lowest ranks.
+pub fn servers(job: &JobSpec) -> usize {
+    find(job).map_or(0, |strategy| strategy.claims.servers)
+}
+
+/// The same for a job that is not resolved yet; errors are reported when it is.
+pub fn servers_of_layers(layers: JobLayers) -> usize {
+    servers(&Job::peek(layers))
+}
+
+/// Steps of a commit unit, if it does not end early.
+pub fn unit_steps(job: &JobSpec) -> u64 {
+    if find(job).is_some_and(|strategy| strategy.claims.rounds) { job.merge.every as u64 } else { 1 }
+}
+
+/// Workers and servers.
+pub fn ranks(job: &JobSpec) -> usize {
+    job.engine.workers + servers(job)
+}
+
+/// Whether training continues when a worker is lost: if the strategy can, and not on every transport.
+pub fn is_elastic(job: &JobSpec) -> bool {
+    let can = find(job).is_some_and(|strategy| strategy.claims.elastic);
+    job.fault.elastic && can && job.exchange.transport.can_regroup()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_cluster::AllReduceMethod;
+    use thalweg_core::spec::setting::Setting;
+    use thalweg_core::spec::strategy;
+
+    #[test]
+    fn every_strategy_has_dials_and_a_name_of_its_own() {
+        for (index, one) in ALL.iter().enumerate() {
+            for other in &ALL[index + 1..] {
+                assert!(one.name != other.name && one.dials != other.dials, "{} twice", one.name);
+            }
+        }
+        assert_eq!(of(&JobSpec::default()).name, "allreduce");
+    }
+
+    #[test]
+    fn every_name_of_the_job_is_an_algorithm_but_auto() {
+        for (name, _) in strategy::Algorithm::choices() {
+            assert_eq!(AllReduceMethod::named(name).is_none(), *name == "auto", "{name}");
+        }
+        assert_eq!(strategy::Algorithm::choices().len(), AllReduceMethod::all().count() + 1);
+    }
+}

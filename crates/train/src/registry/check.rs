@@ -1,0 +1,130 @@
+//! Rules between the settings of a job and its strategy.
+
+use super::{ALL, Dials, Registration, Sums, find, is_elastic, ranks, reproducible};
+use thalweg_core::JobSpec;
+use thalweg_core::spec::Refuse;
+use thalweg_core::spec::bucket::BucketSize;
+use thalweg_core::spec::setting::Auto;
+use thalweg_core::spec::strategy::{FAMILIES, Split};
+
+/// Checks a job by the rules of all strategies and of its own.
+pub(super) fn check(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    check_ranks(job, refuse);
+    reproducible::check(job, refuse);
+    match find(job) {
+        Some(strategy) => {
+            check_claims(job, strategy, refuse);
+            check_families(job, strategy, refuse);
+            (strategy.check)(job, refuse);
+        }
+        None => refuse_dials(job, refuse),
+    }
+}
+
+/// Refuses dials that no strategy has, at the last one that is not the default's, and names the strategies that have it.
+fn refuse_dials(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    let (dials, defaults) = (Dials::of(job).named(), Dials::of(&JobSpec::default()).named());
+    let Some(index) = (0..dials.len()).rev().find(|&index| dials[index] != defaults[index]) else { return };
+    let listed: Vec<String> = dials.iter().map(|(key, value)| format!("{key} = \"{value}\"")).collect();
+    let mut reason = format!("no strategy is built for {}", listed.join(", "));
+    for strategy in ALL.iter().filter(|strategy| strategy.dials.named()[index] == dials[index]) {
+        let needed = strategy.dials.named().into_iter().filter(|dial| !dials.contains(dial));
+        let needed: Vec<String> = needed.map(|(key, value)| format!("{key} = \"{value}\"")).collect();
+        reason += &format!("; `{}` needs {}", strategy.name, needed.join(" and "));
+    }
+    refuse(dials[index].0, reason);
+}
+
+/// Refuses settings of what the strategy cannot do.
+fn check_claims(job: &JobSpec, strategy: &Registration, refuse: &mut Refuse<'_>) {
+    let (claims, name) = (&strategy.claims, strategy.name);
+    if claims.sums != Sums::Gradients {
+        if job.exchange.bucket != BucketSize::Auto {
+            let reason = format!("only an all-reduce has buckets, `{name}` does not");
+            refuse("strategy.exchange.bucket", reason);
+        }
+        if job.strategy.tune {
+            refuse("strategy.tune", format!("only an all-reduce is tuned, `{name}` is not"));
+        }
+    }
+    if job.strategy.split == Split::Speed && !claims.splits_by_speed {
+        let reason = format!(
+            "`speed` needs the step times that are appended to an all-reduce, and `{name}` is none; use `even`"
+        );
+        refuse("strategy.split", reason);
+    }
+    if let Some(reason) = claims.irreproducible
+        && job.train.reproducible
+    {
+        refuse(reproducible::KEY, reason.into());
+    }
+}
+
+/// The mean of all models has no rate and no momentum.
+pub(super) fn plain_mean(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    let unused = [("rate", job.merge.rate, 1.0), ("momentum", job.merge.momentum, 0.0)];
+    for (key, value, default) in unused {
+        if value != default {
+            let key = format!("strategy.merge.{key}");
+            refuse(
+                &key,
+                format!(
+                    "is {value}, but a plain mean has none; drop this key or choose another strategy.merge.kind"
+                ),
+            );
+        }
+    }
+}
+
+/// Refuses settings of a family of strategies to which the job's does not belong.
+fn check_families(job: &JobSpec, strategy: &Registration, refuse: &mut Refuse<'_>) {
+    let defaults = JobSpec::default().values();
+    let others = FAMILIES.into_iter().filter(|section| !strategy.sections.contains(section));
+    for family in others {
+        let is_of_family = |key: &str| key.rsplit_once('.').is_some_and(|(section, _)| section == family);
+        for (key, value) in job.values() {
+            if is_of_family(&key) && !defaults.contains(&(key.clone(), value)) {
+                refuse(
+                    &key,
+                    format!("the strategy `{}` does not use [{family}]; drop this key", strategy.name),
+                );
+            }
+        }
+    }
+}
+
+/// Refuses settings of ranks that do not exist.
+fn check_ranks(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    let ranks = ranks(job);
+    let slow = job.engine.slow.iter().map(|(rank, _)| ("engine.slow", rank));
+    let linked = job.network.links.ranks().map(|rank| ("engine.network.links", rank));
+    for (key, rank) in slow.chain(linked).filter(|(_, rank)| *rank >= ranks) {
+        refuse(key, format!("there is no rank {rank}: there are {ranks} ranks"));
+    }
+    let last = last_rank(job);
+    if let Some(fault) = job.fault.inject.0.iter().find(|fault| fault.rank > last) {
+        let reason =
+            format!("there is no rank {}: ranks are 0 to {last}; correct it, or unset it with", fault.rank);
+        refuse("fault.inject", format!("{reason} --set fault.inject="));
+    }
+}
+
+/// The highest possible rank: joining workers have ranks below `fault.max_workers`, if that is set.
+fn last_rank(job: &JobSpec) -> usize {
+    let max = match job.fault.max_workers {
+        Auto::Is(max) if is_elastic(job) => max,
+        _ => 0,
+    };
+    ranks(job).max(max).saturating_sub(1)
+}
+
+/// A strategy without an exchange.
+pub(super) fn one_worker(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    let workers = job.engine.workers;
+    if workers > 1 {
+        refuse(
+            "strategy.exchange.kind",
+            format!("`none` is for one worker, but there are {workers}; use `allreduce` or --workers 1"),
+        );
+    }
+}

@@ -1,0 +1,335 @@
+//! Work in shares: which rows this rank computes next, and which rows count.
+//!
+//! The rows of a step are a function of (seed, epoch, step, global batch); the workers divide them (`split.rs`). They
+//! count when their commit unit does. A unit of several steps may end early on some ranks: the rows of its later steps
+//! that were computed count, and only the others are left for the units after it.
+
+use crate::audit::ConsumedRows;
+use crate::leaves::Leaves;
+use crate::split::{Share, Split};
+use crate::step_report::{RowChecksum, StepSummary};
+use std::ops::Range;
+use thalweg_cluster::{PartialSums, ReductionTree};
+use thalweg_core::report::Audit;
+use thalweg_core::{Error, JobSpec, Result};
+use thalweg_data::{Rows, Sampler};
+
+/// One step of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Counted from 0 over the whole job.
+    pub number: u64,
+    /// Counted from 0.
+    pub epoch: u64,
+    /// Counted from 0 within the epoch.
+    pub index: u64,
+}
+
+/// The rows of the job's steps, divided among the workers.
+pub struct Shares {
+    sampler: Sampler,
+    split: Split,
+    /// Rows of the current epoch that count: of all ranks if every unit proves its rows, else of this rank.
+    consumed: ConsumedRows,
+    /// This rank's index among the workers; None on a server.
+    worker: Option<usize>,
+    /// Steps committed: every row of theirs counts.
+    next: u64,
+    /// The step after which the job ends.
+    end: u64,
+    /// Whether rows of later steps may count already: units ended early on some ranks.
+    uneven: bool,
+    /// Rows of the step requested last that do not count yet.
+    rows: Vec<u64>,
+}
+
+/// The rows of a step and this rank's share of them.
+#[derive(Clone)]
+pub(crate) struct PlannedShare<'a> {
+    pub(crate) step: Step,
+    /// All rows of the step.
+    pub(crate) rows: &'a [u64],
+    pub(crate) share: Share,
+    pub(crate) leaves: Option<Leaves>,
+    /// Slots for partial sums.
+    slots: usize,
+    /// Partial sums that this rank holds after the step.
+    pub(crate) held: usize,
+    /// What gradients are divided by.
+    pub(crate) divisor: f32,
+}
+
+impl PlannedShare<'_> {
+    /// The layout of the partial sums: gradients of `parameters` elements with `tail` elements behind them.
+    pub(crate) fn partial_sums(&self, parameters: usize, tail: usize) -> PartialSums {
+        partial_sums(self.leaves, self.slots, parameters, tail)
+    }
+}
+
+fn partial_sums(leaves: Option<Leaves>, slots: usize, parameters: usize, tail: usize) -> PartialSums {
+    let length = parameters + tail;
+    match leaves {
+        None => PartialSums::one(length),
+        // The loss is summed along the tree like the gradient; the rest of the tail is each rank's own.
+        Some(_) => PartialSums { count: slots, length, head: parameters + 1 },
+    }
+}
+
+/// What a committed unit amounts to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    pub rows: u64,
+    /// By worker.
+    pub by_worker: Vec<u64>,
+}
+
+impl Shares {
+    pub fn new(job: &JobSpec, training: &Rows, next: u64, consumed: &[u8]) -> Result<Shares> {
+        let sampler = Sampler::new(training, job.train.seed, job.train.global_batch);
+        let mut rows = ConsumedRows::new(training.source_len());
+        if !consumed.is_empty() {
+            rows.absorb(consumed)?;
+        }
+        let all = job.train.epochs.saturating_mul(sampler.steps_per_epoch());
+        let end = job.train.max_steps.map_or(all, |most| most.min(all));
+        let split = Split::new(job, 0, &[]);
+        let uneven = !consumed.is_empty();
+        Ok(Shares { sampler, split, consumed: rows, worker: None, next, end, uneven, rows: Vec::new() })
+    }
+
+    /// Divides rows anew: this rank is that worker, if it is one.
+    pub(crate) fn divide(&mut self, worker: Option<usize>, split: Split) {
+        (self.worker, self.split) = (worker, split);
+    }
+
+    /// Continues after that step, with these rows of its epoch consumed.
+    pub fn restore(&mut self, next: u64, consumed: &[u8]) -> Result<()> {
+        self.consumed.clear();
+        self.consumed.absorb(consumed)?;
+        (self.next, self.uneven) = (next, true);
+        Ok(())
+    }
+
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.sampler.steps_per_epoch()
+    }
+
+    /// Steps committed.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The step after which the job ends.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The job ends after that step, if not earlier.
+    pub fn end_after(&mut self, step: u64) {
+        self.end = self.end.min(step);
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.next >= self.end
+    }
+
+    pub fn step(&self, number: u64) -> Step {
+        let steps = self.steps_per_epoch();
+        Step { number, epoch: number / steps, index: number % steps }
+    }
+
+    /// Steps from `from` to the end of its epoch or of the job.
+    pub fn steps_left(&self, from: u64) -> u64 {
+        let epoch_end = (from / self.steps_per_epoch() + 1) * self.steps_per_epoch();
+        epoch_end.min(self.end).saturating_sub(from)
+    }
+
+    pub fn workers(&self) -> usize {
+        self.split.workers()
+    }
+
+    pub(crate) fn leaves(&self) -> Option<Leaves> {
+        self.split.leaves()
+    }
+
+    /// The order of the sum over the leaves of the step planned last, if it has leaves.
+    pub(crate) fn tree(&self) -> Option<&ReductionTree> {
+        self.split.tree()
+    }
+
+    /// The layout of a rank's partial sums: gradients of `parameters` elements with `tail` elements behind them.
+    pub(crate) fn partial_sums(&self, parameters: usize, tail: usize) -> PartialSums {
+        partial_sums(self.leaves(), self.split.slots(), parameters, tail)
+    }
+
+    /// All rows of a step that do not count yet.
+    pub fn rows(&mut self, step: u64) -> &[u64] {
+        let Step { epoch, index, .. } = self.step(step);
+        let rows = self.sampler.rows(epoch, index);
+        self.rows.clear();
+        match self.uneven {
+            true => self.rows.extend(rows.iter().filter(|row| !self.consumed.contains(**row))),
+            false => self.rows.extend_from_slice(rows),
+        }
+        &self.rows
+    }
+
+    /// The rows of a step and the share of this rank, which has that index.
+    pub(crate) fn plan(&mut self, step: u64, rank: usize) -> PlannedShare<'_> {
+        let count = self.rows(step).len();
+        let share = self.worker.map_or(Share::default(), |worker| self.split.share(count, worker));
+        PlannedShare {
+            step: self.step(step),
+            rows: &self.rows,
+            share,
+            leaves: self.split.leaves(),
+            slots: self.split.slots(),
+            held: self.split.held(rank),
+            divisor: count.max(1) as f32,
+        }
+    }
+
+    /// A unit counts. With `proof` the rows of all ranks do, which the checksum must confirm; else those of `own`, the
+    /// rows that this rank has computed.
+    pub fn commit(&mut self, summary: &StepSummary, proof: Proof<'_>) -> Result<Committed> {
+        let servers = summary.steps.len().saturating_sub(self.workers());
+        let workers: Vec<u64> = summary.steps.iter().skip(servers).copied().collect();
+        let most = workers.iter().copied().max().unwrap_or(0);
+        let least = workers.iter().copied().min().unwrap_or(0);
+        if least == 0 {
+            return Err(Error::internal("a unit without a step on some rank"));
+        }
+        let first = self.next;
+        let mut committed = Committed { rows: 0, by_worker: vec![0; workers.len()] };
+        let mut done = Vec::new();
+        for step in 0..most {
+            let rows = self.rows(self.next + step).len();
+            for (worker, _) in workers.iter().enumerate().filter(|(_, steps)| **steps > step) {
+                let Range { start, end } = self.split.share(rows, worker).rows;
+                committed.by_worker[worker] += (end - start) as u64;
+                done.extend_from_slice(&self.rows[start..end]);
+            }
+        }
+        committed.rows = done.len() as u64;
+        match proof {
+            Proof::Checksum if summary.rows != RowChecksum::of(&done) => {
+                let step = self.next;
+                return Err(Error::internal(format!(
+                    "the exchange of step {step} was not made of the rows of that step"
+                )));
+            }
+            Proof::Checksum => self.consumed.enter(&done),
+            Proof::Own(rows) => self.consumed.enter(rows),
+        }
+        self.split.observe(summary.compute_ms.get(servers..).unwrap_or_default());
+        self.uneven |= most > least;
+        self.next += least;
+        if let Proof::Checksum = proof {
+            // Ranks without rows in them do not hold back steps that are complete.
+            while least < most && self.next < first + most && self.rows(self.next).is_empty() {
+                self.next += 1;
+            }
+        }
+        Ok(committed)
+    }
+
+    pub fn consumed(&mut self) -> &mut ConsumedRows {
+        &mut self.consumed
+    }
+
+    /// An epoch is closed: no row of the next one counts yet.
+    pub fn begin_epoch(&mut self) {
+        self.consumed.clear();
+        self.uneven = false;
+    }
+
+    /// The audit of an epoch: the rows consumed against all training rows or, of an unfinished epoch, those of its steps
+    /// so far and of the steps that are partly done.
+    pub fn audit(&mut self, training: &Rows, epoch: u64) -> Audit {
+        let mut expected = ConsumedRows::new(training.source_len());
+        let steps = self.steps_per_epoch();
+        if self.next >= (epoch + 1) * steps {
+            training.ids().for_each(|id| expected.enter(&[id]));
+        } else {
+            for index in 0..steps {
+                let ahead = epoch * steps + index >= self.next;
+                let counts = |row: &&u64| !ahead || self.consumed.contains(**row);
+                let rows = self.sampler.rows(epoch, index).iter().filter(counts);
+                rows.for_each(|row| expected.enter(&[*row]));
+            }
+        }
+        self.consumed.close(epoch, &expected)
+    }
+}
+
+/// How the rows of a unit are known.
+#[derive(Clone, Copy, Debug)]
+pub enum Proof<'a> {
+    /// A checksum of all ranks' rows was summed with the exchange that the unit commits with.
+    Checksum,
+    /// This rank knows its own.
+    Own(&'a [u64]),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_core::batch::Targets;
+    use thalweg_core::spec::JobLayers;
+    use thalweg_data::Data;
+
+    fn shares(workers: usize) -> (Shares, Data) {
+        let mut layers = JobLayers::default();
+        layers.add_assignment("train.global_batch=6").unwrap();
+        let job = crate::registry::resolve(layers).unwrap().spec;
+        let data = Data::in_memory(1, vec![0.0; 20], Targets::Classes(vec![0; 20]), 0.0, 1).unwrap();
+        let mut shares = Shares::new(&job, &data.training, 0, &[]).unwrap();
+        shares.divide(Some(0), Split::new(&job, workers, &[]));
+        (shares, data)
+    }
+
+    /// The summary of workers that have done so many steps each, with the rows that these are made of.
+    fn summary(shares: &mut Shares, steps: &[u64]) -> StepSummary {
+        let mut rows = Vec::new();
+        for (worker, steps) in steps.iter().enumerate() {
+            for step in 0..*steps {
+                let count = shares.rows(shares.next + step).len();
+                let range = shares.split.share(count, worker).rows;
+                rows.extend_from_slice(&shares.rows[range]);
+            }
+        }
+        let compute_ms = vec![1.0; steps.len()];
+        StepSummary {
+            steps: steps.to_vec(),
+            rows: RowChecksum::of(&rows),
+            compute_ms,
+            ..StepSummary::default()
+        }
+    }
+
+    #[test]
+    fn a_unit_that_ends_early_on_some_ranks_leaves_the_other_rows_for_later() {
+        let (mut shares, data) = shares(2);
+        assert_eq!(shares.steps_per_epoch(), 4);
+        let early = summary(&mut shares, &[3, 1]);
+        let committed = shares.commit(&early, Proof::Checksum).unwrap();
+        assert_eq!((shares.next(), committed.rows, committed.by_worker), (1, 12, vec![9, 3]));
+        assert_eq!((shares.rows(1).len(), shares.rows(2).len(), shares.rows(3).len()), (3, 3, 2));
+        let interrupted = shares.audit(&data.training, 0);
+        assert_eq!((interrupted.expected, interrupted.missed, interrupted.repeated), (12, 0, 0));
+        let rest = summary(&mut shares, &[3, 3]);
+        assert_eq!(shares.commit(&rest, Proof::Checksum).unwrap().rows, 8);
+        let audit = shares.audit(&data.training, 0);
+        assert_eq!((audit.expected, audit.once, audit.missed, audit.repeated), (20, 20, 0, 0));
+    }
+
+    #[test]
+    fn rows_that_the_checksum_does_not_confirm_are_an_error() {
+        let (mut shares, _) = shares(2);
+        let wrong = StepSummary { rows: RowChecksum::of(&[1, 2]), ..summary(&mut shares, &[1, 1]) };
+        assert!(
+            shares.commit(&wrong, Proof::Checksum).unwrap_err().message.contains("was not made of the rows")
+        );
+        assert_eq!(shares.next(), 0);
+    }
+}

@@ -1,0 +1,140 @@
+//! Rules of strategies: which dials one has, what it cannot do, and settings of ranks that do not exist.
+
+use thalweg_core::spec::preset::{self, LOSS_OF_A_RANK};
+use thalweg_core::spec::{Job, JobLayers, JobSpec};
+use thalweg_core::{Error, Kind, Result};
+use thalweg_train::registry;
+
+/// Resolves the text of a file and `--set` assignments.
+fn resolve(file: &str, set: &[&str]) -> Result<Job> {
+    let mut layers = JobLayers::default();
+    layers.add_file("job.toml", file).map_err(Error::job)?;
+    for assignment in set {
+        layers.add_assignment(assignment).map_err(Error::job)?;
+    }
+    registry::resolve(layers)
+}
+
+fn accepted(file: &str, set: &[&str]) -> JobSpec {
+    resolve(file, set).unwrap_or_else(|error| panic!("{file} {set:?}: {error}")).spec
+}
+
+/// Asserts that the job is refused with a message that contains all pieces.
+fn refused_with(file: &str, set: &[&str], pieces: &[&str]) {
+    let error = resolve(file, set).err().unwrap_or_else(|| panic!("accepted: {file} {set:?}"));
+    assert_eq!(error.kind, Kind::Job);
+    for piece in pieces {
+        assert!(error.message.contains(piece), "no {piece:?} in: {}", error.message);
+    }
+}
+
+#[test]
+fn every_preset_has_a_strategy() {
+    for preset in preset::all() {
+        let spec = accepted("", &[&format!("strategy.preset={}", preset.name)]);
+        let strategy = registry::of(&spec);
+        assert_eq!(registry::ranks(&spec), spec.engine.workers + strategy.claims.servers);
+        let ends = registry::ranks(&spec) > 1 && !registry::is_elastic(&spec);
+        assert_eq!(preset.missing.contains(&LOSS_OF_A_RANK), ends, "{}", preset.name);
+    }
+    assert!(!registry::is_elastic(&accepted("", &["fault.elastic=false"])));
+    assert!(!registry::is_elastic(&accepted("", &["strategy.exchange.transport=mpi"])));
+}
+
+#[test]
+fn dials_without_a_strategy_are_refused_with_what_is_needed() {
+    let gossip = [
+        "job.toml:2: strategy.exchange.kind: no strategy is built for strategy.optimization = \"centralized\"",
+        "`gosgd` needs strategy.optimization = \"decentralized\" and strategy.scheduling.kind = \"async\"",
+    ];
+    refused_with("[strategy.exchange]\nkind = \"gossip\"", &[], &gossip);
+    refused_with(
+        "",
+        &["strategy.optimization=decentralized"],
+        &[
+            "--set strategy.optimization=decentralized: strategy.optimization",
+            "strategy.exchange.kind = \"gossip\"",
+        ],
+    );
+    refused_with(
+        "",
+        &["strategy.scheduling.kind=async"],
+        &["strategy.scheduling.kind: no strategy", "`gosgd` needs"],
+    );
+    refused_with("", &["strategy.exchange.kind=none"], &["strategy.exchange.kind: `none` is for one worker"]);
+    // All problems are reported at once, and each once.
+    let message = resolve("", &["strategy.scheduling.kind=async", "train.epochs=0", "engine.slow={7=2.0}"]);
+    assert!(message.unwrap_err().message.starts_with("3 errors"));
+    let message = resolve("[engine]\nworkers = 3", &["strategy.preset=single"]).unwrap_err().message;
+    assert!(message.starts_with("job.toml:2: engine.workers = 3 conflicts"), "{message}");
+}
+
+#[test]
+fn buckets_and_tuning_need_an_all_reduce() {
+    for (preset, set) in
+        [("gosgd", "strategy.exchange.bucket=4MiB"), ("parameter-server", "strategy.tune=true")]
+    {
+        let preset = format!("strategy.preset={preset}");
+        refused_with("", &[&preset, set], &[set.split_once('=').unwrap().0, "only an all-reduce"]);
+    }
+    accepted("", &["strategy.exchange.bucket=tensor", "strategy.tune=true"]);
+    refused_with("", &["strategy.exchange.bucket=tensors"], &["\"tensor\"", "such as \"4MiB\""]);
+}
+
+#[test]
+fn settings_that_are_not_reproducible_are_refused_by_name() {
+    let on = "[train]\nreproducible = true";
+    accepted(on, &["strategy.split=speed"]);
+    accepted(on, &["strategy.preset=single"]);
+    accepted(on, &["strategy.exchange.bucket=whole"]);
+    for (setting, piece) in [
+        ("strategy.preset=gosgd", "`gossip`"),
+        ("strategy.preset=parameter-server", "`parameter-server`"),
+        ("strategy.preset=horovod", "the summation order of `ring` depends on the ranks"),
+        ("strategy.tune=true", "strategy.tune = false"),
+        ("strategy.exchange.bucket=tensor", "strategy.exchange.bucket = \"auto\""),
+        ("strategy.exchange.bucket=4MiB", "strategy.exchange.bucket = \"auto\""),
+        ("train.accumulate=2", "train.accumulate = 1"),
+        ("engine.threads=2", "engine.threads = 1"),
+    ] {
+        refused_with(on, &[setting], &["job.toml:2: train.reproducible", piece]);
+    }
+    for preset in ["gosgd", "parameter-server"] {
+        let preset = format!("strategy.preset={preset}");
+        refused_with("[strategy]\nsplit = \"speed\"", &[&preset], &["strategy.split", "use `even`"]);
+    }
+}
+
+#[test]
+fn a_fault_of_a_rank_that_does_not_exist_is_refused() {
+    let fault = |rank: usize| format!("fault.inject=[{{ step = 4, rank = {rank}, kind = \"kill\" }}]");
+    accepted("", &[&fault(1)]);
+    let error = resolve("", &[&fault(2)]).unwrap_err();
+    assert!(error.message.contains("there is no rank 2: ranks are 0 to 1"), "{error}");
+    // Servers are ranks, too.
+    accepted("", &[&fault(2), "strategy.preset=parameter-server"]);
+    refused_with("[engine]\nslow = { 2 = 3.0 }", &[], &["job.toml:2", "engine.slow", "no rank 2"]);
+    let links = "[engine.network]\nlinks = [{ from = 0, to = 3, latency = \"1s\" }]";
+    refused_with(
+        links,
+        &[],
+        &["job.toml:2", "engine.network.links", "there is no rank 3: there are 2 ranks"],
+    );
+}
+
+#[test]
+fn merges_without_a_strategy_and_settings_of_another_family_are_refused() {
+    for kind in ["mean", "block-momentum", "outer-nesterov"] {
+        let pieces =
+            ["strategy.merge.kind: no strategy is built for", &format!("strategy.merge.kind = \"{kind}\"")];
+        refused_with("", &[&format!("strategy.merge.kind={kind}")], &pieces);
+    }
+    for setting in ["every=5", "rate=0.5", "momentum=0.9"] {
+        let key = format!("strategy.merge.{}", setting.split_once('=').unwrap().0);
+        let pieces = [&*key, "the strategy `allreduce` does not use [strategy.merge]; drop this key"];
+        refused_with("", &[&format!("strategy.merge.{setting}")], &pieces);
+    }
+    let probability = "strategy.gossip.probability=0.5";
+    refused_with("", &[probability], &["the strategy `allreduce` does not use [strategy.gossip]"]);
+    accepted("", &[probability, "strategy.preset=gosgd"]);
+}
