@@ -4,7 +4,10 @@
 
 use crate::centralized::allreduce::AllReduce;
 use crate::centralized::parameter_server::ParameterServer;
+use crate::decentralized::block_momentum::BlockMomentum;
+use crate::decentralized::diloco::DiLoCo;
 use crate::decentralized::gosgd::GoSgd;
+use crate::decentralized::sparknet::SparkNet;
 use crate::strategy::Strategy;
 use thalweg_core::spec::merge::MergeKind;
 use thalweg_core::spec::strategy::{Exchange, Optimization, Scheduling};
@@ -214,6 +217,45 @@ const ALL: &[Registration] = &[
         sections: &["strategy.gossip"],
         check: |_, _| (),
         start: |optimizer, length| Box::new(GoSgd::new(optimizer, length)),
+    },
+    Registration {
+        name: "sparknet",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Allreduce,
+            merge: MergeKind::Mean,
+        },
+        claims: Claims::LOCAL_ROUNDS,
+        sections: &["strategy.merge"],
+        check: check::plain_mean,
+        start: |optimizer, length| Box::new(SparkNet::new(optimizer, length)),
+    },
+    Registration {
+        name: "block-momentum",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Allreduce,
+            merge: MergeKind::BlockMomentum,
+        },
+        claims: Claims::LOCAL_ROUNDS,
+        sections: &["strategy.merge"],
+        check: |_, _| (),
+        start: |optimizer, length| Box::new(BlockMomentum::new(optimizer, length)),
+    },
+    Registration {
+        name: "diloco",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Allreduce,
+            merge: MergeKind::OuterNesterov,
+        },
+        claims: Claims::LOCAL_ROUNDS,
+        sections: &["strategy.merge"],
+        check: |_, _| (),
+        start: |optimizer, length| Box::new(DiLoCo::new(optimizer, length)),
     },
 ];
 

@@ -8,6 +8,7 @@ mod allreduce;
 mod apply;
 mod dial;
 mod gossip;
+mod local_training;
 mod parameter_server;
 
 pub(super) use apply::apply;
@@ -64,7 +65,7 @@ pub const LOSS_OF_A_RANK: &str = "recovery from a lost rank: the job ends and na
 
 /// All presets, family by family.
 pub fn all() -> impl Iterator<Item = &'static Preset> + Clone {
-    [allreduce::PRESETS, parameter_server::PRESETS, gossip::PRESETS]
+    [allreduce::PRESETS, parameter_server::PRESETS, gossip::PRESETS, local_training::PRESETS]
         .into_iter()
         .flatten()
 }

@@ -6,6 +6,7 @@
 mod invariants;
 mod job;
 mod lessons;
+mod rounds;
 mod schedule;
 
 use invariants::Figures;

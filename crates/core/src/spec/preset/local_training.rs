@@ -1,0 +1,111 @@
+//! Local training: workers train models of their own, which all merge after each round.
+
+use super::DialValue::{Float, Integer, Rule, Text};
+use super::{Dial, Preset, Rule as OfWorkers, UPDATE_RULE};
+
+const DECENTRALIZED: Dial = Dial::fixed("strategy.optimization", Text("decentralized"));
+const BSP: Dial = Dial::fixed("strategy.scheduling.kind", Text("bsp"));
+const ALLREDUCE: Dial = Dial::fixed("strategy.exchange.kind", Text("allreduce"));
+
+const fn merged(kind: &'static str) -> Dial {
+    Dial::fixed("strategy.merge.kind", Text(kind))
+}
+
+/// Of n workers, each of which contributes 1/n to a merge.
+const MOMENTUM: OfWorkers = OfWorkers { formula: "1 - 1/n", of: |n| 1.0 - 1.0 / n as f64 };
+
+const OWN_STATE: (&str, &str) = ("a model and optimizer state per worker", "strategy.optimization");
+const IN_ROUNDS: (&str, &str) =
+    ("a round starts when all workers have finished the last one", "strategy.scheduling.kind");
+const AVERAGED: (&str, &str) = ("models summed over all workers", "strategy.exchange.kind");
+
+pub(super) const PRESETS: &[Preset] = &[
+    Preset {
+        name: "sparknet",
+        system: "SparkNet (Moritz et al. 2016)",
+        version: None,
+        dials: &[
+            DECENTRALIZED,
+            BSP,
+            ALLREDUCE,
+            merged("mean"),
+            Dial::default("strategy.merge.every", Integer(10)),
+        ],
+        summary: "Every worker takes 10 steps on a model of its own; then all continue with the mean of their models, weighted by rows.",
+        when: "Links are slow and workers about equally fast.",
+        covers: &[
+            OWN_STATE,
+            IN_ROUNDS,
+            AVERAGED,
+            ("the mean of all models", "strategy.merge.kind"),
+            ("tau local steps between two merges", "strategy.merge.every"),
+            (UPDATE_RULE, "sparknet_follows_its_reference"),
+        ],
+        missing: &["a partition of the data per worker: here workers split the rows of each global step"],
+    },
+    Preset {
+        name: "block-momentum",
+        system: "blockwise model-update filtering (Chen and Huo 2016), the block momentum of CNTK",
+        version: Some("CNTK 2.7"),
+        dials: &[
+            DECENTRALIZED,
+            BSP,
+            ALLREDUCE,
+            merged("block-momentum"),
+            Dial::default("strategy.merge.every", Integer(10)),
+            Dial::default("strategy.merge.momentum", Rule(MOMENTUM)),
+            Dial::default("strategy.merge.rate", Float(1.0)),
+        ],
+        summary: "Every worker takes 10 steps on a model of its own; the change of their mean is filtered by Nesterov momentum 1 - 1/n.",
+        when: "Links are slow, and plain averaging learns too slowly with many workers.",
+        covers: &[
+            OWN_STATE,
+            IN_ROUNDS,
+            AVERAGED,
+            ("block Nesterov momentum, published without the look-ahead", "strategy.merge.kind"),
+            ("local steps in a block", "strategy.merge.every"),
+            ("block momentum 1 - 1/n", "strategy.merge.momentum"),
+            ("block learning rate", "strategy.merge.rate"),
+            (UPDATE_RULE, "block_momentum_follows_its_reference"),
+        ],
+        missing: &[
+            "CNTK's gain (1 - momentum) * rate on the sum of all workers: ours is rate on their mean, which is the same for equal shares at momentum 1 - 1/n",
+            "CNTK's look-aheads, which accumulate; ours start from the published model, as in the paper",
+            "blocks given in samples: here in steps",
+            "a learning rate that grows with the number of workers",
+        ],
+    },
+    Preset {
+        name: "diloco",
+        system: "DiLoCo (Douillard et al. 2023)",
+        version: None,
+        dials: &[
+            DECENTRALIZED,
+            BSP,
+            ALLREDUCE,
+            merged("outer-nesterov"),
+            Dial::default("strategy.merge.every", Integer(50)),
+            Dial::default("strategy.merge.momentum", Float(0.9)),
+            Dial::default("strategy.merge.rate", Float(0.7)),
+            Dial::default("train.optimizer.kind", Text("adamw")),
+            Dial::default("train.optimizer.lr", Float(0.001)),
+        ],
+        summary: "Every worker takes 50 AdamW steps on a model of its own; the mean change is a gradient for an outer optimizer with Nesterov momentum.",
+        when: "Links are very slow, as between sites.",
+        covers: &[
+            OWN_STATE,
+            IN_ROUNDS,
+            AVERAGED,
+            ("outer Nesterov momentum", "strategy.merge.kind"),
+            ("H inner steps", "strategy.merge.every"),
+            ("outer momentum 0.9", "strategy.merge.momentum"),
+            ("outer learning rate 0.7", "strategy.merge.rate"),
+            ("inner AdamW", "train.optimizer.kind"),
+            (UPDATE_RULE, "diloco_follows_its_reference"),
+        ],
+        missing: &[
+            "H = 500, which exceeds an epoch of small data: set strategy.merge.every",
+            "a partition of the data per worker: here workers split the rows of each global step",
+        ],
+    },
+];
