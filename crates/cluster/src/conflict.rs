@@ -87,12 +87,21 @@ pub fn member_to_drop(
     })
 }
 
-/// The member to remove when the connections of `accused` failed too often: the accused, unless it is trusted and all its
-/// witnesses are suspects.
-pub fn less_trusted(accused: usize, witnesses: &BTreeSet<usize>, suspects: &BTreeSet<usize>) -> usize {
-    let is_suspect = |rank: &usize| suspects.contains(rank);
+/// How much the reports of a member count against those of another, from little to much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trust {
+    /// It joined after the start of the job.
+    Newcomer,
+    /// Another member was removed on its report alone.
+    SoleWitness,
+    Full,
+}
+
+/// The member to remove when the connections of `accused` failed too often: the accused, unless all its witnesses are less
+/// trusted.
+pub fn less_trusted(accused: usize, witnesses: &BTreeSet<usize>, trust: impl Fn(usize) -> Trust) -> usize {
     match witnesses.first() {
-        Some(witness) if !is_suspect(&accused) && witnesses.iter().all(is_suspect) => *witness,
+        Some(witness) if witnesses.iter().all(|witness| trust(*witness) < trust(accused)) => *witness,
         _ => accused,
     }
 }
@@ -142,11 +151,18 @@ mod tests {
     }
 
     #[test]
-    fn suspects_alone_do_not_remove_a_trusted_member() {
-        let suspects = BTreeSet::from([4, 5]);
-        assert_eq!(less_trusted(0, &BTreeSet::from([4]), &suspects), 4);
-        assert_eq!(less_trusted(0, &BTreeSet::from([1, 4]), &suspects), 0);
-        assert_eq!(less_trusted(5, &BTreeSet::from([4]), &suspects), 5);
-        assert_eq!(less_trusted(0, &BTreeSet::new(), &suspects), 0);
+    fn less_trusted_witnesses_alone_do_not_remove_a_member() {
+        let trust = |rank: usize| match rank {
+            0 | 1 => Trust::Full,
+            2 => Trust::SoleWitness,
+            _ => Trust::Newcomer,
+        };
+        assert_eq!(less_trusted(0, &BTreeSet::from([4]), trust), 4);
+        assert_eq!(less_trusted(0, &BTreeSet::from([2]), trust), 2);
+        assert_eq!(less_trusted(2, &BTreeSet::from([4]), trust), 4, "a newcomer against one that was right");
+        assert_eq!(less_trusted(4, &BTreeSet::from([2]), trust), 4);
+        assert_eq!(less_trusted(0, &BTreeSet::from([1, 4]), trust), 0);
+        assert_eq!(less_trusted(5, &BTreeSet::from([4]), trust), 5);
+        assert_eq!(less_trusted(0, &BTreeSet::new(), trust), 0);
     }
 }

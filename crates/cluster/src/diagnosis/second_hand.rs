@@ -2,7 +2,7 @@
 //! source that reported nothing.
 
 use super::{Diagnosis, Evidence};
-use crate::conflict;
+use crate::conflict::{self, Trust};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use thalweg_comm::transport::error::REPORTED_LOST;
@@ -23,9 +23,9 @@ pub struct UnconfirmedReport {
 impl UnconfirmedReport {
     /// The member that reports falsely: the source if several others name it, else the less trusted of both. A source is
     /// not responsible on the word of one other member.
-    pub fn responsible(&self, suspects: &BTreeSet<usize>) -> usize {
+    pub fn responsible(&self, trust: impl Fn(usize) -> Trust) -> usize {
         match self.reporter {
-            Some(reporter) if !suspects.contains(&self.source) || suspects.contains(&reporter) => reporter,
+            Some(reporter) if trust(reporter) <= trust(self.source) => reporter,
             _ => self.source,
         }
     }

@@ -1,10 +1,10 @@
 //! What follows from evidence against a member: the group goes on without it, is formed again, or the job ends.
 
 use super::MembershipPolicy;
-use crate::conflict;
+use crate::conflict::{self, Trust};
 use crate::diagnosis::Evidence;
 use crate::membership::MembershipCommand;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_core::{Culprit, Error};
 
@@ -82,14 +82,13 @@ impl MembershipPolicy {
                 let step = error.culprit.as_ref().and_then(|culprit| culprit.step).unwrap_or(0);
                 let mut culprit = error.culprit.clone().map_or_else(Culprit::default, |culprit| *culprit);
                 culprit.noticed = self.wall_clock(now);
-                let suspects: BTreeSet<usize> = self.newcomers.union(&self.sole_witnesses).copied().collect();
                 if let Some(report) = unconfirmed {
-                    let responsible = report.responsible(&suspects);
+                    let responsible = report.responsible(|member| self.trust(member));
                     if count(&mut self.failures, responsible, step, 0) > MAX_FAILURES {
                         return self.remove(responsible, conflict::culprit(responsible, &error), now);
                     }
                 } else if self.exceeds_failures(id, step, &error) {
-                    let removed = conflict::less_trusted(id, &witnesses, &suspects);
+                    let removed = conflict::less_trusted(id, &witnesses, |member| self.trust(member));
                     self.sole_witnesses.extend(witnesses.iter().filter(|_| witnesses.len() == 1));
                     let culprit = if removed == id { culprit } else { conflict::culprit(removed, &error) };
                     return self.remove(removed, culprit, now);
@@ -99,6 +98,14 @@ impl MembershipPolicy {
                 self.complete(commands, now)
             }
             _ => vec![MembershipCommand::Abort(Box::new(error))],
+        }
+    }
+
+    fn trust(&self, member: usize) -> Trust {
+        match self.newcomers.contains(&member) {
+            true => Trust::Newcomer,
+            false if self.sole_witnesses.contains(&member) => Trust::SoleWitness,
+            false => Trust::Full,
         }
     }
 

@@ -125,6 +125,28 @@ fn second_hand_reports_count_as_one_report_of_the_newcomer_they_came_from() {
     }
 }
 
+/// Rank 0 alone found a member in another operation, which was removed. Then a newcomer tells rank 0 again and again that
+/// rank 0 is lost, and rank 0 passes it on.
+#[test]
+fn a_newcomer_cannot_remove_a_member_on_whose_report_another_was_removed() {
+    let mut policy = joined(4);
+    violation(&mut policy, 0, 3, T0);
+    regroup(&mut policy, T0);
+    let culprit =
+        Culprit { rank: 0, step: Some(7), cause: "was reported lost by rank 4".into(), ..Culprit::default() };
+    let lost = Error::new(Kind::RankFailed, "it was lost").blame(culprit);
+    for round in 0..=MAX_FAILURES {
+        let now = Duration::from_secs(2 + u64::from(round));
+        for (witness, source) in [(0, 4), (1, 0), (2, 0)] {
+            let message = Control::Witness(Box::new(lost.clone()), Heartbeat::default(), Some(source));
+            policy.on_message(witness, message, now);
+        }
+        policy.tick(now + EVIDENCE_TIMEOUT);
+        regroup(&mut policy, now);
+    }
+    assert_eq!(policy.membership.members().collect::<Vec<_>>(), [0, 1, 2]);
+}
+
 /// The group loses rank `accused` at step 7 again and again, by these reports of members and their sources; the members
 /// that are left, and the reason of the removal.
 fn after_second_hand_reports(
