@@ -173,6 +173,11 @@ pub trait Hooks {
     /// All-reduces values inside the pass (synchronized batch statistics). Every worker must make the same calls of
     /// `gradient` and `reduce` in the same order.
     fn reduce(&mut self, values: &mut [f32]) -> Result<()>;
+    /// The weight of this pass in running statistics of a layer that normalises by each worker's own rows, given its share
+    /// of the step's rows. The weights of all passes of a step add up to 1.
+    fn statistics_weight(&self, share: f32) -> f32 {
+        share
+    }
     /// Called between two operators with the share of the pass that is done, so that operations in flight can progress.
     fn progress(&mut self, _done: f64) -> Result<()> {
         Ok(())

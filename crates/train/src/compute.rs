@@ -4,6 +4,7 @@ use crate::accumulate::{Accumulator, Turn};
 use crate::finite;
 use crate::hooks::{PassHooks, WORK};
 use crate::reduction::overlap::{BucketFeed, Overlap};
+use crate::registry::{self, Sums};
 use crate::slowdown::Slowdown;
 use crate::work::PlannedShare;
 use std::time::Duration;
@@ -20,6 +21,8 @@ pub struct Compute {
     /// Rows that batches brought to the model since they were last taken: these count, not what was planned.
     consumed: Vec<u64>,
     slowdown: Option<Slowdown>,
+    /// Whether running statistics of a worker's own rows are those of rank 0, as in `DistributedDataParallel`.
+    statistics_of_rank0: bool,
 }
 
 /// What a computation came to.
@@ -35,7 +38,8 @@ impl Compute {
     pub fn new(job: &JobSpec, data: Data, model: Box<dyn Model>) -> Compute {
         let batch = data.training.empty_batch();
         let accumulator = Accumulator::new(job.train.accumulate);
-        Compute { data, model, batch, accumulator, consumed: Vec::new(), slowdown: None }
+        let statistics_of_rank0 = registry::of(job).claims.sums == Sums::Gradients;
+        Compute { data, model, batch, accumulator, consumed: Vec::new(), slowdown: None, statistics_of_rank0 }
     }
 
     /// The slowdown that the job simulates on the rank with this member id.
@@ -116,14 +120,25 @@ impl<'a> Pass<'a> {
         gradient: &mut [f32],
         feed: Option<BucketFeed<'_>>,
     ) -> Result<Tally> {
-        let Compute { data, model, batch, consumed, accumulator, .. } = &mut *self.compute;
+        let mine = self.mine().len();
+        let Compute { data, model, batch, consumed, accumulator, statistics_of_rank0, .. } =
+            &mut *self.compute;
+        let own = rows.len() as f32 / mine.max(1) as f32;
+        let statistics_weight = statistics_of_rank0.then_some(if self.rank.index() == 0 { own } else { 0.0 });
         let per_row = model.flops_per_row();
         let operations = (per_row * self.computed as u64, per_row * rows.len() as u64);
         data.training.load(rows, self.planned.step.epoch, batch)?;
         consumed.extend_from_slice(&batch.rows);
         self.computed += rows.len();
         let parts = accumulator.parts();
-        let mut hooks = PassHooks { rank: self.rank, parts, operations, feed, collectives: Duration::ZERO };
+        let mut hooks = PassHooks {
+            rank: self.rank,
+            parts,
+            operations,
+            feed,
+            statistics_weight,
+            collectives: Duration::ZERO,
+        };
         let tally = model.gradient(at, batch, 1.0 / self.planned.divisor, gradient, &mut hooks)?;
         self.collectives += hooks.collectives;
         Ok(tally)

@@ -19,6 +19,8 @@ pub(crate) struct PassHooks<'a> {
     pub(crate) operations: (u64, u64),
     /// Takes completed tensors; None if all of the gradient is sent after the pass, or another pass follows.
     pub(crate) feed: Option<BucketFeed<'a>>,
+    /// The weight of the pass in running statistics of this rank's own rows, if it is not its share of all rows.
+    pub(crate) statistics_weight: Option<f32>,
     /// Time of collectives inside the pass.
     pub(crate) collectives: Duration,
 }
@@ -36,6 +38,10 @@ impl Hooks for PassHooks<'_> {
         let (before, own) = self.operations;
         self.rank.charge(before + (own as f64 * done) as u64);
         feed.poll(self.rank)
+    }
+
+    fn statistics_weight(&self, share: f32) -> f32 {
+        self.statistics_weight.unwrap_or(share)
     }
 
     fn reduce(&mut self, values: &mut [f32]) -> Result<()> {

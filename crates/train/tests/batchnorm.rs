@@ -3,7 +3,10 @@
 mod harness;
 
 use harness::{distance, parameters, train};
+use std::path::Path;
+use thalweg_core::Model;
 use thalweg_core::event::Outcome;
+use thalweg_train::SavedModel;
 
 const LAYERS: &str =
     "model.layers=['dense 32', 'batchnorm', 'relu', 'dense 16', 'batchnorm', 'relu', 'dense auto']";
@@ -12,10 +15,23 @@ const SGD: &str = "train.optimizer={kind='momentum', lr=0.05}";
 
 fn trained(world: usize, settings: &[&str]) -> Vec<f32> {
     let folder = tempfile::tempdir().unwrap();
-    for ended in train(world, folder.path(), &[&[LAYERS, STEPS, SGD], settings].concat()) {
+    train_in(folder.path(), world, settings);
+    parameters(folder.path())
+}
+
+fn train_in(folder: &Path, world: usize, settings: &[&str]) {
+    for ended in train(world, folder, &[&[LAYERS, STEPS, SGD], settings].concat()) {
         assert_eq!(ended.result.unwrap(), Outcome::Completed, "{settings:?}");
     }
-    parameters(folder.path())
+}
+
+fn running_statistics(world: usize, settings: &[&str]) -> Vec<f32> {
+    let folder = tempfile::tempdir().unwrap();
+    train_in(folder.path(), world, settings);
+    let (network, parameters) = SavedModel::read(folder.path()).unwrap().network().unwrap();
+    let tensors = network.layout().tensors().iter();
+    let running = tensors.filter(|tensor| tensor.name.contains("running"));
+    running.flat_map(|tensor| parameters[tensor.range()].to_vec()).collect()
 }
 
 #[test]
@@ -46,6 +62,24 @@ fn local_statistics_depend_on_the_world() {
     let alone = trained(1, &local);
     assert_eq!(alone, trained(1, &[]), "one worker has all rows");
     assert!(distance(&alone, &trained(2, &local)) > 1e-3, "each worker normalises by its own rows");
+}
+
+/// Rank 0's rows are the first of every batch, and the statistics of the first step do not depend on gradients: they are
+/// those of one worker that has only these rows.
+#[test]
+fn local_running_statistics_are_those_of_rank_0() {
+    let after_one_step = |world: usize, more: &[&str]| {
+        running_statistics(world, &[&["model.batchnorm=local", "train.max_steps=1"], more].concat())
+    };
+    let rank0 = after_one_step(1, &["train.global_batch=32"]);
+    assert!(!rank0.is_empty());
+    for (world, batch) in [(2, "train.global_batch=64"), (3, "train.global_batch=96")] {
+        let difference = distance(&rank0, &after_one_step(world, &[batch]));
+        assert!(difference < 1e-6, "{world} workers: {difference:e}");
+    }
+    let parts = after_one_step(1, &["train.global_batch=32", "train.accumulate=2"]);
+    let difference = distance(&parts, &after_one_step(2, &["train.global_batch=64", "train.accumulate=2"]));
+    assert!(difference < 1e-6, "in parts: {difference:e}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ choice! {
     BatchStatistics {
         /// The rows of all workers, all-reduced: the result does not depend on the number of workers.
         Synchronized = "synchronized",
-        /// The rows of each worker: no exchange, and the result depends on the number of workers.
+        /// The rows of each worker: no exchange, and the result depends on the number of workers. With an all-reduce of gradients the running statistics are those of rank 0.
         Local = "local",
     }
 }

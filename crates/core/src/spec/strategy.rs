@@ -2,7 +2,7 @@
 
 use super::bucket::BucketSize;
 use super::section::section;
-use super::setting::{Auto, choice};
+use super::setting::{Auto, Bytes, choice};
 use super::{JobSpec, Refuse};
 
 choice! {
@@ -129,6 +129,8 @@ section! {
         algorithm: Algorithm = Algorithm::Auto;
         /// Bucket size of an all-reduce by messages: each bucket is sent as soon as back-propagation has finished its tensors. auto: from a fixed table by the size of the gradient. tensor: one bucket per tensor. whole: a single bucket after the pass. A size or tensor selects messages on one host, too, instead of the all-reduce in shared memory.
         bucket: BucketSize = BucketSize::Auto;
+        /// If bucket is a size: the size of the first bucket, smaller so that it is sent early. auto: like the others.
+        first_bucket: Auto<Bytes> = Auto::Auto;
         /// The transport.
         transport: TransportChoice = TransportChoice::Auto;
     }
@@ -149,6 +151,10 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
             spec.exchange.transport.name()
         );
         refuse("strategy.exchange.algorithm", reason);
+    }
+    if spec.exchange.first_bucket != Auto::Auto && !matches!(spec.exchange.bucket, BucketSize::Bytes(_)) {
+        let reason = "only buckets of a given size have a first one of another size; set strategy.exchange.bucket to a size, or drop this key";
+        refuse("strategy.exchange.first_bucket", reason.into());
     }
     let has_buckets = matches!(spec.exchange.bucket, BucketSize::Tensor | BucketSize::Bytes(_));
     if spec.exchange.algorithm == Algorithm::Native && has_buckets {

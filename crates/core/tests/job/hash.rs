@@ -88,7 +88,7 @@ fn the_hash_changes_with_every_key() {
         assert!(hashes.insert(accepted("", &[assignment]).hash()), "{assignment} does not change the hash");
     }
     let tested = |path: &str| changed.iter().any(|assignment| assignment.starts_with(&format!("{path}=")));
-    // The cache folder is not hashed; the next keys need another kind; the last have one valid value by themselves.
+    // The cache folder is not hashed; the next keys need another key; the last have one valid value by themselves.
     let untested = [
         "data.cache",
         "train.optimizer.momentum",
@@ -97,6 +97,7 @@ fn the_hash_changes_with_every_key() {
         "train.schedule.gamma",
         "train.schedule.final_lr",
         "train.schedule.steps",
+        "strategy.exchange.first_bucket",
         "strategy.optimization",
         "strategy.scheduling.kind",
         "strategy.exchange.kind",

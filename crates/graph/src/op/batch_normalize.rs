@@ -42,6 +42,8 @@ pub struct RunningStatisticUpdate {
     /// 0 for the mean, 1 for the variance.
     pub which: usize,
     pub momentum: f32,
+    /// Whether the statistics are those of all workers' rows.
+    pub synchronized: bool,
 }
 
 /// Normalisation in evaluation: in place on the first input, by the running mean and variance.
@@ -139,7 +141,8 @@ impl Operator for BatchNormalize {
         let statistics = tape.add(Op::SideOutput(0), &[node]);
         for which in [0, 1] {
             let running = tape.input(node, 1 + which);
-            let op = RunningStatisticUpdate { which, momentum: self.momentum };
+            let op =
+                RunningStatisticUpdate { which, momentum: self.momentum, synchronized: self.synchronized };
             let update = tape.add(Op::RunningStatisticUpdate(op), &[running, statistics]);
             tape.accumulate(running, update);
         }
@@ -211,7 +214,9 @@ impl Operator for RunningStatisticUpdate {
         let count = statistics[3 * width];
         // Bessel's correction: the running variance is the unbiased estimate.
         let correction = if self.which == 1 && count > 1.0 { count / (count - 1.0) } else { 1.0 };
-        let weight = self.momentum * call.context.scale * call.rows as f32;
+        let share = call.context.scale * call.rows as f32;
+        let weight = if self.synchronized { share } else { call.context.hooks.statistics_weight(share) };
+        let weight = self.momentum * weight;
         let batch = &statistics[self.which * width..][..width];
         for ((output, running), batch) in call.output.iter_mut().zip(running).zip(batch) {
             *output = weight * (running - batch * correction);

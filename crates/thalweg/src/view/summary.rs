@@ -239,8 +239,7 @@ fn next(report: &Report, files: RunFiles<'_>) -> Vec<(String, &'static str)> {
         None => format!("{folder}/job.toml "),
     };
     // If workers have their own state, the result depends on their number.
-    let alike = setting(report, "strategy.optimization") == "centralized"
-        && setting(report, "model.batchnorm") != "local";
+    let alike = setting(report, "strategy.optimization") == "centralized" && !has_local_statistics(report);
     let what = if alike { "other workers, the same result" } else { "other workers" };
     lines.push((format!("thalweg train {job}--workers {others}"), what));
     lines.push(("thalweg strategies".into(), "other ways to share the work"));
@@ -249,6 +248,19 @@ fn next(report: &Report, files: RunFiles<'_>) -> Vec<(String, &'static str)> {
     }
     lines.push((format!("tensorboard --logdir {folder}"), "show the curves"));
     lines
+}
+
+/// Whether workers may normalise by their own rows only; the layers of other networks than `model.layers` are not known here.
+fn has_local_statistics(report: &Report) -> bool {
+    let is_local = setting(report, "model.batchnorm") == "local";
+    let is_absent = |key| report.job.get(key).is_none_or(|value| value.is_null());
+    match report.job.get("model.layers").and_then(|layers| layers.as_array()) {
+        Some(layers) if is_absent("model.zoo") && is_absent("model.onnx") => {
+            let mut layers = layers.iter().filter_map(|layer| layer.as_str());
+            layers.any(|layer| layer.contains("batchnorm") && (is_local || layer.contains("local")))
+        }
+        _ => is_local,
+    }
 }
 
 #[cfg(test)]

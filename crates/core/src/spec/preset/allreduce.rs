@@ -12,6 +12,13 @@ const fn bucket(size: &'static str) -> Dial {
     Dial::fixed("strategy.exchange.bucket", Text(size))
 }
 
+/// Each worker normalises by its own rows, and rank 0's running statistics are used.
+const LOCAL_STATISTICS: Dial = Dial::default("model.batchnorm", Text("local"));
+const OWN_STATISTICS: (&str, &str) = (
+    "batch normalisation by each worker's own rows, with the running statistics of rank 0",
+    "model.batchnorm",
+);
+
 const REPLICATED: (&str, &str) = ("optimizer state replicated on every worker", "strategy.optimization");
 const IN_STEP: (&str, &str) =
     ("a step starts when all workers have finished the last one", "strategy.scheduling.kind");
@@ -63,7 +70,7 @@ pub(super) const PRESETS: &[Preset] = &[
         name: "horovod",
         system: "Horovod (Sergeev and Del Balso 2018)",
         version: Some("Horovod 0.28"),
-        dials: &[CENTRALIZED, BSP, ALLREDUCE, RING, bucket("64MiB")],
+        dials: &[CENTRALIZED, BSP, ALLREDUCE, RING, bucket("64MiB"), LOCAL_STATISTICS],
         summary: "Ring all-reduce of gradients, fused into buffers of 64 MiB that are sent when full, with the same update on every worker.",
         when: "You come from Horovod and want the same exchange.",
         covers: &[
@@ -72,10 +79,11 @@ pub(super) const PRESETS: &[Preset] = &[
             SUMMED,
             ON_A_RING,
             ("tensor fusion, 64 MiB by default", "strategy.exchange.bucket"),
+            OWN_STATISTICS,
             SAME_BITS,
         ],
         missing: &[
-            "fusion by cycle time",
+            "fusion by cycle time: buckets are cut by bytes, the same in every step",
             "overlap for gradients below 64 MiB, such as those of every network in model.zoo: they are sent after back-propagation",
             "Adasum",
             "fp16 compression",
@@ -85,8 +93,16 @@ pub(super) const PRESETS: &[Preset] = &[
         name: "pytorch-ddp",
         system: "PyTorch DistributedDataParallel (Li et al. 2020)",
         version: Some("PyTorch 2.9"),
-        dials: &[CENTRALIZED, BSP, ALLREDUCE, RING, bucket("25MiB")],
-        summary: "All-reduce of gradients in buckets of 25 MiB, sent in the order in which back-propagation finishes them.",
+        dials: &[
+            CENTRALIZED,
+            BSP,
+            ALLREDUCE,
+            RING,
+            bucket("25MiB"),
+            Dial::default("strategy.exchange.first_bucket", Text("64KiB")),
+            LOCAL_STATISTICS,
+        ],
+        summary: "All-reduce of gradients in buckets, a small first one and the others of 25 MiB, sent in the order in which back-propagation finishes them.",
         when: "You come from torchrun and DistributedDataParallel.",
         covers: &[
             REPLICATED,
@@ -94,6 +110,8 @@ pub(super) const PRESETS: &[Preset] = &[
             SUMMED,
             ON_A_RING,
             ("bucket_cap_mb, 25 by default", "strategy.exchange.bucket"),
+            ("a small first bucket, sent early", "strategy.exchange.first_bucket"),
+            OWN_STATISTICS,
             (
                 "buckets sent during back-propagation",
                 "on_slow_links_most_of_the_exchange_is_hidden_and_steps_are_shorter",
@@ -101,8 +119,9 @@ pub(super) const PRESETS: &[Preset] = &[
             SAME_BITS,
         ],
         missing: &[
-            "a smaller first bucket",
-            "overlap for gradients below 25 MiB, such as those of every network in model.zoo: they are sent after back-propagation",
+            "a first bucket of 1 MiB: here it has 64 KiB, so that most networks of model.zoo overlap, too",
+            "buckets that exceed their size by the last tensor: here they end before it",
+            "an order of buckets learned in the first step: here it is the reverse order of layers",
             "communication hooks",
             "join for uneven inputs (not needed here: a rank may have no row)",
         ],
@@ -111,7 +130,7 @@ pub(super) const PRESETS: &[Preset] = &[
         name: "baidu",
         system: "Baidu ring all-reduce (Gibiansky 2017)",
         version: None,
-        dials: &[CENTRALIZED, BSP, ALLREDUCE, RING, bucket("tensor")],
+        dials: &[CENTRALIZED, BSP, ALLREDUCE, RING, bucket("tensor"), LOCAL_STATISTICS],
         summary: "The first ring all-reduce for deep learning: scatter-reduce, then all-gather, tensor by tensor.",
         when: "To compare with the original: every tensor of the gradient is reduced on one ring.",
         covers: &[
@@ -120,6 +139,7 @@ pub(super) const PRESETS: &[Preset] = &[
             SUMMED,
             ON_A_RING,
             ("every tensor reduced by itself", "strategy.exchange.bucket"),
+            OWN_STATISTICS,
             ("2 (n - 1) / n of the gradient sent by every worker", "bytes_in_buckets_match_the_formula"),
             SAME_BITS,
         ],

@@ -134,7 +134,16 @@ fn the_same_result_is_promised_only_where_it_holds() {
     };
     assert!(promise(&[]));
     assert!(!promise(&[("strategy.optimization", "decentralized")]));
-    assert!(!promise(&[("model.batchnorm", "local")]));
+    assert!(!promise(&[("model.batchnorm", "local"), ("model.zoo", "resnet-small")]));
+    let promise = |layer: &str, statistics: &str| {
+        let mut report = report(Outcome::Completed);
+        report.job.insert("model.layers".into(), ["dense 8", layer].as_slice().into());
+        report.job.insert("model.batchnorm".into(), statistics.into());
+        summary(&report, files("runs/a", true, Some(""))).contains("the same result")
+    };
+    assert!(promise("relu", "local"), "a network without batch normalisation");
+    assert!(promise("batchnorm", "synchronized"));
+    assert!(!promise("batchnorm", "local") && !promise("batchnorm local", "synchronized"));
 }
 
 #[test]
