@@ -3,8 +3,8 @@
 use crate::accumulate::{Accumulator, Turn};
 use crate::finite;
 use crate::hooks::{PassHooks, WORK};
-use crate::reduction::overlap::{BucketFeed, Overlap};
-use crate::registry::{self, Sums};
+use crate::reduction::overlap::{BucketSender, Overlap};
+use crate::registry::{self, AllReduced};
 use crate::slowdown::Slowdown;
 use crate::work::PlannedShare;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Compute {
     pub fn new(job: &JobSpec, data: Data, model: Box<dyn Model>) -> Compute {
         let batch = data.training.empty_batch();
         let accumulator = Accumulator::new(job.train.accumulate);
-        let statistics_of_rank0 = registry::of(job).claims.sums == Sums::Gradients;
+        let statistics_of_rank0 = registry::of(job).claims.all_reduced == AllReduced::Gradients;
         Compute { data, model, batch, accumulator, consumed: Vec::new(), slowdown: None, statistics_of_rank0 }
     }
 
@@ -112,13 +112,13 @@ impl<'a> Pass<'a> {
         &self.planned.rows[self.planned.share.rows.clone()]
     }
 
-    /// One pass: the gradient of `rows` at the parameters `at`. Completed tensors are announced to `feed`.
+    /// One pass: the gradient of `rows` at the parameters `at`. Completed tensors are announced to `sender`.
     fn run(
         &mut self,
         rows: &[u64],
         at: &[f32],
         gradient: &mut [f32],
-        feed: Option<BucketFeed<'_>>,
+        sender: Option<BucketSender<'_>>,
     ) -> Result<Tally> {
         let mine = self.mine().len();
         let Compute { data, model, batch, consumed, accumulator, statistics_of_rank0, .. } =
@@ -135,7 +135,7 @@ impl<'a> Pass<'a> {
             rank: self.rank,
             parts,
             operations,
-            feed,
+            sender,
             statistics_weight,
             collectives: Duration::ZERO,
         };
@@ -156,13 +156,13 @@ impl<'a> Pass<'a> {
         let empty = Accumulator::new(self.compute.accumulator.parts());
         let mut accumulator = std::mem::replace(&mut self.compute.accumulator, empty);
         let tally = accumulator.gradient(mine, gradient, |rows, gradient, turn| {
-            let feed = match (turn, &mut overlap) {
+            let sender = match (turn, &mut overlap) {
                 (Turn::Last(earlier), Some((overlap, buffer))) => {
-                    Some(BucketFeed { overlap, buffer, earlier, step })
+                    Some(BucketSender { overlap, buffer, earlier, step })
                 }
                 _ => None,
             };
-            self.run(rows, at, gradient, feed)
+            self.run(rows, at, gradient, sender)
         });
         self.compute.accumulator = accumulator;
         tally

@@ -1,7 +1,7 @@
 //! The hooks of a model's pass: sums over all workers inside the pass, and completed tensors of the gradient, which are
 //! sent. Of a step computed in parts only the last one announces tensors: before it, none is complete.
 
-use crate::reduction::overlap::BucketFeed;
+use crate::reduction::overlap::BucketSender;
 use crate::registry;
 use std::time::Duration;
 use thalweg_cluster::Rank;
@@ -18,7 +18,7 @@ pub(crate) struct PassHooks<'a> {
     /// Floating-point operations before this pass, and its own.
     pub(crate) operations: (u64, u64),
     /// Takes completed tensors; None if all of the gradient is sent after the pass, or another pass follows.
-    pub(crate) feed: Option<BucketFeed<'a>>,
+    pub(crate) sender: Option<BucketSender<'a>>,
     /// The weight of the pass in running statistics of this rank's own rows, if it is not its share of all rows.
     pub(crate) statistics_weight: Option<f32>,
     /// Time of collectives inside the pass.
@@ -27,17 +27,17 @@ pub(crate) struct PassHooks<'a> {
 
 impl Hooks for PassHooks<'_> {
     fn gradient(&mut self, piece: Gradient<'_>) -> Result<()> {
-        match &mut self.feed {
-            Some(feed) => feed.take(self.rank, piece),
+        match &mut self.sender {
+            Some(sender) => sender.take(self.rank, piece),
             None => Ok(()),
         }
     }
 
     fn progress(&mut self, done: f64) -> Result<()> {
-        let Some(feed) = &mut self.feed else { return Ok(()) };
+        let Some(sender) = &mut self.sender else { return Ok(()) };
         let (before, own) = self.operations;
         self.rank.charge(before + (own as f64 * done) as u64);
-        feed.poll(self.rank)
+        sender.poll(self.rank)
     }
 
     fn statistics_weight(&self, share: f32) -> f32 {
@@ -49,8 +49,8 @@ impl Hooks for PassHooks<'_> {
             return Err(in_parts(self.parts));
         }
         let name = "batch statistics";
-        self.collectives += match &mut self.feed {
-            Some(feed) => feed.reduce(self.rank, WORK, name, values)?,
+        self.collectives += match &mut self.sender {
+            Some(sender) => sender.reduce(self.rank, WORK, name, values)?,
             None => self.rank.world().all_reduce_during(WORK, name, values)?,
         };
         Ok(())

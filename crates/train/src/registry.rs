@@ -73,7 +73,7 @@ impl Dials {
 
 /// What a strategy sums over all workers by all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sums {
+pub enum AllReduced {
     Nothing,
     /// Parameters, now and then, in one piece.
     Parameters,
@@ -88,7 +88,7 @@ pub struct Claims {
     pub servers: usize,
     /// Training continues when a worker is lost.
     pub elastic: bool,
-    pub sums: Sums,
+    pub all_reduced: AllReduced,
     /// The commit unit is a round of `merge.every` steps, not a step.
     pub rounds: bool,
     /// All ranks start from the same parameters, which is checked.
@@ -112,7 +112,7 @@ impl Claims {
     const ALLREDUCE: Claims = Claims {
         servers: 0,
         elastic: true,
-        sums: Sums::Gradients,
+        all_reduced: AllReduced::Gradients,
         rounds: false,
         equal_start: true,
         proves_rows: true,
@@ -125,7 +125,7 @@ impl Claims {
 
     /// Rounds of local training, after which all workers merge their models.
     pub const LOCAL_ROUNDS: Claims = Claims {
-        sums: Sums::Parameters,
+        all_reduced: AllReduced::Parameters,
         rounds: true,
         splits_by_speed: false,
         synchronizes_statistics: false,
@@ -138,7 +138,7 @@ impl Claims {
 
     /// Whether gradients are sent while back-propagation continues.
     pub fn overlaps(&self) -> bool {
-        self.sums == Sums::Gradients
+        self.all_reduced == AllReduced::Gradients
     }
 }
 
@@ -164,7 +164,7 @@ const ALL: &[Registration] = &[
             exchange: Exchange::None,
             merge: MergeKind::None,
         },
-        claims: Claims { elastic: false, sums: Sums::Nothing, ..Claims::ALLREDUCE },
+        claims: Claims { elastic: false, all_reduced: AllReduced::Nothing, ..Claims::ALLREDUCE },
         sections: &[],
         check: check::one_worker,
         start: |optimizer, length| Box::new(AllReduce::new(optimizer, length)),
@@ -180,7 +180,7 @@ const ALL: &[Registration] = &[
         claims: Claims {
             servers: 1,
             elastic: false,
-            sums: Sums::Nothing,
+            all_reduced: AllReduced::Nothing,
             proves_rows: false,
             splits_by_speed: false,
             synchronizes_statistics: false,
@@ -203,7 +203,7 @@ const ALL: &[Registration] = &[
         },
         claims: Claims {
             elastic: false,
-            sums: Sums::Parameters,
+            all_reduced: AllReduced::Parameters,
             proves_rows: false,
             deterministic: false,
             splits_by_speed: false,

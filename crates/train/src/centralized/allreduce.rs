@@ -36,7 +36,7 @@ impl AllReduce {
 
 impl Strategy for AllReduce {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
-        let reduction = reduction::opened(&mut self.reduction)?;
+        let reduction = reduction::current(&mut self.reduction)?;
         let report = cx.compute_gradient(reduction, &self.state)?;
         reduction.sum_and_update(cx, &report, &mut self.state)
     }

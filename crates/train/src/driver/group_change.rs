@@ -74,7 +74,7 @@ impl Driver<'_> {
                 let progress = self.exchange_progress(source)?;
                 self.plan_transfer(&change, &holders, at, &progress)?;
                 self.transfer_state(&change, &holders)?;
-                self.adopt(progress)?;
+                self.continue_from(progress)?;
                 self.report_epoch(source);
             }
             _ if self.membership.holds == Holds::Nothing => return Err(self.state_is_lost(&change)),
@@ -181,11 +181,11 @@ impl Driver<'_> {
         }
         let all = rank.world().all_gather("job progress", &mine)?;
         let sent = Transferred::from_bytes(all.get(source).map_or(&[], Vec::as_slice))?;
-        for (what, same) in [
+        for (what, matches) in [
             ("data", sent.data_digest == self.checkpoints.data_digest()),
             ("model", sent.model_digest == self.checkpoints.model_digest()),
         ] {
-            if !same {
+            if !matches {
                 let message = format!("rank {} has other {what} than the group it joins", rank.member_id());
                 return Err(Error::new(Kind::Rendezvous, message).hint(
                     "every host must have the same job, the same data and the same version of thalweg",
@@ -196,7 +196,7 @@ impl Driver<'_> {
     }
 
     /// Continues from the progress of the job, after the state of that step has arrived.
-    fn adopt(&mut self, sent: Transferred) -> Result<()> {
+    fn continue_from(&mut self, sent: Transferred) -> Result<()> {
         if known_bugs::skips_agreement() && self.membership.holds != Holds::Nothing {
             return Ok(());
         }

@@ -82,7 +82,7 @@ pub(crate) fn open(cx: &mut Context<'_>, state: &State) -> Result<Box<dyn Reduct
 }
 
 /// The reduction of this generation.
-pub(crate) fn opened(reduction: &mut Option<Box<dyn Reduction>>) -> Result<&mut (dyn Reduction + 'static)> {
+pub(crate) fn current(reduction: &mut Option<Box<dyn Reduction>>) -> Result<&mut (dyn Reduction + 'static)> {
     reduction.as_deref_mut().ok_or_else(|| Error::internal("a step before the group was formed"))
 }
 

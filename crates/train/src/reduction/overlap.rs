@@ -100,7 +100,7 @@ impl Overlap {
 }
 
 /// Takes the tensors that the last pass of a step completes.
-pub(crate) struct BucketFeed<'a> {
+pub(crate) struct BucketSender<'a> {
     pub(crate) overlap: &'a mut Overlap,
     /// The buffer of the exchange.
     pub(crate) buffer: &'a mut [f32],
@@ -109,7 +109,7 @@ pub(crate) struct BucketFeed<'a> {
     pub(crate) step: u64,
 }
 
-impl BucketFeed<'_> {
+impl BucketSender<'_> {
     /// Copies a piece, and sends the buckets that it completes.
     pub(crate) fn take(&mut self, rank: &mut Rank, piece: Gradient<'_>) -> Result<()> {
         if let Some(tensor) = self.copy(piece)? {
@@ -238,8 +238,8 @@ mod tests {
         let gradient: Vec<f32> = (0..9).map(|value| value as f32).collect();
         let mut buffer = vec![7.5; 9];
         overlap.begin(&mut rank).unwrap();
-        let mut feed = BucketFeed { overlap: &mut overlap, buffer: &mut buffer, earlier, step: 0 };
-        pieces.iter().try_for_each(|piece| feed.take(&mut rank, *piece))?;
+        let mut sender = BucketSender { overlap: &mut overlap, buffer: &mut buffer, earlier, step: 0 };
+        pieces.iter().try_for_each(|piece| sender.take(&mut rank, *piece))?;
         overlap.copy_rest(&gradient, &mut buffer);
         Ok(buffer)
     }
@@ -280,9 +280,9 @@ mod tests {
         let mut overlap = overlap(&mut rank);
         let mut buffer = vec![0.0; 9];
         overlap.begin(&mut rank).unwrap();
-        let mut feed = BucketFeed { overlap: &mut overlap, buffer: &mut buffer, earlier: &[], step: 3 };
+        let mut sender = BucketSender { overlap: &mut overlap, buffer: &mut buffer, earlier: &[], step: 3 };
         let piece = Gradient::Dense { tensor: 0, values: &[0.0, f32::NAN] };
-        let error = feed.take(&mut rank, piece).unwrap_err();
+        let error = sender.take(&mut rank, piece).unwrap_err();
         assert_eq!(error.message, "rank 0: the gradient of `dense` is NaN at step 3");
         assert_eq!(overlap.in_flight.started(), 0);
     }

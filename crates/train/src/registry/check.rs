@@ -1,6 +1,6 @@
 //! Rules between the settings of a job and its strategy.
 
-use super::{ALL, Dials, Registration, Sums, find, is_elastic, ranks, reproducible};
+use super::{ALL, AllReduced, Dials, Registration, find, is_elastic, ranks, reproducible};
 use thalweg_core::JobSpec;
 use thalweg_core::spec::Refuse;
 use thalweg_core::spec::bucket::BucketSize;
@@ -38,7 +38,7 @@ fn refuse_dials(job: &JobSpec, refuse: &mut Refuse<'_>) {
 /// Refuses settings of what the strategy cannot do.
 fn check_claims(job: &JobSpec, strategy: &Registration, refuse: &mut Refuse<'_>) {
     let (claims, name) = (&strategy.claims, strategy.name);
-    if claims.sums != Sums::Gradients {
+    if claims.all_reduced != AllReduced::Gradients {
         if job.exchange.bucket != BucketSize::Auto {
             let reason = format!("only an all-reduce has buckets, `{name}` does not");
             refuse("strategy.exchange.bucket", reason);

@@ -9,7 +9,7 @@ use thalweg_core::{Error, Kind};
 
 /// What a strategy promises under faults.
 #[derive(Clone, Copy, Debug)]
-pub struct Promise {
+pub struct Bounds {
     /// Steps of a commit unit, of which at most one is redone for a fault.
     pub unit: u64,
     /// Of the final loss, against a run without faults.
@@ -17,7 +17,7 @@ pub struct Promise {
 }
 
 /// Sums are made of other parts, so they are rounded otherwise.
-pub const ALL_REDUCE: Promise = Promise { unit: 1, tolerance: 1e-4 };
+pub const ALL_REDUCE: Bounds = Bounds { unit: 1, tolerance: 1e-4 };
 
 /// What a run shows, for those who count.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,14 +33,9 @@ pub struct Figures {
 }
 
 /// Everything that must hold; the first thing that does not, in words.
-pub fn check(
-    schedule: &Schedule,
-    run: &Run,
-    expected_loss: f64,
-    promise: Promise,
-) -> Result<Figures, String> {
+pub fn check(schedule: &Schedule, run: &Run, expected_loss: f64, bounds: Bounds) -> Result<Figures, String> {
     let finished = check_ends(schedule, run)?;
-    let (generations, redone) = check_generations(schedule, run, promise.unit)?;
+    let (generations, redone) = check_generations(schedule, run, bounds.unit)?;
     let mut figures = Figures {
         faults: schedule.faults.len() as u64,
         generations,
@@ -59,7 +54,7 @@ pub fn check(
     }
     let loss = run.last("loss").ok_or("nobody told the end")?;
     figures.loss_difference = (loss - expected_loss).abs();
-    if figures.loss_difference > promise.tolerance * expected_loss {
+    if figures.loss_difference > bounds.tolerance * expected_loss {
         return Err(format!("the final loss is {loss}, without faults {expected_loss}"));
     }
     Ok(figures)

@@ -5,9 +5,9 @@
 
 mod invariants;
 mod job;
-mod lessons;
 mod rounds;
 mod schedule;
+mod state_transfers;
 
 use invariants::Figures;
 use job::Finished;

@@ -1,7 +1,7 @@
 //! Strategies of local rounds under faults: audit clean, at most one round redone for a fault, the same model on all
 //! ranks, and a loss near that of an undisturbed run.
 
-use crate::invariants::{self, Promise};
+use crate::invariants::{self, Bounds};
 use crate::job;
 use crate::schedule::Schedule;
 
@@ -18,12 +18,12 @@ fn assert_survives(strategy: &str, more: &[&str]) {
     let calm = job::run_job(job, 0, 4, &[], || ());
     let (span, loss) = (calm.duration(), calm.last("loss").unwrap());
     // Models that differ in the rows of each worker end apart; 63 rows leave much to chance.
-    let promise = Promise { unit: EVERY, tolerance: 0.5 };
+    let bounds = Bounds { unit: EVERY, tolerance: 0.5 };
     let (mut redone, mut finished) = (0, 0);
     for seed in 0..SEEDS {
         let schedule = Schedule::draw(seed, span);
         let run = job::run_job(job, seed, schedule.world, &schedule.faults, || ());
-        let figures = invariants::check(&schedule, &run, loss, promise).unwrap_or_else(|reason| {
+        let figures = invariants::check(&schedule, &run, loss, bounds).unwrap_or_else(|reason| {
             panic!("{strategy}, seed {seed}: {reason}\n{} ranks, {:#?}", schedule.world, schedule.faults)
         });
         redone += figures.redone;

@@ -14,13 +14,13 @@ fn joins(span: Duration) -> Vec<SimulatedFault> {
         .to_vec()
 }
 
-/// Who was taught, and in how many steps.
-fn taught(run: &Run) -> Vec<(Vec<usize>, u64)> {
-    let taught = run.events().filter_map(|event| match event {
+/// Who caught up, and in how many steps.
+fn caught_up(run: &Run) -> Vec<(Vec<usize>, u64)> {
+    let caught_up = run.events().filter_map(|event| match event {
         Event::CaughtUp { ranks, steps, .. } => Some((ranks.clone(), *steps)),
         _ => None,
     });
-    taught.collect()
+    caught_up.collect()
 }
 
 fn finished(run: &Run) -> Vec<&Finished> {
@@ -36,9 +36,9 @@ fn assert_same(settings: &[&str]) {
     let calm = job::run_job(job, 5, 2, &[], || ());
     let faults = joins(calm.duration());
     let run = job::run_job(job, 5, 2, &faults, || ());
-    let ranks: Vec<usize> = taught(&run).into_iter().flat_map(|(ranks, _)| ranks).collect();
+    let ranks: Vec<usize> = caught_up(&run).into_iter().flat_map(|(ranks, _)| ranks).collect();
     assert_eq!(ranks, [2, 3], "{settings:?}");
-    assert!(taught(&run).iter().all(|(_, steps)| *steps >= 1), "{settings:?}");
+    assert!(caught_up(&run).iter().all(|(_, steps)| *steps >= 1), "{settings:?}");
     assert!(finished(&run).windows(2).all(|pair| pair[0] == pair[1]), "{settings:?}");
     invariants::check(
         &Schedule { world: 2, faults },
@@ -84,7 +84,7 @@ fn penalties_in_a_clipped_norm_are_not_taught_but_told() {
     let job = job::job(&["train.reproducible=true", "train.clip={norm=0.05}", "train.l2=0.01"]);
     let alone = job::run_job(job, 5, 1, &[], || ());
     let run = job::run_job(job, 5, 2, &joins(alone.duration()), || ());
-    assert!(taught(&run).is_empty());
+    assert!(caught_up(&run).is_empty());
     assert!(finished(&run).iter().all(|end| *end == finished(&alone)[0]));
 }
 
