@@ -99,7 +99,7 @@ fn advice(cause: &Cause, key: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::simulated::fixed_group;
+    use crate::engine::threads::simulated_links;
     use thalweg_comm::transport::sim::Network;
 
     const DEADLINE: Duration = Duration::from_secs(4);
@@ -107,7 +107,7 @@ mod tests {
     /// The error of rank 0 in an all-reduce of two ranks over a link with this bandwidth, if the other enters it or not.
     fn error_of_rank_0(bandwidth: f64, enters: bool) -> Error {
         let network = Network { bandwidth, ..Network::ordinary(2, 1) };
-        let (mut ended, _) = fixed_group::simulate(network, &[], DEADLINE, |rank| {
+        let mut ended = simulated_links::run(network, &[], DEADLINE, |rank| {
             rank.begin_step(3);
             rank.world().barrier("the start")?;
             if rank.index() == 1 && !enters {
@@ -115,7 +115,7 @@ mod tests {
             }
             rank.world().all_reduce("gradients", &mut vec![1.0f32; 4 << 20])
         });
-        ended.swap_remove(0).result.unwrap_err()
+        ended.swap_remove(0).unwrap_err()
     }
 
     #[test]

@@ -235,7 +235,9 @@ impl Group<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::simulated::fixed_group;
+    use crate::engine::simulated::simulate;
+    use crate::engine::threads::simulated_links;
+    use crate::membership_policy::MembershipConfig;
     use crate::rank::Rank;
     use thalweg_comm::transport::sim::{Network, SimulatedFault, SimulatedFaultKind};
 
@@ -280,7 +282,8 @@ mod tests {
     fn buckets_are_reduced_during_computation() {
         let simulate = |world: usize, program: fn(&mut Rank) -> Result<Duration>| {
             let network = Network { bandwidth: 1e7, ..Network::ordinary(world, 5) };
-            let (ended, _) = fixed_group::simulate(network, &[], Duration::from_secs(5), program);
+            let (ended, _) =
+                simulate(network, &[], &MembershipConfig::fixed(Duration::from_secs(5)), program);
             let overlapped: Duration = ended.into_iter().map(|ended| ended.result.unwrap()).sum();
             assert!(overlapped > Duration::ZERO);
         };
@@ -303,12 +306,12 @@ mod tests {
     fn a_death_names_the_rank_and_the_bucket() {
         let network = Network { bandwidth: 1e6, ..Network::ordinary(2, 5) };
         let kill = SimulatedFault::at(Duration::from_millis(40), SimulatedFaultKind::Kill { rank: 1 });
-        let (ended, _) = fixed_group::simulate(network, &[kill], Duration::from_secs(5), |rank| {
+        let ended = simulated_links::run(network, &[kill], Duration::from_secs(5), |rank| {
             rank.begin_step(7);
             let (mut buckets, mut buffer) = (rank.world().buckets_in_flight(buckets()), vec![0.0; 50_000]);
             step(&mut rank.world(), &mut buckets, &mut buffer)
         });
-        let error = ended[0].result.as_ref().unwrap_err();
+        let error = ended[0].as_ref().unwrap_err();
         let culprit = error.culprit.as_ref().unwrap();
         assert_eq!((culprit.rank, culprit.step), (1, Some(7)), "{error}");
         assert_eq!(culprit.operation.as_deref(), Some("all-reduce of gradients of b"), "{error}");

@@ -16,6 +16,39 @@ const LIVELOCK_SLEEP: Duration = Duration::from_millis(100);
 /// Computations for which a rank is slow.
 const SLOW_COMPUTATIONS: u32 = 20;
 
+/// The process of a rank, as injected faults see it.
+pub trait FaultyProcess: Send + Sync {
+    /// Ends without a word; does not return.
+    fn kill(&self);
+
+    /// Stands still, its connections open.
+    fn stop(&self);
+
+    /// Makes no more progress, but looks alive, until it is killed.
+    fn livelock(&self) -> !;
+}
+
+/// The process of this program.
+pub struct OwnProcess;
+
+impl FaultyProcess for OwnProcess {
+    fn kill(&self) {
+        std::thread::sleep(EVENT_FLUSH);
+        linux::kill_self();
+    }
+
+    fn stop(&self) {
+        std::thread::sleep(EVENT_FLUSH);
+        linux::stop_self();
+    }
+
+    fn livelock(&self) -> ! {
+        loop {
+            std::thread::sleep(LIVELOCK_SLEEP);
+        }
+    }
+}
+
 /// The faults of a rank that are in effect.
 #[derive(Default)]
 pub(crate) struct ActiveFaults {
@@ -30,13 +63,13 @@ pub(crate) struct ActiveFaults {
 }
 
 impl Rank {
-    /// Schedules those of the job's faults that concern this rank. Only the first call has an effect, so a program may
-    /// repeat it in every generation.
-    pub fn schedule_faults(&mut self, faults: &[InjectedFault]) {
+    /// Schedules those of the job's faults that concern this rank, from this step on. Only the first call has an effect, so
+    /// a program may repeat it in every generation.
+    pub fn schedule_faults(&mut self, faults: &[InjectedFault], from: u64) {
         if std::mem::replace(&mut self.faults.scheduled, true) {
             return;
         }
-        let mine = faults.iter().filter(|fault| fault.rank == self.member_id());
+        let mine = faults.iter().filter(|fault| fault.rank == self.member_id() && fault.step >= from);
         mine.for_each(|fault| self.parts.rank_status.inject(fault.clone()));
     }
 
@@ -47,14 +80,8 @@ impl Rank {
         self.emit(Event::FaultInjected { step, kind: fault.kind.name().into() });
         let next = (self.index() + 1) % self.size();
         match fault.kind {
-            FaultKind::Kill => {
-                std::thread::sleep(EVENT_FLUSH);
-                linux::kill_self();
-            }
-            FaultKind::Stop => {
-                std::thread::sleep(EVENT_FLUSH);
-                linux::stop_self();
-            }
+            FaultKind::Kill => self.parts.process.kill(),
+            FaultKind::Stop => self.parts.process.stop(),
             FaultKind::Livelock => self.faults.livelock = true,
             FaultKind::Cut => self.parts.transport.inject(next, LinkFault::Cut),
             FaultKind::CutOneWay => self.parts.transport.inject(next, LinkFault::CutOneWay),
@@ -103,9 +130,7 @@ impl Rank {
     /// thread continues; aborts are ignored.
     pub(crate) fn livelock_if_injected(&self) {
         if self.faults.livelock {
-            loop {
-                self.sleep(LIVELOCK_SLEEP);
-            }
+            self.parts.process.livelock();
         }
     }
 }
@@ -123,7 +148,7 @@ mod tests {
     fn faults_are_scheduled_once_and_for_their_rank() {
         let mut rank = in_memory(2, Duration::from_secs(1)).remove(1);
         let faults = [fault(0, 3, FaultKind::Slow), fault(1, 3, FaultKind::DiskFull)];
-        (0..2).for_each(|_| rank.schedule_faults(&faults));
+        (0..2).for_each(|_| rank.schedule_faults(&faults, 3));
         rank.inject_faults(2);
         assert!(!rank.take_injected_full_disk());
         rank.inject_faults(3);
@@ -136,7 +161,7 @@ mod tests {
     #[test]
     fn a_slow_spell_lasts_for_twenty_computations() {
         let mut rank = in_memory(1, Duration::from_secs(1)).remove(0);
-        rank.schedule_faults(&[fault(0, 0, FaultKind::Slow)]);
+        rank.schedule_faults(&[fault(0, 0, FaultKind::Slow)], 0);
         rank.inject_faults(0);
         let took = Duration::from_millis(5);
         let delays: Vec<Duration> = (0..21).map(|_| rank.injected_delay(took)).collect();

@@ -15,6 +15,7 @@ pub use actions::MembershipActions;
 use crate::diagnosis::{Diagnosis, EVIDENCE_TIMEOUT, Evidence, blames_other};
 use crate::heartbeat_monitor::HeartbeatMonitor;
 use crate::membership::{Limits, Membership, MembershipCommand, MembershipView};
+use crate::rank::PREPARATION;
 use crate::rendezvous::join_validation;
 use crate::rendezvous::message::Control;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,19 @@ pub struct MembershipConfig {
     pub prepare_deadline: Duration,
     /// The wall-clock time, in seconds, of time zero of all times passed in.
     pub epoch: f64,
+}
+
+impl MembershipConfig {
+    /// For a group of threads that ends with the loss of a member.
+    pub fn fixed(step_deadline: Duration) -> MembershipConfig {
+        MembershipConfig {
+            elastic: false,
+            limits: Limits { min: 1, max: usize::MAX, timeout: step_deadline, unit: 1 },
+            step_deadline,
+            prepare_deadline: PREPARATION,
+            epoch: 0.0,
+        }
+    }
 }
 
 /// Everything known about a group.

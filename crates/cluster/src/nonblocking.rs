@@ -63,8 +63,9 @@ impl Rank {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::simulated::fixed_group;
-    use crate::engine::threads;
+    use crate::engine::simulated::simulate;
+    use crate::engine::threads::{self, simulated_links};
+    use crate::membership_policy::MembershipConfig;
     use crate::process_group::ProcessGroup;
     use std::time::Duration;
     use thalweg_comm::collective::{Max, Sum};
@@ -112,7 +113,7 @@ mod tests {
             assert_eq!(ended.result, Ok(()));
         }
         let network = Network::ordinary(4, 1);
-        for ended in fixed_group::simulate(network, &[], Duration::from_secs(30), program).0 {
+        for ended in simulate(network, &[], &MembershipConfig::fixed(Duration::from_secs(30)), program).0 {
             assert_eq!(ended.result, Ok(()));
         }
     }
@@ -121,7 +122,7 @@ mod tests {
     fn a_death_names_rank_group_and_operation() {
         let kill = SimulatedFault::at(Duration::from_millis(40), SimulatedFaultKind::Kill { rank: 3 });
         let network = Network::ordinary(4, 1);
-        let (ended, _) = fixed_group::simulate(network, &[kill], Duration::from_secs(5), |rank| {
+        let ended = simulated_links::run(network, &[kill], Duration::from_secs(5), |rank| {
             rank.begin_step(7);
             if rank.index() % 2 == 0 {
                 return rank.world().barrier("the end").map(|_| ());
@@ -136,7 +137,7 @@ mod tests {
         });
         let operations = ["barrier of the end", "all-reduce of means among odd", "barrier of the end"];
         for (survivor, operation) in operations.into_iter().enumerate() {
-            let error = ended[survivor].result.as_ref().unwrap_err();
+            let error = ended[survivor].as_ref().unwrap_err();
             let culprit = error.culprit.as_ref().unwrap();
             assert_eq!((culprit.rank, culprit.step), (3, Some(7)), "{error}");
             assert_eq!(culprit.operation.as_deref(), Some(operation), "{error}");

@@ -119,8 +119,7 @@ fn sequence_numbers(peers: impl Iterator<Item = usize>) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::simulated::fixed_group;
-    use crate::engine::threads;
+    use crate::engine::threads::{self, simulated_links};
     use std::time::Instant;
     use thalweg_comm::transport::sim::{Network, SimulatedFault, SimulatedFaultKind};
 
@@ -145,8 +144,8 @@ mod tests {
     fn a_death_without_collectives_is_noticed_at_once() {
         let network = Network::ordinary(3, 1);
         let kill = SimulatedFault::at(Duration::from_millis(40), SimulatedFaultKind::Kill { rank: 1 });
-        let (ended, _) =
-            fixed_group::simulate(network, &[kill], Duration::from_secs(5), |rank| gossip(rank, false));
+        let ended =
+            simulated_links::run(network, &[kill], Duration::from_secs(5), |rank| gossip(rank, false));
         let named = |result: &Result<()>| {
             let error = result.as_ref().unwrap_err();
             let culprit = error.culprit.as_ref().unwrap();
@@ -159,7 +158,7 @@ mod tests {
         };
         for rank in [0, 2] {
             // A step takes a millisecond: the step of the kill or the next one.
-            assert!((39..=42).contains(&named(&ended[rank].result)), "{:?}", ended[rank].result);
+            assert!((39..=42).contains(&named(&ended[rank])), "{:?}", ended[rank]);
         }
         let ended = threads::run(3, 0, |rank| gossip(rank, rank.index() == 1));
         assert!([0, 2].iter().all(|rank| named(&ended[*rank].result) < 10_000));

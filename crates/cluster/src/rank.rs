@@ -8,7 +8,7 @@
 //! need a single `Rank` use it too.
 
 use crate::control_connection::HEARTBEAT_INTERVAL;
-use crate::fault_injection::ActiveFaults;
+use crate::fault_injection::{ActiveFaults, FaultyProcess, OwnProcess};
 use crate::hosts::Hosts;
 use crate::process_group::ProcessGroup;
 use crate::rank_status::RankStatus;
@@ -50,6 +50,8 @@ pub struct RankParts {
     pub member_ids: Vec<usize>,
     /// Membership changes before this generation.
     pub change: MembershipChange,
+    /// The target of injected kills and stops.
+    pub process: Arc<dyn FaultyProcess>,
     /// Forms the next generation; without it the loss of a member ends the job.
     pub membership_client: Option<Box<dyn MembershipClient>>,
     /// Longest time a rank may make no progress in a training step.
@@ -321,6 +323,7 @@ pub fn in_memory(world: usize, step_deadline: Duration) -> Vec<Rank> {
             generation: 1,
             member_ids: Vec::new(),
             change: MembershipChange::default(),
+            process: Arc::new(OwnProcess),
             membership_client: None,
             step_deadline,
             prepare_deadline: PREPARATION,

@@ -4,6 +4,7 @@ use crate::control_connection::HEARTBEAT_INTERVAL;
 use crate::coordinator_role::CoordinatorRole;
 use crate::diagnosis::blame_self;
 use crate::engine::environment::{RankEnvironment, RendezvousEndpoint};
+use crate::fault_injection::OwnProcess;
 pub use crate::forced_exit::{ExitReason, OnForcedExit};
 use crate::forced_exit::{SessionState, SignalForwarder, force_exit};
 use crate::hosts::Hosts;
@@ -318,6 +319,7 @@ impl Session {
             carrier,
             generation: number,
             change,
+            process: Arc::new(OwnProcess),
             membership_client: membership_client.map(|client| Box::new(client) as _),
             clock: Arc::new(SystemClock::default()),
             emit,

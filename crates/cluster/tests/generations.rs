@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use thalweg_cluster::Rank;
-use thalweg_cluster::engine::simulated::{fixed_group, simulate};
+use thalweg_cluster::engine::simulated::simulate;
 use thalweg_cluster::membership::{Limits, MemberPosition};
 use thalweg_cluster::membership_policy::MembershipConfig;
 use thalweg_cluster::sim::{Network, SimulatedFault, SimulatedFaultKind};
@@ -82,12 +82,16 @@ fn a_regroup_that_fails_is_the_end() {
 
 #[test]
 fn a_loss_ends_a_job_that_is_not_elastic() {
-    let (ended, _) =
-        fixed_group::simulate(Network::ordinary(2, 1), &[kill(1)], Duration::from_secs(4), |rank| {
+    let (ended, _) = simulate(
+        Network::ordinary(2, 1),
+        &[kill(1)],
+        &MembershipConfig::fixed(Duration::from_secs(4)),
+        |rank| {
             let ended = steps(rank, 1000);
             assert!(!rank.generation_is_over());
             ended
-        });
+        },
+    );
     assert_eq!(ended[0].result.as_ref().unwrap_err().kind, Kind::RankFailed);
 }
 

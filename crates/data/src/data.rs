@@ -151,6 +151,14 @@ impl Data {
         checksums
     }
 
+    /// The same rows for another rank of this process: blocks in memory are shared, the fit is its own.
+    pub fn share(&self) -> Data {
+        let transform = Arc::new(OnceLock::clone(&self.transform));
+        let rows = |rows: &Rows| rows.with_transform(Arc::clone(&transform));
+        let (training, validation) = (rows(&self.training), rows(&self.validation));
+        Data { schema: self.schema.clone(), training, validation, fitting: self.fitting, transform }
+    }
+
     /// Messages for the user about how the sources are read.
     pub fn notices(&self) -> Vec<String> {
         self.training.notices().to_vec()

@@ -3,7 +3,7 @@
 use thalweg_core::schema::{Encoding, RowShape, Schema};
 
 /// Imputation and scaling; created once after the fit and shared by all row sets.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RowTransform {
     schema: Schema,
     /// One per column; empty if `uniform` is all there is to apply.

@@ -58,6 +58,10 @@ impl Rows {
         Rows { store, selection: Arc::new(selection), transform, empty: Arc::new(empty) }
     }
 
+    pub(crate) fn with_transform(&self, transform: Arc<OnceLock<RowTransform>>) -> Rows {
+        Rows { transform, ..self.clone() }
+    }
+
     /// Number of rows.
     pub fn len(&self) -> u64 {
         self.selection.len()

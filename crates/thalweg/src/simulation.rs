@@ -1,9 +1,10 @@
 //! `engine.kind = "sim"`: all ranks of a job in this process, on a simulated network and in virtual time.
 //!
 //! The training is real; only time is simulated, from the network's figures and the floating-point operations of each
-//! step. Two runs of a job give the same model, byte for byte, and the same `trace.txt`.
+//! step. Faults of `fault.inject` strike ranks, and the others go on as in a job of processes. Two runs of a job give the
+//! same model, byte for byte, and the same `trace.txt`.
 
-use crate::components::SpecComponents;
+use crate::components::{OpenedData, SpecComponents};
 use crate::launch::{as_rank_failure, lock};
 use crate::results::Results;
 use crate::signals::Signals;
@@ -12,29 +13,34 @@ use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use thalweg_cluster::RankStatus;
 use thalweg_cluster::engine::environment::RankEnvironment;
-use thalweg_cluster::engine::simulated::fixed_group;
+use thalweg_cluster::engine::simulated::simulate_observed;
 use thalweg_cluster::engine::threads::RankObserver;
 use thalweg_cluster::interruption::{Interruption, Request};
+use thalweg_cluster::membership::Limits;
+use thalweg_cluster::membership_policy::MembershipConfig;
 use thalweg_cluster::session::unix_time;
 use thalweg_cluster::sim::{LinkParameters, Network, Trace};
 use thalweg_core::event::{Event, Outcome, Record};
 use thalweg_core::spec::Job;
 use thalweg_core::spec::links::LinkSpecs;
-use thalweg_core::{Error, JobSpec, Result};
+use thalweg_core::{Error, JobSpec, Kind, Result};
 use thalweg_train::Assignment;
 use thalweg_train::registry;
 
 /// Trace of the simulated network in the run folder.
 pub const TRACE: &str = "trace.txt";
 
+/// Simulated ranks are there at once, so it only matters for `fault.min_workers`.
+const JOIN_DEADLINE: Duration = Duration::from_secs(30);
+
 /// Runs all ranks until the job ends.
 pub fn run(trainer: &Trainer, job: &Job, rank_env: Option<&RankEnvironment>) -> Result<RunResult> {
     check_supported(trainer, rank_env)?;
     let signals = Signals::install()?;
-    let (results, data) = Results::open(trainer, job, &signals)?;
-    drop(data);
+    let (results, checked) = Results::open(trainer, job, &signals)?;
     let (folder, resume) = (results.folder.path.clone(), results.folder.resumes);
     let shared = Arc::new(SharedResults { results: Mutex::new(Some(results)), view_error: Mutex::new(None) });
     shared.record(
@@ -54,8 +60,9 @@ pub fn run(trainer: &Trainer, job: &Job, rank_env: Option<&RankEnvironment>) -> 
         RankObserver { emit, rank_status: Arc::clone(&rank_statuses[rank]) }
     };
     let (ended, trace) =
-        fixed_group::simulate_observed(network(&job.spec), job.spec.fault.step_deadline, &watcher, |rank| {
-            let components = SpecComponents::new(&job.spec);
+        simulate_observed(network(&job.spec), &[], &membership(&job.spec), &watcher, |rank| {
+            let from_job = SpecComponents::new(&job.spec);
+            let components = OpenedData::new(&from_job, checked.data.share());
             thalweg_train::run(
                 rank,
                 &Assignment { job: &job.spec, components: &components, folder: &folder, resume },
@@ -85,6 +92,23 @@ fn check_supported(trainer: &Trainer, rank_env: Option<&RankEnvironment>) -> Res
     match trainer.components.data.is_some() || trainer.components.model.is_some() {
         true => Err(Error::job(format!("{sim} takes data and model from the job, not from a program"))),
         false => Ok(()),
+    }
+}
+
+/// What the job asks of its group.
+fn membership(job: &JobSpec) -> MembershipConfig {
+    let limits = Limits {
+        min: job.fault.min_workers,
+        max: registry::ranks(job),
+        timeout: job.fault.join_deadline.or(JOIN_DEADLINE),
+        unit: registry::unit_steps(job),
+    };
+    MembershipConfig {
+        elastic: registry::is_elastic(job),
+        limits,
+        step_deadline: job.fault.step_deadline,
+        prepare_deadline: job.fault.prepare_deadline,
+        epoch: unix_time(),
     }
 }
 
@@ -139,14 +163,23 @@ fn forward_signals(signals: &Signals, rank_statuses: &[Arc<RankStatus>], shared:
     });
 }
 
-/// The outcome of rank 0, or the first failure, preferring a rank's own over one that blames another rank.
+/// The outcome of the first rank that reached the end of the job. Without any, the first failure that has its cause in
+/// the rank's own program, else the first that blames another rank: lost ranks do not know why.
 fn job_outcome(ended: Vec<Result<Outcome>>) -> Result<Outcome> {
-    let own = |rank: usize, error: &Error| error.culprit.as_ref().is_none_or(|culprit| culprit.rank == rank);
+    if let Some(outcome) = ended.iter().find_map(|ended| ended.as_ref().ok()) {
+        return Ok(*outcome);
+    }
     let failures =
         || ended.iter().enumerate().filter_map(|(rank, ended)| Some((rank, ended.as_ref().err()?)));
-    match failures().find(|(rank, error)| own(*rank, error)).or_else(|| failures().next()) {
+    let blames_other =
+        |rank: usize, error: &Error| error.culprit.as_ref().is_some_and(|culprit| culprit.rank != rank);
+    let own = failures().find(|(rank, error)| error.kind != Kind::RankFailed && !blames_other(*rank, error));
+    match own
+        .or_else(|| failures().find(|(rank, error)| blames_other(*rank, error)))
+        .or_else(|| failures().next())
+    {
         Some((_, error)) => Err(error.clone()),
-        None => ended.into_iter().next().unwrap_or_else(|| Err(Error::internal("a world without ranks"))),
+        None => Err(Error::internal("a world without ranks")),
     }
 }
 

@@ -142,6 +142,17 @@ fn a_lost_worker_is_replaced_with_fault_respawn() {
     }
 }
 
+/// The rank that takes the place of a killed one reaches steps after the fault's, not the fault.
+#[test]
+fn an_injected_fault_does_not_strike_the_replacement() {
+    let site = Site::new();
+    let kill = "fault.inject=[{step=30, rank=1, kind='kill'}]";
+    let job = start(&site, 2, &["--set", "fault.respawn=true", "--set", kill]);
+    let report = assert_complete(&site, job);
+    assert_failure(&report, 1, "was killed by signal 9 (SIGKILL)");
+    assert_eq!(worlds(&report), [2, 1, 2]);
+}
+
 /// Without a rank that has the state the job ends, although replacements were started.
 #[test]
 fn the_loss_of_all_workers_ends_the_job_despite_respawn() {

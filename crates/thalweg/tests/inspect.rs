@@ -27,6 +27,7 @@ fn a_job_and_its_model_are_the_same_network() {
     assert_eq!(few["layers"][1]["layer"], "dense 10");
     assert_eq!(few["operators"][0]["shape"], "rows x 16");
     site.run(&["inspect", "no.toml"]).assert_error(2, &["cannot read the job file no.toml"]);
+    site.run(&["inspect", "no.safetensors"]).assert_error(2, &["no.safetensors does not exist"]);
 }
 
 #[test]

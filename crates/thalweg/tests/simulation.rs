@@ -78,6 +78,31 @@ fn shares_by_speed_give_a_slow_rank_fewer_rows_and_take_less_virtual_time() {
 }
 
 #[test]
+fn simulated_workers_are_lost_as_real_ones_and_two_runs_give_the_same_bytes() {
+    let site = Site::new();
+    let faults =
+        "fault.inject=[{ step = 6, rank = 2, kind = 'kill' }, { step = 11, rank = 0, kind = 'kill' },
+        { step = 15, rank = 5, kind = 'stop' }, { step = 20, rank = 1, kind = 'cut' }]";
+    let [one, other] = ["one", "other"].map(|run| {
+        let rest = ["--workers", "8", "--set", "train.epochs=2", "--set", faults, "--out", run];
+        site.succeed(&[&SIM[..], &rest].concat());
+        let read = |name: &str| std::fs::read(site.path(run).join(name)).unwrap();
+        (read("model.safetensors"), read("trace.txt"))
+    });
+    assert!(one == other, "another model or trace");
+    let report = site.report("one");
+    assert!(report["audit"].as_array().unwrap().iter().all(|epoch| epoch["once"] == epoch["expected"]));
+    let culprits: Vec<_> = report["failures"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|failure| failure["rank"].as_u64().unwrap())
+        .collect();
+    assert_eq!(culprits, [2, 0, 5, 1]);
+    site.assert_empty();
+}
+
+#[test]
 fn unsupported_simulations_are_refused() {
     let site = Site::new();
     let hosts = ["--nnodes", "2", "--node-rank", "0", "--master", "127.0.0.1"];
@@ -87,5 +112,7 @@ fn unsupported_simulations_are_refused() {
     let links = "engine.network.links=[{ from = 0, to = 7, latency = '1ms' }]";
     let ended = site.run(&[&SIM[..], &["--set", links]].concat());
     ended.assert_error(2, &["engine.network.links", "there is no rank 7"]);
+    let ended = site.run(&[&SIM[..], &["--set", "fault.respawn=true"]].concat());
+    ended.assert_error(2, &["fault.respawn", "engine.kind"]);
     site.assert_empty();
 }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 use thalweg_core::{Culprit, Error, Kind};
 
-/// How long the coordinator stays after an abort for ranks that have not connected yet.
+/// How long the coordinator stays after an abort for ranks that have not connected yet, within their time to join.
 const LATE_JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The most unauthenticated callers that are reported.
@@ -62,8 +62,10 @@ impl Coordinator {
             Some(*rank) != absent && !self.informed.contains(rank) && !self.connected.contains_key(rank)
         };
         let early = self.policy.membership.generation() == 0;
+        let aborted = self.aborted_at.map_or(Duration::ZERO, |when| when.duration_since(self.start));
+        let left = self.config.membership.limits.timeout.saturating_sub(aborted);
         (early && self.listener.is_some() && self.config.expected.iter().any(is_uninformed))
-            .then_some(LATE_JOIN_TIMEOUT)
+            .then_some(LATE_JOIN_TIMEOUT.min(left))
     }
 
     /// A rank that was restarted with its id, after the others went on without it, joins as a newcomer; if its loss has not

@@ -2,16 +2,20 @@
 //!
 //! Programs see the same [`Rank`] as in worker processes. Tests run strategies this way.
 
+use crate::fault_injection::OwnProcess;
 use crate::hosts::Hosts;
 use crate::rank::{Emit, PREPARATION, Rank, RankParts};
 use crate::rank_status::RankStatus;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thalweg_comm::host::{self, LocalPeers};
 use thalweg_comm::transport::{Transport, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::Event;
 use thalweg_core::{Error, Result};
+
+const STEP_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The result of a rank's program, and its events in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,10 +36,10 @@ pub fn run<T: Send>(
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         (Box::new(transport) as Box<dyn Transport>, clock, local_peers.next().unwrap_or_default())
     });
-    run_collecting_events(
-        ThreadWorld { ranks: ranks.collect(), seed, step_deadline: Duration::from_secs(30), carrier: "mem" },
-        program,
-    )
+    let collected = CollectedEvents::default();
+    let observer = |rank| collected.observer(rank);
+    let results = run_threads(ranks.collect(), seed, STEP_DEADLINE, &observer, program);
+    collected.outcomes(results)
 }
 
 /// The caller's view of a running rank.
@@ -46,43 +50,42 @@ pub struct RankObserver {
 }
 
 /// A rank's transport, clock, and the peers it shares memory with.
-pub(super) type ThreadRank = (Box<dyn Transport>, Arc<dyn Clock>, LocalPeers);
+type ThreadRank = (Box<dyn Transport>, Arc<dyn Clock>, LocalPeers);
 
-/// A world of threads before its program starts.
-pub(super) struct ThreadWorld {
-    pub(super) ranks: Vec<ThreadRank>,
-    pub(super) seed: u64,
-    pub(super) step_deadline: Duration,
-    /// Transport named in the report.
-    pub(super) carrier: &'static str,
+/// The events of all ranks, kept for the caller.
+#[derive(Default)]
+pub(super) struct CollectedEvents(Mutex<BTreeMap<usize, Arc<Mutex<Vec<Event>>>>>);
+
+impl CollectedEvents {
+    pub(super) fn observer(&self, rank: usize) -> RankObserver {
+        let events = Arc::clone(lock(&self.0).entry(rank).or_default());
+        RankObserver {
+            emit: Arc::new(move |event| lock(&events).push(event)),
+            rank_status: RankStatus::new(),
+        }
+    }
+
+    /// The results of all ranks, in their order, with their events.
+    pub(super) fn outcomes<T>(self, results: Vec<Result<T>>) -> Vec<RankOutcome<T>> {
+        let mut collected = lock(&self.0);
+        let mut events =
+            |rank| collected.remove(&rank).map_or(Vec::new(), |all| std::mem::take(&mut *lock(&all)));
+        let outcome = |(rank, result)| RankOutcome { result, events: events(rank) };
+        results.into_iter().enumerate().map(outcome).collect()
+    }
 }
 
-pub(super) fn run_collecting_events<T: Send>(
-    world: ThreadWorld,
-    program: impl Fn(&mut Rank) -> Result<T> + Sync,
-) -> Vec<RankOutcome<T>> {
-    let events: Vec<Arc<Mutex<Vec<Event>>>> = world.ranks.iter().map(|_| Arc::default()).collect();
-    let observer = |rank: usize| {
-        let events = Arc::clone(&events[rank]);
-        let emit: Emit =
-            Arc::new(move |event| events.lock().unwrap_or_else(PoisonError::into_inner).push(event));
-        RankObserver { emit, rank_status: RankStatus::new() }
-    };
-    let results = run_threads(world, &observer, program);
-    let take = |events: &Mutex<Vec<Event>>| {
-        std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner))
-    };
-    let outcome =
-        |(result, events): (Result<T>, &Arc<Mutex<Vec<Event>>>)| RankOutcome { result, events: take(events) };
-    results.into_iter().zip(&events).map(outcome).collect()
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn run_threads<T: Send>(
-    world: ThreadWorld,
+fn run_threads<T: Send>(
+    ranks: Vec<ThreadRank>,
+    seed: u64,
+    step_deadline: Duration,
     observer: &(dyn Fn(usize) -> RankObserver + Sync),
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
-    let ThreadWorld { ranks, seed, step_deadline, carrier } = world;
     let (world, program) = (ranks.len(), &program);
     let run_rank = move |(transport, clock, local_peers): ThreadRank| {
         let RankObserver { emit, rank_status } = observer(transport.rank());
@@ -93,10 +96,11 @@ pub(super) fn run_threads<T: Send>(
             rank_status,
             hosts: Hosts::one("memory", world),
             local_peers,
-            carrier,
+            carrier: "mem",
             generation: 1,
             member_ids: Vec::new(),
             change: Default::default(),
+            process: Arc::new(OwnProcess),
             membership_client: None,
             step_deadline,
             prepare_deadline: PREPARATION,
@@ -113,4 +117,43 @@ pub(super) fn run_threads<T: Send>(
         let panicked = |_| Err(Error::internal("a rank panicked"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
     })
+}
+
+/// The same threads on a simulated network: what a rank finds out from its links alone, in virtual time.
+#[cfg(test)]
+pub(crate) mod simulated_links {
+    use super::*;
+    use thalweg_comm::transport::sim::{Network, SimClock, SimulatedFault, Simulation};
+
+    pub(crate) fn run<T: Send>(
+        network: Network,
+        faults: &[SimulatedFault],
+        step_deadline: Duration,
+        program: impl Fn(&mut Rank) -> Result<T> + Sync,
+    ) -> Vec<Result<T>> {
+        let seed = network.seed;
+        let simulation = Simulation::new(network, faults);
+        let ranks = simulation.ranks().into_iter().map(|transport| {
+            let clock: Arc<dyn Clock> = Arc::new(VirtualClock(simulation.clock(transport.rank())));
+            (Box::new(transport) as Box<dyn Transport>, clock, LocalPeers::new())
+        });
+        let collected = CollectedEvents::default();
+        run_threads(ranks.collect(), seed, step_deadline, &|rank| collected.observer(rank), program)
+    }
+
+    struct VirtualClock(SimClock);
+
+    impl Clock for VirtualClock {
+        fn now(&self) -> Duration {
+            self.0.now()
+        }
+
+        fn sleep(&self, duration: Duration) {
+            self.0.sleep(duration);
+        }
+
+        fn is_virtual(&self) -> bool {
+            true
+        }
+    }
 }

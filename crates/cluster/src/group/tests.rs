@@ -1,6 +1,7 @@
 use super::*;
-use crate::engine::simulated::fixed_group;
+use crate::engine::simulated::simulate;
 use crate::engine::threads;
+use crate::membership_policy::MembershipConfig;
 use thalweg_comm::collective::{Max, Min, Term};
 use thalweg_comm::transport::sim::Network;
 
@@ -92,7 +93,7 @@ fn run_everywhere(world: usize, program: fn(&mut Rank) -> Result<()>) {
         assert_eq!(ended.result, Ok(()));
     }
     let network = Network::ordinary(world, 1);
-    for ended in fixed_group::simulate(network, &[], Duration::from_secs(30), program).0 {
+    for ended in simulate(network, &[], &MembershipConfig::fixed(Duration::from_secs(30)), program).0 {
         assert_eq!(ended.result, Ok(()));
     }
 }

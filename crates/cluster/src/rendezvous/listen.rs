@@ -69,7 +69,7 @@ pub fn first_free(ip: IpAddr, ports: RangeInclusive<u16>) -> Result<TcpListener>
         (format!("ports {first} to {last} of {ip} are in use"), "other jobs listen there")
     };
     Err(Error::new(Kind::Rendezvous, format!("{which}: {why}"))
-        .hint("wait for that job, or give this one another port with MASTER_PORT or --set engine.port=N"))
+        .hint("wait for that job, or give this one another port: with MASTER_PORT where the launcher sets it, otherwise with --set engine.port=N"))
 }
 
 /// Resolves the name of rank 0's own host, retrying until the deadline.

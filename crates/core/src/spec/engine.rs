@@ -1,7 +1,6 @@
 //! `[engine]`: processes, threads and the simulated network.
 
 use super::factors::RankFactors;
-use super::inject::InjectedFaults;
 use super::links::LinkSpecs;
 use super::section::section;
 use super::setting::{Bytes, choice};
@@ -93,8 +92,11 @@ fn check_network(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     if !SPEEDS.contains(&speed) {
         refuse("engine.network.speed", format!("must be between 1e3 and 1e18, is {speed:e}"));
     }
-    if spec.engine.kind == EngineKind::Sim && spec.fault.inject != InjectedFaults::default() {
-        refuse("fault.inject", "faults are injected into processes, but simulated ranks are threads".into());
+    if spec.engine.kind == EngineKind::Sim && spec.fault.respawn {
+        refuse(
+            "fault.respawn",
+            "simulated ranks are not started again: drop this key, or engine.kind".into(),
+        );
     }
     if spec.engine.kind == EngineKind::Sim && spec.engine.port != 0 {
         refuse("engine.port", "simulated ranks have no port; drop one of the two keys".into());

@@ -74,7 +74,8 @@ fn load(args: &InspectArgs) -> Result<(Network, JobSpec)> {
 }
 
 fn is_model(path: &Path) -> bool {
-    path.is_file() && TensorFile::is_tensor_file(path).unwrap_or(false)
+    path.extension().is_some_and(|ending| ending == "safetensors")
+        || (path.is_file() && TensorFile::is_tensor_file(path).unwrap_or(false))
 }
 
 /// The description as JSON.

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use thalweg_cluster::engine::simulated::fixed_group;
+use thalweg_cluster::engine::simulated::simulate;
+use thalweg_cluster::membership_policy::MembershipConfig;
 use thalweg_comm::transport::sim::Network as Simulated;
 use thalweg_core::event::Outcome;
 use thalweg_core::spec::JobLayers;
@@ -101,7 +102,7 @@ fn gossip(network: Simulated, folder: &Path) {
     dials.iter().for_each(|setting| layers.add_assignment(setting).expect("a setting"));
     let job = crate::registry::resolve(layers).expect("a job").spec;
     let components = Digits(job.clone());
-    let (ended, _) = fixed_group::simulate(network, &[], Duration::from_secs(30), |rank| {
+    let (ended, _) = simulate(network, &[], &MembershipConfig::fixed(Duration::from_secs(30)), |rank| {
         crate::run(
             rank,
             &crate::Assignment { job: &job, components: &components, folder, resume: false },

@@ -59,8 +59,8 @@ impl Driver<'_> {
 
     /// Continues the job where the group stands. `start` is when the last generation ended.
     pub(super) fn enter_group(&mut self, start: Duration) -> Result<()> {
-        let job = self.cx.job;
-        self.cx.rank.schedule_faults(&job.fault.inject.0);
+        // The step of a rank's own loss is not lost again by the rank that takes its place.
+        let behind_own_loss = u64::from(self.membership.holds == Holds::Nothing);
         self.membership.transfer = None;
         self.progress.contributions.begin(&self.cx.rank.member_ids());
         let change = self.cx.rank.change().clone();
@@ -80,6 +80,8 @@ impl Driver<'_> {
             _ if self.membership.holds == Holds::Nothing => return Err(self.state_is_lost(&change)),
             _ => self.strategy.suspend(Some(self.cx.work.next()))?,
         }
+        let (job, first) = (self.cx.job, self.cx.work.next() + behind_own_loss);
+        self.cx.rank.schedule_faults(&job.fault.inject.0, first);
         let transfer = self.membership.transfer.as_ref();
         let receives = transfer.is_some_and(|transfer| transfer.receivers.contains(&self.cx.rank.index()));
         self.membership.holds = if receives { Holds::Nothing } else { Holds::State };

@@ -5,8 +5,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use thalweg_cluster::engine::simulated::fixed_group;
+use thalweg_cluster::engine::simulated;
 use thalweg_cluster::engine::threads::{self, RankOutcome};
+use thalweg_cluster::membership_policy::MembershipConfig;
 use thalweg_comm::transport::sim::{Network as Simulated, SimulatedFault, Trace};
 use thalweg_core::event::Outcome;
 use thalweg_core::spec::JobLayers;
@@ -157,7 +158,7 @@ pub fn simulate(
     let workers = format!("engine.workers={}", network.world);
     let job = job(&[settings, &[workers.as_str()]].concat());
     let network = Simulated { world: registry::ranks(&job), ..network };
-    fixed_group::simulate(network, faults, job.fault.step_deadline, |rank| {
+    simulated::simulate(network, faults, &MembershipConfig::fixed(job.fault.step_deadline), |rank| {
         let components = FromJob(job.model.layers.clone(), Options::of(&job));
         thalweg_train::run(
             rank,

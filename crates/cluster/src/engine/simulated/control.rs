@@ -48,8 +48,7 @@ struct Queues {
 }
 
 impl SimulatedControl {
-    pub fn new(ranks: usize) -> Arc<SimulatedControl> {
-        let rank_statuses = (0..ranks).map(|_| RankStatus::new()).collect();
+    pub fn new(rank_statuses: Vec<Arc<RankStatus>>) -> Arc<SimulatedControl> {
         Arc::new(SimulatedControl { rank_statuses, queues: Mutex::default() })
     }
 

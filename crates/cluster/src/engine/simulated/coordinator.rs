@@ -136,7 +136,9 @@ impl SimulatedCoordinator {
     /// Observes the state of all ranks: deaths, heartbeats, injected faults, requests to leave.
     fn poll_ranks(&mut self) {
         let now = self.now;
-        let heartbeats = now >= self.next_heartbeat;
+        // After a death the others report what they were doing.
+        let died = |id: &usize| self.endpoint.rank_state(*id).is_dead;
+        let heartbeats = now >= self.next_heartbeat || (!self.is_over && self.connected.iter().any(died));
         let members = (0..self.control.rank_statuses.len()).filter(|id| self.policy.membership.has(*id));
         for id in members.chain(self.connected.iter().copied()).collect::<BTreeSet<usize>>() {
             let state = self.endpoint.rank_state(id);

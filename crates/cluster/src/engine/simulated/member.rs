@@ -1,6 +1,7 @@
 //! A simulated rank's membership client, and its clock. Both end the rank's thread once the rank is killed.
 
 use super::control::{MemberMessage, SimulatedControl, SimulatedRoster};
+use crate::fault_injection::FaultyProcess;
 use crate::hosts::Hosts;
 use crate::membership::MemberPosition;
 use crate::membership_policy::MembershipConfig;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use thalweg_comm::host::LocalPeers;
-use thalweg_comm::transport::sim::SimulatedEndpoint;
+use thalweg_comm::transport::sim::{SimulatedEndpoint, SimulatedFaultKind};
 use thalweg_core::clock::Clock;
 use thalweg_core::event::Heartbeat;
 use thalweg_core::{Culprit, Error, Kind, Result};
@@ -202,6 +203,27 @@ impl MembershipClient for SimulatedMember {
 
     fn send_false_report(&mut self) {
         self.send(MemberMessage::Control(false_report()));
+    }
+}
+
+impl FaultyProcess for SimulatedMember {
+    fn kill(&self) {
+        self.endpoint.inject(SimulatedFaultKind::Kill { rank: self.id });
+        self.die_if_killed();
+    }
+
+    fn stop(&self) {
+        // Until the others have gone on without it.
+        let duration = 2 * (self.config.step_deadline + self.config.prepare_deadline);
+        self.endpoint.inject(SimulatedFaultKind::Stop { rank: self.id, duration });
+        self.wait();
+    }
+
+    fn livelock(&self) -> ! {
+        self.endpoint.inject(SimulatedFaultKind::Livelock { rank: self.id });
+        loop {
+            self.wait();
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! An elastic group on a simulated network: kills, stops, cuts and newcomers, in virtual time and from a seed.
+//! A group on a simulated network: kills, stops, cuts and newcomers, in virtual time and from a seed.
 //!
 //! Programs see the same [`Rank`] as everywhere, and membership is decided by the same
 //! [`MembershipPolicy`](crate::membership_policy::MembershipPolicy) as for real processes.
@@ -9,10 +9,9 @@
 
 mod control;
 mod coordinator;
-pub mod fixed_group;
 mod member;
 
-use super::threads::RankOutcome;
+use super::threads::{CollectedEvents, RankObserver, RankOutcome};
 use crate::membership_policy::MembershipConfig;
 use crate::rank::{Emit, Rank, RankParts};
 use crate::regroup::Generation;
@@ -21,66 +20,77 @@ use control::{MemberMessage, SimulatedControl};
 use coordinator::SimulatedCoordinator;
 use member::{Killed, SimulatedMember};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use thalweg_comm::transport::sim::{Network, SimulatedFault, SimulatedFaultKind, Simulation, Trace};
-use thalweg_core::event::Event;
 use thalweg_core::{Error, Kind, Result};
 
-/// Runs a program on every rank of a simulated group that survives losses, and on the ranks that join it. The outcomes are
-/// in the order of member ids; the same arguments give the same outcomes and the same trace.
+/// Runs a program on every rank of a simulated group, and on the ranks that join it. The outcomes are in the order of
+/// member ids; the same arguments give the same outcomes and the same trace.
 pub fn simulate<T: Send>(
     network: Network,
     faults: &[SimulatedFault],
     config: &MembershipConfig,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
 ) -> (Vec<RankOutcome<T>>, Trace) {
+    let collected = CollectedEvents::default();
+    let (results, trace) =
+        simulate_observed(network, faults, config, &|rank| collected.observer(rank), program);
+    (collected.outcomes(results), trace)
+}
+
+/// The same, with an observer of each running rank.
+pub fn simulate_observed<T: Send>(
+    network: Network,
+    faults: &[SimulatedFault],
+    config: &MembershipConfig,
+    observer: &dyn Fn(usize) -> RankObserver,
+    program: impl Fn(&mut Rank) -> Result<T> + Sync,
+) -> (Vec<Result<T>>, Trace) {
     let (seed, world) = (network.seed, network.world);
     let simulation = Simulation::with_coordinator(network, faults);
     let size = simulation.size();
     let joins = |id| faults.iter().any(|fault| fault.kind == SimulatedFaultKind::Join { rank: id });
-    let control = SimulatedControl::new(size);
+    let (emits, rank_statuses): (Vec<Emit>, Vec<_>) =
+        (0..size).map(observer).map(|observer| (observer.emit, observer.rank_status)).unzip();
+    let control = SimulatedControl::new(rank_statuses);
     let coordinator =
         SimulatedCoordinator::new(simulation.endpoint(size), Arc::clone(&control), config.clone(), world);
-    let members: Vec<SimulatedMember> = (0..size)
-        .map(|id| SimulatedMember {
-            id,
-            endpoint: simulation.endpoint(id),
-            control: Arc::clone(&control),
-            config: config.clone(),
-            generation: Arc::default(),
-        })
-        .collect();
+    let member = |(id, emit): (usize, Emit)| {
+        let (endpoint, control, config) = (simulation.endpoint(id), Arc::clone(&control), config.clone());
+        (SimulatedMember { id, endpoint, control, config, generation: Arc::default() }, emit)
+    };
+    let members: Vec<(SimulatedMember, Emit)> = emits.into_iter().enumerate().map(member).collect();
     let program = &program;
-    let outcomes = std::thread::scope(|scope| {
+    let results = std::thread::scope(|scope| {
         scope.spawn(move || coordinator.run());
-        let start = |member: SimulatedMember| {
+        let start = |(member, emit): (SimulatedMember, Emit)| {
             let takes_part = member.id < world || joins(member.id);
-            scope.spawn(move || if takes_part { run(member, world, seed, program) } else { unused(member) })
+            scope.spawn(move || match takes_part {
+                true => run(member, emit, world, seed, program),
+                false => unused(member),
+            })
         };
         let threads: Vec<_> = members.into_iter().map(start).collect();
-        let panicked =
-            |_| RankOutcome { result: Err(Error::internal("a rank panicked")), events: Vec::new() };
+        let panicked = |_| Err(Error::internal("a rank panicked"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
     });
-    (outcomes, simulation.trace())
+    (results, simulation.trace())
 }
 
 /// The outcome of an id without a rank.
-fn unused<T>(member: SimulatedMember) -> RankOutcome<T> {
-    let message = format!("rank {} never joined", member.id);
-    RankOutcome { result: Err(Error::new(Kind::Rendezvous, message)), events: Vec::new() }
+fn unused<T>(member: SimulatedMember) -> Result<T> {
+    Err(Error::new(Kind::Rendezvous, format!("rank {} never joined", member.id)))
 }
 
 /// Runs one rank from its join to its end.
 fn run<T>(
     member: SimulatedMember,
+    emit: Emit,
     world: usize,
     seed: u64,
     program: impl Fn(&mut Rank) -> Result<T>,
-) -> RankOutcome<T> {
-    let events = Arc::new(Mutex::new(Vec::new()));
-    let (sink, witness) = (Arc::clone(&events), member.clone());
-    let emit = move |event: Event| sink.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+) -> Result<T> {
+    let witness = member.clone();
     let rank_status = Arc::clone(&member.control.rank_statuses[member.id]);
     rank_status.set_witness_handler(Box::new(move |error, heartbeat, source| {
         witness.report_witness(error, heartbeat, source);
@@ -89,7 +99,7 @@ fn run<T>(
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let mut client = member.clone();
         let first = client.join(id >= world)?;
-        let mut rank = rank(client, first, Arc::new(emit), seed);
+        let mut rank = rank(client, first, emit, seed);
         let result = program(&mut rank).map_err(|error| rank.final_error(error));
         if result.is_ok() {
             rank.leave();
@@ -113,8 +123,7 @@ fn run<T>(
     // Drops the last clones of the member: that frees its endpoint in the simulation.
     rank_status.set_witness_handler(Box::new(|_, _, _| {}));
     drop(member);
-    let events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
-    RankOutcome { result, events }
+    result
 }
 
 fn rank(member: SimulatedMember, first: Generation, emit: Emit, seed: u64) -> Rank {
@@ -132,7 +141,8 @@ fn rank(member: SimulatedMember, first: Generation, emit: Emit, seed: u64) -> Ra
         change,
         step_deadline: member.config.step_deadline,
         prepare_deadline: member.config.prepare_deadline,
-        membership_client: Some(Box::new(member)),
+        process: Arc::new(member.clone()),
+        membership_client: member.config.elastic.then(|| Box::new(member) as _),
         seed,
     })
 }

@@ -1,8 +1,8 @@
 //! A rank's endpoint in the simulation: its streams, its clock, and control over other ranks.
 
-use super::Network;
 use super::simulator::{SimulatedRankState, Simulator};
 use super::streams::StreamKey;
+use super::{Network, SimulatedFaultKind};
 use crate::transport::link::{Link, LinkSet};
 use crate::transport::stream::StreamTransport;
 use crate::transport::wait_state::Interest;
@@ -52,7 +52,7 @@ impl SimulatedEndpoint {
     /// Opens new streams in a group of these members, in the order of their ranks; this endpoint is one of them.
     pub fn connect(&self, generation: u32, member_ids: &[usize]) -> Sim {
         let EndpointOwner { simulator, rank: id } = &*self.0;
-        simulator.open_streams(generation);
+        simulator.open_streams(generation, member_ids);
         let link = |&to: &usize| {
             let key = StreamKey { generation, from: *id, to };
             (to != *id).then(|| SimLink { simulator: Arc::clone(simulator), key })
@@ -89,6 +89,11 @@ impl SimulatedEndpoint {
     /// Kills another rank, as its launcher would do.
     pub fn kill(&self, rank: usize) {
         self.0.simulator.kill(rank);
+    }
+
+    /// Injects a fault now.
+    pub fn inject(&self, fault: SimulatedFaultKind) {
+        self.0.simulator.inject_now(fault);
     }
 
     /// Whether no connection between these two ranks can be made.
@@ -156,10 +161,10 @@ impl LinkSet for SimLinks {
     ) -> io::Result<()> {
         self.endpoint.wait(timeout);
         let EndpointOwner { simulator, rank } = &*self.endpoint.0;
-        let generation = self.generation;
-        let key = |peer: usize| StreamKey { generation, from: self.member_ids[peer], to: *rank };
-        let ended = |peer: usize| simulator.has_hung_up(key(peer));
-        hung_up.extend((0..watched.len()).filter(|&peer| watched[peer] && ended(peer)));
+        let peers = (0..watched.len()).filter(|&peer| watched[peer]).map(|peer| self.member_ids[peer]);
+        let ended = simulator.hung_up(*rank, self.generation, peers);
+        let position = |id: &usize| self.member_ids.iter().position(|member| member == id);
+        hung_up.extend(ended.iter().filter_map(position));
         Ok(())
     }
 

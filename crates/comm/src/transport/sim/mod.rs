@@ -9,12 +9,14 @@
 //!
 //! ```text
 //! [`network`]    latency, bandwidth, speed                  [`simulated_fault`]  faults and their times
-//! [`simulator`]  schedules ranks; holds all state           [`streams`]         bytes in transit
-//! [`endpoint`]   a rank's streams and clock                 [`trace`]           events of a run
+//! [`simulator`]  runs ranks; holds all state                [`streams`]         bytes in transit
+//! [`schedule`]   which rank runs next                       [`endpoint`]        a rank's streams and clock
+//! [`trace`]      events of a run
 //! ```
 
 mod endpoint;
 mod network;
+mod schedule;
 mod simulated_fault;
 mod simulator;
 mod streams;

@@ -5,7 +5,8 @@
 //! will have happened to one of the rank's streams.
 
 use super::network::mix;
-use super::streams::{Stream, StreamKey};
+use super::schedule::{RunState, Schedule};
+use super::streams::{Mesh, StreamKey};
 use super::{Network, SimulatedFault, SimulatedFaultKind, Trace, TraceEntry, TraceEvent};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -28,8 +29,9 @@ pub(super) struct SimulatorState {
     pub(super) now: Duration,
     /// All ranks and, behind them, the coordinator if there is one.
     pub(super) ranks: Vec<SimulatedRank>,
-    /// By generation of the group, `from * size + to`: bytes of one generation never arrive in another.
-    pub(super) meshes: BTreeMap<u32, Vec<Stream>>,
+    pub(super) schedule: Schedule,
+    /// By generation of the group, until all its members have left it: bytes of one never arrive in another.
+    pub(super) meshes: BTreeMap<u32, Mesh>,
     /// Senders and receivers between which all bytes are lost.
     cuts: BTreeSet<(usize, usize)>,
     /// In descending order of time.
@@ -62,29 +64,11 @@ pub struct SimulatedRankState {
     pub false_reports: u32,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum RunState {
-    /// Not started; only in unordered groups. Time waits for it, up to [`START_TIMEOUT`].
-    Absent,
-    /// Not started in time, but it may still start.
-    Idle,
-    Running,
-    /// Until then, or until a wake-up.
-    Waiting(Duration),
-    /// Until then, regardless of wake-ups.
-    Sleeping(Duration),
-    /// Until it is killed.
-    Livelocked,
-    Ended,
-}
-
 pub(super) struct SimulatedRank {
-    pub(super) run_state: RunState,
     wakeups: BinaryHeap<Reverse<Duration>>,
     /// Until when its connection is busy sending, and receiving.
     pub(super) sending: Duration,
     pub(super) receiving: Duration,
-    stopped_until: Duration,
     slowness: f64,
     pub(super) dead: bool,
     /// Its next wait does not end.
@@ -103,18 +87,17 @@ impl Simulator {
             })
             .collect();
         let size = joins.keys().map(|rank| rank + 1).max().unwrap_or(0).max(network.world);
-        let rank = |number: usize| SimulatedRank {
-            run_state: match (scheduling, joins.get(&number)) {
-                (Scheduling::Unordered, _) => RunState::Absent,
-                // A rank that joins sleeps until then.
-                (_, Some(at)) if number >= network.world => RunState::Sleeping(*at),
-                (_, None) if number >= network.world && number < size => RunState::Ended,
-                _ => RunState::Waiting(Duration::ZERO),
-            },
+        let run_state = |number: usize| match (scheduling, joins.get(&number)) {
+            (Scheduling::Unordered, _) => RunState::Absent,
+            // A rank that joins sleeps until then.
+            (_, Some(at)) if number >= network.world => RunState::Sleeping(*at),
+            (_, None) if number >= network.world && number < size => RunState::Ended,
+            _ => RunState::Waiting(Duration::ZERO),
+        };
+        let rank = |_| SimulatedRank {
             wakeups: BinaryHeap::new(),
             sending: Duration::ZERO,
             receiving: Duration::ZERO,
-            stopped_until: Duration::ZERO,
             slowness: 1.0,
             dead: false,
             livelocks: false,
@@ -127,6 +110,7 @@ impl Simulator {
         let state = SimulatorState {
             now: Duration::ZERO,
             ranks: (0..all).map(rank).collect(),
+            schedule: Schedule::new((0..all).map(run_state)),
             meshes: BTreeMap::new(),
             cuts: BTreeSet::new(),
             faults,
@@ -134,7 +118,8 @@ impl Simulator {
         };
         let scheduled = (0..all).map(|_| Condvar::new()).collect();
         let simulator = Simulator { network, size, state: Mutex::new(state), scheduled };
-        simulator.advance(&mut simulator.lock());
+        let first = simulator.advance(&mut simulator.lock());
+        simulator.notify(first);
         Arc::new(simulator)
     }
 
@@ -151,9 +136,9 @@ impl Simulator {
         let subject = &state.ranks[rank];
         SimulatedRankState {
             is_dead: subject.dead,
-            has_ended: subject.run_state == RunState::Ended,
-            is_stopped: subject.stopped_until > state.now,
-            is_livelocked: subject.run_state == RunState::Livelocked,
+            has_ended: state.schedule.state(rank) == RunState::Ended,
+            is_stopped: state.schedule.is_stopped(rank, state.now),
+            is_livelocked: state.schedule.state(rank) == RunState::Livelocked,
             is_asked_to_leave: subject.asked_to_leave,
             false_reports: subject.false_reports,
         }
@@ -173,8 +158,8 @@ impl Simulator {
     fn kill_rank(&self, state: &mut SimulatorState, rank: usize) {
         state.ranks[rank].dead = true;
         self.end_all(state, rank, None);
-        if state.ranks[rank].run_state == RunState::Livelocked {
-            state.ranks[rank].run_state = RunState::Waiting(state.now);
+        if state.schedule.state(rank) == RunState::Livelocked {
+            state.schedule.set(rank, RunState::Waiting(state.now));
         }
         state.wake_at(rank, state.now);
     }
@@ -196,14 +181,14 @@ impl Simulator {
     /// Blocks until this rank runs.
     pub(super) fn running(&self, rank: usize) -> MutexGuard<'_, SimulatorState> {
         let mut state = self.lock();
-        if matches!(state.ranks[rank].run_state, RunState::Absent | RunState::Idle) {
-            state.ranks[rank].run_state = RunState::Running;
+        if matches!(state.schedule.state(rank), RunState::Absent | RunState::Idle) {
+            state.schedule.set(rank, RunState::Running);
         }
         while matches!(
-            state.ranks[rank].run_state,
+            state.schedule.state(rank),
             RunState::Waiting(_) | RunState::Sleeping(_) | RunState::Livelocked
         ) {
-            if !state.has_absent_rank() {
+            if !state.schedule.has_absent() {
                 state = self.scheduled[rank].wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
@@ -212,9 +197,9 @@ impl Simulator {
                 .unwrap_or_else(PoisonError::into_inner);
             state = woken.0;
             if woken.1.timed_out() {
-                let absent = state.ranks.iter_mut().filter(|rank| rank.run_state == RunState::Absent);
-                absent.for_each(|rank| rank.run_state = RunState::Idle);
-                self.advance(&mut state);
+                state.schedule.idle_absent();
+                let next = self.advance(&mut state);
+                self.notify(next);
             }
         }
         state
@@ -236,23 +221,19 @@ impl Simulator {
 
     /// Yields to the other ranks until a wake-up or the timeout.
     pub fn wait(&self, rank: usize, timeout: Duration) {
-        let mut state = self.running(rank);
+        let state = self.running(rank);
         let end = state.now + timeout;
         let subject = &state.ranks[rank];
         let until = subject.wakeups.peek().map_or(end, |wakeup| wakeup.0.min(end));
         let hangs = subject.livelocks && !subject.dead;
-        self.yield_as(&mut state, rank, if hangs { RunState::Livelocked } else { RunState::Waiting(until) });
-        drop(state);
-        drop(self.running(rank));
+        self.yield_as(state, rank, if hangs { RunState::Livelocked } else { RunState::Waiting(until) });
     }
 
     /// Yields to the other ranks for this duration, regardless of wake-ups.
     pub fn sleep(&self, rank: usize, duration: Duration) {
-        let mut state = self.running(rank);
+        let state = self.running(rank);
         let end = state.now + duration;
-        self.yield_as(&mut state, rank, RunState::Sleeping(end));
-        drop(state);
-        drop(self.running(rank));
+        self.yield_as(state, rank, RunState::Sleeping(end));
     }
 
     /// Sleeps for the time that this rank needs for this many floating-point operations.
@@ -261,29 +242,36 @@ impl Simulator {
         self.sleep(rank, self.network.computation(operations).mul_f64(slowness));
     }
 
-    fn yield_as(&self, state: &mut SimulatorState, rank: usize, run_state: RunState) {
-        if state.ranks[rank].run_state != RunState::Ended {
-            state.ranks[rank].run_state = run_state;
-            self.advance(state);
+    /// Lets other ranks run until it is this one's turn again.
+    fn yield_as(&self, mut state: MutexGuard<'_, SimulatorState>, rank: usize, run_state: RunState) {
+        if state.schedule.state(rank) == RunState::Ended {
+            return;
+        }
+        state.schedule.set(rank, run_state);
+        let next = self.advance(&mut state);
+        drop(state);
+        if next != Some(rank) {
+            self.notify(next);
+            drop(self.running(rank));
         }
     }
 
-    /// If no rank runs, schedules the next one.
-    fn advance(&self, state: &mut SimulatorState) {
+    /// Wakes the thread of a rank that is to run. Best without the lock, which that thread takes at once.
+    fn notify(&self, rank: Option<usize>) {
+        if let Some(rank) = rank {
+            self.scheduled[rank].notify_all();
+        }
+    }
+
+    /// If no rank runs, lets the next one run, and returns it: it is to be notified.
+    fn advance(&self, state: &mut SimulatorState) -> Option<usize> {
         loop {
-            if state.has_absent_rank() || state.ranks.iter().any(|rank| rank.run_state == RunState::Running) {
-                return;
+            if state.schedule.has_absent() || state.schedule.has_running() {
+                return None;
             }
-            let waits = state.ranks.iter().enumerate().filter_map(|(index, rank)| match rank.run_state {
-                RunState::Waiting(until) | RunState::Sleeping(until) => {
-                    Some((until.max(rank.stopped_until), index))
-                }
-                _ => None,
-            });
-            let Some((time, rank)) = waits.min() else {
+            let Some((time, rank)) = state.schedule.next() else {
                 // No rank is left that could kill the livelocked ones: they end with the simulation.
-                let hangs = |rank: &usize| state.ranks[*rank].run_state == RunState::Livelocked;
-                let Some(rank) = (0..state.ranks.len()).find(hangs) else { return };
+                let rank = state.schedule.first_livelocked()?;
                 self.kill_rank(state, rank);
                 continue;
             };
@@ -293,11 +281,15 @@ impl Simulator {
                 continue;
             }
             state.now = state.now.max(time);
-            state.ranks[rank].run_state = RunState::Running;
+            state.schedule.set(rank, RunState::Running);
             state.record(TraceEvent::Run(rank));
-            self.scheduled[rank].notify_all();
-            return;
+            return Some(rank);
         }
+    }
+
+    /// Injects a fault now.
+    pub fn inject_now(&self, kind: SimulatedFaultKind) {
+        self.inject_fault(&mut self.lock(), kind);
     }
 
     fn inject_fault(&self, state: &mut SimulatorState, kind: SimulatedFaultKind) {
@@ -306,7 +298,7 @@ impl Simulator {
             SimulatedFaultKind::Kill { rank } => self.kill_rank(state, *rank),
             SimulatedFaultKind::Livelock { rank } => state.ranks[*rank].livelocks = true,
             SimulatedFaultKind::Stop { rank, duration } => {
-                state.ranks[*rank].stopped_until = state.now + *duration
+                state.schedule.stop(*rank, state.now + *duration);
             }
             SimulatedFaultKind::Slow { rank, factor } => state.ranks[*rank].slowness *= factor.max(0.0),
             SimulatedFaultKind::Cut { one, other } => {
@@ -349,12 +341,14 @@ impl Simulator {
         if rank < self.size {
             self.end_all(&mut state, rank, None);
         }
-        state.ranks[rank].run_state = RunState::Ended;
+        state.schedule.set(rank, RunState::Ended);
         if state.ranks.len() > self.size {
             let noticed = state.now + self.network.latency;
             state.wake_at(self.size, noticed);
         }
-        self.advance(&mut state);
+        let next = self.advance(&mut state);
+        drop(state);
+        self.notify(next);
     }
 }
 
@@ -364,20 +358,13 @@ impl SimulatorState {
         self.cuts.contains(&(from, to))
     }
 
-    fn has_absent_rank(&self) -> bool {
-        self.ranks.iter().any(|rank| rank.run_state == RunState::Absent)
-    }
-
     pub(super) fn record(&mut self, event: TraceEvent) {
         self.trace.push(TraceEntry { time: self.now, event });
     }
 
     /// Something will have happened to one of the rank's streams at that moment.
     pub(super) fn wake_at(&mut self, rank: usize, at: Duration) {
-        let rank = &mut self.ranks[rank];
-        rank.wakeups.push(Reverse(at));
-        if let RunState::Waiting(until) = &mut rank.run_state {
-            *until = at.min(*until);
-        }
+        self.ranks[rank].wakeups.push(Reverse(at));
+        self.schedule.wake_at(rank, at);
     }
 }

@@ -1,9 +1,10 @@
 //! Bytes in transit: the streams between simulated ranks, one per direction and generation of their group.
 
 use super::TraceEvent;
-use super::simulator::{RunState, SimulatedRank, Simulator, SimulatorState};
+use super::schedule::RunState;
+use super::simulator::{Simulator, SimulatorState};
 use crate::wire::checksum;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
@@ -45,19 +46,35 @@ struct Packet {
     injected: bool,
 }
 
+/// The streams of one generation. One that was never used is not stored.
+#[derive(Default)]
+pub(super) struct Mesh {
+    streams: HashMap<(usize, usize), Stream>,
+    /// Ranks that had ended before, and when the mesh was opened: their streams are closed since then.
+    ended: BTreeMap<usize, Duration>,
+    /// Streams to each rank that were closed.
+    closed: BTreeMap<usize, usize>,
+    /// Members that are here or may still come.
+    present: BTreeSet<usize>,
+}
+
 impl Simulator {
     /// Opens the streams of a generation; those of dead and ended ranks are closed from the start.
-    pub fn open_streams(&self, generation: u32) {
+    pub fn open_streams(&self, generation: u32, member_ids: &[usize]) {
         let mut state = self.lock();
-        let (size, now) = (self.size, state.now);
         if state.meshes.contains_key(&generation) {
             return;
         }
-        let ended = |rank: &SimulatedRank| rank.dead || rank.run_state == RunState::Ended;
-        let closed: Vec<bool> = state.ranks.iter().map(ended).collect();
-        let stream = |from: usize| Stream { closed: closed[from].then_some(now), ..Stream::default() };
-        let streams = (0..size * size).map(|index| stream(index / size)).collect();
-        state.meshes.insert(generation, streams);
+        let (now, schedule) = (state.now, &state.schedule);
+        let has_ended = |rank: &usize| state.ranks[*rank].dead || schedule.state(*rank) == RunState::Ended;
+        let (ended, present): (Vec<usize>, Vec<usize>) = member_ids.iter().partition(|rank| has_ended(rank));
+        let closed = match ended.is_empty() {
+            true => BTreeMap::new(),
+            false => present.iter().map(|to| (*to, ended.len())).collect(),
+        };
+        let ended = ended.into_iter().map(|rank| (rank, now)).collect();
+        let mesh = Mesh { streams: HashMap::new(), ended, closed, present: present.into_iter().collect() };
+        state.meshes.insert(generation, mesh);
     }
 
     /// Sends bytes: computes their arrival and schedules the wake-up of the receiver.
@@ -103,22 +120,35 @@ impl Simulator {
         }
         let noticed = (now + self.network.delay(key.from, key.to, stream.count)).max(stream.last_arrival);
         stream.closed = Some(noticed);
+        *state.meshes.entry(key.generation).or_default().closed.entry(key.to).or_default() += 1;
         state.record(TraceEvent::Closed { from: key.from, to: key.to });
         state.wake_at(key.to, noticed);
     }
 
-    /// Ends all streams of a rank, in one generation or in all.
+    /// Ends all streams of a rank, in one generation or in all: it leaves them. The streams are freed with the last one
+    /// to leave.
     pub(super) fn end_all(&self, state: &mut SimulatorState, from: usize, generation: Option<u32>) {
-        let all: Vec<u32> = state.meshes.keys().copied().collect();
-        for generation in all.into_iter().filter(|other| generation.is_none_or(|wanted| wanted == *other)) {
-            (0..self.size).for_each(|to| self.end(state, StreamKey { generation, from, to }));
+        let wanted = |other: &u32| generation.is_none_or(|wanted| wanted == *other);
+        let generations: Vec<u32> = state.meshes.keys().copied().filter(wanted).collect();
+        for generation in generations {
+            let Some(mesh) = state.meshes.get_mut(&generation) else { continue };
+            if !mesh.present.remove(&from) {
+                continue;
+            }
+            if mesh.present.is_empty() {
+                state.meshes.remove(&generation);
+                continue;
+            }
+            // Nobody reads what those that left before would get.
+            let to: Vec<usize> = mesh.present.iter().copied().collect();
+            to.into_iter().for_each(|to| self.end(state, StreamKey { generation, from, to }));
         }
     }
 
     fn stream<'a>(&self, state: &'a mut SimulatorState, key: StreamKey) -> &'a mut Stream {
-        let size = self.size;
-        let empty = || (0..size * size).map(|_| Stream::default()).collect();
-        &mut state.meshes.entry(key.generation).or_insert_with(empty)[key.from * size + key.to]
+        let Mesh { streams, ended, .. } = state.meshes.entry(key.generation).or_default();
+        let opened = || Stream { closed: ended.get(&key.from).copied(), ..Stream::default() };
+        streams.entry((key.from, key.to)).or_insert_with(opened)
     }
 
     pub fn write(&self, key: StreamKey, bytes: &[u8]) -> io::Result<usize> {
@@ -176,11 +206,18 @@ impl Simulator {
         self.network.buffered || self.stream(&mut state, key).unread == 0
     }
 
-    /// Whether the stream has ended, as the receiver sees it.
-    pub fn has_hung_up(&self, key: StreamKey) -> bool {
-        let mut state = self.running(key.to);
+    /// Those of the peers whose streams have ended, as this rank sees it.
+    pub fn hung_up(&self, rank: usize, generation: u32, peers: impl Iterator<Item = usize>) -> Vec<usize> {
+        let mut state = self.running(rank);
         let now = state.now;
-        key.from != key.to && self.stream(&mut state, key).closed.is_some_and(|closed| closed <= now)
+        if state.meshes.get(&generation).is_none_or(|mesh| !mesh.closed.contains_key(&rank)) {
+            return Vec::new();
+        }
+        let mut has_ended = |from: &usize| {
+            let key = StreamKey { generation, from: *from, to: rank };
+            *from != rank && self.stream(&mut state, key).closed.is_some_and(|closed| closed <= now)
+        };
+        peers.filter(|from| has_ended(from)).collect()
     }
 
     pub fn close(&self, key: StreamKey) {

@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::rc::Rc;
 use thalweg_core::report::Report;
+use thalweg_core::spec::engine::EngineKind;
 use thalweg_core::spec::{JobLayers, Origin, preset};
 use thalweg_core::{Error, Result};
 use thalweg_train::kept;
@@ -83,6 +84,12 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
         return Err(Error::job("this job ends when a worker is lost, so it cannot run under faults").hint(
             "strategies that exchange by all-reduce continue, unless fault.elastic = false (docs/elastic.md)",
         ));
+    }
+    if job.spec.engine.kind == EngineKind::Sim {
+        return Err(Error::job(
+            "chaos injects faults into processes, not into simulated ranks: engine.kind is \"sim\"",
+        )
+        .hint("use another engine, or `thalweg train` with fault.inject, which takes simulated ranks too"));
     }
     let workers = job.spec.engine.workers;
     let folder = Scratch::create("chaos")?;
