@@ -199,9 +199,9 @@ impl Membership {
         if after > known {
             return Some(format!("it reports generation {after}, and the last one was {}", self.generation));
         }
-        // A member that had not received the state of the step the group resumed from may be one step behind.
+        // A member that had not received the state of the step the group resumed from may be one commit unit behind.
         let step = reported.position?.step;
-        (step.saturating_add(1) < self.resumed)
+        (step.saturating_add(self.limits.unit.max(1)) < self.resumed)
             .then(|| format!("it reports step {step}, and its group went on from step {}", self.resumed))
     }
 

@@ -156,6 +156,17 @@ fn a_step_far_from_all_others_removes_the_member_that_reports_it() {
     assert!(matches!(&group.report(1, 2, at(7), T0)[..], [MembershipCommand::Remove(1, _)]));
 }
 
+/// A commit unit of several steps: a member that had not received the state its group went on from is a unit behind.
+#[test]
+fn a_member_may_be_one_commit_unit_behind() {
+    let mut group = working(3, Limits { unit: 4, ..limits(1, 9) });
+    group.interrupt(T0);
+    (0..3).for_each(|id| drop(group.report(id, 1, at(if id == 2 { 12 } else { 8 }), T0)));
+    group.remove(2, T0);
+    assert_eq!(group.report(0, 2, at(8), T0), []);
+    assert!(matches!(&group.report(1, 2, at(7), T0)[..], [MembershipCommand::Remove(1, _)]));
+}
+
 /// For any order of events: generations grow, a group consists of exactly the members that are present and have reported
 /// since the last one, and without further events a group works or is empty.
 #[test]
