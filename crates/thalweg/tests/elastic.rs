@@ -244,6 +244,24 @@ fn fifty_faults_lose_no_row() {
     site.assert_empty();
 }
 
+#[test]
+fn faults_in_rounds_of_local_training_lose_no_row() {
+    let site = Site::new();
+    let run = ["chaos", "--strategy", "sparknet", "--faults", "10", "--fault-seed", "2", "--workers", "4"];
+    let ended = site.run(&[&run[..], &["--json", "--quiet"]].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let outcome: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&outcome["finished"], &outcome["faults"]), (&Value::from(true), &Value::from(10)));
+    assert_eq!(
+        (&outcome["samples_missed"], &outcome["samples_repeated"]),
+        (&Value::from(0), &Value::from(0))
+    );
+    // A round is 10 steps.
+    assert!(outcome["max_steps_redone"].as_u64().unwrap() <= 10, "{outcome}");
+    assert!(outcome["units_committed"].as_u64().unwrap() >= 10, "{outcome}");
+    site.assert_empty();
+}
+
 /// `thalweg strategies` lists whether jobs of a preset survive the loss of a rank; `chaos` refuses those that do not.
 #[test]
 fn every_preset_behaves_as_listed_when_a_rank_is_lost() {

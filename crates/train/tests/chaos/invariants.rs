@@ -3,6 +3,7 @@
 use crate::job::{EPOCHS, Finished, Run};
 use crate::schedule::Schedule;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use thalweg_comm::transport::sim::SimulatedFaultKind;
 use thalweg_core::event::{Event, Outcome};
 use thalweg_core::{Error, Kind};
@@ -12,12 +13,29 @@ use thalweg_core::{Error, Kind};
 pub struct Bounds {
     /// Steps of a commit unit, of which at most one is redone for a fault.
     pub unit: u64,
-    /// Of the final loss, against a run without faults.
-    pub tolerance: f64,
+    /// Of the final loss, as a part of that of a run without faults.
+    pub loss: f64,
+    /// Of the final accuracy, against that of a run without faults.
+    pub accuracy: f64,
+}
+
+/// What a run without faults comes to.
+#[derive(Clone, Copy, Debug)]
+pub struct Undisturbed {
+    pub duration: Duration,
+    pub loss: f64,
+    pub accuracy: f64,
+}
+
+impl Undisturbed {
+    pub fn of(run: &Run) -> Undisturbed {
+        let metric = |name| run.last(name).expect("an undisturbed run ends");
+        Undisturbed { duration: run.duration(), loss: metric("loss"), accuracy: metric("accuracy") }
+    }
 }
 
 /// Sums are made of other parts, so they are rounded otherwise.
-pub const ALL_REDUCE: Bounds = Bounds { unit: 1, tolerance: 1e-4 };
+pub const ALL_REDUCE: Bounds = Bounds { unit: 1, loss: 1e-4, accuracy: 0.003 };
 
 /// What a run shows, for those who count.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,10 +48,16 @@ pub struct Figures {
     /// Whether anybody was left to finish the job.
     pub finished: bool,
     pub loss_difference: f64,
+    pub accuracy_difference: f64,
 }
 
 /// Everything that must hold; the first thing that does not, in words.
-pub fn check(schedule: &Schedule, run: &Run, expected_loss: f64, bounds: Bounds) -> Result<Figures, String> {
+pub fn check(
+    schedule: &Schedule,
+    run: &Run,
+    expected: &Undisturbed,
+    bounds: Bounds,
+) -> Result<Figures, String> {
     let finished = check_ends(schedule, run)?;
     let (generations, redone) = check_generations(schedule, run, bounds.unit)?;
     let mut figures = Figures {
@@ -53,9 +77,14 @@ pub fn check(schedule: &Schedule, run: &Run, expected_loss: f64, bounds: Bounds)
         return Err(format!("ranks {} and {rank} ended with different parameters", finished[0].0));
     }
     let loss = run.last("loss").ok_or("nobody told the end")?;
-    figures.loss_difference = (loss - expected_loss).abs();
-    if figures.loss_difference > bounds.tolerance * expected_loss {
-        return Err(format!("the final loss is {loss}, without faults {expected_loss}"));
+    figures.loss_difference = (loss - expected.loss).abs();
+    if figures.loss_difference > bounds.loss * expected.loss {
+        return Err(format!("the final loss is {loss}, without faults {}", expected.loss));
+    }
+    let accuracy = run.last("accuracy").ok_or("no rank reported the accuracy")?;
+    figures.accuracy_difference = (accuracy - expected.accuracy).abs();
+    if figures.accuracy_difference > bounds.accuracy {
+        return Err(format!("the accuracy is {accuracy}, without faults {}", expected.accuracy));
     }
     Ok(figures)
 }

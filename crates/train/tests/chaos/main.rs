@@ -9,7 +9,7 @@ mod rounds;
 mod schedule;
 mod state_transfers;
 
-use invariants::Figures;
+use invariants::{Figures, Undisturbed};
 use job::Finished;
 use schedule::Schedule;
 use std::collections::BTreeMap;
@@ -22,21 +22,14 @@ use thalweg_core::event::Event;
 /// Seeds that are run if nobody asks for more.
 const SEEDS: u64 = 100;
 
-/// The undisturbed run: how long it takes, and its final loss.
-struct Calm {
-    span: Duration,
-    loss: f64,
+fn undisturbed() -> Undisturbed {
+    Undisturbed::of(&job::run(0, 4, &[], || ()))
 }
 
-fn calm() -> Calm {
-    let run = job::run(0, 4, &[], || ());
-    Calm { span: run.duration(), loss: run.last("loss").unwrap() }
-}
-
-fn try_seed(seed: u64, calm: &Calm, prologue: impl Fn() + Sync) -> Result<Figures, String> {
-    let schedule = Schedule::draw(seed, calm.span);
+fn try_seed(seed: u64, undisturbed: &Undisturbed, prologue: impl Fn() + Sync) -> Result<Figures, String> {
+    let schedule = Schedule::draw(seed, undisturbed.duration);
     let run = job::run(seed, schedule.world, &schedule.faults, prologue);
-    invariants::check(&schedule, &run, calm.loss, invariants::ALL_REDUCE).map_err(|words| {
+    invariants::check(&schedule, &run, undisturbed, invariants::ALL_REDUCE).map_err(|words| {
         format!(
             "seed {seed}: {words}\n{} ranks, {:#?}\nreproduce: THALWEG_SEED={seed} cargo test -p thalweg-train --test chaos -- seeds --nocapture",
             schedule.world, schedule.faults
@@ -51,9 +44,9 @@ fn asked(variable: &str) -> Option<u64> {
 /// All invariants, for many seeds.
 #[test]
 fn seeds_keep_their_promises() {
-    let calm = calm();
+    let undisturbed = undisturbed();
     if let Some(seed) = asked("THALWEG_SEED") {
-        let schedule = Schedule::draw(seed, calm.span);
+        let schedule = Schedule::draw(seed, undisturbed.duration);
         println!("{} ranks, {:#?}", schedule.world, schedule.faults);
         let run = job::run(seed, schedule.world, &schedule.faults, || ());
         for (rank, ended) in run.ended.iter().enumerate() {
@@ -61,7 +54,7 @@ fn seeds_keep_their_promises() {
             let regrouped = ended.events.iter().filter(|event| matches!(event, Event::Regrouped { .. }));
             regrouped.for_each(|event| println!("  {event:?}"));
         }
-        println!("{:?}", invariants::check(&schedule, &run, calm.loss, invariants::ALL_REDUCE).unwrap());
+        println!("{:?}", invariants::check(&schedule, &run, &undisturbed, invariants::ALL_REDUCE).unwrap());
         return;
     }
     let (start, count) = (Instant::now(), asked("THALWEG_SEEDS").unwrap_or(SEEDS));
@@ -75,7 +68,7 @@ fn seeds_keep_their_promises() {
                     if seed >= first + count {
                         return;
                     }
-                    let figures = try_seed(seed, &calm, || ());
+                    let figures = try_seed(seed, &undisturbed, || ());
                     all.lock().unwrap().push(figures);
                 }
             });
@@ -96,7 +89,7 @@ fn seeds_keep_their_promises() {
         sum(|figures| figures.taught),
         sum(|figures| u64::from(figures.finished)),
         sum(|figures| u64::from(!figures.finished)),
-        calm.loss,
+        undisturbed.loss,
     );
     failed.iter().for_each(|words| println!("{}", words.lines().next().unwrap_or_default()));
     assert!(failed.is_empty(), "{} of {count} seeds failed, the first: {}", failed.len(), failed[0]);
@@ -106,17 +99,17 @@ fn seeds_keep_their_promises() {
 /// newcomer that began the job anew.
 #[test]
 fn seeds_that_once_failed_keep_their_promises() {
-    let calm = calm();
+    let undisturbed = undisturbed();
     for seed in [1381, 2635, 3550, 4972, 5060, 7912] {
-        try_seed(seed, &calm, || ()).unwrap();
+        try_seed(seed, &undisturbed, || ()).unwrap();
     }
 }
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    let calm = calm();
+    let undisturbed = undisturbed();
     for seed in 0..5 {
-        let schedule = Schedule::draw(seed, calm.span);
+        let schedule = Schedule::draw(seed, undisturbed.duration);
         let [one, other] = [0, 1].map(|_| job::run(seed, schedule.world, &schedule.faults, || ()));
         let differs = one.trace.entries.iter().zip(&other.trace.entries).find(|(one, other)| one != other);
         assert!(differs.is_none(), "seed {seed}: {differs:?}");
@@ -129,9 +122,9 @@ fn the_same_seed_gives_the_same_trace() {
 /// Put in a bug: survivors do not agree on the last step. Some seed finds it, soon.
 #[test]
 fn a_missing_agreement_is_found() {
-    let calm = calm();
-    let found =
-        (0..50).find_map(|seed| try_seed(seed, &calm, thalweg_train::known_bugs::skip_agreement).err());
+    let undisturbed = undisturbed();
+    let found = (0..50)
+        .find_map(|seed| try_seed(seed, &undisturbed, thalweg_train::known_bugs::skip_agreement).err());
     println!("{}", found.expect("no seed finds the bug"));
 }
 
@@ -163,7 +156,7 @@ fn one_then_four_then_two_ranks() {
         "{sizes:?}"
     );
     let schedule = Schedule { world: 1, faults };
-    invariants::check(&schedule, &run, alone.last("loss").unwrap(), invariants::ALL_REDUCE).unwrap();
+    invariants::check(&schedule, &run, &Undisturbed::of(&alone), invariants::ALL_REDUCE).unwrap();
     let (one, other) = (alone.last("accuracy").unwrap(), run.last("accuracy").unwrap());
     assert!((one - other).abs() <= 0.003, "{one} and {other}");
 }
@@ -177,8 +170,9 @@ fn reproducible_runs_end_with_the_same_bits_in_any_world() {
         let stayed = run.ended.iter().enumerate().filter(|(rank, _)| !left.contains(rank));
         stayed.flat_map(|(_, ended)| ended.result.clone()).collect()
     };
-    let kills = [(0.2, 1), (0.4, 0)]
-        .map(|(when, rank)| SimulatedFault::at(calm().span.mul_f64(when), SimulatedFaultKind::Kill { rank }));
+    let kills = [(0.2, 1), (0.4, 0)].map(|(when, rank)| {
+        SimulatedFault::at(undisturbed().duration.mul_f64(when), SimulatedFaultKind::Kill { rank })
+    });
     for (world, faults) in [(1, one_four_two(alone.duration())), (4, kills.to_vec()), (5, Vec::new())] {
         let run = job::run_reproducible(3, world, &faults);
         let ends = finished(&run);

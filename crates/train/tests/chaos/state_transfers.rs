@@ -1,6 +1,6 @@
 //! Newcomers that take the state from the others while these train: whatever the update rule, they end with the same bits.
 
-use crate::invariants;
+use crate::invariants::{self, Undisturbed};
 use crate::job::{self, Finished, Run};
 use crate::schedule::Schedule;
 use std::time::Duration;
@@ -40,13 +40,8 @@ fn assert_same(settings: &[&str]) {
     assert_eq!(ranks, [2, 3], "{settings:?}");
     assert!(caught_up(&run).iter().all(|(_, steps)| *steps >= 1), "{settings:?}");
     assert!(finished(&run).windows(2).all(|pair| pair[0] == pair[1]), "{settings:?}");
-    invariants::check(
-        &Schedule { world: 2, faults },
-        &run,
-        calm.last("loss").unwrap(),
-        invariants::ALL_REDUCE,
-    )
-    .unwrap();
+    let expected = Undisturbed::of(&calm);
+    invariants::check(&Schedule { world: 2, faults }, &run, &expected, invariants::ALL_REDUCE).unwrap();
     if reproducible {
         assert_eq!(finished(&run)[0], finished(&calm)[0], "{settings:?}");
         assert_eq!(finished(&run)[0], finished(&job::run_job(job, 5, 1, &[], || ()))[0], "{settings:?}");
@@ -91,7 +86,8 @@ fn penalties_in_a_clipped_norm_are_not_taught_but_told() {
 /// The only one that has the state is lost before it has passed it on: that is said, and the job is over.
 #[test]
 fn the_loss_of_the_last_teacher_is_named() {
-    let span = job::run(3, 1, &[], || ()).duration();
+    let undisturbed = Undisturbed::of(&job::run(3, 1, &[], || ()));
+    let span = undisturbed.duration;
     let orphaned = (0..40).find_map(|later| {
         let join = span.mul_f64(0.3);
         let kill = join + Duration::from_millis(later);
@@ -100,8 +96,8 @@ fn the_loss_of_the_last_teacher_is_named() {
             SimulatedFault::at(kill, SimulatedFaultKind::Kill { rank: 0 }),
         ];
         let run = job::run(3, 1, &faults, || ());
-        invariants::check(&Schedule { world: 1, faults: faults.to_vec() }, &run, 0.0, invariants::ALL_REDUCE)
-            .ok()?;
+        let schedule = Schedule { world: 1, faults: faults.to_vec() };
+        invariants::check(&schedule, &run, &undisturbed, invariants::ALL_REDUCE).ok()?;
         run.ended[1]
             .result
             .clone()
