@@ -15,6 +15,7 @@ use thalweg_cluster::session::unix_time;
 use thalweg_core::event::{Event, Level, Outcome, Record};
 use thalweg_core::spec::{Job, JobSpec};
 use thalweg_core::{Error, Kind, Result};
+use thalweg_train::registry;
 
 /// The run folder and the views of the run's events.
 pub struct Results {
@@ -23,6 +24,8 @@ pub struct Results {
     views: Views,
     summary: bool,
     rerun_args: Option<String>,
+    /// Whether the strategy takes the same steps with any number of workers.
+    same_steps: bool,
     started: Instant,
     /// The job of a resumed run, written with its first step: a resume without steps left changes nothing.
     resumed_job: Option<(String, JobSpec)>,
@@ -57,7 +60,8 @@ impl Results {
         let summary = trainer.summary && !trainer.quiet;
         let rerun_args = trainer.rerun_args.clone();
         let resumed_job = checked.step.map(|_| (trainer.name.clone(), job.spec.clone()));
-        Ok((Results { folder, views, summary, rerun_args, started, resumed_job }, checked))
+        let same_steps = !registry::of(&job.spec).claims.local_updates;
+        Ok((Results { folder, views, summary, rerun_args, same_steps, started, resumed_job }, checked))
     }
 
     /// Passes an event to the views.
@@ -92,7 +96,8 @@ impl Results {
         written?;
         if self.summary {
             let checkpoint = !checkpoint::list(&folder.join("checkpoints")).is_empty();
-            let files = RunFiles { folder, checkpoint, rerun_args: self.rerun_args.as_deref() };
+            let (rerun_args, same_steps) = (self.rerun_args.as_deref(), self.same_steps);
+            let files = RunFiles { folder, checkpoint, rerun_args, same_steps };
             // stderr may be closed; that does not change the exit code of the run.
             let _ = write!(std::io::stderr(), "{}", summary(&report, files));
         }

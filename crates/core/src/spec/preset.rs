@@ -60,6 +60,15 @@ impl Preset {
     }
 }
 
+/// For strategies that cannot sum batch statistics of all workers inside a pass.
+const OWN_ROWS: Dial = Dial::default("model.batchnorm", DialValue::Text("local"));
+
+/// What [`OWN_ROWS`] covers.
+const AVERAGED_STATISTICS: (&str, &str) = (
+    "batch normalisation by each worker's own rows, with the mean of all running statistics",
+    "model.batchnorm",
+);
+
 /// For strategies whose jobs end when a rank is lost.
 pub const LOSS_OF_A_RANK: &str = "recovery from a lost rank: the job ends and names it";
 

@@ -15,6 +15,8 @@ pub struct RunFiles<'a> {
     pub checkpoint: bool,
     /// Arguments of `thalweg train` that repeat the job; `None` if only the `job.toml` of the run has all settings.
     pub rerun_args: Option<&'a str>,
+    /// Whether the strategy takes the same steps with any number of workers.
+    pub same_steps: bool,
 }
 
 /// The text of the summary.
@@ -239,7 +241,7 @@ fn next(report: &Report, files: RunFiles<'_>) -> Vec<(String, &'static str)> {
         None => format!("{folder}/job.toml "),
     };
     // If workers have their own state, the result depends on their number.
-    let alike = setting(report, "strategy.optimization") == "centralized" && !has_local_statistics(report);
+    let alike = files.same_steps && !has_local_statistics(report);
     let what = if alike { "other workers, the same result" } else { "other workers" };
     lines.push((format!("thalweg train {job}--workers {others}"), what));
     lines.push(("thalweg strategies".into(), "other ways to share the work"));

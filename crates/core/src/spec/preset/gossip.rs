@@ -1,7 +1,7 @@
 //! Gossip: workers with separate parameters that send them to each other.
 
 use super::DialValue::{Float, Text};
-use super::{Dial, LOSS_OF_A_RANK, Preset, UPDATE_RULE};
+use super::{AVERAGED_STATISTICS, Dial, LOSS_OF_A_RANK, OWN_ROWS, Preset, UPDATE_RULE};
 
 pub(super) const PRESETS: &[Preset] = &[Preset {
     name: "gosgd",
@@ -12,6 +12,7 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         Dial::fixed("strategy.scheduling.kind", Text("async")),
         Dial::fixed("strategy.exchange.kind", Text("gossip")),
         Dial::default("strategy.gossip.probability", Float(0.1)),
+        OWN_ROWS,
     ],
     summary: "Every worker trains its own parameters and sends them to a random other worker now and then, weighted by recency.",
     when: "Workers are unevenly fast or the network is slow, and a slightly different result is acceptable.",
@@ -20,6 +21,7 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         ("no worker waits for another in a step", "strategy.scheduling.kind"),
         ("messages to random workers", "strategy.exchange.kind"),
         ("messages with a probability after each step", "strategy.gossip.probability"),
+        AVERAGED_STATISTICS,
         ("sum weights", "weights_add_up_to_one_at_every_moment_with_messages_in_flight"),
         (UPDATE_RULE, "four_gossips_learn_the_digits_and_lose_no_row"),
     ],

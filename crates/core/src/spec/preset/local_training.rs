@@ -1,7 +1,7 @@
 //! Local training: workers train models of their own, which all merge after each round.
 
 use super::DialValue::{Float, Integer, Rule, Text};
-use super::{Dial, Preset, Rule as OfWorkers, UPDATE_RULE};
+use super::{AVERAGED_STATISTICS, Dial, OWN_ROWS, Preset, Rule as OfWorkers, UPDATE_RULE};
 
 const DECENTRALIZED: Dial = Dial::fixed("strategy.optimization", Text("decentralized"));
 const BSP: Dial = Dial::fixed("strategy.scheduling.kind", Text("bsp"));
@@ -28,6 +28,7 @@ pub(super) const PRESETS: &[Preset] = &[
             DECENTRALIZED,
             BSP,
             ALLREDUCE,
+            OWN_ROWS,
             merged("mean"),
             Dial::default("strategy.merge.every", Integer(10)),
         ],
@@ -37,6 +38,7 @@ pub(super) const PRESETS: &[Preset] = &[
             OWN_STATE,
             IN_ROUNDS,
             AVERAGED,
+            AVERAGED_STATISTICS,
             ("the mean of all models", "strategy.merge.kind"),
             ("tau local steps between two merges", "strategy.merge.every"),
             (UPDATE_RULE, "sparknet_follows_its_reference"),
@@ -51,6 +53,7 @@ pub(super) const PRESETS: &[Preset] = &[
             DECENTRALIZED,
             BSP,
             ALLREDUCE,
+            OWN_ROWS,
             merged("block-momentum"),
             Dial::default("strategy.merge.every", Integer(10)),
             Dial::default("strategy.merge.momentum", Rule(MOMENTUM)),
@@ -62,6 +65,7 @@ pub(super) const PRESETS: &[Preset] = &[
             OWN_STATE,
             IN_ROUNDS,
             AVERAGED,
+            AVERAGED_STATISTICS,
             ("block Nesterov momentum, published without the look-ahead", "strategy.merge.kind"),
             ("local steps in a block", "strategy.merge.every"),
             ("block momentum 1 - 1/n", "strategy.merge.momentum"),
@@ -83,6 +87,7 @@ pub(super) const PRESETS: &[Preset] = &[
             DECENTRALIZED,
             BSP,
             ALLREDUCE,
+            OWN_ROWS,
             merged("outer-nesterov"),
             Dial::default("strategy.merge.every", Integer(50)),
             Dial::default("strategy.merge.momentum", Float(0.9)),
@@ -96,6 +101,7 @@ pub(super) const PRESETS: &[Preset] = &[
             OWN_STATE,
             IN_ROUNDS,
             AVERAGED,
+            AVERAGED_STATISTICS,
             ("outer Nesterov momentum", "strategy.merge.kind"),
             ("H inner steps", "strategy.merge.every"),
             ("outer momentum 0.9", "strategy.merge.momentum"),

@@ -1,7 +1,7 @@
 //! Parameter servers: ranks that hold the parameters for the others.
 
 use super::DialValue::Text;
-use super::{Dial, LOSS_OF_A_RANK, Preset, UPDATE_RULE};
+use super::{AVERAGED_STATISTICS, Dial, LOSS_OF_A_RANK, OWN_ROWS, Preset, UPDATE_RULE};
 
 pub(super) const PRESETS: &[Preset] = &[Preset {
     name: "parameter-server",
@@ -11,6 +11,7 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         Dial::fixed("strategy.optimization", Text("centralized")),
         Dial::fixed("strategy.scheduling.kind", Text("bsp")),
         Dial::fixed("strategy.exchange.kind", Text("parameter-server")),
+        OWN_ROWS,
     ],
     summary: "Workers push their gradients to rank 0, which sums them, applies the update and sends the parameters back.",
     when: "To compare with all-reduce, or when the optimizer's state should exist only once.",
@@ -18,6 +19,7 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         ("one optimizer state, on the server", "strategy.optimization"),
         ("an update once all gradients have arrived", "strategy.scheduling.kind"),
         ("push of gradients, pull of parameters", "strategy.exchange.kind"),
+        AVERAGED_STATISTICS,
         (UPDATE_RULE, "a_step_with_a_server_is_a_step_with_all_reduce"),
     ],
     missing: &[
