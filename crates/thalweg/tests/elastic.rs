@@ -6,6 +6,7 @@ use harness::elastic::{LONG, assert_complete, assert_failure, start, worlds};
 use harness::{Process, Site, TRAINING_LIMIT};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::time::Duration;
 
 fn kill(ranks: &[usize], more: &[&str]) -> Value {
     let site = Site::new();
@@ -221,11 +222,14 @@ fn injected_faults_are_survived() {
     ended.assert_error(1, &["cannot write the checkpoint", "no storage space"]);
 }
 
+/// Each fault may take two deadlines of 2 s and 3 s, and much longer on a busy machine.
+const CHAOS_LIMIT: Duration = Duration::from_secs(1200);
+
 #[test]
 fn fifty_faults_lose_no_row() {
     let site = Site::new();
-    let ended =
-        site.run(&["chaos", "--faults", "50", "--fault-seed", "133", "--workers", "4", "--json", "--quiet"]);
+    let run = ["chaos", "--faults", "50", "--fault-seed", "133", "--workers", "4", "--json", "--quiet"];
+    let ended = site.start(&run).end(CHAOS_LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let outcome: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!((&outcome["finished"], &outcome["faults"]), (&Value::from(true), &Value::from(50)));
@@ -248,7 +252,7 @@ fn fifty_faults_lose_no_row() {
 fn faults_in_rounds_of_local_training_lose_no_row() {
     let site = Site::new();
     let run = ["chaos", "--strategy", "sparknet", "--faults", "10", "--fault-seed", "2", "--workers", "4"];
-    let ended = site.run(&[&run[..], &["--json", "--quiet"]].concat());
+    let ended = site.start(&[&run[..], &["--json", "--quiet"]].concat()).end(CHAOS_LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let outcome: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!((&outcome["finished"], &outcome["faults"]), (&Value::from(true), &Value::from(10)));
