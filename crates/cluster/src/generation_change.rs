@@ -38,6 +38,12 @@ impl Rank {
         self.in_group && self.is_elastic() && rank_status.generation_is_over(*generation)
     }
 
+    /// The same, if this error is the reason: an operation that is interrupted fails with it, and with no other.
+    pub fn generation_ended_with(&self, error: &Error) -> bool {
+        let RankParts { rank_status, generation, .. } = &self.parts;
+        self.generation_is_over() && rank_status.interrupt_reason(*generation).as_ref() == Some(error)
+    }
+
     /// The error with which the program ends. If the job ended between an interruption and the program's answer to it,
     /// the job's reason replaces that of the interruption.
     pub(crate) fn final_error(&self, error: Error) -> Error {

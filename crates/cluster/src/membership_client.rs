@@ -11,7 +11,7 @@ use crate::regroup::{Generation, MembershipChange, MembershipClient, false_repor
 use crate::rendezvous::mesh::{self, EarlyConnections, MeshConfig};
 use crate::rendezvous::message::{Control, JoinKind, Member, Roster};
 use crate::rendezvous::shm_setup::{self, ConnectedTransport};
-use crate::rendezvous::{JoinConfig, join, unreachable};
+use crate::rendezvous::{JoinConfig, JoinError, join, unreachable};
 use crate::resource_limits;
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -94,16 +94,13 @@ impl TcpMembershipClient {
                 if self.is_fixed || !self.elastic { &|| false } else { &moved };
             let joined =
                 join::join(&self.join_config, (kind, doing), &endpoint, &mut self.data, has_moved, &*warn);
-            let error = match joined {
-                Ok(joined) => return self.open_control(joined),
-                Err(error) => error,
-            };
             // Only a lost coordinator is replaced, and only if the next address is known.
-            let is_replaced = self.launcher.is_some() || self.may_return;
-            if !self.elastic || error.kind != Kind::RankFailed || !is_replaced {
-                return Err(error);
+            let is_replaced = self.elastic && (self.launcher.is_some() || self.may_return);
+            match joined {
+                Ok(joined) => return self.open_control(joined),
+                Err(JoinError::CoordinatorLost(error)) if is_replaced => self.find_coordinator(error)?,
+                Err(error) => return Err(error.into()),
             }
-            self.find_coordinator(error)?;
         }
     }
 

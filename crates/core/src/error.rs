@@ -8,7 +8,8 @@ use std::fmt;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The class of a failure. It decides the exit code and nothing else.
+/// The class of a failure. It decides the exit code and the words of messages. What happens next is asked of the group,
+/// or returned as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {

@@ -15,7 +15,7 @@ use thalweg_cluster::checkpoint::{self, Checkpoint, Found};
 use thalweg_cluster::membership::MemberPosition;
 use thalweg_core::event::{Event, Level, Outcome};
 use thalweg_core::spec::JobLayers;
-use thalweg_core::{Error, JobSpec, Kind, Model, Result, Schema};
+use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::{Data, Statistics};
 use thalweg_graph::optimizer::GradientTransform;
 use thalweg_graph::{Optimizer, Team};
@@ -147,8 +147,8 @@ pub fn run(rank: &mut Rank, assignment: &Assignment<'_>, mut prepared: Option<Pr
         };
         match ready {
             // What a rank finds out by itself (other data, a file that cannot be read) is final: it would find it again,
-            // and the others may be ending for the same reason. Only a lost rank makes the rest prepare again.
-            Err(error) if error.kind == Kind::RankFailed && rank.generation_is_over() => {
+            // and the others may be ending for the same reason. Only the end of the generation makes it prepare again.
+            Err(error) if rank.generation_ended_with(&error) => {
                 rank.regroup(MemberPosition::default(), false)?;
             }
             ready => break ready?,

@@ -1,6 +1,6 @@
 //! Connects to rank 0 and authenticates, retrying all addresses until the deadline.
 
-use super::coordinator_errors::coordinator_lost;
+use super::coordinator_errors::{JoinError, coordinator_lost};
 use super::handshake::{Purpose, Side, handshake};
 use super::timed::{HANDSHAKE_TIMEOUT, Timed};
 use super::{JoinConfig, REMINDER, endpoint, local_token, route};
@@ -48,7 +48,7 @@ pub(super) fn connect_to_rank0(
     round: &mut RetryRound,
     has_moved: &dyn Fn() -> bool,
     notify: &dyn Fn(String),
-) -> Result<AuthenticatedStream> {
+) -> Result<AuthenticatedStream, JoinError> {
     let mut reminder = round.reminder;
     let mut refused_since = None;
     loop {
@@ -58,14 +58,14 @@ pub(super) fn connect_to_rank0(
         let waited = start.elapsed();
         let failure = match attempt {
             Ok(connection) => return Ok(connection),
-            Err(Attempt::Final(error)) => return Err(error),
+            Err(Attempt::Final(error)) => return Err(error.into()),
             Err(Attempt::Refused(error)) => {
                 let since = *refused_since.get_or_insert_with(|| {
                     notify(format!("{}; trying on, as it may not be rank 0", error.message));
                     waited
                 });
                 if waited >= join_config.deadline || waited - since >= REFUSAL_RETRY {
-                    return Err(error);
+                    return Err(error.into());
                 }
                 error.message
             }
@@ -81,13 +81,13 @@ pub(super) fn connect_to_rank0(
         }
         if waited >= join_config.deadline {
             let failure = format!("{failure} (tried for {} s)", waited.as_secs());
-            return Err(match is_query(join_config) {
+            return Err(JoinError::Final(match is_query(join_config) {
                 true => Error::new(Kind::Rendezvous, failure).hint(
                     "check that the job still runs: join.json in its run folder has its address while it runs",
                 ),
                 false => Error::new(Kind::Rendezvous, format!("rank {} {failure}", join_config.rank))
                     .hint(advice(coordinator)),
-            });
+            }));
         }
         if waited >= reminder {
             reminder += REMINDER;

@@ -4,6 +4,29 @@ use std::io;
 use thalweg_core::error::os_message;
 use thalweg_core::{Culprit, Error, Kind};
 
+/// Why a rank could not join.
+#[derive(Clone, Debug, PartialEq)]
+pub enum JoinError {
+    /// The coordinator was lost, or its role has moved: another may take the rank.
+    CoordinatorLost(Error),
+    /// It refused, or cannot be reached.
+    Final(Error),
+}
+
+impl From<Error> for JoinError {
+    fn from(error: Error) -> JoinError {
+        JoinError::Final(error)
+    }
+}
+
+impl From<JoinError> for Error {
+    fn from(error: JoinError) -> Error {
+        match error {
+            JoinError::CoordinatorLost(error) | JoinError::Final(error) => error,
+        }
+    }
+}
+
 /// Whether the peer closed the connection.
 pub(super) fn is_disconnect(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
@@ -11,7 +34,7 @@ pub(super) fn is_disconnect(error: &io::Error) -> bool {
 }
 
 /// The connection to rank 0 was lost during the rendezvous. Only witness evidence: rank 0's launcher knows the cause.
-pub(super) fn coordinator_lost(error: &io::Error, rank: usize, coordinator: &str) -> Error {
+pub(super) fn coordinator_lost(error: &io::Error, rank: usize, coordinator: &str) -> JoinError {
     let (how, why) = match error.kind() {
         _ if is_disconnect(error) => ("vanished", "its connection closed without a goodbye".to_string()),
         io::ErrorKind::InvalidData => ("broke the protocol", os_message(error)),
@@ -21,7 +44,7 @@ pub(super) fn coordinator_lost(error: &io::Error, rank: usize, coordinator: &str
         "{} at {coordinator} {how} while rank {rank} waited for the others: {why}",
         coordinator_name(rank)
     );
-    blame(Error::new(Kind::RankFailed, message), rank, format!("{how}: {why}"))
+    JoinError::CoordinatorLost(blame(Error::new(Kind::RankFailed, message), rank, format!("{how}: {why}")))
 }
 
 /// Rank 0 was connected and then sent nothing until the deadline.

@@ -1,7 +1,7 @@
 //! A rank's part of the rendezvous: connect to rank 0, send the join request, wait for the roster.
 
 use super::connect_to_rank0::{AuthenticatedStream, RetryRound, connect_to_rank0};
-use super::coordinator_errors::coordinator_lost;
+use super::coordinator_errors::{JoinError, coordinator_lost};
 use super::message::{ControlRequest, ControlResponse, JoinKind, JoinRequest, Member, Roster, send};
 use super::roster::{await_roster, check, fix_addresses};
 use super::timed::{HANDSHAKE_TIMEOUT, Timed};
@@ -34,7 +34,7 @@ pub fn join(
     data: &mut Option<TcpListener>,
     has_moved: &dyn Fn() -> bool,
     notify: &dyn Fn(String),
-) -> Result<Joined> {
+) -> Result<Joined, JoinError> {
     let start = Instant::now();
     let mut round = RetryRound::default();
     if matches!(kind, JoinKind::Rejoin { .. }) {
@@ -50,7 +50,9 @@ pub fn join(
                 JoinOutcome::OtherRun => {
                     Error::new(Kind::Rendezvous, format!("{address} belongs to another run"))
                 }
-                JoinOutcome::NotYet(error) if start.elapsed() >= join_config.deadline => return Err(error),
+                JoinOutcome::NotYet(error) if start.elapsed() >= join_config.deadline => {
+                    return Err(error.into());
+                }
                 JoinOutcome::NotYet(error) => error,
             };
         round.declined.insert(address, why.message);
@@ -74,7 +76,7 @@ fn request_join(
     data: &mut Option<TcpListener>,
     start: Instant,
     notify: &dyn Fn(String),
-) -> Result<JoinOutcome> {
+) -> Result<JoinOutcome, JoinError> {
     let AuthenticatedStream { stream: control, token, .. } = connection;
     let here = control.local_addr().map_err(|error| Error::io("no local address", &error))?;
     let listener = match data {
@@ -166,6 +168,7 @@ mod tests {
         )
         .err()
         .unwrap()
+        .into()
     }
 
     #[test]

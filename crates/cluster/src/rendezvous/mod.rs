@@ -31,6 +31,8 @@ pub mod shm_setup;
 pub mod timed;
 pub mod unreachable;
 
+pub use coordinator_errors::JoinError;
+
 /// Interval of the notices of a waiting rank.
 pub const REMINDER: Duration = Duration::from_secs(10);
 

@@ -1,6 +1,6 @@
 //! Waits for the coordinator's roster and validates it.
 
-use super::coordinator_errors::{coordinator_lost, coordinator_silent};
+use super::coordinator_errors::{JoinError, coordinator_lost, coordinator_silent};
 use super::message::{ControlResponse, Member, Roster, receive, send};
 use super::timed::{HANDSHAKE_TIMEOUT, Timed};
 use super::{JoinConfig, REMINDER, describe, mesh, ranks};
@@ -16,13 +16,13 @@ pub(super) fn await_roster(
     control: &TcpStream,
     start: Instant,
     notify: &dyn Fn(String),
-) -> Result<ControlResponse> {
+) -> Result<ControlResponse, JoinError> {
     let lost = |error: io::Error| coordinator_lost(&error, join_config.rank, coordinator);
     let mut reminder = start.elapsed() + REMINDER;
     loop {
         if !readable(control).map_err(lost)? {
             if start.elapsed() >= join_config.deadline + Duration::from_secs(5) {
-                return Err(coordinator_silent(coordinator, join_config.rank));
+                return Err(coordinator_silent(coordinator, join_config.rank).into());
             }
             if start.elapsed() >= reminder + Duration::from_secs(2) {
                 reminder += REMINDER;
@@ -35,7 +35,7 @@ pub(super) fn await_roster(
             @ (ControlResponse::Roster(_) | ControlResponse::OtherRun | ControlResponse::NotYet(_)) => {
                 return Ok(answer);
             }
-            ControlResponse::Refused(error) => return Err(error),
+            ControlResponse::Refused(error) => return Err(error.into()),
             ControlResponse::Waiting { missing, seconds } => {
                 reminder = start.elapsed() + REMINDER;
                 if join_config.rank != 0 {
