@@ -5,7 +5,7 @@ use crate::finite;
 use crate::reduction::Reduction;
 use crate::state::State;
 use crate::step_report::{self, Requests, RowChecksum, StepReport, StepSummary};
-use crate::work::Shares;
+use crate::work::{PlannedShare, Shares};
 use std::time::Duration;
 use thalweg_cluster::Rank;
 use thalweg_core::spec::schedule::LearningRateSchedule;
@@ -69,9 +69,29 @@ impl<'a> Context<'a> {
         at: &[f32],
         gradient: &mut [f32],
     ) -> Result<Computed> {
+        self.compute_gradient_at(step, at, gradient, |planned| planned.share.rows.len())
+    }
+
+    /// The same, but the sum over its own rows divided by all rows of the step: its part of the mean over all workers.
+    pub fn compute_partial_gradient(
+        &mut self,
+        step: u64,
+        at: &[f32],
+        gradient: &mut [f32],
+    ) -> Result<Computed> {
+        self.compute_gradient_at(step, at, gradient, |planned| planned.rows.len())
+    }
+
+    fn compute_gradient_at(
+        &mut self,
+        step: u64,
+        at: &[f32],
+        gradient: &mut [f32],
+        divisor: impl FnOnce(&PlannedShare<'_>) -> usize,
+    ) -> Result<Computed> {
         let Context { rank, compute, work, .. } = self;
         let mut planned = work.plan(step, rank.index());
-        planned.divisor = planned.share.rows.len().max(1) as f32;
+        planned.divisor = divisor(&planned).max(1) as f32;
         compute.run(rank, planned, |pass| {
             let tally = pass.accumulate(at, gradient, None)?;
             pass.check(tally.loss, gradient, 0)?;

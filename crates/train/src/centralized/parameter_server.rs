@@ -59,16 +59,9 @@ impl ParameterServer {
 
     /// `g_i`, divided by the rows of the whole step.
     fn compute_gradient(&mut self, cx: &mut Context<'_>) -> Result<StepReport> {
-        let Context { rank, compute, work, .. } = cx;
-        compute.clear_consumed();
-        let planned = work.plan(work.next(), rank.index());
-        let gradient = &mut self.gradient[..self.state.len()];
-        let at = self.state.parameters();
-        let computed = compute.run(rank, planned, |pass| {
-            let tally = pass.accumulate(at, gradient, None)?;
-            pass.check(tally.loss, gradient, 0)?;
-            Ok(tally)
-        })?;
+        cx.compute.clear_consumed();
+        let (step, gradient) = (cx.work.next(), &mut self.gradient[..self.state.len()]);
+        let computed = cx.compute_partial_gradient(step, self.state.parameters(), gradient)?;
         Ok(cx.report(computed.loss, computed.took, 1))
     }
 
