@@ -16,6 +16,11 @@ impl ConsumedRows {
         ConsumedRows { seen: vec![0; rows.div_ceil(64) as usize], again: 0 }
     }
 
+    /// Of the source of the others, without a row.
+    pub fn like(others: &ConsumedRows) -> ConsumedRows {
+        ConsumedRows { seen: vec![0; others.seen.len()], again: 0 }
+    }
+
     /// These rows were consumed.
     pub fn enter(&mut self, rows: &[u64]) {
         for &row in rows {

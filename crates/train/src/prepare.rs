@@ -255,10 +255,6 @@ fn start(
     let position = (start.step, start.loss, start.consumed);
     let sent = rank.world().broadcast("position", 0, postcard::to_stdvec(&position).map_err(internal)?)?;
     (start.step, start.loss, start.consumed) = postcard::from_bytes(&sent).map_err(internal)?;
-    if rank.index() > 0 && !registry::of(assignment.job).claims.proves_rows {
-        // Rank 0 collects the rows of all ranks: those before are its own.
-        start.consumed.clear();
-    }
     if start.step > 0 {
         restore(rank, parts.strategy.as_mut(), &stored)?;
         return Ok(start);

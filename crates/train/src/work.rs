@@ -37,8 +37,9 @@ pub struct Shares {
     next: u64,
     /// The step after which the job ends.
     end: u64,
-    /// Whether rows of later steps may count already: units ended early on some ranks.
-    uneven: bool,
+    /// Rows of later steps that count already, as units ended early on some ranks; None if there are none. All ranks have
+    /// the same: they divide the other rows.
+    ahead: Option<ConsumedRows>,
     /// Rows of the step requested last that do not count yet.
     rows: Vec<u64>,
 }
@@ -84,17 +85,18 @@ pub struct Committed {
 }
 
 impl Shares {
+    /// After `next` steps, with these rows of the epoch consumed by all ranks.
     pub fn new(job: &JobSpec, training: &Rows, next: u64, consumed: &[u8]) -> Result<Shares> {
         let sampler = Sampler::new(training, job.train.seed, job.train.global_batch);
         let mut rows = ConsumedRows::new(training.source_len());
         if !consumed.is_empty() {
             rows.absorb(consumed)?;
         }
+        let ahead = (!consumed.is_empty()).then(|| rows.clone());
         let all = job.train.epochs.saturating_mul(sampler.steps_per_epoch());
         let end = job.train.max_steps.map_or(all, |most| most.min(all));
         let split = Split::new(job, 0, &[]);
-        let uneven = !consumed.is_empty();
-        Ok(Shares { sampler, split, consumed: rows, worker: None, next, end, uneven, rows: Vec::new() })
+        Ok(Shares { sampler, split, consumed: rows, worker: None, next, end, ahead, rows: Vec::new() })
     }
 
     /// Divides rows anew: this rank is that worker, if it is one.
@@ -102,11 +104,11 @@ impl Shares {
         (self.worker, self.split) = (worker, split);
     }
 
-    /// Continues after that step, with these rows of its epoch consumed.
+    /// Continues after that step, with these rows of its epoch consumed by all ranks.
     pub fn restore(&mut self, next: u64, consumed: &[u8]) -> Result<()> {
         self.consumed.clear();
         self.consumed.absorb(consumed)?;
-        (self.next, self.uneven) = (next, true);
+        (self.next, self.ahead) = (next, Some(self.consumed.clone()));
         Ok(())
     }
 
@@ -167,9 +169,9 @@ impl Shares {
         let Step { epoch, index, .. } = self.step(step);
         let rows = self.sampler.rows(epoch, index);
         self.rows.clear();
-        match self.uneven {
-            true => self.rows.extend(rows.iter().filter(|row| !self.consumed.contains(**row))),
-            false => self.rows.extend_from_slice(rows),
+        match &self.ahead {
+            Some(ahead) => self.rows.extend(rows.iter().filter(|row| !ahead.contains(**row))),
+            None => self.rows.extend_from_slice(rows),
         }
         &self.rows
     }
@@ -222,7 +224,10 @@ impl Shares {
             Proof::Own(rows) => self.consumed.enter(rows),
         }
         self.split.observe(summary.compute_ms.get(servers..).unwrap_or_default());
-        self.uneven |= most > least;
+        if most > least {
+            let empty = || ConsumedRows::like(&self.consumed);
+            self.ahead.get_or_insert_with(empty).enter(&done);
+        }
         self.next += least;
         if let Proof::Checksum = proof {
             // Ranks without rows in them do not hold back steps that are complete.
@@ -240,7 +245,7 @@ impl Shares {
     /// An epoch is closed: no row of the next one counts yet.
     pub fn begin_epoch(&mut self) {
         self.consumed.clear();
-        self.uneven = false;
+        self.ahead = None;
     }
 
     /// The audit of an epoch: the rows consumed against all training rows or, of an unfinished epoch, those of its steps
@@ -272,64 +277,4 @@ pub enum Proof<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use thalweg_core::batch::Targets;
-    use thalweg_core::spec::JobLayers;
-    use thalweg_data::Data;
-
-    fn shares(workers: usize) -> (Shares, Data) {
-        let mut layers = JobLayers::default();
-        layers.add_assignment("train.global_batch=6").unwrap();
-        let job = crate::registry::resolve(layers).unwrap().spec;
-        let data = Data::in_memory(1, vec![0.0; 20], Targets::Classes(vec![0; 20]), 0.0, 1).unwrap();
-        let mut shares = Shares::new(&job, &data.training, 0, &[]).unwrap();
-        shares.divide(Some(0), Split::new(&job, workers, &[]));
-        (shares, data)
-    }
-
-    /// The summary of workers that have done so many steps each, with the rows that these are made of.
-    fn summary(shares: &mut Shares, steps: &[u64]) -> StepSummary {
-        let mut rows = Vec::new();
-        for (worker, steps) in steps.iter().enumerate() {
-            for step in 0..*steps {
-                let count = shares.rows(shares.next + step).len();
-                let range = shares.split.share(count, worker).rows;
-                rows.extend_from_slice(&shares.rows[range]);
-            }
-        }
-        let compute_ms = vec![1.0; steps.len()];
-        StepSummary {
-            steps: steps.to_vec(),
-            rows: RowChecksum::of(&rows),
-            compute_ms,
-            ..StepSummary::default()
-        }
-    }
-
-    #[test]
-    fn a_unit_that_ends_early_on_some_ranks_leaves_the_other_rows_for_later() {
-        let (mut shares, data) = shares(2);
-        assert_eq!(shares.steps_per_epoch(), 4);
-        let early = summary(&mut shares, &[3, 1]);
-        let committed = shares.commit(&early, Proof::Checksum).unwrap();
-        assert_eq!((shares.next(), committed.rows, committed.by_worker), (1, 12, vec![9, 3]));
-        assert_eq!((shares.rows(1).len(), shares.rows(2).len(), shares.rows(3).len()), (3, 3, 2));
-        let interrupted = shares.audit(&data.training, 0);
-        assert_eq!((interrupted.expected, interrupted.missed, interrupted.repeated), (12, 0, 0));
-        let rest = summary(&mut shares, &[3, 3]);
-        assert_eq!(shares.commit(&rest, Proof::Checksum).unwrap().rows, 8);
-        let audit = shares.audit(&data.training, 0);
-        assert_eq!((audit.expected, audit.once, audit.missed, audit.repeated), (20, 20, 0, 0));
-    }
-
-    #[test]
-    fn rows_that_the_checksum_does_not_confirm_are_an_error() {
-        let (mut shares, _) = shares(2);
-        let wrong = StepSummary { rows: RowChecksum::of(&[1, 2]), ..summary(&mut shares, &[1, 1]) };
-        assert!(
-            shares.commit(&wrong, Proof::Checksum).unwrap_err().message.contains("was not made of the rows")
-        );
-        assert_eq!(shares.next(), 0);
-    }
-}
+mod tests;

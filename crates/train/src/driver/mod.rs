@@ -91,7 +91,12 @@ impl<'a> Driver<'a> {
     ) -> Result<Driver<'a>> {
         let now = rank.now();
         let Parts { data, model, optimizer, strategy, layers, onnx } = parts;
-        let work = Shares::new(job, &data.training, start.step, &start.consumed)?;
+        let claims = registry::of(job).claims;
+        let mut work = Shares::new(job, &data.training, start.step, &start.consumed)?;
+        if rank.index() > 0 && !claims.proves_rows {
+            // Rank 0 collects the rows of all ranks for the audit: those before the start are its own.
+            work.consumed().clear();
+        }
         let progress = JobProgress {
             closed: start.step / work.steps_per_epoch().max(1),
             epoch_loss: start.loss,
@@ -103,7 +108,7 @@ impl<'a> Driver<'a> {
         Ok(Driver {
             cx: Context::new(rank, job, Compute::new(job, data, model), work, optimizer),
             strategy,
-            claims: registry::of(job).claims,
+            claims,
             progress,
             recent: RecentSteps::since(now),
             checkpoints,
