@@ -239,6 +239,7 @@ fn checkpoint(folder: &Path, schema: &Schema) -> Outcome<(Vec<Vec<u8>>, Layout)>
         loss: (0.5, 64),
         slots: vec![("m".into(), parameters.clone()), ("v".into(), parameters.clone())],
         parameters,
+        slots_start: 0,
     };
     let path = checkpoint.write(folder, &layout, 1)?;
     Ok((vec![fs::read(path)?], layout))

@@ -25,6 +25,8 @@ pub struct Checkpoint {
     pub parameters: Vec<f32>,
     /// Optimizer state by slot name, each in layout order.
     pub slots: Vec<(String, Vec<f32>)>,
+    /// The step before which the slots were zero: a strategy without them came before.
+    pub slots_start: u64,
 }
 
 impl Checkpoint {
@@ -46,6 +48,7 @@ impl Checkpoint {
         file.metadata.insert("loss".into(), format!("{} {}", self.loss.0, self.loss.1));
         let slots: Vec<&str> = self.slots.iter().map(|(name, _)| name.as_str()).collect();
         file.metadata.insert("slots".into(), slots.join(" "));
+        file.metadata.insert("slots_start".into(), self.slots_start.to_string());
         for tensor in layout.tensors() {
             file.push_ordered(tensor.name.clone(), tensor, &self.parameters[tensor.range()]);
             for (slot, values) in &self.slots {
@@ -103,6 +106,11 @@ impl Checkpoint {
             loss: (loss.parse().map_err(|_| broken("loss"))?, rows.parse().map_err(|_| broken("loss"))?),
             parameters,
             slots,
+            // Older files have none: their slots are those of the whole job.
+            slots_start: match file.metadata.get("slots_start") {
+                Some(step) => step.parse().ok().filter(sensible).ok_or_else(|| broken("slots_start"))?,
+                None => 0,
+            },
         })
     }
 }
@@ -267,6 +275,7 @@ mod tests {
             audit: vec![255, 1, 2, 3, 0xff, 0xff, 0xc1, 0x7f, 9],
             parameters: (0..8).map(|i| i as f32 / 3.0).collect(),
             slots: vec![("m".into(), vec![1.0; 8]), ("v".into(), vec![2.0; 8])],
+            slots_start: step / 2,
         }
     }
 

@@ -13,8 +13,9 @@ use thalweg_data::Data;
 use thalweg_train::JobComponents;
 use thalweg_train::footprint::Footprint;
 use thalweg_train::hooks::check_parts;
-use thalweg_train::prepare::{check_audit, check_data, check_optimizer, digest, fingerprint};
+use thalweg_train::prepare::{digest, fingerprint};
 use thalweg_train::registry;
+use thalweg_train::resumption::{check_audit, check_data, check_optimizer};
 
 /// Results of the check.
 pub struct Checked {

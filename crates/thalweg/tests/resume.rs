@@ -275,7 +275,18 @@ fn without_an_intact_checkpoint_nothing_starts() {
 fn a_run_resumes_with_another_strategy_and_back() {
     let site = finished_run();
     let mut steps = 250;
-    for strategy in ["parameter-server", "gosgd", "single", "horovod", "allreduce"] {
+    for strategy in [
+        "parameter-server",
+        "gosgd",
+        "block-momentum",
+        "single",
+        "diloco",
+        "horovod",
+        "sparknet",
+        "block-momentum",
+        "diloco",
+        "allreduce",
+    ] {
         steps += 10;
         let end = format!("train.max_steps={steps}");
         site.succeed(&["resume", "run", "--quiet", "--strategy", strategy, "--set", &end]);

@@ -109,7 +109,7 @@ impl<'a> Checkpoints<'a> {
         }
         if let Some(writer) = &mut self.writer {
             let buffer = writer.buffer();
-            (buffer.step, buffer.loss) = (cx.work.next(), loss);
+            (buffer.step, buffer.loss, buffer.slots_start) = (cx.work.next(), loss, cx.slots_start);
             buffer.job = kept(cx.job).to_toml();
             buffer.data.clone_from(&self.data_digest);
             if buffer.model.is_empty() {

@@ -21,6 +21,8 @@ pub struct Context<'a> {
     pub work: Shares,
     pub optimizer: Optimizer,
     schedule: LearningRateSchedule,
+    /// The step before which the optimizer's slots were zero.
+    pub(crate) slots_start: u64,
     /// Whether new members receive the state: no others are admitted meanwhile.
     pub(crate) transfers: bool,
 }
@@ -31,10 +33,10 @@ impl<'a> Context<'a> {
         job: &'a JobSpec,
         compute: Compute,
         work: Shares,
-        optimizer: Optimizer,
+        (optimizer, slots_start): (Optimizer, u64),
     ) -> Context<'a> {
         let schedule = LearningRateSchedule::new(job, work.end());
-        Context { rank, job, compute, work, optimizer, schedule, transfers: false }
+        Context { rank, job, compute, work, optimizer, schedule, slots_start, transfers: false }
     }
 
     /// Elements of the parameters.
@@ -42,9 +44,10 @@ impl<'a> Context<'a> {
         self.compute.model.layout().len()
     }
 
-    /// When the update of a step happens: every earlier step was an update too.
+    /// When the update of a step happens: every earlier step was an update too, from the one on that began with slots of
+    /// zero.
     pub fn moment(&self, step: u64) -> Moment {
-        Moment { updates: step, rate: self.schedule.rate(step) }
+        Moment { updates: step.saturating_sub(self.slots_start), rate: self.schedule.rate(step) }
     }
 
     /// `g_i`: the gradient of this rank's share of the next step's rows, divided by all rows of the step, computed where

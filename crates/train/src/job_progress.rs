@@ -75,6 +75,7 @@ pub(crate) struct Transferred {
     pub(crate) next: u64,
     pub(crate) end: u64,
     pub(crate) consumed: Vec<u8>,
+    pub(crate) slots_start: u64,
     pub(crate) data_digest: String,
     pub(crate) model_digest: Vec<u8>,
     /// Total training time by the sender's clock.

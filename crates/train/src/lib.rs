@@ -27,6 +27,7 @@ pub mod prepare;
 mod recent_steps;
 pub mod reduction;
 pub mod registry;
+pub mod resumption;
 mod slowdown;
 mod speed;
 mod split;

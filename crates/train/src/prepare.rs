@@ -1,20 +1,16 @@
 //! Before the first step: data, model, strategy and position, agreed by all ranks.
 
-use crate::audit::ConsumedRows;
-use crate::checkpoints::column_of;
 use crate::driver::Driver;
 use crate::hooks::check_parts;
 use crate::registry;
-use crate::state::Spread;
+use crate::resumption;
 use crate::strategy::Strategy;
 use sha2::{Digest, Sha256};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use thalweg_cluster::Rank;
-use thalweg_cluster::checkpoint::{self, Checkpoint, Found};
 use thalweg_cluster::membership::MemberPosition;
 use thalweg_core::event::{Event, Level, Outcome};
-use thalweg_core::spec::JobLayers;
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
 use thalweg_data::{Data, Statistics};
 use thalweg_graph::optimizer::GradientTransform;
@@ -69,8 +65,10 @@ pub(crate) struct Start {
     pub(crate) step: u64,
     /// Sum of losses and rows of the current epoch.
     pub(crate) loss: (f64, u64),
-    /// Rows of the current epoch consumed before.
+    /// Rows of the current epoch consumed before, by all ranks.
     pub(crate) consumed: Vec<u8>,
+    /// The step before which the optimizer's slots were zero: their updates are counted from there.
+    pub(crate) slots_start: u64,
     pub(crate) data_digest: String,
     pub(crate) model_digest: Vec<u8>,
     /// Whether the strategy has the state of that step; a new member receives it later.
@@ -186,27 +184,6 @@ fn digest_from(mut digest: Sha256, data: &Data) -> String {
     thalweg_core::hex::encode(&digest.finalize())
 }
 
-/// A run can only go on with the rows it began with.
-pub fn check_data(digest: &str, checkpoint: &Checkpoint, path: &Path) -> Result<()> {
-    if checkpoint.data == digest {
-        return Ok(());
-    }
-    Err(Error::job(format!("the data has changed since {} was written", path.display()))
-        .hint("rows would be missed or seen twice; put the old data back, or start fresh with --overwrite"))
-}
-
-/// The audit of a checkpoint must be of as many rows as there are.
-pub fn check_audit(rows: u64, checkpoint: &Checkpoint, path: &Path) -> Result<()> {
-    if checkpoint.audit.is_empty() || ConsumedRows::fits(&checkpoint.audit, rows) {
-        return Ok(());
-    }
-    let (shown, length) = (path.display(), checkpoint.audit.len());
-    Err(Error::data(format!(
-        "{shown} cannot be used: its audit of {length} bytes is not that of {rows} rows"
-    ))
-    .hint("resume from another checkpoint (move this one away), or start fresh with --overwrite"))
-}
-
 /// Fits the scaling: each rank reads its share of the blocks.
 fn fit(rank: &mut Rank, data: &mut Data) -> Result<()> {
     if !data.needs_statistics() {
@@ -235,107 +212,16 @@ fn start(
     data_digest: String,
     parts: &mut Parts,
 ) -> Result<Start> {
-    let internal = |error: postcard::Error| Error::internal(error.to_string());
-    let mut start = Start { data_digest, ..Start::default() };
-    let mut stored = Vec::new();
-    if rank.index() == 0
-        && assignment.resume
-        && let Some(found) = checkpoint::newest(&assignment.folder.join("checkpoints"), parts.model.layout())?
-    {
-        let Found { checkpoint, path, damaged } = found;
-        pass_over(rank, damaged, checkpoint.step)?;
-        check_data(&start.data_digest, &checkpoint, &path)?;
-        check_audit(parts.data.training.source_len(), &checkpoint, &path)?;
-        check_optimizer(assignment.job, &checkpoint, &path)?;
-        let Checkpoint { step, loss, audit, parameters, slots, .. } = checkpoint;
-        start = Start { step, loss, consumed: audit, ..start };
-        parts.strategy.state_mut().parameters_mut().copy_from_slice(&parameters);
-        stored = slots;
-    }
-    let position = (start.step, start.loss, start.consumed);
-    let sent = rank.world().broadcast("position", 0, postcard::to_stdvec(&position).map_err(internal)?)?;
-    (start.step, start.loss, start.consumed) = postcard::from_bytes(&sent).map_err(internal)?;
-    if start.step > 0 {
-        restore(rank, parts.strategy.as_mut(), &stored)?;
-        return Ok(start);
+    let job = assignment.job;
+    if let Some(resumed) = resumption::resume(rank, assignment, &data_digest, parts)? {
+        return Ok(Start { data_digest, ..resumed });
     }
     let parameters = parts.strategy.state_mut().parameters_mut();
-    parts.model.initialize(assignment.job.train.seed, parameters);
-    if registry::of(assignment.job).claims.equal_start {
+    parts.model.initialize(job.train.seed, parameters);
+    if registry::of(job).claims.equal_start {
         let mut digest = Sha256::new();
         parameters.iter().for_each(|value| digest.update(value.to_le_bytes()));
         rank.world().all_gather_and_compare("set of initial parameters", &digest.finalize())?;
     }
-    Ok(start)
-}
-
-/// Rank 0 sends the state of a checkpoint to all. Columns of members are stored by rank: with more ranks than then, some
-/// share one.
-fn restore(rank: &mut Rank, strategy: &mut dyn Strategy, stored: &[(String, Vec<f32>)]) -> Result<()> {
-    let find = |name: &str, member: usize| {
-        let own: Vec<_> = stored.iter().filter(|(stored, _)| column_of(stored) == name).collect();
-        own.get(member % own.len().max(1)).map_or(&[][..], |(_, values)| values)
-    };
-    for column in strategy.state_mut().columns_mut() {
-        let (name, values) = (column.name, &mut column.values);
-        if rank.index() == 0 && name != "parameters" {
-            values.copy_from_slice(find(name, 0));
-        }
-        match column.spread {
-            Spread::Replicated => rank.world().broadcast_into(name, 0, values)?,
-            Spread::PerMember if rank.index() == 0 => {
-                let sends: Vec<(usize, &[f32])> =
-                    (1..rank.size()).map(|member| (member, find(name, member))).collect();
-                rank.world().exchange("scatter", name, &sends, &mut [])?;
-            }
-            Spread::PerMember => {
-                rank.world().exchange("scatter", name, &[], &mut [(0, &mut values[..])])?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Says which checkpoints are damaged, and takes them out of the way.
-fn pass_over(rank: &Rank, damaged: Vec<(PathBuf, Error)>, step: u64) -> Result<()> {
-    for (path, error) in damaged {
-        let aside = checkpoint::set_aside(&path)?;
-        let (why, aside) = (error.message, aside.display());
-        let message = format!("{why}; it is kept as {aside}, and training goes on from step {step}");
-        rank.emit(Event::Notice { level: Level::Warning, message });
-    }
-    Ok(())
-}
-
-/// A checkpoint must hold the state that the job's optimizer and strategy need, and no other.
-pub fn check_optimizer(job: &JobSpec, checkpoint: &Checkpoint, path: &Path) -> Result<()> {
-    let mut layers = JobLayers::default();
-    layers.add_file("the checkpoint", &checkpoint.job).map_err(Error::data)?;
-    let (before, now) = (registry::resolve(layers)?.spec.optimizer.kind, job.optimizer.rule().kind());
-    // Some kinds keep state under the same names, and mean something else by it.
-    if before != now {
-        return Err(Error::job(format!(
-            "{} was written with the optimizer `{}`, but the job says `{}`: the state of one is of no use to the other",
-            path.display(),
-            before.name(),
-            now.name()
-        ))
-        .hint("resume with the optimizer it was trained with, or start fresh with --overwrite"));
-    }
-    let optimizer = Optimizer::new(job.optimizer.rule(), 0);
-    let strategy = registry::of(job).start(&optimizer, 0);
-    let needed: Vec<&str> = strategy.state().columns().iter().skip(1).map(|column| column.name).collect();
-    let mut stored: Vec<&str> = checkpoint.slots.iter().map(|(name, _)| column_of(name)).collect();
-    stored.sort_unstable();
-    stored.dedup();
-    let mut sorted = needed.clone();
-    sorted.sort_unstable();
-    if sorted != stored {
-        return Err(Error::job(format!(
-            "{} was written with another optimizer or strategy (it holds {stored:?}, this job needs {needed:?})",
-            path.display()
-        ))
-        .hint("resume with the optimizer and strategy it was trained with, or start fresh with --overwrite"));
-    }
-    Ok(())
+    Ok(Start { data_digest, ..Start::default() })
 }

@@ -86,7 +86,7 @@ pub fn find(name: &str) -> Option<&'static Preset> {
 /// Removes the settings of both presets from the file's layer if a flag replaces the preset `before` of a resolved job:
 /// the file contains every setting of its preset, which would conflict with the new one, and every default. Values that
 /// a preset lets the job choose are kept if neither `before` nor the defaults gave them, except for those of a family of
-/// strategies. Other flags still apply.
+/// strategies. The optimizer stays that of the file: its state is of no use to another. Other flags still apply.
 pub fn drop_replaced_dials(layers: &mut JobLayers, before: Option<&str>) {
     let selected = layers.get("strategy.preset").and_then(|(name, _)| name.as_str()).map(String::from);
     if selected.as_deref() == before {
@@ -96,7 +96,8 @@ pub fn drop_replaced_dials(layers: &mut JobLayers, before: Option<&str>) {
     layers.retain(|key, origin| !(is_of_family(key) && matches!(origin, Origin::File { .. })));
     let before = before.and_then(find);
     let presets = [before, selected.as_deref().and_then(find)];
-    for dial in presets.into_iter().flatten().flat_map(|preset| preset.dials) {
+    let dials = presets.into_iter().flatten().flat_map(|preset| preset.dials);
+    for dial in dials.filter(|dial| !apply::is_of_optimizer(dial.key)) {
         if matches!(layers.origin(dial.key), Origin::File { .. })
             && (dial.is_fixed() || !is_chosen(layers, dial.key, before))
         {
@@ -148,7 +149,8 @@ mod tests {
                     .unwrap_or_else(|error| panic!("{}: {error}", before.name));
                 assert_eq!(spec.strategy.preset, after.name);
                 let values = spec.values();
-                for (dial, value) in after.values(spec.engine.workers) {
+                let dials = after.values(spec.engine.workers).into_iter();
+                for (dial, value) in dials.filter(|(dial, _)| !apply::is_of_optimizer(dial.key)) {
                     let found = values.iter().find(|(other, _)| *other == dial.key).map(|(_, is)| is);
                     assert_eq!(found, Some(&value), "{}: {}", after.name, dial.key);
                 }
@@ -163,6 +165,16 @@ mod tests {
         let spec = replaced(&file, "gosgd", &["strategy.preset=allreduce"]).unwrap();
         assert_eq!((spec.gossip.probability, spec.optimizer.kind.name()), (0.1, "sgd"));
         assert_eq!(replaced(&file, "gosgd", &["strategy.preset=gosgd"]).unwrap().gossip.probability, 0.5);
+    }
+
+    #[test]
+    fn the_optimizer_of_a_resolved_job_stays() {
+        let optimizer = |before: &str, after: &str| {
+            let spec = replaced(&resolved(before, &[]), before, &[&format!("strategy.preset={after}")]);
+            spec.unwrap().optimizer.kind.name()
+        };
+        assert_eq!(optimizer("allreduce", "diloco"), "adam");
+        assert_eq!(optimizer("diloco", "allreduce"), "adamw");
     }
 
     #[test]

@@ -78,8 +78,10 @@ impl LocalRound {
             }
             let computed = cx.compute_local_gradient(step, self.local.parameters(), &mut self.gradient)?;
             if computed.rows > 0 {
-                let updates = if matches!(slots, Slots::Reset) { done } else { step };
-                let moment = Moment { updates, ..cx.moment(step) };
+                let moment = match slots {
+                    Slots::Kept(_) => cx.moment(step),
+                    Slots::Reset => Moment { updates: done, ..cx.moment(step) },
+                };
                 cx.update(moment, &mut self.local, &self.gradient)?;
             }
             loss += computed.loss;

@@ -174,6 +174,7 @@ impl Driver<'_> {
                 next: work.next(),
                 end: work.end(),
                 consumed: work.consumed().to_bytes(),
+                slots_start: self.cx.slots_start,
                 data_digest: self.checkpoints.data_digest().into(),
                 model_digest: self.checkpoints.model_digest().into(),
                 trained: self.progress.time.total(rank.now()),
@@ -205,6 +206,7 @@ impl Driver<'_> {
         let work = &mut self.cx.work;
         work.restore(sent.next, &sent.consumed)?;
         work.end_after(sent.end);
+        self.cx.slots_start = sent.slots_start;
         self.progress = sent.progress;
         self.progress.time = TrainingTime::continued(sent.trained, self.cx.rank.now());
         Ok(())

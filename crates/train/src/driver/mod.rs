@@ -106,7 +106,7 @@ impl<'a> Driver<'a> {
         let holds = if start.has_state { Holds::State } else { Holds::Nothing };
         let checkpoints = Checkpoints::new(folder, job, layers, onnx, start.data_digest, start.model_digest);
         Ok(Driver {
-            cx: Context::new(rank, job, Compute::new(job, data, model), work, optimizer),
+            cx: Context::new(rank, job, Compute::new(job, data, model), work, (optimizer, start.slots_start)),
             strategy,
             claims,
             progress,

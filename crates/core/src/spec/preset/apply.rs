@@ -10,6 +10,11 @@ const WORKERS: &str = "engine.workers";
 const OPTIMIZER: &str = "train.optimizer.";
 const OPTIMIZER_KIND: &str = "train.optimizer.kind";
 
+/// Whether a key belongs to the optimizer.
+pub(super) fn is_of_optimizer(key: &str) -> bool {
+    key.starts_with(OPTIMIZER)
+}
+
 /// Adds the values of an explicit preset. In a resolved file that names its preset it is a label: the values of the file
 /// apply, whatever became of the preset since.
 pub(in crate::spec) fn apply(layers: &mut JobLayers, errors: &mut Vec<String>) {
@@ -47,7 +52,7 @@ impl Preset {
                 // What the file does not have keeps its default, unless a flag unset it.
                 None if file.is_some() && layers.origin(key) == Origin::Default => continue,
                 // The hyperparameters of one optimizer mean nothing to another.
-                None if key.starts_with(OPTIMIZER) && has_optimizer => continue,
+                None if is_of_optimizer(key) && has_optimizer => continue,
                 None => {}
             }
             let formula = dial.value.formula();
@@ -70,7 +75,7 @@ impl Preset {
         }
         let kind = self.dials.iter().find(|dial| dial.key == OPTIMIZER_KIND)?;
         let in_file = |(key, _, origin): &(&str, &Value, &Origin)| {
-            key.starts_with(OPTIMIZER) && matches!(origin, Origin::File { .. })
+            is_of_optimizer(key) && matches!(origin, Origin::File { .. })
         };
         let replaced: Vec<String> = layers.iter().filter(in_file).map(|(key, ..)| key.to_string()).collect();
         let origin = layers.origin(replaced.first()?);
