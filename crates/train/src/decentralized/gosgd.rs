@@ -49,8 +49,7 @@ pub struct GoSgd {
 impl GoSgd {
     pub fn new(optimizer: &Optimizer, parameters: usize) -> GoSgd {
         let state = State::of_parameters(parameters);
-        // Each worker has its own, but a checkpoint holds those of rank 0 alone.
-        let state = state.with_columns(optimizer.slot_names(), Spread::Replicated);
+        let state = state.with_columns(optimizer.slot_names(), Spread::PerMember);
         GoSgd {
             state,
             weight: 0.0,

@@ -5,8 +5,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use thalweg_cluster::RankStatus;
 use thalweg_cluster::engine::simulated;
-use thalweg_cluster::engine::threads::{self, RankOutcome};
+use thalweg_cluster::engine::threads::{self, RankObserver, RankOutcome};
 use thalweg_cluster::membership_policy::MembershipConfig;
 use thalweg_comm::transport::sim::{Network as Simulated, SimulatedFault, Trace};
 use thalweg_core::event::Outcome;
@@ -135,6 +136,90 @@ impl Model for Silent {
     }
     fn flops_per_row(&self) -> u64 {
         self.0.flops_per_row()
+    }
+}
+
+/// Trains on simulated workers, one of which is asked to stop in its `gradients`-th pass.
+pub fn simulate_stopped(
+    network: Simulated,
+    (stopped, gradients): (usize, u64),
+    folder: &Path,
+    settings: &[&str],
+) -> Vec<Result<Outcome>> {
+    let workers = format!("engine.workers={}", network.world);
+    let job = job(&[settings, &[workers.as_str()]].concat());
+    let statuses: Vec<Arc<RankStatus>> = (0..network.world).map(|_| RankStatus::new()).collect();
+    let observer =
+        |rank: usize| RankObserver { emit: Arc::new(|_| ()), rank_status: Arc::clone(&statuses[rank]) };
+    let config = MembershipConfig::fixed(job.fault.step_deadline);
+    let (results, _) = simulated::simulate_observed(network, &[], &config, &observer, |rank| {
+        let network = FromJob(job.model.layers.clone(), Options::of(&job));
+        let left = if rank.index() == stopped { gradients } else { u64::MAX };
+        let components = Stopped { network, status: Arc::clone(&statuses[rank.index()]), left };
+        thalweg_train::run(
+            rank,
+            &Assignment { job: &job, components: &components, folder, resume: true },
+            None,
+        )
+    });
+    results
+}
+
+/// Models that ask their rank to stop in a pass.
+struct Stopped {
+    network: FromJob,
+    status: Arc<RankStatus>,
+    left: u64,
+}
+
+impl JobComponents for Stopped {
+    fn data(&self, job: &JobSpec) -> Result<Data> {
+        self.network.data(job)
+    }
+    fn model(&self, schema: &Schema, team: &Arc<Team>) -> Result<Box<dyn Model>> {
+        let model = self.network.model(schema, team)?;
+        Ok(Box::new(StoppedModel { model, status: Arc::clone(&self.status), left: self.left }))
+    }
+    fn layers(&self, schema: &Schema) -> Result<Vec<String>> {
+        self.network.layers(schema)
+    }
+}
+
+struct StoppedModel {
+    model: Box<dyn Model>,
+    status: Arc<RankStatus>,
+    left: u64,
+}
+
+impl Model for StoppedModel {
+    fn layout(&self) -> &Layout {
+        self.model.layout()
+    }
+    fn initialize(&self, seed: u64, parameters: &mut [f32]) {
+        self.model.initialize(seed, parameters);
+    }
+    fn gradient(
+        &mut self,
+        parameters: &[f32],
+        batch: &Batch,
+        scale: f32,
+        gradient: &mut [f32],
+        hooks: &mut dyn Hooks,
+    ) -> Result<Tally> {
+        self.left -= 1;
+        if self.left == 0 {
+            self.status.request_stop();
+        }
+        self.model.gradient(parameters, batch, scale, gradient, hooks)
+    }
+    fn evaluate(&mut self, parameters: &[f32], batch: &Batch) -> Result<Tally> {
+        self.model.evaluate(parameters, batch)
+    }
+    fn predict(&mut self, parameters: &[f32], batch: &Batch, outputs: &mut Vec<f32>) -> Result<()> {
+        self.model.predict(parameters, batch, outputs)
+    }
+    fn flops_per_row(&self) -> u64 {
+        self.model.flops_per_row()
     }
 }
 
