@@ -193,3 +193,21 @@ fn a_joining_worker_receives_the_state_while_the_others_train() {
     let model = |run: &str| std::fs::read(site.path(run).join("model.safetensors")).unwrap();
     assert!(model("grown") == model("fixed"), "the models differ");
 }
+
+/// Local rounds keep their state in private memory: on one host too, a new worker takes it over while the others train.
+#[test]
+fn a_worker_that_joins_local_rounds_takes_the_state_over_while_the_others_train() {
+    for strategy in ["sparknet", "block-momentum", "diloco"] {
+        let site = Site::new();
+        let rounds = ["--set", "strategy.merge.every=4", "--set", "fault.join_piece=100KiB"];
+        let job =
+            start(&site, 2, &[&["--strategy", strategy, "--set", "engine.pace=5ms"], &rounds[..]].concat());
+        let joining = site.start(&["join", "run"]);
+        let caught_up = site.await_event("run", "caught_up");
+        assert_eq!(caught_up["ranks"], serde_json::json!([2]), "{strategy}");
+        assert!(caught_up["steps"].as_u64() > Some(0), "{strategy}: {caught_up}");
+        let report = assert_complete(&site, job);
+        assert_eq!(joining.end(TRAINING_LIMIT).code, Some(0), "{strategy}");
+        assert_eq!(worlds(&report).last(), Some(&3), "{strategy}");
+    }
+}

@@ -12,7 +12,7 @@
 //! of chunks is a function of numbers that all ranks know, so no message carries it. The loss of a member ends the
 //! generation, and the transfer starts again.
 //!
-//! There is one chunk, sent at the change while all wait: if the state is small, if it is in shared memory, if the new
+//! There is one chunk, sent at the change while all wait: if the state is small, if it goes into a shared arena, if the new
 //! member has rank 0 (which writes checkpoints), if no unit of the epoch is left (validation needs all of the state), and
 //! if an update needs all parameters.
 

@@ -44,9 +44,16 @@ pub trait Strategy {
         self.column(0)
     }
 
-    /// The pieces in which new members may take the state over while the others train.
-    fn transfer(&self, _cx: &Context<'_>) -> TransferUnit {
-        TransferUnit::Element
+    /// The pieces in which new members of this generation may take the state over while the others train. All ranks must
+    /// call it.
+    fn transfer(&self, _cx: &mut Context<'_>) -> Result<TransferUnit> {
+        Ok(TransferUnit::Element)
+    }
+
+    /// Vectors as long as the parameters that a rank keeps beside its state and a gradient, for the estimate of memory.
+    fn working_columns(&self) -> usize {
+        // A published model that is no column of the state.
+        usize::from(self.published().as_ptr() != self.column(0).as_ptr())
     }
 
     /// How values are exchanged, for the report.

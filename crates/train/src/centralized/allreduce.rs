@@ -68,8 +68,12 @@ impl Strategy for AllReduce {
         &mut self.state
     }
 
-    fn transfer(&self, cx: &Context<'_>) -> TransferUnit {
-        TransferUnit::of(&cx.optimizer)
+    fn transfer(&self, cx: &mut Context<'_>) -> Result<TransferUnit> {
+        // The reduction of this generation is opened after the transfer. An arena is filled with all of the state then.
+        match reduction::uses_arena(cx)? {
+            true => Ok(TransferUnit::State),
+            false => Ok(TransferUnit::of(&cx.optimizer)),
+        }
     }
 
     fn describe(&self, cx: &Context<'_>) -> Description {

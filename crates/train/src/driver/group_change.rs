@@ -128,10 +128,7 @@ impl Driver<'_> {
         let new = new_members(change);
         let (cx, strategy) = (&mut self.cx, &self.strategy);
         let is_over = progress.progress.ended.is_some() || at.step >= progress.end;
-        if new.is_empty() || new[0] == 0 || is_over || strategy.transfer(cx) == TransferUnit::State {
-            return Ok(());
-        }
-        if cx.rank.world().agree_on_shared_memory()? {
+        if new.is_empty() || new[0] == 0 || is_over || strategy.transfer(cx)? == TransferUnit::State {
             return Ok(());
         }
         let epoch = cx.work.steps_per_epoch();

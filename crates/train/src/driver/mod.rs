@@ -163,7 +163,7 @@ impl<'a> Driver<'a> {
     /// Sends new members the next chunk of the state. After the last one they are workers like the others.
     fn transfer_chunk(&mut self) -> Result<()> {
         let Some(mut transfer) = self.membership.transfer.take() else { return Ok(()) };
-        let unit = self.strategy.transfer(&self.cx);
+        let unit = self.strategy.transfer(&mut self.cx)?;
         let cx = &mut self.cx;
         let (chunk, is_last) = transfer.next_chunk(cx.compute.model.layout(), unit);
         let receivers = Receivers { new: transfer.receivers.clone(), behind: Vec::new() };

@@ -21,7 +21,7 @@ use thalweg_cluster::{PartialSums, Rank, ReductionTree, SharedArena};
 use thalweg_core::event::{Event, Level};
 use thalweg_core::spec::bucket::BucketSize;
 use thalweg_core::spec::strategy::{Algorithm, TransportChoice};
-use thalweg_core::{Error, Kind, Layout, Result, Tally};
+use thalweg_core::{Error, JobSpec, Kind, Layout, Result, Tally};
 use thalweg_graph::optimizer::Scope;
 
 /// The first column of the arena. Behind it, if they are shared, are the columns of the state, twice.
@@ -51,17 +51,21 @@ impl SharedState {
     }
 }
 
+/// Whether the job may use arenas: named algorithms and bucket sizes are about messages.
+pub(super) fn suits(job: &JobSpec) -> bool {
+    let exchange = &job.exchange;
+    exchange.algorithm == Algorithm::Auto
+        && matches!(exchange.bucket, BucketSize::Auto | BucketSize::Whole)
+        && exchange.transport != TransportChoice::Tcp
+}
+
 impl Arena {
     /// Opens the arenas of all ranks, if the job may use them and all ranks are on one host with enough shared memory.
     pub(crate) fn open(cx: &mut Context<'_>, state: &State) -> Result<Option<Arena>> {
-        let exchange = &cx.job.exchange;
-        // Named algorithms and bucket sizes are about messages.
-        let suits = exchange.algorithm == Algorithm::Auto
-            && matches!(exchange.bucket, BucketSize::Auto | BucketSize::Whole)
-            && exchange.transport != TransportChoice::Tcp;
-        if !suits || !cx.rank.world().agree_on_shared_memory()? {
+        if !super::uses_arena(cx)? {
             return Ok(None);
         }
+        let exchange = &cx.job.exchange;
         let elementwise = cx.optimizer.scope() == Scope::Element;
         let columns = if elementwise { state.columns().len() } else { 0 };
         let sums = cx.work.partial_sums(state.len(), step_report::len(cx.rank.size()));

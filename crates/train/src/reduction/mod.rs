@@ -60,6 +60,11 @@ impl Description {
     }
 }
 
+/// Whether the reduction of this generation is in shared memory, if there is enough of it. All ranks must call it.
+pub(crate) fn uses_arena(cx: &mut Context<'_>) -> Result<bool> {
+    Ok(arena::suits(cx.job) && cx.rank.world().agree_on_shared_memory()?)
+}
+
 /// The reduction for the job in this generation of the group. All ranks must call it: it runs collectives (the agreement
 /// on shared memory, the opening of arenas, the broadcast of the bucket plan, and the trials of `strategy.tune`).
 pub(crate) fn open(cx: &mut Context<'_>, state: &State) -> Result<Box<dyn Reduction>> {
