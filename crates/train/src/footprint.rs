@@ -1,21 +1,24 @@
 //! How much memory a job takes at least, against what the machine has: known before anything is reserved.
 //!
-//! Parameters and optimizer state may be shared by the ranks of a host, so they count once; a gradient and the values of a
-//! pass belong to each. Rows, buffers of the exchange and the program itself come on top.
+//! Parameters and state may be shared by the ranks of a host, so they count once, unless each worker has a model of its
+//! own; a gradient and the values of a pass belong to each. Rows, buffers of the exchange and the program itself come on
+//! top.
 
 use crate::registry;
 use thalweg_cluster::linux::Machine;
 use thalweg_core::schema::RowShape;
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
-use thalweg_graph::optimizer::slot_names;
+use thalweg_graph::Optimizer;
 
 /// Bytes by what they are for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Parameters, once.
+    /// Parameters, once or of all ranks of this host.
     pub parameters: u64,
-    /// Optimizer state, once.
+    /// Optimizer state and what else the strategy keeps, the same.
     pub state: u64,
+    /// Models of a round and the buffers to merge them, of all ranks of this host.
+    pub working: u64,
     /// Gradients of all ranks of this host.
     pub gradients: u64,
     /// Values of a pass of all ranks of this host.
@@ -26,16 +29,17 @@ impl Footprint {
     /// Of a training job with so many ranks on this host.
     pub fn of_training(job: &JobSpec, model: &dyn Model, ranks: usize) -> Footprint {
         let parameters = floats(model.layout().len() as u64);
-        let slots = slot_names(job.optimizer.rule()).len() as u64;
+        let strategy = registry::of(job);
+        let program = strategy.start(&Optimizer::new(job.optimizer.rule(), 1), 1);
+        let columns = program.state().columns().len() as u64 - 1;
         let passes = (job.engine.workers * job.train.accumulate).max(1);
         let rows = (job.train.global_batch / passes).max(1);
         let ranks = ranks.max(1) as u64;
-        // A worker with a model of its own has that of the current round and the one before it.
-        let local = registry::find(job).is_some_and(|strategy| strategy.claims.local_updates);
-        let copies = if local { 2 * ranks } else { 1 };
+        let copies = if strategy.claims.local_updates { ranks } else { 1 };
         Footprint {
             parameters: parameters.saturating_mul(copies),
-            state: parameters.saturating_mul(slots * copies),
+            state: parameters.saturating_mul(columns * copies),
+            working: parameters.saturating_mul(program.working_columns() as u64 * ranks),
             gradients: parameters.saturating_mul(ranks),
             values: model.pass_bytes(rows).saturating_mul(ranks),
         }
@@ -49,7 +53,7 @@ impl Footprint {
 
     /// All of it.
     pub fn total(&self) -> u64 {
-        [self.state, self.gradients, self.values]
+        [self.state, self.working, self.gradients, self.values]
             .iter()
             .fold(self.parameters, |sum, part| sum.saturating_add(*part))
     }
@@ -82,6 +86,7 @@ impl Footprint {
         let parts = [
             ("parameters", self.parameters),
             ("optimizer state", self.state),
+            ("models of a round", self.working),
             ("gradients", self.gradients),
             ("values of a pass", self.values),
         ];
@@ -165,5 +170,29 @@ mod tests {
         assert_eq!(error.kind, thalweg_core::Kind::Job);
         assert_eq!(footprint.check_against(Some(1 << 40), &model, &schema, "rows.libsvm"), Ok(()));
         assert_eq!(footprint.check_against(None, &model, &schema, "rows.libsvm"), Ok(()));
+    }
+
+    #[test]
+    fn local_rounds_keep_models_slots_and_a_mean_per_worker() {
+        let model = Network::with_inputs(8).dense(2, Activation::None).classification().unwrap();
+        let vectors = |preset: &str| {
+            let mut layers = JobLayers::default();
+            for setting in [&format!("strategy.preset={preset}"), "train.optimizer={kind='adamw'}"] {
+                layers.add_assignment(setting).unwrap();
+            }
+            let job = crate::registry::resolve(layers).unwrap().spec;
+            let Footprint { parameters, state, working, gradients, .. } =
+                Footprint::of_training(&job, &model, 2);
+            [parameters, state, working, gradients].map(|bytes| bytes / floats(model.layout().len() as u64))
+        };
+        assert_eq!(vectors("allreduce"), [1, 2, 0, 2]);
+        // Two ranks, each with two moments; in a round with a model, two moments and a mean.
+        assert_eq!(vectors("sparknet"), [2, 4, 8, 2]);
+        // The outer velocity is one more.
+        assert_eq!(vectors("diloco"), [2, 6, 8, 2]);
+        // The block momentum, no moments between rounds, and the start of the round.
+        assert_eq!(vectors("block-momentum"), [2, 2, 10, 2]);
+        // The published mean.
+        assert_eq!(vectors("gosgd"), [2, 4, 2, 2]);
     }
 }

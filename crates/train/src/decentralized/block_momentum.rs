@@ -77,6 +77,11 @@ impl Strategy for BlockMomentum {
         &mut self.state
     }
 
+    fn working_columns(&self) -> usize {
+        // The start of the round is one more.
+        self.round.columns() + 1
+    }
+
     fn describe(&self, cx: &Context<'_>) -> Description {
         self.round.describe(cx)
     }

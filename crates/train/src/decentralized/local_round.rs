@@ -135,6 +135,11 @@ impl LocalRound {
         }
     }
 
+    /// Vectors as long as the parameters: the local model with its slots, and the mean.
+    pub fn columns(&self) -> usize {
+        self.local.columns().len() + 1
+    }
+
     pub fn describe(&self, cx: &Context<'_>) -> Description {
         self.plan.describe(cx.compute.model.layout(), self.exchanged(cx))
     }

@@ -62,6 +62,10 @@ impl Strategy for SparkNet {
         &mut self.state
     }
 
+    fn working_columns(&self) -> usize {
+        self.round.columns()
+    }
+
     fn describe(&self, cx: &Context<'_>) -> Description {
         self.round.describe(cx)
     }
