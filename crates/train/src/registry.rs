@@ -135,11 +135,6 @@ impl Claims {
         ),
         ..Claims::ALLREDUCE
     };
-
-    /// Whether gradients are sent while back-propagation continues.
-    pub fn overlaps(&self) -> bool {
-        self.all_reduced == AllReduced::Gradients
-    }
 }
 
 const ALL: &[Registration] = &[

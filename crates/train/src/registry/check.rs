@@ -5,7 +5,7 @@ use thalweg_core::JobSpec;
 use thalweg_core::spec::Refuse;
 use thalweg_core::spec::bucket::BucketSize;
 use thalweg_core::spec::setting::Auto;
-use thalweg_core::spec::strategy::{FAMILIES, Split};
+use thalweg_core::spec::strategy::{Algorithm, FAMILIES, Split};
 
 /// Checks a job by the rules of all strategies and of its own.
 pub(super) fn check(job: &JobSpec, refuse: &mut Refuse<'_>) {
@@ -46,6 +46,12 @@ fn check_claims(job: &JobSpec, strategy: &Registration, refuse: &mut Refuse<'_>)
         if job.strategy.tune {
             refuse("strategy.tune", format!("only an all-reduce is tuned, `{name}` is not"));
         }
+    }
+    if claims.all_reduced == AllReduced::Nothing && job.exchange.algorithm != Algorithm::Auto {
+        refuse(
+            "strategy.exchange.algorithm",
+            format!("algorithms are those of an all-reduce, and `{name}` has none; drop this key"),
+        );
     }
     if job.strategy.split == Split::Speed && !claims.splits_by_speed {
         let reason = format!(
