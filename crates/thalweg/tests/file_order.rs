@@ -1,5 +1,5 @@
 //! Format 2 of models and checkpoints, with tensors in PyTorch's order; files of format 1, in memory order, can still
-//! be read.
+//! be read, and runs of earlier versions resumed.
 
 mod harness;
 
@@ -138,4 +138,34 @@ fn a_run_resumes_from_a_checkpoint_of_format_1() {
         let pairs = tensor.values.iter().zip(&*halves.tensors[name].values);
         assert!(pairs.into_iter().all(|(left, right)| (left - right).abs() < 1e-4), "{name} differs");
     }
+}
+
+/// A run of the version before strategies had named state (commit 4768c95): 8 steps over the digits with Adam and 2 workers,
+/// in the middle of an epoch. It is never regenerated.
+#[test]
+fn a_run_of_an_earlier_version_resumes() {
+    let site = Site::new();
+    let earlier = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/earlier-run");
+    std::fs::create_dir_all(site.path("run/checkpoints")).unwrap();
+    for (name, to) in [
+        ("job.toml", "run/job.toml"),
+        ("step-000000008.safetensors", "run/checkpoints/step-000000008.safetensors"),
+    ] {
+        site.write(to, std::fs::read(earlier.join(name)).unwrap());
+    }
+    site.succeed(&["resume", "run", "--quiet", "--set", "train.max_steps=46"]);
+    let report = site.report("run");
+    assert_eq!((&report["steps"], &report["first_step"]), (&46.into(), &8.into()));
+    assert_eq!(report["job"]["strategy.preset"], "allreduce");
+    for epoch in report["audit"].as_array().unwrap() {
+        assert_eq!((&epoch["expected"], &epoch["once"]), (&1438.into(), &1438.into()), "{epoch}");
+        assert_eq!((&epoch["missed"], &epoch["repeated"]), (&0.into(), &0.into()), "{epoch}");
+    }
+    let layers = r#"model.layers=["dense 4 tanh", "dense auto"]"#;
+    let whole = ["--workers", "2", "--set", layers, "--set", "train.max_steps=46"];
+    site.succeed(&[&["train", "--quiet", "--out", "whole"], &whole[..]].concat());
+    let [resumed, whole] =
+        ["run", "whole"].map(|run| SavedModel::read(&site.path(run)).unwrap().network().unwrap().1);
+    let worst = resumed.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(resumed.len() == whole.len() && worst < 1e-5, "{worst:e}");
 }
