@@ -109,7 +109,7 @@ impl Rank {
         (parts.generation, parts.transport, parts.local_peers, parts.carrier) =
             (number, transport.into(), local_peers, carrier);
         (parts.member_ids, parts.hosts, parts.change) = (member_ids, hosts, change);
-        parts.rank_status.attach(parts.transport.as_ref(), number);
+        parts.rank_status.attach(parts.transport.as_ref(), number, &parts.member_ids);
         self.account.transport = parts.carrier.into();
         (self.world, self.groups, self.mailbox) = (ProcessGroup::world(&self.parts), Vec::new(), None);
         self.in_group = true;

@@ -4,11 +4,15 @@
 //! progress with its computation for the deadline while others wait for it is stuck; while it reads data or files it has
 //! longer, and the coordinator reports which rank is waited for. A slow rank makes progress and is not blamed.
 //!
-//! If no rank makes progress and all wait for each other, there is no culprit yet: the group is stalled, and the rank that
-//! does not leave its operation after an interrupt is the one.
+//! Whom a rank waits for is in its heartbeats (`wait_graph` follows the waits), so ranks need not be in the same operation,
+//! nor count their operations alike. If ranks wait for each other only, there is no culprit yet: the group is stalled, and
+//! the rank that does not leave its operation after an interrupt is the one.
 
 #[cfg(test)]
 mod tests;
+mod verdict;
+
+pub use verdict::{StalledGroup, Straggler};
 
 use crate::diagnosis::Evidence;
 use crate::stall::{self, LastHeartbeat, SILENT_AFTER, Stall};
@@ -32,21 +36,12 @@ pub struct HeartbeatMonitor {
     progress_count: u64,
 }
 
-/// A rank that others wait for.
-#[derive(Clone, Copy, Debug)]
-pub struct Straggler<'a> {
-    pub rank: usize,
-    pub heartbeat: &'a Heartbeat,
-    /// Time without progress.
-    pub idle: Duration,
-    /// Whether no other rank is in the same state, so that this rank is the one that is waited for.
-    pub alone: bool,
-}
-
 #[derive(Clone, Default)]
 struct RankState {
     /// Arrival time and content; `None` while no heartbeats are expected.
     last: Option<(Duration, Heartbeat)>,
+    /// A heartbeat has been expected or has arrived. A launcher sees those of its own ranks only.
+    is_known: bool,
     /// When its progress last grew.
     progressed: Duration,
     /// When it last polled its transport.
@@ -79,7 +74,7 @@ impl HeartbeatMonitor {
         self.on_heartbeat(rank, from, Heartbeat { phase, name: "starting".into(), ..Heartbeat::default() });
     }
 
-    pub fn on_heartbeat(&mut self, rank: usize, now: Duration, heartbeat: Heartbeat) {
+    pub fn on_heartbeat(&mut self, rank: usize, now: Duration, mut heartbeat: Heartbeat) {
         if heartbeat.phase != Phase::Starting && !self.has_met {
             self.complete_rendezvous(now);
         }
@@ -87,7 +82,11 @@ impl HeartbeatMonitor {
             // It joined later.
             self.ranks.resize(rank + 1, RankState::default());
         }
+        // It comes from a peer: no rank waits for more ranks than there are.
+        let world = self.ranks.len();
+        heartbeat.waits_for = heartbeat.waits_for.filter(|waits_for| waits_for.ranks().len() <= world);
         let state = &mut self.ranks[rank];
+        state.is_known = true;
         let before = state.last.as_ref().map(|(_, last)| (last.progress, last.phase, last.operation));
         if before != Some((heartbeat.progress, heartbeat.phase, heartbeat.operation)) {
             state.progressed = now;
@@ -131,39 +130,6 @@ impl HeartbeatMonitor {
     pub fn idle_limit(&self, rank: usize) -> Duration {
         let preparing = |heartbeat: &Heartbeat| heartbeat.phase == Phase::Preparing;
         if self.last_heartbeat(rank).is_some_and(preparing) { self.prepare_deadline } else { self.deadline }
-    }
-
-    fn is_idle(&self, rank: usize, now: Duration) -> bool {
-        self.idle(rank, now).is_some_and(|idle| idle >= self.idle_limit(rank))
-    }
-
-    /// The operation the ranks wait in, if all have been without progress for as long as they may: the culprit is unknown.
-    pub fn stalled(&self, now: Duration) -> Option<&Heartbeat> {
-        let mut expected = self.expected().peekable();
-        if expected.peek().is_none() || !expected.all(|(rank, _)| self.is_idle(rank, now)) {
-            return None;
-        }
-        let heartbeats = self.expected().map(|(_, (_, heartbeat))| heartbeat);
-        heartbeats
-            .filter(|heartbeat| heartbeat.phase == Phase::Exchanging)
-            .max_by_key(|heartbeat| heartbeat.operation)
-    }
-
-    /// The rank that is behind all others. If several are, the one that does not poll its transport: ranks that wait for
-    /// another poll all the time.
-    pub fn straggler(&self, now: Duration) -> Option<Straggler<'_>> {
-        let operation = |heartbeat: &Heartbeat| (heartbeat.phase == Phase::Exchanging, heartbeat.operation);
-        let first = self.expected().map(|(_, (_, heartbeat))| operation(heartbeat)).min()?;
-        let behind = || self.expected().filter(|(_, (_, heartbeat))| operation(heartbeat) == first);
-        let polls = |rank: usize| now.saturating_sub(self.ranks[rank].polled) < SILENT_AFTER;
-        let not_polling = || behind().filter(|(rank, _)| !polls(*rank));
-        let alone = |count: usize| count == 1;
-        let (found, alone) = match not_polling().next() {
-            Some(found) if alone(not_polling().count()) => (found, true),
-            _ => (behind().next()?, alone(behind().count())),
-        };
-        let (rank, (_, heartbeat)) = found;
-        Some(Straggler { rank, heartbeat, idle: self.idle(rank, now)?, alone })
     }
 
     /// The rendezvous is complete: a rank without a heartbeat since is no longer starting, but silent.
@@ -221,7 +187,7 @@ impl HeartbeatMonitor {
             .map(|(rank, (when, heartbeat))| LastHeartbeat {
                 rank,
                 age: now.saturating_sub(*when),
-                since_poll: now.saturating_sub(self.ranks[rank].polled),
+                since_poll: self.since_poll(rank, now),
                 heartbeat,
             })
             .collect();
@@ -232,6 +198,11 @@ impl HeartbeatMonitor {
     pub fn is_silent(&self, rank: usize, now: Duration) -> bool {
         let last = self.ranks.get(rank).and_then(|state| state.last.as_ref());
         last.is_some_and(|(when, _)| now.saturating_sub(*when) >= SILENT_AFTER)
+    }
+
+    /// Time since a rank last polled its transport; ranks that wait for another poll all the time.
+    fn since_poll(&self, rank: usize, now: Duration) -> Duration {
+        now.saturating_sub(self.ranks[rank].polled)
     }
 
     fn expected(&self) -> impl Iterator<Item = (usize, &(Duration, Heartbeat))> {
@@ -256,26 +227,5 @@ impl HeartbeatMonitor {
             });
         }
         self.find_stuck(now)
-    }
-
-    /// A rank without progress of its own for too long, while others have waited for as long.
-    fn find_stuck(&self, now: Duration) -> Option<Evidence> {
-        let busy = |heartbeat: &Heartbeat| match heartbeat.phase {
-            Phase::Computing | Phase::Preparing => true,
-            Phase::Leaving => self.shutting_down,
-            // No other rank is left to wait for.
-            Phase::Exchanging => self.shutting_down && self.expected().count() == 1,
-            Phase::Starting => false,
-        };
-        let (rank, (_, heartbeat)) = self
-            .expected()
-            .filter(|(rank, (_, heartbeat))| busy(heartbeat) && self.is_idle(*rank, now))
-            .min_by_key(|(rank, (_, heartbeat))| (heartbeat.operation, *rank))?;
-        let limit = self.idle_limit(rank);
-        let waits = |(other, (_, heartbeat)): (usize, &(Duration, Heartbeat))| {
-            heartbeat.phase == Phase::Exchanging && self.idle(other, now).is_some_and(|idle| idle >= limit)
-        };
-        let is_awaited = self.shutting_down || self.expected().any(waits);
-        is_awaited.then(|| Evidence::Stuck { rank, heartbeat: heartbeat.clone() })
     }
 }

@@ -13,7 +13,7 @@ mod tests;
 pub use actions::MembershipActions;
 
 use crate::diagnosis::{Diagnosis, EVIDENCE_TIMEOUT, Evidence, blames_other};
-use crate::heartbeat_monitor::HeartbeatMonitor;
+use crate::heartbeat_monitor::{HeartbeatMonitor, StalledGroup};
 use crate::membership::{Limits, Membership, MembershipCommand, MembershipView};
 use crate::rank::PREPARATION;
 use crate::rendezvous::join_validation;
@@ -73,7 +73,7 @@ pub struct MembershipPolicy {
     /// Members with a request that waits for a step boundary.
     boundary_requests: BTreeSet<usize>,
     /// The operation in which no rank made progress, if the generation was interrupted for that.
-    stall: Option<Heartbeat>,
+    stall: Option<StalledGroup>,
     /// When the generation was interrupted; `None` once the next group is formed.
     interrupted_at: Option<Duration>,
     /// The step of the last stall after which all members reported: no member caused it.
@@ -310,7 +310,7 @@ impl MembershipPolicy {
         }
         self.interrupted_at = None;
         let stall = self.stall.take().filter(|_| self.lost.is_empty());
-        self.stall_without_culprit = stall.map(|stall| stall.step).or(self.stall_without_culprit);
+        self.stall_without_culprit = stall.map(|stall| stall.heartbeat.step).or(self.stall_without_culprit);
         // Evidence so far is about the last group: members send it before they report.
         self.diagnosis.clear();
         self.newcomers.extend(&view.joined);

@@ -89,7 +89,7 @@ pub struct Rank {
 impl Rank {
     pub fn new(parts: RankParts) -> Rank {
         parts.rank_status.count_this_thread();
-        parts.rank_status.attach(parts.transport.as_ref(), parts.generation);
+        parts.rank_status.attach(parts.transport.as_ref(), parts.generation, &parts.member_ids);
         let index = parts.transport.rank();
         let member_id = parts.member_ids.get(index).copied().unwrap_or(index);
         let host = parts.hosts.name(index).cloned().unwrap_or_default();

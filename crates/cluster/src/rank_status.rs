@@ -7,8 +7,8 @@ use crate::interruption::GRACE;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use thalweg_comm::transport::{Abort, ProgressCounters, Transport};
-use thalweg_core::event::{Heartbeat, Phase};
+use thalweg_comm::transport::{Abort, AwaitedPeers, ProgressCounters, Transport, WaitMode};
+use thalweg_core::event::{Heartbeat, Phase, WaitsFor};
 use thalweg_core::spec::inject::{FaultKind, InjectedFault};
 use thalweg_core::{Error, progress};
 
@@ -20,6 +20,8 @@ pub struct RankStatus {
     completed: Arc<AtomicU64>,
     /// Progress of the transport of this generation.
     counters: Mutex<ProgressCounters>,
+    /// Member ids by rank in this generation.
+    member_ids: Mutex<Vec<usize>>,
     stop: AtomicBool,
     /// Whether SIGTERM asked for the stop, of this rank or of another.
     terminated: AtomicBool,
@@ -78,9 +80,23 @@ impl RankStatus {
         let (progress, polls) = (self.completed.load(Ordering::Relaxed) + counters.moves(), counters.polls());
         match lock(&self.doing).as_ref() {
             Some((heartbeat, began)) => {
-                Heartbeat { since: began.elapsed().as_secs_f64(), progress, polls, ..heartbeat.clone() }
+                let awaited = counters.awaited_peers(*began).filter(|_| heartbeat.phase == Phase::Exchanging);
+                let waits_for = awaited.map(|awaited| self.name_members(awaited));
+                let since = began.elapsed().as_secs_f64();
+                Heartbeat { since, progress, polls, waits_for, ..heartbeat.clone() }
             }
             None => Heartbeat { name: "starting".into(), progress, polls, ..Heartbeat::default() },
+        }
+    }
+
+    /// The awaited peers by member id.
+    fn name_members(&self, awaited: AwaitedPeers) -> WaitsFor {
+        let ids = lock(&self.member_ids);
+        let member = |rank: usize| ids.get(rank).copied().unwrap_or(rank);
+        let members = awaited.peers.into_iter().map(member).collect();
+        match awaited.mode {
+            WaitMode::All => WaitsFor::All(members),
+            WaitMode::Any => WaitsFor::Any(members),
         }
     }
 
@@ -208,8 +224,10 @@ impl RankStatus {
         due.map(|due| faults.swap_remove(due)).is_some()
     }
 
-    /// Sets the transport of this generation: its transfers count as progress, and are aborted with the rank.
-    pub fn attach(&self, transport: &dyn Transport, generation: u32) {
+    /// Sets the transport of this generation, between the members with these ids by rank: its transfers count as progress,
+    /// and are aborted with the rank.
+    pub fn attach(&self, transport: &dyn Transport, generation: u32, member_ids: &[usize]) {
+        *lock(&self.member_ids) = member_ids.to_vec();
         let before = std::mem::replace(&mut *lock(&self.counters), transport.progress_counters().clone());
         self.completed.fetch_add(before.moves(), Ordering::Relaxed);
         *lock(&self.abort) = Some(transport.abort_handle());

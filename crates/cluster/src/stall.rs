@@ -1,7 +1,12 @@
 //! Which ranks the others wait for: a pure decision from heartbeats, long before a deadline makes it a failure.
+//!
+//! Waits are followed to ranks that do not wait (`wait_graph`). Ranks that wait for each other are not reported here: as
+//! long as bytes are on the way, that is how a collective looks.
 
+use crate::rank_set::RankSet;
+use crate::wait_graph::{Activity, Verdict, judge, waiting_for};
 use std::time::Duration;
-use thalweg_core::event::{Event, Heartbeat, Phase};
+use thalweg_core::event::{Event, Heartbeat, Phase, WaitsFor};
 
 /// Shorter waits are not reported.
 pub const REPORT_AFTER: Duration = Duration::from_secs(2);
@@ -47,35 +52,71 @@ impl LastHeartbeat<'_> {
         !self.is_silent() && !self.is_not_polling() && self.heartbeat.phase == Phase::Exchanging
     }
 
-    /// How long it has been in its operation.
+    /// How long it has been in its activity.
     fn duration(&self) -> Duration {
         // The value comes from a peer: no number may panic here.
         let since = Duration::try_from_secs_f64(self.heartbeat.since.max(0.0)).unwrap_or(Duration::MAX);
         since.saturating_add(self.age)
+    }
+
+    /// Whether it may have done what `waiting` waited for when that sent its heartbeat: its activity is younger. A rank
+    /// that cannot tell whom it waits for waits for those that have not entered its operation since it began.
+    fn may_have_served(&self, waiting: &LastHeartbeat<'_>) -> bool {
+        let seen = if waiting.heartbeat.waits_for.is_some() { waiting.age } else { waiting.duration() };
+        !self.is_silent() && self.duration() < seen
+    }
+
+    /// What it does, as far as the others wait for it.
+    fn activity(&self, ranks: &[LastHeartbeat<'_>]) -> Activity {
+        if self.waits() {
+            return if self.duration() < SILENT_AFTER { Activity::Progressing } else { self.wait(ranks) };
+        }
+        let is_late = matches!(self.heartbeat.phase, Phase::Computing | Phase::Exchanging);
+        if self.is_silent() || is_late { Activity::Standing } else { Activity::Progressing }
+    }
+
+    fn wait(&self, ranks: &[LastHeartbeat<'_>]) -> Activity {
+        let others = || ranks.iter().filter(|other| other.rank != self.rank);
+        // Impossible ids stay out of the set, however large they are.
+        let is_possible = |id: &usize| ranks.last().is_some_and(|last| *id <= last.rank);
+        let waits_for = self.heartbeat.waits_for.as_ref();
+        let set = waits_for.map(|waits_for| waits_for.ranks().iter().copied().filter(is_possible).collect());
+        let is_named =
+            |other: &&LastHeartbeat<'_>| set.as_ref().is_none_or(|set: &RankSet| set.contains(other.rank));
+        let named = || others().filter(is_named);
+        let late = named().filter(|other| !other.may_have_served(self)).map(|other| other.rank);
+        let late: RankSet = late.collect();
+        let is_any = matches!(self.heartbeat.waits_for, Some(WaitsFor::Any(_)));
+        match late.is_empty() || (is_any && named().any(|other| other.may_have_served(self))) {
+            true => Activity::Progressing,
+            false if is_any => Activity::WaitsForAny(late),
+            false => Activity::WaitsForAll(late),
+        }
     }
 }
 
 /// The ranks the others wait for, if they have waited long enough. Ranks that read data or files have longer, and are
 /// reported by the coordinator.
 pub fn find(ranks: &[LastHeartbeat<'_>]) -> Option<Stall> {
-    // Heartbeats are up to an interval old: the rank in the newest operation knows what is waited for.
-    let front = ranks.iter().filter(|rank| rank.waits()).map(|rank| rank.heartbeat.operation).max();
-    let first = ranks
-        .iter()
-        .filter(|rank| rank.waits() && Some(rank.heartbeat.operation) == front)
-        .max_by_key(|rank| rank.duration());
-    let is_behind = |rank: &LastHeartbeat<'_>| {
-        let at_work = matches!(rank.heartbeat.phase, Phase::Computing | Phase::Exchanging);
-        at_work && front.is_some_and(|front| rank.heartbeat.operation < front)
+    let world = ranks.iter().map(|rank| rank.rank + 1).max()?;
+    let mut activities = vec![Activity::Progressing; world];
+    for rank in ranks {
+        activities[rank.rank] = rank.activity(ranks);
+    }
+    let late = match judge(&activities) {
+        Verdict::Ranks(late) => late,
+        Verdict::Deadlock(_) | Verdict::NoneBlocked => Vec::new(),
     };
-    let awaited = |rank: &&LastHeartbeat<'_>| rank.is_silent() || rank.is_not_polling() || is_behind(rank);
+    let waiting = waiting_for(&activities, &late);
+    let longest = ranks.iter().filter(|rank| waiting.contains(&rank.rank)).max_by_key(|rank| rank.duration());
     let silence = ranks.iter().filter(|rank| rank.is_silent()).max_by_key(|rank| rank.age);
-    let (waited, heartbeat) = match (first, silence) {
-        (Some(first), _) if first.duration() >= SILENT_AFTER => (first.duration(), first.heartbeat),
-        (_, Some(silent)) => (silent.age, silent.heartbeat),
-        _ => return None,
+    let (waited, heartbeat) = match (longest, silence) {
+        (Some(longest), _) => (longest.duration(), longest.heartbeat),
+        (None, Some(silent)) => (silent.age, silent.heartbeat),
+        (None, None) => return None,
     };
-    let ranks: Vec<usize> = ranks.iter().filter(awaited).map(|rank| rank.rank).collect();
+    let is_awaited = |rank: &&LastHeartbeat<'_>| rank.is_silent() || late.contains(&rank.rank);
+    let ranks: Vec<usize> = ranks.iter().filter(is_awaited).map(|rank| rank.rank).collect();
     let is_reported = waited >= REPORT_AFTER && !ranks.is_empty();
     is_reported.then(|| Stall { ranks, operation: heartbeat.name.clone(), step: heartbeat.step, waited })
 }

@@ -61,6 +61,27 @@ pub struct Heartbeat {
     /// Polls made while waiting for other ranks. Constant in a rank that is suspended, for example by a debugger.
     #[serde(default, rename = "looks")]
     pub polls: u64,
+    /// In an operation with others that has lasted for a while, the ranks it waits for; `None` if the rank cannot tell.
+    #[serde(default)]
+    pub waits_for: Option<WaitsFor>,
+}
+
+/// The ranks that another rank waits for, by member id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// It goes on when all of them have done their part.
+    All(Vec<usize>),
+    /// It goes on when any of them has done its part.
+    Any(Vec<usize>),
+}
+
+impl WaitsFor {
+    pub fn ranks(&self) -> &[usize] {
+        match self {
+            WaitsFor::All(ranks) | WaitsFor::Any(ranks) => ranks,
+        }
+    }
 }
 
 /// Metrics over a set of rows, by name (`loss`, `accuracy`, `rmse`, `mae`).
@@ -314,7 +335,8 @@ mod tests {
     #[test]
     fn records_are_read_back_from_a_line_of_json() {
         let account = RankReport { rank: 1, host: "a".into(), compute_s: 0.5, ..RankReport::default() };
-        let failed = Event::Failed { error: Error::data("bad row"), heartbeat: Heartbeat::default() };
+        let waits = Heartbeat { waits_for: Some(WaitsFor::Any(vec![2, 3])), ..Heartbeat::default() };
+        let failed = Event::Failed { error: Error::data("bad row"), heartbeat: waits };
         let notice = Event::Notice { level: Level::Warning, message: "low\nmemory".into() };
         let gave_up = Event::GaveUp { culprit: 2, cause: "has been without progress".into() };
         for event in

@@ -8,16 +8,21 @@ use thalweg_core::Culprit;
 use thalweg_core::event::{Heartbeat, Phase};
 
 impl MembershipPolicy {
-    /// Interrupts the generation if no rank makes progress and all wait for each other: the culprit is not known yet.
+    /// Interrupts the generation if ranks wait without progress: the culprit is not known yet. A job that is not elastic ends
+    /// with a deadlock, and leaves other stalls to the deadlines of the ranks that wait.
     pub(super) fn interrupt_stalled(&mut self, now: Duration) -> Vec<MembershipCommand> {
-        if !self.config.elastic || !self.membership.is_working() {
+        if !self.membership.is_working() {
             return Vec::new();
         }
         let Some(stall) = self.monitor.stalled(now) else { return Vec::new() };
-        if self.stall_without_culprit == Some(stall.step) {
+        if !self.config.elastic {
+            let abort = stall.deadlock.map(|error| MembershipCommand::Abort(Box::new(error)));
+            return abort.into_iter().collect();
+        }
+        if self.stall_without_culprit == Some(stall.heartbeat.step) {
             return self.remove_from_stalled(now);
         }
-        self.stall = Some(stall.clone());
+        self.stall = Some(stall);
         let commands = self.membership.interrupt(now);
         self.complete(commands, now)
     }
@@ -63,7 +68,8 @@ impl MembershipPolicy {
     fn remove_idle(&self, rank: usize, now: Duration) -> MembershipCommand {
         let idle = self.monitor.idle(rank, now).unwrap_or_default();
         let last = self.monitor.last_heartbeat(rank).cloned().unwrap_or_default();
-        let Heartbeat { step, name, .. } = self.stall.clone().unwrap_or_else(|| last.clone());
+        let Heartbeat { step, name, .. } =
+            self.stall.as_ref().map_or_else(|| last.clone(), |stall| stall.heartbeat.clone());
         let explained = self.diagnosis.explain(&Evidence::Stuck { rank, heartbeat: last });
         let known = explained.culprit.map_or_else(Culprit::default, |culprit| *culprit);
         let culprit = Culprit {

@@ -2,6 +2,7 @@
 
 use super::message::{JoinKind, JoinRequest};
 use super::{describe, ranks};
+use crate::heartbeat_monitor::StalledGroup;
 use crate::membership::Limits;
 use crate::session::unix_time;
 use std::collections::BTreeMap;
@@ -61,13 +62,14 @@ pub fn exited(rank: usize) -> Culprit {
 }
 
 /// The error with which members leave their operations.
-pub fn interruption(lost: Option<&Culprit>, stall: Option<&Heartbeat>) -> Error {
+pub fn interruption(lost: Option<&Culprit>, stall: Option<&StalledGroup>) -> Error {
     match (lost, stall) {
         (Some(culprit), _) => {
             Error::new(Kind::RankFailed, format!("rank {} {}", culprit.rank, culprit.cause))
                 .blame(culprit.clone())
         }
-        (None, Some(Heartbeat { name, step, .. })) => {
+        (None, Some(StalledGroup { deadlock: Some(error), .. })) => error.clone(),
+        (None, Some(StalledGroup { heartbeat: Heartbeat { name, step, .. }, .. })) => {
             Error::new(Kind::RankFailed, format!("no rank makes progress in {name} at step {step}"))
         }
         (None, None) => Error::new(Kind::RankFailed, "the group is formed again"),

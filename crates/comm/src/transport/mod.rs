@@ -34,11 +34,11 @@ pub use crate::wire::Tag;
 pub use error::{Cause, TransportError, culprit};
 pub use link_fault::{ForgedFrame, LinkFault};
 pub use mem::{LinkControl, Mem, mesh};
-pub use progress_counters::ProgressCounters;
+pub use progress_counters::{AwaitedPeers, ProgressCounters};
 pub use shm::{Shm, ShmLink};
 pub use shm_ring::ShmRing;
 pub use tcp::Tcp;
-pub use wait_state::{Interest, WaitState};
+pub use wait_state::{Interest, WaitMode, WaitState};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

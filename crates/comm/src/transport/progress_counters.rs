@@ -1,9 +1,11 @@
 //! Progress counters that a rank's transport shares with the other threads of its process.
 
-use std::sync::Arc;
+use super::wait_state::{Interest, WaitMode};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
-/// How often the transport moved data and polled, and the progress of the rest of the group.
+/// How often the transport moved data and polled, the peers it waits for, and the progress of the rest of the group.
 #[derive(Clone, Debug, Default)]
 pub struct ProgressCounters(Arc<Counts>);
 
@@ -12,6 +14,18 @@ struct Counts {
     moves: AtomicU64,
     polls: AtomicU64,
     group: AtomicU64,
+    /// Locked only in waits that have lasted for a while.
+    awaited: Mutex<Option<AwaitedPeers>>,
+}
+
+/// The peers that a long wait is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwaitedPeers {
+    pub mode: WaitMode,
+    /// Their ranks in the transport's group.
+    pub peers: Vec<usize>,
+    /// When they were published.
+    pub when: Instant,
 }
 
 impl ProgressCounters {
@@ -35,6 +49,26 @@ impl ProgressCounters {
         self.0.polls.store(self.polls() + 1, Ordering::Relaxed);
     }
 
+    /// Publishes whom a wait is for, from what it wants of each peer. A wait for any peer ends with what it receives, not
+    /// with what it sends.
+    pub(crate) fn publish_awaited(&self, mode: WaitMode, wanted: &[Interest]) {
+        let is_awaited = |interest: &Interest| interest.read || (interest.write && mode == WaitMode::All);
+        let peers =
+            wanted.iter().enumerate().filter(|(_, interest)| is_awaited(interest)).map(|(peer, _)| peer);
+        let mut awaited = self.0.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut published = awaited.take().map_or_else(Vec::new, |before| before.peers);
+        published.clear();
+        published.extend(peers);
+        *awaited = Some(AwaitedPeers { mode, peers: published, when: Instant::now() });
+    }
+
+    /// The peers that were waited for when they were last published, after `since`: those of an earlier operation are
+    /// outdated.
+    pub fn awaited_peers(&self, since: Instant) -> Option<AwaitedPeers> {
+        let awaited = self.0.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        awaited.clone().filter(|awaited| awaited.when >= since && !awaited.peers.is_empty())
+    }
+
     /// Records the group's progress. While it grows, the deadline of a wait of this rank is extended.
     pub fn set_group_progress(&self, progress: u64) {
         self.0.group.fetch_max(progress, Ordering::Relaxed);
@@ -42,5 +76,33 @@ impl ProgressCounters {
 
     pub(crate) fn group_progress(&self) -> u64 {
         self.0.group.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peers_of_a_wait_are_those_it_needs() {
+        let counters = ProgressCounters::default();
+        let before = Instant::now();
+        assert_eq!(counters.awaited_peers(before), None);
+        let (read, write) = (true, true);
+        let sends = Interest { write, ..Interest::default() };
+        let wanted =
+            [Interest::default(), sends, Interest { read, ..Interest::default() }, Interest { read, write }];
+        let peers = |since| counters.awaited_peers(since).map(|awaited| (awaited.mode, awaited.peers));
+        counters.publish_awaited(WaitMode::All, &wanted);
+        assert_eq!(peers(before), Some((WaitMode::All, vec![1, 2, 3])));
+        counters.publish_awaited(WaitMode::Any, &wanted);
+        assert_eq!(peers(before), Some((WaitMode::Any, vec![2, 3])));
+        assert_eq!(
+            peers(Instant::now() + std::time::Duration::from_secs(1)),
+            None,
+            "of an earlier operation"
+        );
+        counters.publish_awaited(WaitMode::All, &[Interest::default()]);
+        assert_eq!(peers(before), None, "the transport's own operation names no peer");
     }
 }

@@ -155,6 +155,9 @@ impl<L: LinkSet> StreamTransport<L> {
         if wait.is_inspection_due() {
             self.check_lengths()?;
         }
+        if wait.is_publication_due() {
+            self.counters.publish_awaited(wait.mode(), wanted);
+        }
         wait.idle = wait.idle.saturating_add(1);
         if !self.links.spin_policy().pause(wait.idle) {
             self.poll_links(wanted, ABORT_CHECK.min(wait.remaining()));

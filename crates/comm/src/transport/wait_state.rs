@@ -13,6 +13,10 @@ const MAX_EXTENSIONS: u32 = 1000;
 /// most a quarter of the deadline.
 const INSPECTION: Duration = Duration::from_secs(1);
 
+/// How long an operation waits before it publishes which peers it waits for, and again after that: operations of
+/// microseconds publish nothing.
+const PUBLICATION: Duration = Duration::from_millis(100);
+
 /// What an operation still wants from one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
@@ -26,13 +30,28 @@ pub struct WaitState {
     deadline: Duration,
     waited: Duration,
     last_tick: Duration,
-    /// The group's progress when it last grew, and the time waited then.
+    /// The group's progress when it last grew.
     group: u64,
+    /// The awaited clock when it last moved.
+    clock: u64,
+    /// The time waited when the deadline was last restarted.
     extended: Duration,
     /// Polls without progress since the last progress.
     pub(super) idle: u32,
     /// The time waited at the next inspection.
     inspection: Duration,
+    /// The time waited at the next publication.
+    publication: Duration,
+    mode: WaitMode,
+}
+
+/// Which of the wanted peers an operation needs to go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WaitMode {
+    #[default]
+    All,
+    /// A frame of any peer that is received from.
+    Any,
 }
 
 impl WaitState {
@@ -43,12 +62,33 @@ impl WaitState {
             waited: zero,
             last_tick: now,
             group: 0,
+            clock: 0,
             extended: zero,
             idle: 0,
             inspection: zero,
+            publication: PUBLICATION,
+            mode: WaitMode::All,
         };
         wait.on_progress();
         wait
+    }
+
+    /// The same wait for a frame of any of the peers that are received from.
+    pub fn for_any(self) -> WaitState {
+        WaitState { mode: WaitMode::Any, ..self }
+    }
+
+    pub(super) fn mode(&self) -> WaitMode {
+        self.mode
+    }
+
+    /// Whether the peers that are waited for are to be published now.
+    pub(super) fn is_publication_due(&mut self) -> bool {
+        let due = self.waited >= self.publication;
+        if due {
+            self.publication = self.waited + PUBLICATION;
+        }
+        due
     }
 
     /// Something moved.
@@ -88,6 +128,14 @@ impl WaitState {
     pub(super) fn observe_group(&mut self, progress: u64) {
         if progress > self.group {
             (self.group, self.extended) = (progress, self.waited);
+        }
+    }
+
+    /// Restarts the deadline if the clock of another rank that this wait is for moved, though not far enough yet. In a
+    /// wait for the slowest of several ranks this is the least of their clocks.
+    pub fn observe_clock(&mut self, clock: u64) {
+        if clock > self.clock {
+            (self.clock, self.extended) = (clock, self.waited);
         }
     }
 }
@@ -146,6 +194,30 @@ mod tests {
             wait.observe_group(progress);
         }
         assert!(wait.remaining().is_zero(), "a wait ends");
+    }
+
+    #[test]
+    fn a_wait_for_a_clock_ends_a_deadline_after_its_last_move() {
+        let mut wait = WaitState::new(Duration::ZERO, Duration::from_secs(2));
+        for (second, clock) in [(1, 5), (2, 6), (3, 7), (4, 7)] {
+            wait.tick(Duration::from_secs(second));
+            wait.observe_clock(clock);
+            assert!(!wait.remaining().is_zero(), "{second}");
+        }
+        wait.observe_clock(6);
+        wait.tick(Duration::from_secs(5));
+        assert!(wait.remaining().is_zero(), "the clock stood, or an old message arrived");
+    }
+
+    #[test]
+    fn short_operations_publish_nothing() {
+        let mut wait = WaitState::new(Duration::ZERO, Duration::from_secs(2)).for_any();
+        let mut due = |milliseconds| {
+            wait.tick(Duration::from_millis(milliseconds));
+            wait.is_publication_due()
+        };
+        assert_eq!([due(99), due(100), due(101), due(199), due(200)], [false, true, false, false, true]);
+        assert_eq!(wait.mode(), WaitMode::Any);
     }
 
     #[test]

@@ -197,14 +197,14 @@ impl SimulatedCoordinator {
     /// A rank's heartbeat, with `since` in virtual time.
     fn heartbeat(&mut self, id: usize) -> Heartbeat {
         let now = self.now;
-        let Heartbeat { progress, polls, .. } = self.control.rank_statuses[id].heartbeat();
-        let heartbeat =
-            Heartbeat { since: 0.0, progress: 0, polls: 0, ..self.control.rank_statuses[id].heartbeat() };
+        let full = self.control.rank_statuses[id].heartbeat();
+        let Heartbeat { progress, polls, waits_for, .. } = full.clone();
+        let heartbeat = Heartbeat { since: 0.0, progress: 0, polls: 0, waits_for: None, ..full };
         let (before, since) = self.operations.entry(id).or_insert_with(|| (heartbeat.clone(), now));
         if *before != heartbeat {
             (*before, *since) = (heartbeat.clone(), now);
         }
-        Heartbeat { since: (now - *since).as_secs_f64(), progress, polls, ..heartbeat }
+        Heartbeat { since: (now - *since).as_secs_f64(), progress, polls, waits_for, ..heartbeat }
     }
 }
 
