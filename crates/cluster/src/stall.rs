@@ -214,6 +214,26 @@ mod tests {
     }
 
     #[test]
+    fn waits_are_followed_across_different_operations() {
+        let waits = |operation, since, waits_for| {
+            (0.1, Heartbeat { waits_for: Some(waits_for), ..heartbeat(Phase::Exchanging, operation, since) })
+        };
+        let busy = || (0.1, heartbeat(Phase::Computing, 90, 0.4));
+        let (one, two) = (WaitsFor::All(vec![1]), WaitsFor::All(vec![2]));
+        let chain = [waits(7, 3.9, one.clone()), waits(40, 2.9, two), busy(), busy()];
+        assert_eq!(found(&chain), Some((vec![2], "Exchanging".into(), 4.0)), "no rank waits for rank 3");
+        let short = [waits(7, 3.9, one.clone()), waits(40, 0.2, WaitsFor::All(vec![2])), busy(), busy()];
+        assert_eq!(found(&short), None, "rank 1 goes on");
+        let candidates = WaitsFor::Any(vec![1, 2]);
+        let any = |other| found(&[waits(7, 3.9, candidates.clone()), busy(), other]).map(|found| found.0);
+        assert_eq!(any((0.1, heartbeat(Phase::Preparing, 0, 9.0))), None, "rank 2 may do");
+        assert_eq!(any(busy()), Some(vec![1, 2]));
+        assert_eq!(any((0.0, heartbeat(Phase::Computing, 90, 0.05))), None, "rank 2 may have done just now");
+        let mutual = [waits(7, 3.9, one), waits(7, 3.9, WaitsFor::All(vec![0, usize::MAX]))];
+        assert_eq!(found(&mutual), None, "bytes may be on the way");
+    }
+
+    #[test]
     fn no_value_of_a_heartbeat_causes_a_panic() {
         for since in [f64::INFINITY, f64::NAN, f64::MAX, -1.0] {
             let waits = (0.1, heartbeat(Phase::Exchanging, 8, since));

@@ -13,6 +13,7 @@ use thalweg_cluster::rendezvous::message::{
     Control, ControlRequest, ControlResponse, Member, Roster, receive, receive_within, send,
 };
 use thalweg_cluster::rendezvous::timed::Timed;
+use thalweg_core::event::{Heartbeat, WaitsFor};
 use thalweg_core::{Error, Kind};
 
 /// Counts the bytes allocated by this thread.
@@ -107,7 +108,9 @@ proptest! {
         members in 0usize..20, host in ".{0,30}", damage in vec((any::<usize>(), any::<u8>()), 0..4), cut in any::<usize>(),
     ) {
         let error = Error::new(Kind::RankFailed, host.clone());
-        for message in [Control::Roster(Box::new(a_roster(members, &host))), Control::Abort(Box::new(error)), Control::Goodbye] {
+        let waits_for = Some(WaitsFor::Any((0..members).collect()));
+        let heartbeat = Control::Heartbeat(Heartbeat { name: host.clone(), waits_for, ..Heartbeat::default() });
+        for message in [Control::Roster(Box::new(a_roster(members, &host))), Control::Abort(Box::new(error)), heartbeat, Control::Goodbye] {
             let mut wire = Vec::new();
             send(&mut wire, &message).unwrap();
             prop_assert_eq!(receive::<Control>(&mut wire.as_slice()).unwrap(), message);

@@ -5,7 +5,7 @@ use thalweg_cluster::membership::{Limits, MemberPosition, MembershipCommand, Pos
 use thalweg_cluster::membership_policy::{MembershipConfig, MembershipPolicy};
 use thalweg_cluster::rendezvous::message::Control;
 use thalweg_core::Culprit;
-use thalweg_core::event::{Heartbeat, Phase};
+use thalweg_core::event::{Heartbeat, Phase, WaitsFor};
 
 const WORLD: usize = 4;
 
@@ -235,6 +235,26 @@ fn a_job_that_is_not_elastic_leaves_the_stall_to_the_waiting_ranks() {
     let mut policy = working(false);
     let (_, commands) = pass(&mut policy, 0.0, 60.0, still);
     assert!(commands.is_empty(), "{commands:?}");
+}
+
+/// Ranks 0 and 2 wait for each other, the others for rank 0.
+fn deadlocked(id: usize, now: f64) -> Option<Control> {
+    let Control::Heartbeat(heartbeat) = heartbeat(Phase::Exchanging, 7) else { return None };
+    let waits_for = Some(WaitsFor::All(vec![if id == 0 { 2 } else { 0 }]));
+    Some(Control::Heartbeat(Heartbeat { waits_for, polls: (now * 10.0) as u64, ..heartbeat }))
+}
+
+#[test]
+fn a_deadlock_ends_the_generation_or_the_job_with_its_members() {
+    let message = "ranks 0 and 2 wait for each other: rank 0 for rank 2 in all-reduce of gradients at step 40, \
+                   rank 2 for rank 0 in all-reduce of gradients at step 40";
+    let (when, commands) = pass(&mut working(true), 0.0, 60.0, deadlocked);
+    assert!((4.5..5.5).contains(&when), "{when}");
+    assert_eq!(interrupted(&commands), Some((1, message.to_string())));
+    let (when, commands) = pass(&mut working(false), 0.0, 60.0, deadlocked);
+    assert!((4.5..5.5).contains(&when), "{when}");
+    let [MembershipCommand::Abort(error)] = &commands[..] else { panic!("{commands:?}") };
+    assert_eq!((error.message.as_str(), error.hint.is_some()), (message, true));
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use thalweg_core::event::WaitsFor;
 
 fn at(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
@@ -208,4 +209,103 @@ fn a_suspension_of_the_monitor_restarts_its_timers() {
     monitor.remove(0);
     monitor.remove(1);
     assert_eq!(monitor.find_culprit(at(99.0)), None);
+}
+
+/// The heartbeat of a rank that polls and waits for these.
+fn waits(waits_for: WaitsFor, now: f64) -> Heartbeat {
+    let polls = (now * 10.0) as u64;
+    Heartbeat { waits_for: Some(waits_for), polls, ..heartbeat(Phase::Exchanging, 5, now) }
+}
+
+/// A monitor after heartbeats of all ranks once a second until `end`.
+fn after(end: u32, sent: impl Fn(usize, f64) -> Heartbeat) -> HeartbeatMonitor {
+    let mut monitor = monitor();
+    for now in (0..=end).map(f64::from) {
+        (0..4).for_each(|rank| monitor.on_heartbeat(rank, at(now), sent(rank, now)));
+    }
+    monitor
+}
+
+/// Ranks 1 and 3 compute without progress; rank 0 has counted the fewest operations.
+#[test]
+fn the_rank_that_is_waited_for_is_blamed_and_not_the_one_with_the_lowest_count() {
+    let sent = |rank: usize, now: f64| match rank {
+        0 | 2 => Heartbeat { operation: rank as u64, ..waits(WaitsFor::All(vec![3]), now) },
+        rank => heartbeat(Phase::Computing, 9 * rank as u64, now),
+    };
+    let monitor = after(5, sent);
+    assert!(matches!(monitor.find_culprit(at(5.1)), Some(Evidence::Stuck { rank: 3, .. })));
+    let found = monitor.straggler(at(5.1)).unwrap();
+    assert_eq!((found.rank, found.alone), (3, true));
+}
+
+#[test]
+fn a_wait_for_any_rank_blames_none_while_one_of_them_makes_progress() {
+    let sent = |moves: bool| {
+        move |rank: usize, now: f64| match rank {
+            0 => waits(WaitsFor::Any(vec![1, 2]), now),
+            2 if moves => Heartbeat { progress: now as u64, ..heartbeat(Phase::Computing, 4, now) },
+            _ => heartbeat(Phase::Computing, 4, now),
+        }
+    };
+    let verdict = |monitor: &HeartbeatMonitor| (monitor.find_culprit(at(5.1)), monitor.stalled(at(5.1)));
+    assert_eq!(verdict(&after(5, sent(true))), (None, None));
+    assert!(matches!(verdict(&after(5, sent(false))), (Some(Evidence::Stuck { rank: 1, .. }), Some(_))));
+}
+
+#[test]
+fn a_wait_for_a_clock_is_no_stall_while_the_clock_moves() {
+    let sent = |stops: f64| {
+        move |rank: usize, now: f64| match rank {
+            3 => Heartbeat { progress: now.min(stops) as u64, ..heartbeat(Phase::Computing, 4, 0.1) },
+            _ => waits(WaitsFor::All(vec![3]), now),
+        }
+    };
+    assert_eq!(after(100, sent(100.0)).find_culprit(at(100.1)), None);
+    assert_eq!(after(100, sent(99.0)).find_culprit(at(100.1)), None, "it stopped a second ago");
+    let stopped = after(100, sent(98.0)).find_culprit(at(100.1));
+    assert!(matches!(stopped, Some(Evidence::Stuck { rank: 3, .. })), "{stopped:?}");
+}
+
+#[test]
+fn a_deadlock_is_stalled_with_its_members_while_other_ranks_go_on() {
+    let sent = |rank: usize, now: f64| match rank {
+        1 => Heartbeat { progress: now as u64, ..heartbeat(Phase::Computing, 4, now) },
+        rank => waits(WaitsFor::All(vec![if rank == 3 { 0 } else { rank.max(1) + 1 }]), now),
+    };
+    let monitor = after(5, sent);
+    let deadlock = monitor.stalled(at(5.1)).and_then(|stall| stall.deadlock).unwrap();
+    assert!(deadlock.message.starts_with("ranks 0, 2 and 3 wait for each other: "), "{deadlock}");
+    assert_eq!((monitor.find_culprit(at(5.1)), monitor.straggler(at(5.1)).unwrap().alone), (None, false));
+}
+
+#[test]
+fn impossible_ids_in_a_heartbeat_are_ignored() {
+    let lies = [vec![], vec![0], vec![4], vec![usize::MAX, 0], vec![3; 5], (0..100_000).collect()];
+    for lie in lies.map(|ranks| [WaitsFor::All(ranks.clone()), WaitsFor::Any(ranks)]).into_iter().flatten() {
+        let stuck = after(5, |rank, now| match rank {
+            0 => waits(lie.clone(), now),
+            2 => heartbeat(Phase::Computing, 4, now),
+            _ => waits(WaitsFor::All(vec![0]), now),
+        });
+        let found = stuck.find_culprit(at(5.1));
+        assert!(
+            matches!(found, Some(Evidence::Stuck { rank: 2, .. })),
+            "as if it had said nothing: {found:?}"
+        );
+        let stall = after(5, |_, now| waits(lie.clone(), now)).stalled(at(5.1));
+        assert!(stall.is_some());
+    }
+}
+
+#[test]
+fn a_launcher_does_not_judge_waits_for_ranks_of_another() {
+    let mut monitor = monitor();
+    for now in [0.0, 1.0, 2.0, 3.0, 4.0] {
+        monitor.on_heartbeat(0, at(now), waits(WaitsFor::Any(vec![1, 3]), now));
+        monitor.on_heartbeat(1, at(now), heartbeat(Phase::Computing, 4, now));
+    }
+    assert_eq!((monitor.find_culprit(at(4.1)), monitor.stalled(at(4.1))), (None, None), "rank 3 may go on");
+    monitor.on_heartbeat(0, at(4.2), waits(WaitsFor::All(vec![1, 3]), 4.2));
+    assert!(matches!(monitor.find_culprit(at(4.3)), Some(Evidence::Stuck { rank: 1, .. })));
 }

@@ -82,6 +82,46 @@ impl ProgressCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::sim::{Network, Simulation};
+    use crate::transport::{Incoming, Tag, Transport, WaitState};
+    use std::time::Duration;
+
+    /// What rank 0 has published when its wait for rank 2 of `limit` in virtual time is over; for a frame of any of two
+    /// ranks if `any`.
+    fn published(limit: Duration, any: bool) -> Option<(WaitMode, Vec<usize>)> {
+        let (before, simulation) = (Instant::now(), Simulation::new(Network::ordinary(3, 1), &[]));
+        let mut ranks = simulation.ranks();
+        std::thread::scope(|scope| {
+            for (index, mut transport) in ranks.drain(1..).enumerate() {
+                let clock = simulation.clock(index + 1);
+                scope.spawn(move || {
+                    clock.sleep(2 * limit);
+                    transport.close();
+                });
+            }
+            let mut transport = ranks.remove(0);
+            let waiting = scope.spawn(move || {
+                if any {
+                    let mut wait = WaitState::new(transport.now(), limit).for_any();
+                    let wanted = [false, true, true].map(|read| Interest { read, write: false });
+                    while transport.wait(&mut wait, &wanted, false).is_ok() {}
+                } else {
+                    let tag = Tag { generation: 1, operation: 1, group: 0, tensor: 0 };
+                    let frame = Incoming { from: 2, chunk: 0, bytes: &mut [0; 8] };
+                    transport.transfer(tag, &[], &mut [frame], limit).unwrap_err();
+                }
+                transport.progress_counters().awaited_peers(before)
+            });
+            waiting.join().unwrap().map(|awaited| (awaited.mode, awaited.peers))
+        })
+    }
+
+    #[test]
+    fn a_transport_publishes_the_peers_of_a_long_wait() {
+        assert_eq!(published(Duration::from_millis(80), false), None);
+        assert_eq!(published(Duration::from_millis(500), false), Some((WaitMode::All, vec![2])));
+        assert_eq!(published(Duration::from_millis(500), true), Some((WaitMode::Any, vec![1, 2])));
+    }
 
     #[test]
     fn the_peers_of_a_wait_are_those_it_needs() {
@@ -97,11 +137,7 @@ mod tests {
         assert_eq!(peers(before), Some((WaitMode::All, vec![1, 2, 3])));
         counters.publish_awaited(WaitMode::Any, &wanted);
         assert_eq!(peers(before), Some((WaitMode::Any, vec![2, 3])));
-        assert_eq!(
-            peers(Instant::now() + std::time::Duration::from_secs(1)),
-            None,
-            "of an earlier operation"
-        );
+        assert_eq!(peers(Instant::now() + Duration::from_secs(1)), None, "of an earlier operation");
         counters.publish_awaited(WaitMode::All, &[Interest::default()]);
         assert_eq!(peers(before), None, "the transport's own operation names no peer");
     }
