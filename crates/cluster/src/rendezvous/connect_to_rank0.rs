@@ -239,6 +239,7 @@ mod tests {
         )
         .err()
         .unwrap()
+        .into()
     }
 
     #[test]

@@ -149,7 +149,7 @@ mod tests {
                     .unwrap_or_else(|error| panic!("{}: {error}", before.name));
                 assert_eq!(spec.strategy.preset, after.name);
                 let values = spec.values();
-                let dials = after.values(spec.engine.workers).into_iter();
+                let dials = after.values(spec.engine.workers);
                 for (dial, value) in dials.filter(|(dial, _)| !apply::is_of_optimizer(dial.key)) {
                     let found = values.iter().find(|(other, _)| *other == dial.key).map(|(_, is)| is);
                     assert_eq!(found, Some(&value), "{}: {}", after.name, dial.key);
