@@ -97,11 +97,22 @@ impl HeartbeatMonitor {
 
     /// The activities and the verdict on ranks without progress for the deadline, and for that of preparations.
     fn verdicts(&self, now: Duration) -> impl Iterator<Item = (Vec<Activity>, Verdict)> {
-        let limits = [self.deadline, self.deadline.max(self.prepare_deadline)];
-        limits.into_iter().enumerate().filter_map(move |(round, limit)| {
+        let is_preparing = |heartbeat: &Heartbeat| heartbeat.phase == Phase::Preparing;
+        let is_late = |(rank, (_, heartbeat)): (usize, &(Duration, Heartbeat))| {
+            is_preparing(heartbeat) && self.idle(rank, now) >= Some(self.prepare_deadline)
+        };
+        // A preparation may have less time than a step: then a wait for it has as little.
+        let longest = self.deadline.max(self.prepare_deadline);
+        let waiting = if self.expected().any(is_late) { self.prepare_deadline } else { longest };
+        [false, true].into_iter().filter_map(move |with_preparations| {
             let ranks = self.activities(now, |rank, heartbeat| {
-                let counts = round == 1 || heartbeat.phase != Phase::Preparing;
-                counts && self.idle(rank, now) >= Some(limit)
+                let limit = match heartbeat.phase {
+                    Phase::Preparing => with_preparations.then_some(self.prepare_deadline),
+                    Phase::Exchanging if with_preparations => Some(waiting),
+                    _ if with_preparations => Some(longest),
+                    _ => Some(self.deadline),
+                };
+                limit.is_some_and(|limit| self.idle(rank, now) >= Some(limit))
             })?;
             let verdict = judge(&ranks);
             Some((ranks, verdict))
