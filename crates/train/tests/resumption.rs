@@ -175,3 +175,17 @@ fn every_checkpoint_that_is_due_comes_about_in_order() {
         .collect();
     assert_eq!(steps, [20, 40, 60, 80, 90]);
 }
+
+/// Between two merges every worker has a model of its own.
+#[test]
+fn checkpoints_of_local_rounds_wait_for_a_merge() {
+    let folder = tempfile::tempdir().unwrap();
+    let every = ["strategy.merge.every=5", "fault.checkpoint_every=7", "train.max_steps=20"];
+    let ended = train(2, folder.path(), &[&["strategy.preset=sparknet"], &every[..]].concat());
+    let written = ended[0].events.iter().filter_map(|event| match event {
+        Event::Checkpoint { step, .. } => Some(*step),
+        _ => None,
+    });
+    // Due after steps 7 and 14, and at the end.
+    assert_eq!(written.collect::<Vec<_>>(), [10, 15, 20]);
+}
