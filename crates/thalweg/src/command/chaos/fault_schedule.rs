@@ -247,6 +247,7 @@ impl LaunchControl for FaultSchedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
     use thalweg_core::Culprit;
 
     fn send(chaos: &mut FaultSchedule, time: f64, event: Event) -> Vec<LaunchAction> {
@@ -341,5 +342,27 @@ mod tests {
         let half = |seconds: &Vec<f64>| seconds.iter().all(|second| (*second - 0.5).abs() < 1e-9);
         assert!(half(&chaos.stats.detect_death) && half(&chaos.stats.detect_livelock));
         assert!(half(&chaos.stats.recover));
+    }
+
+    #[test]
+    fn gaps_count_in_commit_units_and_servers_are_no_victims() {
+        let pacing = Pacing { unit: 10, max_members: 4, first_victim: 2 };
+        let faults: Vec<InjectedFault> = (0..300)
+            .filter_map(|seed| {
+                let mut chaos = FaultSchedule::new(seed, 1, pacing);
+                send(&mut chaos, 0.0, Event::Joined { hosts: vec!["box".into(); 4], generation: 1 });
+                chaos.begun = true;
+                match send(&mut chaos, 1.0, step(100)).pop() {
+                    Some(LaunchAction::Inject(fault)) => Some(fault),
+                    _ => None,
+                }
+            })
+            .collect();
+        let gaps = || faults.iter().map(|fault| fault.step - 100);
+        assert!(gaps().all(|steps| GAP.contains(&(steps / 10))), "{faults:?}");
+        assert!(gaps().any(|steps| steps / 10 == GAP.start) && gaps().any(|steps| steps / 10 == GAP.end - 1));
+        assert!(gaps().any(|steps| steps % 10 != 0), "also in the middle of a unit");
+        let struck: BTreeSet<usize> = faults.iter().map(|fault| fault.rank).collect();
+        assert_eq!(struck, BTreeSet::from([2, 3]));
     }
 }
