@@ -39,6 +39,7 @@ pub(crate) struct StateTransfer {
     /// The step of the change.
     pub(crate) first: u64,
     pub(crate) since: Duration,
+    unit: TransferUnit,
     chunks: u64,
     sent: u64,
 }
@@ -51,21 +52,27 @@ impl StateTransfer {
         state: &State,
         (holders, receivers): (&[usize], &[usize]),
         (first, units_left): (u64, u64),
+        unit: TransferUnit,
         since: Duration,
     ) -> Option<StateTransfer> {
+        if unit == TransferUnit::State {
+            return None;
+        }
         let asked = match job.fault.join_piece {
             Auto::Auto => None,
             Auto::Is(bytes) => Some(bytes.0 as usize),
         };
         let chunks = chunks(state.bytes(), size_of_val(state.parameters()), asked, units_left);
         let (holders, receivers) = (holders.to_vec(), receivers.to_vec());
-        (chunks > 1).then_some(StateTransfer { holders, receivers, first, since, chunks, sent: 0 })
+        (chunks > 1).then_some(StateTransfer { holders, receivers, first, since, unit, chunks, sent: 0 })
     }
 
     /// The elements that are sent next, and whether they are the last.
-    pub(crate) fn next_chunk(&mut self, layout: &Layout, unit: TransferUnit) -> (Range<usize>, bool) {
-        let align =
-            |element| if unit == TransferUnit::Element { element } else { tensor_end(layout, element) };
+    pub(crate) fn next_chunk(&mut self, layout: &Layout) -> (Range<usize>, bool) {
+        let align = |element| match self.unit {
+            TransferUnit::Element => element,
+            TransferUnit::Tensor | TransferUnit::State => tensor_end(layout, element),
+        };
         let chunk = even_range(layout.len(), self.sent as usize, self.chunks as usize);
         self.sent += 1;
         (align(chunk.start)..align(chunk.end), self.sent >= self.chunks)
@@ -174,13 +181,13 @@ mod tests {
             for (index, size) in sizes.iter().enumerate() {
                 layout.push(format!("{index}"), &[*size], TensorRole::Trainable, Density::Dense);
             }
-            let mut transfer = StateTransfer {
-                holders: vec![0], receivers: vec![1], first: 7, since: Duration::ZERO, chunks, sent: 0,
-            };
             let unit = if whole { TransferUnit::Tensor } else { TransferUnit::Element };
+            let mut transfer = StateTransfer {
+                holders: vec![0], receivers: vec![1], first: 7, since: Duration::ZERO, unit, chunks, sent: 0,
+            };
             let mut end = 0;
             for number in 0..chunks {
-                let (chunk, is_last) = transfer.next_chunk(&layout, unit);
+                let (chunk, is_last) = transfer.next_chunk(&layout);
                 prop_assert!(chunk.start == end && chunk.end >= end && is_last == (number + 1 == chunks));
                 end = chunk.end;
                 let starts = layout.tensors().iter().any(|tensor| tensor.offset == end);

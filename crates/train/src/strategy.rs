@@ -45,8 +45,8 @@ pub trait Strategy {
     }
 
     /// The pieces in which new members of this generation may take the state over while the others train. All ranks must
-    /// call it.
-    fn transfer(&self, _cx: &mut Context<'_>) -> Result<TransferUnit> {
+    /// call it, as it may run a collective.
+    fn agree_on_transfer_unit(&self, _cx: &mut Context<'_>) -> Result<TransferUnit> {
         Ok(TransferUnit::Element)
     }
 

@@ -68,9 +68,9 @@ impl Strategy for AllReduce {
         &mut self.state
     }
 
-    fn transfer(&self, cx: &mut Context<'_>) -> Result<TransferUnit> {
+    fn agree_on_transfer_unit(&self, cx: &mut Context<'_>) -> Result<TransferUnit> {
         // The reduction of this generation is opened after the transfer. An arena is filled with all of the state then.
-        match reduction::uses_arena(cx)? {
+        match reduction::agree_on_arena(cx)? {
             true => Ok(TransferUnit::State),
             false => Ok(TransferUnit::of(&cx.optimizer)),
         }

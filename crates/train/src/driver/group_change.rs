@@ -19,7 +19,6 @@ use crate::recent_steps::RecentSteps;
 use crate::registry;
 use crate::split::Split;
 use crate::state_transfer::{self, Receivers, StateTransfer};
-use crate::strategy::TransferUnit;
 use std::time::Duration;
 use thalweg_cluster::membership::{MemberPosition, Position};
 use thalweg_cluster::regroup::MembershipChange;
@@ -128,9 +127,10 @@ impl Driver<'_> {
         let new = new_members(change);
         let (cx, strategy) = (&mut self.cx, &self.strategy);
         let is_over = progress.progress.ended.is_some() || at.step >= progress.end;
-        if new.is_empty() || new[0] == 0 || is_over || strategy.transfer(cx)? == TransferUnit::State {
+        if new.is_empty() || new[0] == 0 || is_over {
             return Ok(());
         }
+        let unit = strategy.agree_on_transfer_unit(cx)?;
         let epoch = cx.work.steps_per_epoch();
         let steps = match at.step.is_multiple_of(epoch) {
             // The epoch that ends here is validated first.
@@ -140,7 +140,7 @@ impl Driver<'_> {
         let units = steps.div_ceil(registry::unit_steps(cx.job).max(1));
         let now = cx.rank.now();
         self.membership.transfer =
-            StateTransfer::plan(cx.job, strategy.state(), (holders, &new), (at.step, units), now);
+            StateTransfer::plan(cx.job, strategy.state(), (holders, &new), (at.step, units), unit, now);
         Ok(())
     }
 

@@ -163,9 +163,8 @@ impl<'a> Driver<'a> {
     /// Sends new members the next chunk of the state. After the last one they are workers like the others.
     fn transfer_chunk(&mut self) -> Result<()> {
         let Some(mut transfer) = self.membership.transfer.take() else { return Ok(()) };
-        let unit = self.strategy.transfer(&mut self.cx)?;
         let cx = &mut self.cx;
-        let (chunk, is_last) = transfer.next_chunk(cx.compute.model.layout(), unit);
+        let (chunk, is_last) = transfer.next_chunk(cx.compute.model.layout());
         let receivers = Receivers { new: transfer.receivers.clone(), behind: Vec::new() };
         state_transfer::transfer(cx.rank, self.strategy.state_mut(), &transfer.holders, &receivers, &chunk)?;
         if !is_last {

@@ -62,7 +62,7 @@ pub(super) fn suits(job: &JobSpec) -> bool {
 impl Arena {
     /// Opens the arenas of all ranks, if the job may use them and all ranks are on one host with enough shared memory.
     pub(crate) fn open(cx: &mut Context<'_>, state: &State) -> Result<Option<Arena>> {
-        if !super::uses_arena(cx)? {
+        if !super::agree_on_arena(cx)? {
             return Ok(None);
         }
         let exchange = &cx.job.exchange;

@@ -60,8 +60,9 @@ impl Description {
     }
 }
 
-/// Whether the reduction of this generation is in shared memory, if there is enough of it. All ranks must call it.
-pub(crate) fn uses_arena(cx: &mut Context<'_>) -> Result<bool> {
+/// Whether the reduction of this generation is in shared memory, if there is enough of it. All ranks must call it: the
+/// first call of a generation is an all-gather.
+pub(crate) fn agree_on_arena(cx: &mut Context<'_>) -> Result<bool> {
     Ok(arena::suits(cx.job) && cx.rank.world().agree_on_shared_memory()?)
 }
 
