@@ -287,8 +287,9 @@ fn every_preset_behaves_as_listed_when_a_rank_is_lost() {
         assert_eq!(ended.code, Some(if elastic { 0 } else { 3 }), "{name}: {}", ended.stderr);
         assert_eq!(site.report(name)["failures"][0]["rank"], 1, "{name}");
         if !elastic {
-            site.run(&["chaos", "--strategy", name])
-                .assert_error(2, &["this job ends when a worker is lost"]);
+            let refused = site.run(&["chaos", "--strategy", name]);
+            refused.assert_error(2, &["this job ends when a worker is lost"]);
+            refused.assert_advice("`sparknet`");
         }
     }
     assert!(listed.iter().any(|preset| preset["elastic"] == false), "{listed:?}");
