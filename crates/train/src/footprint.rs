@@ -26,7 +26,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Of a training job with so many ranks on this host.
+    /// Of a training job with `ranks` ranks on this host.
     pub fn of_training(job: &JobSpec, model: &dyn Model, ranks: usize) -> Footprint {
         let parameters = floats(model.layout().len() as u64);
         let strategy = registry::of(job);
@@ -45,7 +45,7 @@ impl Footprint {
         }
     }
 
-    /// Of a model that answers for so many rows at once.
+    /// Of a model that predicts `rows` rows at once.
     pub fn of_prediction(model: &dyn Model, rows: usize) -> Footprint {
         let parameters = floats(model.layout().len() as u64);
         Footprint { parameters, values: model.pass_bytes(rows), ..Footprint::default() }

@@ -40,7 +40,7 @@ enum Work {
 }
 
 impl Leaves {
-    /// For steps of so many rows.
+    /// For steps of `global_batch` rows.
     pub(crate) fn of(global_batch: usize) -> Leaves {
         let batch = global_batch.max(1);
         let wanted = (batch / ROWS).next_power_of_two().clamp(FEWEST, MOST);
@@ -52,7 +52,7 @@ impl Leaves {
         self.count.min(rows)
     }
 
-    /// The rows of some leaves in a row, of a step of so many.
+    /// The rows of adjacent leaves, of a step of `rows` rows.
     pub(crate) fn rows(self, leaves: &Range<usize>, rows: usize) -> Range<usize> {
         let start = |leaf: usize| even_range(rows, leaf, self.count).start;
         start(leaves.start)..start(leaves.end)
@@ -82,7 +82,7 @@ impl Leaves {
         self.work(filled, mine).iter().map(slot).max().unwrap_or(1)
     }
 
-    /// Slots that any of so many workers needs in any step, with even shares or any others.
+    /// Slots that any of `workers` workers needs in any step, with even shares or any others.
     pub(crate) fn most_slots(self, workers: usize, even: bool) -> usize {
         let owned = |filled: usize| {
             (0..workers.min(self.count)).map(move |place| (filled, even_range(filled, place, workers)))
@@ -163,7 +163,7 @@ fn build(tree: Range<usize>, filled: usize, slot: usize, work: &mut Vec<Work>) {
     }
 }
 
-/// The sum of a tree from the subtrees that somebody holds.
+/// The sum of a tree from the subtrees that ranks hold.
 fn add_terms(
     tree: &Range<usize>,
     filled: usize,

@@ -1,13 +1,11 @@
-//! Shares in proportion to speed, as a pure decision: from the work that everybody did and the time it took, to how much
-//! everybody gets.
+//! Shares in proportion to speed, as a pure decision: from the work of each worker and the time it took, to its share.
 //!
-//! Times differ from step to step, so they are taken over several steps and smoothed; and moving work about is not
-//! worth it for little, so shares stay as they are until others would be clearly better. All workers take the same
-//! decision, as they see the same numbers.
+//! Times differ from step to step, so they are taken over several steps and smoothed. Shares stay as they are until others
+//! would be clearly better. All workers take the same decision, as they see the same numbers.
 
 /// Steps between two decisions.
 const EVERY: u32 = 8;
-/// What a newly measured speed counts beside the one known before.
+/// The weight of a newly measured speed against the smoothed one.
 const FRESH: f64 = 0.5;
 /// New shares must make a step at least this much shorter.
 const GAIN: f64 = 0.05;
@@ -25,7 +23,7 @@ pub(crate) struct Speed {
 }
 
 impl Speed {
-    /// So many workers of whom nothing is known.
+    /// `workers` workers without measurements.
     pub(crate) fn unknown(workers: usize) -> Speed {
         Speed {
             weights: vec![1.0; workers],
@@ -35,7 +33,7 @@ impl Speed {
         }
     }
 
-    /// How much of so many pieces of work each worker gets.
+    /// The number of pieces of each worker.
     pub(crate) fn shares(&self, pieces: usize) -> Vec<usize> {
         apportion(pieces, &self.weights)
     }
@@ -66,7 +64,7 @@ impl Speed {
             }
         }
         let known: Vec<f64> = self.speeds.iter().flatten().copied().collect();
-        // Who had nothing to do so far is taken for an average worker.
+        // A worker without work so far counts as an average one.
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
         if known.is_empty() {
             return false;
@@ -88,8 +86,8 @@ fn longest(shares: &[usize], speeds: &[f64]) -> f64 {
     shares.iter().zip(speeds).map(|(share, speed)| *share as f64 / speed).fold(0.0, f64::max)
 }
 
-/// So many pieces in proportion to weights, such that the last is done as early as can be. While there are enough,
-/// everybody gets one: who has nothing to do cannot show that it has become faster.
+/// Divides `pieces` in proportion to weights, such that the last worker is done as early as possible. While there are
+/// enough pieces, every worker gets one: without work it could not show that it has become faster.
 fn apportion(pieces: usize, weights: &[f64]) -> Vec<usize> {
     let total: f64 = weights.iter().sum();
     let least = usize::from(pieces >= weights.len());
@@ -122,7 +120,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Steps on workers that take so many milliseconds for a piece; the shares in the end, and how often they changed.
+    /// Runs steps on workers with these milliseconds per piece; returns the final shares, and how often they changed.
     fn run(
         pieces: usize,
         costs: &[f64],

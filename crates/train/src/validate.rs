@@ -8,7 +8,7 @@ use thalweg_cluster::Rank;
 use thalweg_core::{Batch, Error, Model, Result, Tally};
 use thalweg_data::{Rows, even_range};
 
-/// The rows of a block are at least and at most so many, and between them so many that there are this many blocks.
+/// Rows of a block: those of [`BLOCKS`] equal blocks, between [`FEWEST`] and [`MOST`].
 const FEWEST: u64 = 32;
 const MOST: u64 = 512;
 const BLOCKS: u64 = 64;

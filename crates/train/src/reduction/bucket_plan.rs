@@ -286,7 +286,7 @@ mod tests {
         let plan = BucketPlan::of(&job, &layout, &[0, 1, 2, 3]);
         assert_eq!((plan.len(), plan.algorithms().as_str()), (1, "native"));
         assert_eq!(plan.main_method(&layout), Some(AllReduceMethod::Native));
-        // Who asks for buckets gets messages.
+        // Buckets that the job asks for are messages.
         job.exchange.bucket = BucketSize::Tensor;
         let plan = BucketPlan::of(&job, &layout, &[0, 1, 2, 3]);
         assert_eq!((plan.len(), plan.algorithms().as_str()), (2, "ring"));

@@ -13,7 +13,7 @@ fn shares(workers: usize) -> (Shares, Data) {
     (shares, data)
 }
 
-/// The summary of workers that have done so many steps each, with the rows that these are made of.
+/// The summary of workers that have done `steps` steps each, with the checksum of the rows of these steps.
 fn summary(shares: &mut Shares, steps: &[u64]) -> StepSummary {
     let mut rows = Vec::new();
     for (worker, steps) in steps.iter().enumerate() {
