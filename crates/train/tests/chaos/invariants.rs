@@ -1,4 +1,4 @@
-//! What holds after every run, whatever befell it.
+//! What holds after every run, whatever faults it had.
 
 use crate::job::{EPOCHS, Finished, Run};
 use crate::schedule::Schedule;
@@ -19,7 +19,7 @@ pub struct Bounds {
     pub accuracy: f64,
 }
 
-/// What a run without faults comes to.
+/// The result of a run without faults.
 #[derive(Clone, Copy, Debug)]
 pub struct Undisturbed {
     pub duration: Duration,
@@ -37,15 +37,15 @@ impl Undisturbed {
 /// Sums are made of other parts, so they are rounded otherwise.
 pub const ALL_REDUCE: Bounds = Bounds { unit: 1, loss: 1e-4, accuracy: 0.003 };
 
-/// What a run shows, for those who count.
+/// Figures of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     pub faults: u64,
     pub generations: u64,
     pub redone: u64,
-    /// Newcomers that took the state while the others trained.
+    /// New members that received the state while the others trained.
     pub taught: u64,
-    /// Whether anybody was left to finish the job.
+    /// Whether any rank finished the job.
     pub finished: bool,
     pub loss_difference: f64,
     pub accuracy_difference: f64,
@@ -76,7 +76,7 @@ pub fn check(
     if let Some((rank, _)) = finished.iter().find(|(_, other)| other.parameters != first.parameters) {
         return Err(format!("ranks {} and {rank} ended with different parameters", finished[0].0));
     }
-    let loss = run.last("loss").ok_or("nobody told the end")?;
+    let loss = run.last("loss").ok_or("no rank reported the end")?;
     figures.loss_difference = (loss - expected.loss).abs();
     if figures.loss_difference > bounds.loss * expected.loss {
         return Err(format!("the final loss is {loss}, without faults {}", expected.loss));
@@ -89,14 +89,14 @@ pub fn check(
     Ok(figures)
 }
 
-/// Every rank ended as it should: it finished, left, or was lost to something that befell it. Those who finished, with
-/// what they came to.
+/// Every rank ended as it should: it finished, left, or was lost to a fault of its own. Returns those that finished, with
+/// their results.
 fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a Finished)>, String> {
     let mut finished = Vec::new();
     let gone: BTreeSet<usize> = left(run).union(&lost(run)).copied().collect();
     for (rank, ended) in run.ended.iter().enumerate() {
         match &ended.result {
-            // If nobody was left to finish the job, nobody told who had left before.
+            // If no rank finished the job, none reported which ranks had left before.
             Ok(end) if gone.contains(&rank) || run.last("loss").is_none() => {
                 if !schedule.befell(|kind| *kind == SimulatedFaultKind::Leave { rank }) {
                     return Err(format!("rank {rank} left and was not asked to: {end:?}"));
@@ -126,12 +126,12 @@ fn outcome(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Whether a rank ended because all who had the job's state were lost before it had all of it.
+/// Whether a rank ended because all ranks with the job's state were lost before it had received all of it.
 fn is_orphaned(error: &Error) -> bool {
     error.message.contains("no rank is left that has the job's state")
 }
 
-/// How many took the state while the others trained.
+/// New members that received the state while the others trained.
 fn taught(run: &Run) -> u64 {
     let taught = run.events().map(|event| match event {
         Event::CaughtUp { ranks, .. } => ranks.len() as u64,
@@ -140,7 +140,7 @@ fn taught(run: &Run) -> u64 {
     taught.sum()
 }
 
-/// Who left in good order.
+/// Ranks that left in good order.
 pub fn left(run: &Run) -> BTreeSet<usize> {
     let left = run.events().filter_map(|event| match event {
         Event::Regrouped { left, .. } => Some(left.iter().copied()),
@@ -149,7 +149,7 @@ pub fn left(run: &Run) -> BTreeSet<usize> {
     left.flatten().collect()
 }
 
-/// Who was lost. One of them may have left in good order a moment before, and nobody heard it.
+/// Ranks that were lost. One of them may have left in good order a moment before, unknown to the others.
 fn lost(run: &Run) -> BTreeSet<usize> {
     let lost = run.events().filter_map(|event| match event {
         Event::Regrouped { lost, members, .. } => {
@@ -169,7 +169,7 @@ fn check_error(schedule: &Schedule, rank: usize, error: &Error) -> Result<(), St
             | SimulatedFaultKind::FalseReport { rank: stuck } => *stuck == rank,
             SimulatedFaultKind::Cut { one, other }
             | SimulatedFaultKind::CutOneWay { from: one, to: other } => *one == rank || *other == rank,
-            // Of two that blame each other the one that came later is given up.
+            // Of two that blame each other the one that joined later is removed.
             SimulatedFaultKind::Garbage { from, to } | SimulatedFaultKind::Forge { from, to, .. } => {
                 *from == rank || *to == rank
             }
@@ -188,8 +188,8 @@ fn check_error(schedule: &Schedule, rank: usize, error: &Error) -> Result<(), St
     if right { Ok(()) } else { Err(format!("rank {rank} ended with {error:?}")) }
 }
 
-/// Generations grow; who is in none any more was named; at most one commit unit is done again for each fault. Returns how many
-/// generations there were and how many steps were done again.
+/// Generations grow; a member that is in none any more was named; at most one commit unit is repeated for each fault.
+/// Returns the number of generations and of repeated steps.
 fn check_generations(schedule: &Schedule, run: &Run, unit: u64) -> Result<(u64, u64), String> {
     let mut groups: BTreeMap<u32, (&[usize], u64)> = BTreeMap::new();
     let mut named: BTreeSet<usize> = BTreeSet::new();
@@ -221,7 +221,7 @@ fn check_generations(schedule: &Schedule, run: &Run, unit: u64) -> Result<(u64, 
         let finished = |rank: usize| run.ended[rank].result.is_ok();
         let stays = |rank: usize| members.contains(&rank) || named.contains(&rank) || finished(rank);
         if let Some(rank) = before.iter().find(|rank| !stays(**rank)) {
-            return Err(format!("rank {rank} is missing from {members:?}, and nobody says why"));
+            return Err(format!("rank {rank} is missing from {members:?} without a reason"));
         }
         before = members;
     }

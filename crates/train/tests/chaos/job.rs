@@ -19,20 +19,20 @@ use thalweg_train::{Assignment, JobComponents};
 
 use crate::schedule::STEP_DEADLINE;
 
-/// Few rows to train on, and so many to validate on that every rank has a block of them.
+/// Few training rows, and enough validation rows that every rank evaluates a block of them.
 const ROWS: usize = 448;
 const VALIDATION: f64 = 0.86;
 const WIDTH: usize = 4;
 pub const EPOCHS: u64 = 10;
 
-/// What a rank's program comes to: how it ended, and the parameters it saw last.
+/// The result of a rank's program: its outcome, and the parameters it evaluated last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     pub outcome: Outcome,
     pub parameters: Vec<u32>,
 }
 
-/// What came of a run.
+/// The result of a run.
 pub struct Run {
     pub ended: Vec<RankOutcome<Finished>>,
     pub trace: Trace,
@@ -72,7 +72,7 @@ pub fn job(more: &[&str]) -> &'static JobSpec {
         "engine.threads=1",
         "engine.workers=4",
         "fault.checkpoint_every=0",
-        // A newcomer takes what there is of state in four steps.
+        // A new member receives the state in four steps.
         "fault.join_piece=96B",
         &epochs,
     ];
@@ -147,7 +147,7 @@ impl Model for Observed {
     }
 }
 
-/// Trains on that many simulated ranks while this befalls them. `prologue` runs on every rank's thread first.
+/// Trains on `world` simulated ranks with these faults. `prologue` runs on every rank's thread first.
 pub fn run(seed: u64, world: usize, faults: &[SimulatedFault], prologue: impl Fn() + Sync) -> Run {
     run_job(*ORDINARY, seed, world, faults, prologue)
 }

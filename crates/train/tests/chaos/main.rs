@@ -1,7 +1,7 @@
 //! Training on a simulated network under random faults, each run from a seed: nothing is lost, whatever happens.
 //!
-//! `THALWEG_SEEDS=10000` runs that many seeds, from `THALWEG_FIRST_SEED` on, `THALWEG_SEED=17` one of them, and shows what
-//! befell it; `cargo xtask test --seeds 10000` runs them with those of the transports.
+//! `THALWEG_SEEDS=10000` runs that many seeds, from `THALWEG_FIRST_SEED` on, `THALWEG_SEED=17` one of them, and shows its
+//! faults; `cargo xtask test --seeds 10000` runs them with those of the transports.
 
 mod invariants;
 mod job;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use thalweg_comm::transport::sim::{SimulatedFault, SimulatedFaultKind};
 use thalweg_core::event::Event;
 
-/// Seeds that are run if nobody asks for more.
+/// Seeds without `THALWEG_SEEDS`.
 const SEEDS: u64 = 100;
 
 fn undisturbed() -> Undisturbed {
@@ -80,7 +80,7 @@ fn seeds_keep_their_promises() {
     let sum = |what: fn(&Figures) -> u64| good.iter().map(|figures| what(figures)).sum::<u64>();
     let worst = good.iter().map(|figures| figures.loss_difference).fold(0.0, f64::max);
     println!(
-        "{count} seeds from {first} on in {:.0} s: {} faults, {} generations, {} steps redone, {} newcomers taught, {} jobs finished, {} lost all \
+        "{count} seeds from {first} on in {:.0} s: {} faults, {} generations, {} steps redone, {} new members, {} jobs finished, {} lost all \
          ranks that could; the final loss is at most {worst:.1e} from {:.4}",
         start.elapsed().as_secs_f64(),
         sum(|figures| figures.faults),
@@ -95,8 +95,8 @@ fn seeds_keep_their_promises() {
     assert!(failed.is_empty(), "{} of {count} seeds failed, the first: {}", failed.len(), failed[0]);
 }
 
-/// Each of them found a mistake once: ranks given up that only waited for one that hung, a hang with a newcomer at the door, a
-/// newcomer that began the job anew.
+/// Each of them found a bug once: ranks removed that only waited for one that hung, a hang while a new member waited to be
+/// admitted, a new member that began the job anew.
 #[test]
 fn seeds_that_once_failed_keep_their_promises() {
     let undisturbed = undisturbed();
@@ -119,7 +119,7 @@ fn the_same_seed_gives_the_same_trace() {
     }
 }
 
-/// Put in a bug: survivors do not agree on the last step. Some seed finds it, soon.
+/// With a bug switched on, survivors do not agree on the last step. One of the first seeds finds it.
 #[test]
 fn a_missing_agreement_is_found() {
     let undisturbed = undisturbed();

@@ -1,4 +1,4 @@
-//! What befalls a job, drawn from a seed.
+//! The faults of a job, drawn from a seed.
 
 use std::time::Duration;
 use thalweg_comm::transport::sim::{ForgedFrame, SimulatedFault, SimulatedFaultKind};
@@ -7,10 +7,10 @@ use thalweg_core::Rng;
 /// The longest a simulated rank may hold up a step.
 pub const STEP_DEADLINE: Duration = Duration::from_secs(1);
 
-/// By then the ranks have met.
+/// The rendezvous is over by then.
 const MEETING: Duration = Duration::from_millis(3);
 
-/// So long after it came a newcomer is known, and mostly not let in yet.
+/// Time from the arrival of a new member until it is known, mostly before its admission.
 const WAITING: Duration = Duration::from_millis(2);
 
 /// A world and its faults.
@@ -53,7 +53,7 @@ impl Schedule {
         Schedule { world, faults }
     }
 
-    /// Whether this was done to a rank.
+    /// Whether a fault of this kind is among them.
     pub fn befell(&self, what: impl Fn(&SimulatedFaultKind) -> bool) -> bool {
         self.faults.iter().any(|fault| what(&fault.kind))
     }
@@ -88,14 +88,14 @@ fn fault(random: &mut Rng, numbers: &mut usize) -> SimulatedFaultKind {
     }
 }
 
-/// One newcomer in four is cut off from a rank, in one direction or both; one in eight says that it failed before it was let in.
-fn hindrance(random: &mut Rng, newcomer: usize, at: Duration) -> Option<SimulatedFault> {
-    let other = random.below(newcomer as u64) as usize;
+/// One new member in four is cut off from a rank, in one direction or both; one in eight reports a failure before its admission.
+fn hindrance(random: &mut Rng, joining: usize, at: Duration) -> Option<SimulatedFault> {
+    let other = random.below(joining as u64) as usize;
     match random.below(16) {
-        0..2 => Some(SimulatedFault::at(at, SimulatedFaultKind::Cut { one: newcomer, other })),
-        2 => Some(SimulatedFault::at(at, SimulatedFaultKind::CutOneWay { from: newcomer, to: other })),
-        3 => Some(SimulatedFault::at(at, SimulatedFaultKind::CutOneWay { from: other, to: newcomer })),
-        4..6 => Some(SimulatedFault::at(at + WAITING, SimulatedFaultKind::FalseReport { rank: newcomer })),
+        0..2 => Some(SimulatedFault::at(at, SimulatedFaultKind::Cut { one: joining, other })),
+        2 => Some(SimulatedFault::at(at, SimulatedFaultKind::CutOneWay { from: joining, to: other })),
+        3 => Some(SimulatedFault::at(at, SimulatedFaultKind::CutOneWay { from: other, to: joining })),
+        4..6 => Some(SimulatedFault::at(at + WAITING, SimulatedFaultKind::FalseReport { rank: joining })),
         _ => None,
     }
 }

@@ -1,4 +1,4 @@
-//! Newcomers that take the state from the others while these train: whatever the update rule, they end with the same bits.
+//! New members receive the state from the others while these train: with every update rule, all end with the same bits.
 
 use crate::invariants::{self, Bounds, Undisturbed};
 use crate::job::{self, Finished, Run};
@@ -14,7 +14,7 @@ fn joins(span: Duration) -> Vec<SimulatedFault> {
         .to_vec()
 }
 
-/// Who caught up, and in how many steps.
+/// Ranks that have received the state, and in how many steps.
 fn caught_up(run: &Run) -> Vec<(Vec<usize>, u64)> {
     let caught_up = run.events().filter_map(|event| match event {
         Event::CaughtUp { ranks, steps, .. } => Some((ranks.clone(), *steps)),
@@ -35,26 +35,26 @@ fn assert_same(settings: &[&str]) {
 /// The same, within these bounds of a run without new ranks.
 fn assert_same_within(settings: &[&str], bounds: Bounds) {
     let reproducible = settings.contains(&"train.reproducible=true");
-    // So many steps in an epoch that some are left wherever somebody comes, so small that rounding stays small.
+    // Enough steps in an epoch that some are left whenever a rank joins, so small that rounding stays small.
     let small = ["train.global_batch=3", "train.optimizer={kind='momentum', lr=0.02}"];
     let job = job::job(&[&small, settings].concat());
-    let calm = job::run_job(job, 5, 2, &[], || ());
-    let faults = joins(calm.duration());
+    let undisturbed = job::run_job(job, 5, 2, &[], || ());
+    let faults = joins(undisturbed.duration());
     let run = job::run_job(job, 5, 2, &faults, || ());
     let ranks: Vec<usize> = caught_up(&run).into_iter().flat_map(|(ranks, _)| ranks).collect();
     assert_eq!(ranks, [2, 3], "{settings:?}");
     assert!(caught_up(&run).iter().all(|(_, steps)| *steps >= 1), "{settings:?}");
     assert!(finished(&run).windows(2).all(|pair| pair[0] == pair[1]), "{settings:?}");
-    let expected = Undisturbed::of(&calm);
+    let expected = Undisturbed::of(&undisturbed);
     invariants::check(&Schedule { world: 2, faults }, &run, &expected, bounds).unwrap();
     if reproducible {
-        assert_eq!(finished(&run)[0], finished(&calm)[0], "{settings:?}");
+        assert_eq!(finished(&run)[0], finished(&undisturbed)[0], "{settings:?}");
         assert_eq!(finished(&run)[0], finished(&job::run_job(job, 5, 1, &[], || ()))[0], "{settings:?}");
     }
 }
 
 #[test]
-fn every_rule_is_taught_to_the_last_bit() {
+fn the_state_of_every_rule_is_received_to_the_last_bit() {
     for kind in ["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "lars", "lamb"] {
         let rule = format!("train.optimizer={{kind='{kind}', lr=0.01}}");
         // In pieces of tensors, and in others, of which some are empty.
@@ -90,9 +90,9 @@ fn new_ranks_take_over_the_state_of_local_rounds() {
     }
 }
 
-/// A length that penalties are part of cannot be known without all parameters: they pass at the boundary.
+/// A norm that penalties are part of cannot be known without all parameters: they are sent at the boundary.
 #[test]
-fn penalties_in_a_clipped_norm_are_not_taught_but_told() {
+fn penalties_in_a_clipped_norm_need_the_state_at_once() {
     let job = job::job(&["train.reproducible=true", "train.clip={norm=0.05}", "train.l2=0.01"]);
     let alone = job::run_job(job, 5, 1, &[], || ());
     let run = job::run_job(job, 5, 2, &joins(alone.duration()), || ());
@@ -100,9 +100,9 @@ fn penalties_in_a_clipped_norm_are_not_taught_but_told() {
     assert!(finished(&run).iter().all(|end| *end == finished(&alone)[0]));
 }
 
-/// The only one that has the state is lost before it has passed it on: that is said, and the job is over.
+/// The only rank with the state is lost before it has sent it: the error says so, and the job is over.
 #[test]
-fn the_loss_of_the_last_teacher_is_named() {
+fn the_loss_of_the_last_rank_with_the_state_is_named() {
     let undisturbed = Undisturbed::of(&job::run(3, 1, &[], || ()));
     let span = undisturbed.duration;
     let orphaned = (0..40).find_map(|later| {
@@ -121,7 +121,7 @@ fn the_loss_of_the_last_teacher_is_named() {
             .err()
             .filter(|error| error.message.starts_with("no rank is left that has"))
     });
-    let error = orphaned.expect("it is always told before");
+    let error = orphaned.expect("the state always arrives before");
     assert!(error.message.contains("rank 0 vanished"), "{error}");
     assert!(error.hint.unwrap().contains("thalweg resume"));
 }
