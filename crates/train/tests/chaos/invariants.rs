@@ -44,7 +44,7 @@ pub struct Figures {
     pub generations: u64,
     pub redone: u64,
     /// New members that received the state while the others trained.
-    pub taught: u64,
+    pub received: u64,
     /// Whether any rank finished the job.
     pub finished: bool,
     pub loss_difference: f64,
@@ -64,7 +64,7 @@ pub fn check(
         faults: schedule.faults.len() as u64,
         generations,
         redone,
-        taught: taught(run),
+        received: received(run),
         finished: !finished.is_empty(),
         ..Figures::default()
     };
@@ -98,7 +98,7 @@ fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a F
         match &ended.result {
             // If no rank finished the job, none reported which ranks had left before.
             Ok(end) if gone.contains(&rank) || run.last("loss").is_none() => {
-                if !schedule.befell(|kind| *kind == SimulatedFaultKind::Leave { rank }) {
+                if !schedule.has(|kind| *kind == SimulatedFaultKind::Leave { rank }) {
                     return Err(format!("rank {rank} left and was not asked to: {end:?}"));
                 }
             }
@@ -109,7 +109,7 @@ fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a F
     let outcomes: BTreeSet<&str> = finished.iter().map(|(_, end)| outcome(end.outcome)).collect();
     let everybody_left = finished
         .iter()
-        .all(|(rank, _)| schedule.befell(|kind| *kind == SimulatedFaultKind::Leave { rank: *rank }));
+        .all(|(rank, _)| schedule.has(|kind| *kind == SimulatedFaultKind::Leave { rank: *rank }));
     match outcomes.into_iter().collect::<Vec<_>>()[..] {
         ["completed"] | [] => Ok(finished),
         // The last ones were asked to leave: that is a stop.
@@ -132,12 +132,12 @@ fn is_orphaned(error: &Error) -> bool {
 }
 
 /// New members that received the state while the others trained.
-fn taught(run: &Run) -> u64 {
-    let taught = run.events().map(|event| match event {
+fn received(run: &Run) -> u64 {
+    let received = run.events().map(|event| match event {
         Event::CaughtUp { ranks, .. } => ranks.len() as u64,
         _ => 0,
     });
-    taught.sum()
+    received.sum()
 }
 
 /// Ranks that left in good order.
@@ -177,10 +177,10 @@ fn check_error(schedule: &Schedule, rank: usize, error: &Error) -> Result<(), St
         };
     let words = &error.message;
     let right = match error.kind {
-        Kind::RankFailed if words.ends_with("was killed") => schedule.befell(|kind| {
+        Kind::RankFailed if words.ends_with("was killed") => schedule.has(|kind| {
             *kind == SimulatedFaultKind::Kill { rank } || *kind == SimulatedFaultKind::Livelock { rank }
         }),
-        Kind::RankFailed if words.contains("was removed") => schedule.befell(held_up),
+        Kind::RankFailed if words.contains("was removed") => schedule.has(held_up),
         Kind::RankFailed if is_orphaned(error) => true,
         Kind::Rendezvous => rank >= schedule.world && words.contains("cannot join"),
         _ => false,

@@ -86,7 +86,7 @@ fn seeds_keep_their_promises() {
         sum(|figures| figures.faults),
         sum(|figures| figures.generations),
         sum(|figures| figures.redone),
-        sum(|figures| figures.taught),
+        sum(|figures| figures.received),
         sum(|figures| u64::from(figures.finished)),
         sum(|figures| u64::from(!figures.finished)),
         undisturbed.loss,

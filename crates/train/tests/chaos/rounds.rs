@@ -34,7 +34,7 @@ fn assert_survives(test: &str, strategy: &str, more: &[&str]) {
             )
         });
         redone += figures.redone;
-        received += figures.taught;
+        received += figures.received;
         finished += u64::from(figures.finished);
         worst = worst.max(figures.accuracy_difference);
     }

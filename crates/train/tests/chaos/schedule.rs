@@ -54,7 +54,7 @@ impl Schedule {
     }
 
     /// Whether a fault of this kind is among them.
-    pub fn befell(&self, what: impl Fn(&SimulatedFaultKind) -> bool) -> bool {
+    pub fn has(&self, what: impl Fn(&SimulatedFaultKind) -> bool) -> bool {
         self.faults.iter().any(|fault| what(&fault.kind))
     }
 }
