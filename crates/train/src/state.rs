@@ -53,10 +53,6 @@ impl State {
         self.columns[0].values.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     pub fn columns(&self) -> &[Column] {
         &self.columns
     }
