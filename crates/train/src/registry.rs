@@ -77,7 +77,8 @@ pub enum AllReduced {
     Nothing,
     /// Parameters, now and then, in one piece.
     Parameters,
-    /// The gradient of every step. It is summed in shared memory, or leaves in buckets during back-propagation.
+    /// The gradient of every step. It is summed in shared memory, or leaves in buckets during back-propagation. Running
+    /// statistics of a worker's own rows are those of rank 0 then, as in the systems that do this; else they are averaged.
     Gradients,
 }
 
