@@ -209,3 +209,28 @@ impl MeshConfig<'_> {
 fn unreachable(rank: usize, error: &std::io::Error) -> Culprit {
     Culprit { rank, cause: format!("cannot be reached: {}", os_message(error)), ..Culprit::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(callers: &[Caller]) -> Vec<Caller> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (mut early, mut ends) = (EarlyConnections::default(), Vec::new());
+        for caller in callers {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            ends.push(listener.accept().unwrap());
+            early.keep(*caller, stream, 5, 9);
+        }
+        early.take().into_iter().map(|(caller, _)| caller).collect()
+    }
+
+    #[test]
+    fn connections_for_generations_that_never_come_are_bounded() {
+        assert_eq!(kept(&[(3, 6), (4, 5 + MAX_AHEAD)]), [(3, 6), (4, 5 + MAX_AHEAD)]);
+        assert_eq!(kept(&[(3, 6), (3, 7), (3, 8)]), [(3, 8)], "the newest of each rank");
+        assert!(kept(&[(3, 4), (3, 5)]).is_empty(), "no later generation");
+        assert!(kept(&[(3, 6 + MAX_AHEAD), (4, u32::MAX)]).is_empty(), "too far ahead");
+        assert!(kept(&[(9, 6), (usize::MAX, 6)]).is_empty(), "no such rank");
+    }
+}
