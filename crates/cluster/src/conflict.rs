@@ -11,7 +11,8 @@ use thalweg_comm::wire::NOT_A_FRAME;
 use thalweg_core::{Culprit, Error, Kind};
 
 /// Causes that say that a peer broke the protocol; see `thalweg_comm::transport::Cause`.
-const VIOLATIONS: [&str; 3] = [error::BROKE_PROTOCOL, error::OTHER_OPERATION, error::LEFT_EARLY];
+const VIOLATIONS: [&str; 4] =
+    [error::BROKE_PROTOCOL, error::OTHER_OPERATION, error::LEFT_EARLY, error::WRONG_CHECKSUM];
 
 /// Causes that say that a peer did not enter or complete an operation before the witness or another rank timed out.
 const LATE: [&str; 2] = [error::NEVER_ENTERED, error::IS_SLOW];
@@ -20,10 +21,10 @@ fn cause_starts_with(error: &Error, texts: &[&str]) -> bool {
     error.culprit.as_deref().is_some_and(|culprit| texts.iter().any(|text| culprit.cause.starts_with(text)))
 }
 
-/// Whether the bytes were no frame at all: a damaged link causes that, too.
+/// Whether the bytes were no frame at all, or not those of its checksum: a damaged link causes that, too.
 fn is_damaged(error: &Error) -> bool {
-    let damaged = format!("{}: {NOT_A_FRAME}", error::BROKE_PROTOCOL);
-    cause_starts_with(error, &[&damaged])
+    let no_frame = format!("{}: {NOT_A_FRAME}", error::BROKE_PROTOCOL);
+    cause_starts_with(error, &[&no_frame, error::WRONG_CHECKSUM])
 }
 
 /// Whether a witness only reports that another rank is late.
@@ -127,6 +128,7 @@ mod tests {
         assert_eq!(kinds(Cause::Left), (true, true, false));
         assert_eq!(kinds(Cause::Protocol(HeaderError::Oversized(7).to_string())), (true, true, false));
         assert_eq!(kinds(Cause::Protocol(HeaderError::Magic(7).to_string())), (false, true, false));
+        assert_eq!(kinds(Cause::Corrupt), (false, true, false));
         assert_eq!(kinds(Cause::Silent { waited }), (false, false, true));
         assert_eq!(kinds(Cause::Slow { waited, quiet: waited }), (false, false, true));
         assert_eq!(kinds(Cause::Closed), (false, false, false));

@@ -124,6 +124,7 @@ pub const REPORTED_LOST: &str = "was reported lost by rank ";
 pub const BROKE_PROTOCOL: &str = "broke the protocol";
 pub const OTHER_OPERATION: &str = "is in another operation";
 pub const LEFT_EARLY: &str = "left the group while";
+pub const WRONG_CHECKSUM: &str = "sent a frame with a wrong checksum";
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,7 +141,7 @@ impl fmt::Display for Cause {
             }
             Cause::Protocol(what) => write!(f, "{BROKE_PROTOCOL}: {what}"),
             Cause::OtherOperation(what) => write!(f, "{OTHER_OPERATION}: {what}"),
-            Cause::Corrupt => write!(f, "sent a frame with a wrong checksum"),
+            Cause::Corrupt => write!(f, "{WRONG_CHECKSUM}"),
             Cause::Reported { by } => write!(f, "{REPORTED_LOST}{by}"),
             Cause::Aborted => write!(f, "stopped on request"),
         }
