@@ -222,7 +222,14 @@ impl Rank {
         }
     }
 
-    /// Begins work outside of any step, such as reading data or writing files: the preparation deadline applies.
+    /// Begins work between two steps that makes progress, such as an evaluation: the step deadline applies as in a step.
+    pub fn begin_interval(&mut self, name: &str) {
+        self.training = false;
+        self.enter(Phase::Computing, name);
+    }
+
+    /// Begins work outside of any step that may wait for a disk, such as reading data or writing files: the preparation
+    /// deadline applies.
     pub fn begin_preparation(&mut self, name: &str) {
         self.training = false;
         self.enter(Phase::Preparing, name);

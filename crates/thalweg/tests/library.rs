@@ -1,14 +1,30 @@
-//! A program with its own network and data: the example works and is short, and a rank that never opens its data is
-//! blamed.
+//! A program with its own network and data: the example works and is short, and a rank that never opens its data, or never
+//! returns from an evaluation, is blamed.
 
 mod harness;
 
 use harness::{Process, Site, TRAINING_LIMIT, skip};
 use std::path::Path;
-use thalweg::{Data, Targets, Trainer};
+use thalweg::{
+    Activation, Batch, Data, Error, Hooks, Layout, Model, Network, Result, Tally, Targets, Trainer,
+};
 
-/// Set for the program whose rank 1 never opens its data: how long the others wait.
+/// Set for a program whose rank 1 hangs: how long the others wait.
 const HANGS: &str = "TEST_HANGS";
+
+/// Starts another test of this file as a program whose rank 1 hangs.
+fn start_hanging(site: &Site, test: &str, deadline: &str) -> Process {
+    let mut command = site.program(std::env::current_exe().unwrap(), &["--exact", test, "--nocapture"]);
+    command.env(HANGS, deadline);
+    Process::start(command)
+}
+
+/// Never returns on rank 1.
+fn hang_on_rank_1() {
+    while std::env::var("RANK").is_ok_and(|rank| rank == "1") {
+        std::thread::park();
+    }
+}
 
 #[test]
 fn the_example_trains_its_own_model_on_two_workers() {
@@ -45,9 +61,7 @@ fn a_program_whose_rank_1_never_opens_its_data() {
     let deadline = format!("fault.prepare_deadline={deadline}");
     let trainer = Trainer::new("stuck").quiet(true).set("engine.workers=3").set("fault.elastic=false");
     let trainer = trainer.set(&deadline).data(|job| {
-        while std::env::var("RANK").is_ok_and(|rank| rank == "1") {
-            std::thread::park();
-        }
+        hang_on_rank_1();
         let rows = (0..100).map(|row| row as f32).collect();
         Data::in_memory(1, rows, Targets::Values(vec![1.0; 100]), 0.2, job.train.seed)
     });
@@ -57,11 +71,7 @@ fn a_program_whose_rank_1_never_opens_its_data() {
 #[test]
 fn a_rank_that_never_opens_its_data_is_named() {
     let site = Site::new();
-    let program = std::env::current_exe().unwrap();
-    let mut command =
-        site.program(program, &["--exact", "a_program_whose_rank_1_never_opens_its_data", "--nocapture"]);
-    command.env(HANGS, "1s");
-    let ended = Process::start(command).end(TRAINING_LIMIT);
+    let ended = start_hanging(&site, "a_program_whose_rank_1_never_opens_its_data", "1s").end(TRAINING_LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let error = ended.stdout.lines().find(|line| line.contains("error: ")).unwrap_or_default();
     for part in
@@ -70,5 +80,69 @@ fn a_rank_that_never_opens_its_data_is_named() {
         assert!(error.contains(part), "{part:?} is missing in {error:?}");
     }
     assert_eq!(site.report("runs/stuck-1")["failures"][0]["rank"], 1);
+    site.assert_empty();
+}
+
+/// A network that never returns from an evaluation on rank 1.
+struct HangsInEvaluation(Network);
+
+impl Model for HangsInEvaluation {
+    fn layout(&self) -> &Layout {
+        self.0.layout()
+    }
+    fn initialize(&self, seed: u64, parameters: &mut [f32]) {
+        self.0.initialize(seed, parameters);
+    }
+    fn gradient(
+        &mut self,
+        parameters: &[f32],
+        batch: &Batch,
+        scale: f32,
+        gradient: &mut [f32],
+        hooks: &mut dyn Hooks,
+    ) -> Result<Tally> {
+        self.0.gradient(parameters, batch, scale, gradient, hooks)
+    }
+    fn evaluate(&mut self, parameters: &[f32], batch: &Batch) -> Result<Tally> {
+        hang_on_rank_1();
+        self.0.evaluate(parameters, batch)
+    }
+    fn predict(&mut self, parameters: &[f32], batch: &Batch, outputs: &mut Vec<f32>) -> Result<()> {
+        self.0.predict(parameters, batch, outputs)
+    }
+    fn flops_per_row(&self) -> u64 {
+        self.0.flops_per_row()
+    }
+}
+
+/// The program that the test below starts; without its variable it does nothing.
+#[test]
+fn a_program_whose_rank_1_never_returns_from_an_evaluation() {
+    let Ok(deadline) = std::env::var(HANGS) else { return };
+    let deadline = format!("fault.step_deadline={deadline}");
+    let trainer = Trainer::new("stuck").quiet(true).set("engine.workers=3").set("train.epochs=3");
+    let trainer = trainer.set(&deadline).data(|job| {
+        let rows = (0..400).map(|row| row as f32).collect();
+        let classes = (0..400).map(|row| u32::from(row > 200)).collect();
+        Data::in_memory(1, rows, Targets::Classes(classes), 0.5, job.train.seed)
+    });
+    let trainer = trainer.model(|schema| {
+        let network = Network::with_inputs(schema.width()).dense(schema.outputs(), Activation::None);
+        Ok::<_, Error>(HangsInEvaluation(network.classification()?))
+    });
+    trainer.run().unwrap();
+}
+
+/// The deadline of steps applies between them, too: that of preparations is ten minutes here.
+#[test]
+fn a_rank_that_never_returns_from_an_evaluation_is_named_and_the_others_continue() {
+    let site = Site::new();
+    let program = "a_program_whose_rank_1_never_returns_from_an_evaluation";
+    let ended = start_hanging(&site, program, "2s").end(TRAINING_LIMIT);
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let report = site.report("runs/stuck-1");
+    assert_eq!((&report["outcome"], &report["failures"][0]["rank"]), (&"completed".into(), &1.into()));
+    let cause = report["failures"][0]["cause"].as_str().unwrap();
+    assert!(cause.starts_with("has been busy with end of the epoch for "), "{cause}");
     site.assert_empty();
 }

@@ -8,9 +8,8 @@ impl Driver<'_> {
     /// Writes a checkpoint. Training waits until the state is copied; the rest is done while it goes on.
     pub(super) fn checkpoint(&mut self) -> Result<()> {
         let start = self.cx.rank.now();
-        // The step deadline does not apply while the disk is waited for.
-        self.cx.rank.begin_preparation("a checkpoint");
         self.checkpoints.await_buffer(&mut self.cx)?;
+        self.cx.rank.begin_interval("a checkpoint");
         self.collect_rows()?;
         let receivers = self.membership.transfer.as_ref().map_or(&[][..], |transfer| &transfer.receivers);
         let loss = self.progress.epoch_loss;
@@ -25,7 +24,7 @@ impl Driver<'_> {
             return Ok(Outcome::Completed);
         }
         let trained = self.progress.time.total(self.cx.rank.now());
-        self.cx.rank.begin_preparation("the end");
+        self.cx.rank.begin_interval("the end");
         let interrupted = self.progress.ended == Some(Outcome::Interrupted);
         let (next, steps) = (self.cx.work.next(), self.cx.work.steps_per_epoch());
         if !interrupted && self.progress.validated_at != Some(next) {
@@ -38,6 +37,7 @@ impl Driver<'_> {
         self.checkpoint()?;
         self.checkpoints.finish(self.cx.rank)?;
         if !interrupted {
+            self.cx.rank.begin_preparation("the final model");
             self.checkpoints.save_model(&self.cx, self.strategy.published())?;
         }
         let outcome = self.progress.ended.unwrap_or(match self.progress.target_reached(self.cx.job) {

@@ -21,7 +21,7 @@ impl Driver<'_> {
 
     fn finish_epoch(&mut self, epoch: u64) -> Result<()> {
         let start = self.cx.rank.now();
-        self.cx.rank.begin_preparation("end of the epoch");
+        self.cx.rank.begin_interval("end of the epoch");
         self.validate_published()?;
         self.close_epoch(epoch, self.progress.last.clone())?;
         self.cx.work.begin_epoch();
