@@ -1,13 +1,14 @@
 //! The conformance suite of transports: one test for each requirement.
 //!
 //! An implementation defines how to connect a group ([`Mesh`]) and invokes `transport_conformance!(name, TheMesh)`,
-//! which makes one test of every case in [`exchange`], [`reduction_tree`], [`groups`], [`faults`], [`invalid_frames`]
-//! and [`timeouts`]. Timeouts are ten times as long as what is promised; outcome and culprit are exact.
+//! which makes one test of every case in [`exchange`], [`reduction_tree`], [`groups`], [`messages`], [`faults`],
+//! [`invalid_frames`] and [`timeouts`]. Timeouts are ten times as long as what is promised; outcome and culprit are exact.
 
 pub mod exchange;
 pub mod faults;
 pub mod groups;
 pub mod invalid_frames;
+pub mod messages;
 pub mod reduction_tree;
 pub mod remote;
 pub mod timeouts;
@@ -276,6 +277,7 @@ macro_rules! transport_conformance {
                 another_tensor_is_detected_in_early_frames
                 a_false_length_is_detected
             );
+            $crate::transport_conformance!(@cases $mesh, messages: strangers_between_messages_are_named);
     };
     (@all_run $mesh:ty) => {
             $crate::transport_conformance!(@cases $mesh, exchange:
@@ -299,6 +301,13 @@ macro_rules! transport_conformance {
                 early_frames_are_buffered
                 groups_gather_and_broadcast
                 a_death_in_a_group_names_the_rank
+            );
+            $crate::transport_conformance!(@cases $mesh, messages:
+                messages_of_all_lengths_pass_collectives
+                messages_and_operations_share_the_links
+                a_full_window_refuses_until_messages_are_taken
+                a_death_ends_the_wait_for_a_message
+                what_arrived_before_a_death_is_handed_over
             );
             $crate::transport_conformance!(@cases $mesh, timeouts:
                 a_rank_that_never_enters_is_silent

@@ -13,6 +13,7 @@ impl Rank {
             bytes_sent: traffic.total_sent + self.shared.payload_sent,
             bytes_received: traffic.total_received + self.shared.payload_received,
             step_ms: self.times.spread(),
+            messages: self.message_report(),
             ..self.account.clone()
         }
     }

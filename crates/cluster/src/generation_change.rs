@@ -82,7 +82,8 @@ impl Rank {
         self.parts.rank_status.boundary_requested()
     }
 
-    /// Enters the next generation, after this rank has left its operations. All state of the last generation is void.
+    /// Enters the next generation, after this rank has left its operations. All state of the last generation is void but
+    /// messages, which are sent on to the members that are still there.
     /// `orderly`: all ranks do this at a step boundary, where peers may still read what this rank has sent; otherwise an
     /// operation failed.
     pub fn regroup(&mut self, position: MemberPosition, orderly: bool) -> Result<()> {
@@ -95,6 +96,7 @@ impl Rank {
         self.enter(Phase::Exchanging, "forming of the group");
         self.keep_traffic();
         let (after, local_peers) = (self.parts.generation, std::mem::take(&mut self.parts.local_peers));
+        let messages = self.parts.transport.take_messages();
         // Closes the connections: the others must not take them for alive.
         self.parts.transport = ConnectedTransport::alone().transport.into();
         let membership_client = self
@@ -109,9 +111,12 @@ impl Rank {
         (parts.generation, parts.transport, parts.local_peers, parts.carrier) =
             (number, transport.into(), local_peers, carrier);
         (parts.member_ids, parts.hosts, parts.change) = (member_ids, hosts, change);
+        if let Some(messages) = messages {
+            parts.transport.set_messages(messages.resume(number, &parts.member_ids));
+        }
         parts.rank_status.attach(parts.transport.as_ref(), number, &parts.member_ids);
         self.account.transport = parts.carrier.into();
-        (self.world, self.groups, self.mailbox) = (ProcessGroup::world(&self.parts), Vec::new(), None);
+        (self.world, self.groups) = (ProcessGroup::world(&self.parts), Vec::new());
         self.in_group = true;
         Ok(())
     }

@@ -18,7 +18,6 @@ use std::time::Duration;
 use thalweg_comm::Traffic;
 use thalweg_comm::collective::NonblockingTransport;
 use thalweg_comm::host::LocalPeers;
-use thalweg_comm::mailbox::Mailbox;
 use thalweg_comm::transport::{Transport, TransportError, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
@@ -34,7 +33,7 @@ pub(crate) const PREPARATION: Duration = Duration::from_secs(3600);
 
 /// Everything a [`Rank`] is built from.
 pub struct RankParts {
-    /// The connections to all peers, with the nonblocking operations in flight on them.
+    /// The connections to all peers, with the nonblocking operations and messages in flight on them.
     pub transport: NonblockingTransport,
     pub clock: Arc<dyn Clock>,
     pub emit: Emit,
@@ -65,8 +64,6 @@ pub struct RankParts {
 /// A member of the group, as its program sees it.
 pub struct Rank {
     pub(crate) parts: RankParts,
-    /// Point-to-point messages; None until [`Rank::open_mailbox`].
-    pub(crate) mailbox: Option<Mailbox>,
     /// The group of all ranks.
     pub(crate) world: ProcessGroup,
     /// Id and name of the smaller groups formed in this generation.
@@ -84,6 +81,10 @@ pub struct Rank {
     charged: u64,
     /// Traffic through shared arenas, and that of earlier generations.
     pub(crate) shared: Traffic,
+    /// When messages were last moved between two pieces of computation.
+    pub(crate) last_poll: Duration,
+    /// Milliseconds from sending a message to its acknowledgement.
+    pub(crate) message_delays: Times,
 }
 
 impl Rank {
@@ -98,7 +99,6 @@ impl Rank {
             RankReport { rank: member_id, host, transport: parts.carrier.into(), ..RankReport::default() };
         let rank = Rank {
             parts,
-            mailbox: None,
             world,
             groups: Vec::new(),
             in_group: true,
@@ -110,6 +110,8 @@ impl Rank {
             times: Times::default(),
             charged: 0,
             shared: Traffic::default(),
+            last_poll: Duration::ZERO,
+            message_delays: Times::default(),
         };
         rank.enter(Phase::Preparing, "preparation");
         rank
@@ -154,14 +156,20 @@ impl Rank {
         self.parts.clock.sleep(duration);
     }
 
-    /// Sleeps as a slower machine would compute, counting each heartbeat interval as progress.
-    pub fn slow_down(&self, mut rest: Duration) {
+    /// Sleeps as a slower machine would compute, counting each heartbeat interval as progress. Messages move meanwhile.
+    pub fn slow_down(&mut self, mut rest: Duration) -> Result<()> {
         while !rest.is_zero() {
             let slice = rest.min(HEARTBEAT_INTERVAL);
-            self.sleep(slice);
+            if self.has_messages() {
+                let slept = self.parts.transport.sleep(slice);
+                slept.map_err(|fault| self.explain(&fault, "messages of the others"))?;
+            } else {
+                self.sleep(slice);
+            }
             self.parts.rank_status.advance();
             rest -= slice;
         }
+        Ok(())
     }
 
     /// A random stream for a purpose, the same on every rank unless `numbers` differ.

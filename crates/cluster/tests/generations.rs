@@ -100,7 +100,7 @@ fn round(rank: &mut Rank) -> Result<Duration> {
     let start = rank.now();
     rank.begin_step(0);
     while !rank.boundary_requested() && rank.now() - start < Duration::from_secs(60) {
-        rank.slow_down(Duration::from_millis(10));
+        rank.slow_down(Duration::from_millis(10))?;
     }
     let took = rank.now() - start;
     let leaves = rank.leave_requested();
@@ -122,7 +122,7 @@ fn a_request_to_leave_reaches_all_ranks_until_the_member_has_left() {
         if !rank.leave_requested() {
             assert_eq!((rank.size(), rank.generation()), (2, 2));
             for _ in 0..300 {
-                rank.slow_down(Duration::from_millis(10));
+                rank.slow_down(Duration::from_millis(10))?;
                 assert!(!rank.boundary_requested() && !rank.pause_requested());
             }
             rank.world().barrier("the end")?;
@@ -141,7 +141,7 @@ fn a_new_member_that_waits_is_known_to_all_ranks() {
             assert!((5..7).contains(&took.as_secs()), "{took:?}");
         }
         assert_eq!((rank.size(), rank.generation()), (3, 2));
-        rank.slow_down(Duration::from_secs(1));
+        rank.slow_down(Duration::from_secs(1))?;
         assert!(!rank.boundary_requested());
         rank.world().barrier("the end").map(|_| ())
     });

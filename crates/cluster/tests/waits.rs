@@ -28,7 +28,7 @@ fn compute(rank: &mut Rank, duration: Duration, stuck: bool) -> Result<()> {
         if stuck {
             rank.sleep(duration);
         } else {
-            rank.slow_down(duration);
+            rank.slow_down(duration)?;
         }
         Ok(())
     })

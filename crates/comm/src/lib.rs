@@ -5,7 +5,7 @@
 //! rank. [`collective`] is above it: schedules as data, the executor that runs them on any transport, and the checker that
 //! proves them.
 //!
-//! [`mailbox`] carries asynchronous messages, outside of collectives.
+//! [`messages`] are sent between single ranks at any time, beside collectives.
 //!
 //! [`host`] has the connections between ranks of one host. [`arena`] is shared memory in which they reduce tensors without
 //! messages; its memory ordering is defined and model-checked in `protocol`.
@@ -19,7 +19,7 @@ pub mod arena;
 pub mod collective;
 pub mod host;
 pub mod linux;
-pub mod mailbox;
+pub mod messages;
 mod protocol;
 pub mod transport;
 pub mod wait;

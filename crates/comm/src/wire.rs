@@ -29,6 +29,12 @@ pub const HEADER: usize = 40;
 /// The maximum payload of a frame, 1 GiB; a header with more is invalid.
 pub const MAX_PAYLOAD: usize = 1 << 30;
 
+/// The id of the group of all ranks.
+pub const WORLD: u32 = 0;
+
+/// The group id of [messages](crate::messages), which belong to no collective.
+pub const MESSAGES: u32 = u32::MAX;
+
 /// The bytes of a header that its checksums cover.
 const CHECKED: usize = HEADER - 8;
 const DATA: u32 = u32::from_le_bytes(*b"TLD5");
@@ -56,7 +62,7 @@ pub struct Tag {
     pub generation: u32,
     /// Counted per group.
     pub operation: u64,
-    /// [`Group::id`](crate::collective::Group::id); 0 for all ranks.
+    /// [`Group::id`](crate::collective::Group::id); [`WORLD`] for all ranks, [`MESSAGES`] for messages.
     pub group: u32,
     /// Hash of the operation's name, see [`tensor`].
     pub tensor: u32,

@@ -48,9 +48,44 @@ pub struct RankReport {
     pub step_ms: Spread,
     pub bytes_sent: u64,
     pub bytes_received: u64,
+    /// Of strategies that send messages outside of collectives.
+    #[serde(default)]
+    pub messages: Option<MessageReport>,
     /// The step before which it was lost or left; then only its rows and seconds of computation are known.
     #[serde(default)]
     pub gone_at: Option<u64>,
+}
+
+/// Messages of one rank or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MessageReport {
+    pub sent: u64,
+    /// Messages that were not sent because the receiver had not taken enough of those before.
+    pub skipped: u64,
+    /// Median seconds from sending a message until the sender knew that it had arrived.
+    pub median_delay_s: f64,
+    /// The longest time in which a rank did not move its messages.
+    pub longest_gap_s: f64,
+}
+
+impl MessageReport {
+    /// Of all ranks together; `None` if none sent messages. The median is that of the ranks' medians, by messages sent.
+    pub fn total(ranks: &[RankReport]) -> Option<MessageReport> {
+        let mut all: Vec<MessageReport> = ranks.iter().filter_map(|rank| rank.messages).collect();
+        all.sort_by(|one, other| one.median_delay_s.total_cmp(&other.median_delay_s));
+        let sent: u64 = all.iter().map(|report| report.sent).sum();
+        let mut up_to = 0;
+        let median = all.iter().find(|report| {
+            up_to += report.sent;
+            2 * up_to >= sent
+        })?;
+        Some(MessageReport {
+            sent,
+            skipped: all.iter().map(|report| report.skipped).sum(),
+            median_delay_s: median.median_delay_s,
+            longest_gap_s: all.iter().map(|report| report.longest_gap_s).fold(0.0, f64::max),
+        })
+    }
 }
 
 /// A gradient bucket: a range of tensors that is reduced by one operation.
@@ -129,6 +164,9 @@ pub struct Report {
     /// Training rows per second of training.
     pub samples_per_s: f64,
     pub ranks: Vec<RankReport>,
+    /// Messages of all ranks, of strategies that send them.
+    #[serde(default)]
+    pub messages: Option<MessageReport>,
     pub audit: Vec<Audit>,
     pub failures: Vec<Failure>,
     /// The ranks that received the stop request, if the job was interrupted.

@@ -80,10 +80,7 @@ impl Compute {
         }
         delay += rank.injected_delay(took + delay);
         if !delay.is_zero() {
-            rank.compute_with_collectives(WORK, 0, |rank| {
-                rank.slow_down(delay);
-                Ok(())
-            })?;
+            rank.compute_with_collectives(WORK, 0, |rank| rank.slow_down(delay))?;
             took = (rank.now() - start).saturating_sub(collectives);
         }
         rank.book_step(mine, took);

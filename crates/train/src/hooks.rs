@@ -1,5 +1,5 @@
 //! The hooks of a model's pass: sums over all workers inside the pass, and completed tensors of the gradient, which are
-//! sent. Of a step computed in parts only the last one announces tensors: before it, none is complete.
+//! sent. Messages move between any two operators. Of a step computed in parts only the last one announces tensors: before it, none is complete.
 
 use crate::reduction::overlap::BucketSender;
 use crate::registry;
@@ -34,10 +34,16 @@ impl Hooks for PassHooks<'_> {
     }
 
     fn progress(&mut self, done: f64) -> Result<()> {
-        let Some(sender) = &mut self.sender else { return Ok(()) };
+        if self.sender.is_none() && !self.rank.has_messages() {
+            return Ok(());
+        }
         let (before, own) = self.operations;
         self.rank.charge(before + (own as f64 * done) as u64);
-        sender.poll(self.rank)
+        match &mut self.sender {
+            Some(sender) => sender.poll(self.rank)?,
+            None => {}
+        }
+        self.rank.poll_messages()
     }
 
     fn statistics_weight(&self, share: f32) -> f32 {

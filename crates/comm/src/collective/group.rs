@@ -5,7 +5,7 @@
 
 use super::kind::Collective;
 use super::schedule::Schedule;
-use crate::wire::checksum;
+use crate::wire::{MESSAGES, WORLD, checksum};
 use std::collections::BTreeSet;
 
 /// Some ranks in ascending order, as seen by one of them.
@@ -17,9 +17,6 @@ pub struct Group {
     /// By group rank; equal numbers mean the same host.
     hosts: Vec<usize>,
 }
-
-/// The id of the group of all ranks.
-const WORLD: u32 = 0;
 
 impl Group {
     /// The group of all ranks.
@@ -34,7 +31,8 @@ impl Group {
         let ranks: Vec<usize> = BTreeSet::from_iter(ranks.iter().copied()).into_iter().collect();
         let group_rank = ranks.iter().position(|&member| member == rank)?;
         let hosts = (0..ranks.len()).collect();
-        Some(Group { id: checksum(0, name.as_bytes()).max(WORLD + 1), ranks, group_rank, hosts })
+        let id = checksum(0, name.as_bytes()).clamp(WORLD + 1, MESSAGES - 1);
+        Some(Group { id, ranks, group_rank, hosts })
     }
 
     /// Sets the hosts of the members; `hosts[r]` is the host of rank r of the world. The default is one host per member.

@@ -19,10 +19,11 @@
 //! of different lengths. Two all-reduces are not schedules: [`native`], that of the transport itself, and [`reproducible`],
 //! whose order of additions is data ([`ReductionTree`]) and does not depend on the world size.
 //!
-//! A [`Group`] is a subset of the ranks. [`nonblocking`] runs several operations at once.
+//! A [`Group`] is a subset of the ranks. [`nonblocking`] and [`BucketSet`] run several operations at once.
 
 pub mod algorithm;
 pub mod binomial;
+mod bucket_set;
 pub mod byte_collectives;
 pub mod checker;
 mod cost;
@@ -47,12 +48,13 @@ pub mod ring;
 mod schedule;
 
 pub use algorithm::{Algorithm, AlgorithmEntry, AllReduceMethod, RankView};
+pub use bucket_set::{BlockingOperation, BucketSet};
 pub use byte_collectives::all_gather;
 pub use cost::Cost;
 pub use executor::Executor;
 pub use group::Group;
 pub use kind::Collective;
-pub use nonblocking::{BlockingOperation, BucketSet, NonblockingTransport, OperationId};
+pub use nonblocking::{NonblockingTransport, OperationId};
 pub use operation::Progress;
 pub use operator::{Element, Max, Min, Operator, Sum};
 pub use partition::chunk_range;

@@ -1,187 +1,39 @@
 //! Nonblocking operations: started now, completed later, several in progress at once.
 //!
-//! Two types, because the memory is owned differently. A [`BucketSet`] runs over separate ranges of one buffer that the
-//! caller keeps and passes to every call: gradients are reduced bucket by bucket while back-propagation continues. A
-//! [`NonblockingTransport`] owns the buffers of its operations and drives them on every wait, so that operations of
-//! several [groups](super::Group) overlap with anything else on the transport.
+//! A [`NonblockingTransport`] owns the buffers of its operations and drives them on every wait, so that operations of
+//! several [groups](super::Group) overlap with anything else on the transport. It drives the rank's
+//! [`Messages`] in the same way. (A [`BucketSet`](super::BucketSet) runs over memory of the caller instead.)
 //!
-//! There is no progress thread: operations advance only inside calls.
+//! There is no progress thread: operations and messages advance only inside calls.
 //!
 //! All ranks must start the operations of one group in the same order. A frame of an operation that is not started here
 //! is buffered up to a limit, then its sender blocks: start what the peers may have started before waiting for something
-//! else. Of a [`BucketSet`], start all buckets before waiting for one; only [`BucketSet::run_blocking`] may come between,
-//! on all ranks after the same buckets.
+//! else.
 
 use super::operation::{Operation, Progress};
 use super::operator::{Element, Operator};
 use super::schedule::Schedule;
-use crate::transport::wait_state::pending_peers;
+use crate::messages::{Message, Messages};
+use crate::transport::wait_state::{merge, pending_peers};
 use crate::transport::{
-    Abort, Incoming, Interest, IoProgress, LinkFault, MatchMode, Outgoing, ProgressCounters, Tag, Traffic,
-    Transport, TransportError, WaitState,
+    Abort, Cause, Incoming, Interest, IoProgress, LinkFault, MatchMode, Outgoing, ProgressCounters, Tag,
+    Traffic, Transport, TransportError, WaitState,
 };
 use std::any::Any;
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, TransportError>;
 
-/// Operations over ranges (buckets) of the caller's buffer; reuses its memory.
-#[derive(Default)]
-pub struct BucketSet {
-    operations: Vec<Operation>,
-    /// The range of each operation in progress, and whether it is complete.
-    buckets: Vec<(Range<usize>, bool)>,
-    blocking: Operation,
-    wanted: Vec<Interest>,
-}
-
-/// An operation over its own memory, for [`BucketSet::run_blocking`].
-pub struct BlockingOperation<'a, T> {
-    pub schedule: &'a Schedule,
-    pub tag: Tag,
-    pub values: &'a mut [T],
-}
-
-impl BucketSet {
-    pub fn new() -> BucketSet {
-        BucketSet::default()
-    }
-
-    /// Starts an operation over a range of the buffer; the ranges in progress must not overlap.
-    pub fn start<T: Element>(
-        &mut self,
-        schedule: &Schedule,
-        transport: &dyn Transport,
-        tag: Tag,
-        range: Range<usize>,
-    ) -> Result<()> {
-        let index = self.buckets.len();
-        self.operations.resize_with(self.operations.len().max(index + 1), Operation::new);
-        self.operations[index].start::<T>(schedule, transport, tag, range.len())?;
-        self.buckets.push((range, false));
-        Ok(())
-    }
-
-    /// The first incomplete operation, in the order in which they were started.
-    pub fn first_incomplete(&self) -> Option<usize> {
-        self.buckets.iter().position(|(_, done)| !done)
-    }
-
-    /// Drops all operations: after an error, when the group is unusable.
-    pub fn clear(&mut self) {
-        self.buckets.clear();
-    }
-
-    /// Advances all operations as far as possible without blocking.
-    pub fn progress<T: Element>(
-        &mut self,
-        transport: &mut dyn Transport,
-        buffer: &mut [T],
-        operator: &dyn Operator<T>,
-    ) -> Result<Progress> {
-        Ok(match self.advance(transport, buffer, operator)? {
-            (false, _) => Progress::Done,
-            (true, true) => Progress::Moved,
-            (true, false) => Progress::Idle,
-        })
-    }
-
-    /// Returns whether any operation is incomplete, and whether anything moved.
-    fn advance<T: Element>(
-        &mut self,
-        transport: &mut dyn Transport,
-        buffer: &mut [T],
-        operator: &dyn Operator<T>,
-    ) -> Result<(bool, bool)> {
-        let (mut incomplete, mut moved) = (false, false);
-        for (operation, (range, done)) in self.operations.iter_mut().zip(&mut self.buckets) {
-            if *done {
-                continue;
-            }
-            let bucket = &mut buffer[range.clone()];
-            match operation.progress(transport, bucket, operator, MatchMode::AnyOperation)? {
-                // Completion counts as movement: the frames it consumed may have blocked those of another operation.
-                Progress::Done => (*done, moved) = (true, true),
-                Progress::Moved => (incomplete, moved) = (true, true),
-                Progress::Idle => incomplete = true,
-            }
-        }
-        Ok((incomplete, moved))
-    }
-
-    /// Waits until all operations are complete, at most until the deadline, and clears the set.
-    ///
-    /// After an error the buffer's contents are unspecified, and [`BucketSet::first_incomplete`] still names the operation.
-    pub fn finish<T: Element>(
-        &mut self,
-        transport: &mut dyn Transport,
-        buffer: &mut [T],
-        operator: &dyn Operator<T>,
-        deadline: Duration,
-    ) -> Result<()> {
-        let mut wait_state = WaitState::new(transport.now(), deadline);
-        loop {
-            let (incomplete, moved) = self.advance(transport, buffer, operator)?;
-            if !incomplete {
-                self.buckets.clear();
-                return Ok(());
-            }
-            self.collect_interests(transport.world());
-            transport.wait(&mut wait_state, &self.wanted, moved)?;
-        }
-    }
-
-    /// Runs one more operation to completion, at most until the deadline, while the others advance.
-    pub fn run_blocking<T: Element>(
-        &mut self,
-        transport: &mut dyn Transport,
-        buffer: &mut [T],
-        operation: BlockingOperation<'_, T>,
-        operator: &dyn Operator<T>,
-        deadline: Duration,
-    ) -> Result<()> {
-        let BlockingOperation { schedule, tag, values } = operation;
-        let mut wait_state = WaitState::new(transport.now(), deadline);
-        self.blocking.start::<T>(schedule, transport, tag, values.len())?;
-        loop {
-            let own = self.blocking.progress(transport, values, operator, MatchMode::AnyOperation)?;
-            if own == Progress::Done {
-                return Ok(());
-            }
-            let (_, moved) = self.advance(transport, buffer, operator)?;
-            self.collect_interests(transport.world());
-            merge(&mut self.wanted, self.blocking.wanted());
-            transport.wait(&mut wait_state, &self.wanted, moved || own == Progress::Moved)?;
-        }
-    }
-
-    fn collect_interests(&mut self, world: usize) {
-        self.wanted.clear();
-        self.wanted.resize(world, Interest::default());
-        for (operation, (_, done)) in self.operations.iter_mut().zip(&self.buckets) {
-            if !*done {
-                merge(&mut self.wanted, operation.wanted());
-            }
-        }
-    }
-}
-
-fn merge(merged: &mut [Interest], wanted: &[Interest]) {
-    for (merged, interest) in merged.iter_mut().zip(wanted) {
-        merged.read |= interest.read;
-        merged.write |= interest.write;
-    }
-}
-
-/// A transport that also owns nonblocking operations and drives them on every wait.
+/// A transport that also owns nonblocking operations and messages, and drives them on every wait.
 pub struct NonblockingTransport {
     transport: Box<dyn Transport>,
     /// With their ids, in the order in which they were started.
     outstanding: Vec<(u64, Box<dyn Outstanding>)>,
     started: u64,
+    messages: Option<Messages>,
     wanted: Vec<Interest>,
+    background: Vec<Interest>,
 }
 
 /// Identifies an outstanding operation; [`NonblockingTransport::finish`] returns its buffer.
@@ -233,7 +85,14 @@ impl<T: Element, O: Operator<T> + 'static> Outstanding for OwnedOperation<T, O> 
 
 impl From<Box<dyn Transport>> for NonblockingTransport {
     fn from(transport: Box<dyn Transport>) -> NonblockingTransport {
-        NonblockingTransport { transport, outstanding: Vec::new(), started: 0, wanted: Vec::new() }
+        NonblockingTransport {
+            transport,
+            outstanding: Vec::new(),
+            started: 0,
+            messages: None,
+            wanted: Vec::new(),
+            background: Vec::new(),
+        }
     }
 }
 
@@ -260,13 +119,37 @@ impl NonblockingTransport {
         self.outstanding.iter().any(|(_, operation)| !operation.is_done())
     }
 
-    /// Advances all operations without blocking; returns whether anything moved.
+    /// Advances all operations and messages without blocking; returns whether anything moved.
     pub fn advance(&mut self) -> Result<bool> {
+        self.advance_beside(&[])
+    }
+
+    /// The same beside an operation that wants this of each peer.
+    fn advance_beside(&mut self, own: &[Interest]) -> Result<bool> {
         let mut moved = false;
         for (_, operation) in &mut self.outstanding {
             moved |= operation.advance(self.transport.as_mut())?;
         }
+        if self.messages.is_some() {
+            self.collect_wanted(own);
+        }
+        if let Some(messages) = &mut self.messages {
+            moved |= messages.advance(self.transport.as_mut(), &self.wanted)?;
+            self.background.clear();
+            self.background.extend(messages.interests(self.transport.rank(), &self.wanted));
+            self.transport.set_background(&self.background);
+        }
         Ok(moved)
+    }
+
+    /// Collects what this operation and all others want.
+    fn collect_wanted(&mut self, own: &[Interest]) {
+        self.wanted.clear();
+        self.wanted.extend_from_slice(own);
+        self.wanted.resize(self.transport.world(), Interest::default());
+        for (_, operation) in self.outstanding.iter_mut().filter(|(_, operation)| !operation.is_done()) {
+            merge(&mut self.wanted, operation.wanted());
+        }
     }
 
     /// Waits until the operation is complete, at most until the deadline, and returns its buffer; `None` if it was not
@@ -289,15 +172,109 @@ impl NonblockingTransport {
 
     /// Waits for the frames of any operation. A timeout is attributed to the peers in `own` alone.
     fn wait_for_any(&mut self, wait_state: &mut WaitState, own: &[Interest], moved: bool) -> Result<()> {
-        self.wanted.clear();
-        self.wanted.extend_from_slice(own);
-        for (_, operation) in self.outstanding.iter_mut().filter(|(_, operation)| !operation.is_done()) {
-            merge(&mut self.wanted, operation.wanted());
+        self.collect_wanted(own);
+        let waited = self.transport.wait(wait_state, &self.wanted, moved);
+        if let Some(messages) = &mut self.messages {
+            messages.on_waited(self.transport.now());
         }
-        self.transport.wait(wait_state, &self.wanted, moved).map_err(|error| match error.cause.is_late() {
+        waited.map_err(|error| match error.cause.is_late() {
             true => self.transport.timeout_error(wait_state, pending_peers(own)),
             false => error,
         })
+    }
+
+    /// Opens messages between the members of this generation, by rank, or widens their window; see [`Messages::new`]. All
+    /// ranks must do this between the same two collectives.
+    pub fn open_messages(&mut self, generation: u32, members: &[usize], window: usize) {
+        match &mut self.messages {
+            Some(messages) => messages.widen(window),
+            None => self.set_messages(Messages::new(generation, members, window)),
+        }
+    }
+
+    /// Goes on with messages of an earlier generation, which [`Messages::resume`] has moved to this one.
+    pub fn set_messages(&mut self, messages: Messages) {
+        self.transport.admit_groups();
+        self.messages = Some(messages);
+    }
+
+    pub fn messages(&self) -> Option<&Messages> {
+        self.messages.as_ref()
+    }
+
+    pub fn messages_mut(&mut self) -> Option<&mut Messages> {
+        self.messages.as_mut()
+    }
+
+    /// Takes the messages out, for the next generation.
+    pub fn take_messages(&mut self) -> Option<Messages> {
+        self.messages.take()
+    }
+
+    /// Waits until `take` takes a message, at most until the deadline. `wait_state` is for all or any of the ranks `from`,
+    /// which a timeout is attributed to.
+    pub fn wait_for_message(
+        &mut self,
+        mut wait_state: WaitState,
+        from: &[usize],
+        mut take: impl FnMut(&mut Messages) -> Option<Message>,
+    ) -> Result<Message> {
+        let read = |peer: usize| Interest { read: from.contains(&peer), write: false };
+        let own: Vec<Interest> = (0..self.world()).map(read).collect();
+        loop {
+            let moved = self.advance_beside(&own)?;
+            if let Some(message) = self.messages.as_mut().and_then(&mut take) {
+                return Ok(message);
+            }
+            self.wait_for_any(&mut wait_state, &own, moved).map_err(|error| self.slow_if_arriving(error))?;
+        }
+    }
+
+    /// Waits until these ranks have received all messages to them, and know which ones this rank has, at most until the
+    /// deadline.
+    pub fn flush_messages(&mut self, to: &[usize], deadline: Duration) -> Result<()> {
+        let mut wait_state = WaitState::new(self.now(), deadline);
+        loop {
+            let moved = self.advance()?;
+            let Some(messages) = &self.messages else { return Ok(()) };
+            let missing = |peer: usize| match to.contains(&peer) {
+                true => messages.pending(peer),
+                false => Interest::default(),
+            };
+            let own: Vec<Interest> = (0..self.world()).map(missing).collect();
+            if own.iter().all(|interest| *interest == Interest::default()) {
+                return Ok(());
+            }
+            self.wait_for_any(&mut wait_state, &own, moved)?;
+        }
+    }
+
+    /// Sleeps, while messages and operations move; fails if a rank is lost.
+    pub fn sleep(&mut self, duration: Duration) -> Result<()> {
+        let end = self.now() + duration;
+        loop {
+            let moved = self.advance()?;
+            let rest = end.saturating_sub(self.now());
+            if rest.is_zero() {
+                return Ok(());
+            }
+            self.transport.poll(if moved { Duration::ZERO } else { rest })?;
+            if let Some(messages) = &mut self.messages {
+                messages.on_waited(self.transport.now());
+            }
+        }
+    }
+
+    /// A rank of whose message a part has arrived is slow, not silent.
+    fn slow_if_arriving(&self, error: TransportError) -> TransportError {
+        let heard = error.peer.and_then(|peer| self.messages.as_ref()?.is_arriving(peer));
+        match (&error.cause, heard) {
+            (Cause::Silent { waited }, Some(heard)) => {
+                let quiet = self.now().saturating_sub(heard).min(*waited);
+                TransportError { cause: Cause::Slow { waited: *waited, quiet }, ..error }
+            }
+            _ => error,
+        }
     }
 }
 
@@ -336,10 +313,10 @@ impl Transport for NonblockingTransport {
     }
 
     fn wait(&mut self, state: &mut WaitState, wanted: &[Interest], moved: bool) -> Result<()> {
-        if !self.is_busy() {
+        if self.messages.is_none() && !self.is_busy() {
             return self.transport.wait(state, wanted, moved);
         }
-        let moved = self.advance()? || moved;
+        let moved = self.advance_beside(wanted)? || moved;
         self.wait_for_any(state, wanted, moved)
     }
 
@@ -347,9 +324,13 @@ impl Transport for NonblockingTransport {
         self.transport.timeout_error(wait_state, pending)
     }
 
-    fn poll(&mut self) -> Result<()> {
+    fn set_background(&mut self, interests: &[Interest]) {
+        self.transport.set_background(interests);
+    }
+
+    fn poll(&mut self, timeout: Duration) -> Result<()> {
         self.advance()?;
-        self.transport.poll()
+        self.transport.poll(timeout)
     }
 
     fn wake_peers(&mut self) {

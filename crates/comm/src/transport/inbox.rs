@@ -10,7 +10,6 @@ mod tests;
 use super::early_frames::{CAPACITY, EarlyFrames};
 use super::link::{Link, would_block};
 use super::{Cause, Incoming, IoProgress, MatchMode, Tag, Traffic};
-use crate::mailbox::MESSAGES;
 use crate::wire::{CloseReason, FrameKind, HEADER, Header, checksum};
 use std::io::{IoSliceMut, Read};
 
@@ -209,9 +208,8 @@ impl Inbox {
         };
         let other_operation = other_operation && (self.multiple_groups || got.tag.group == tag.group);
         // A sender further ahead would have been blocked by the capacity of the early frames.
-        let reachable = got.tag.group != tag.group
-            || got.tag.operation == MESSAGES
-            || got.tag.operation <= tag.operation.saturating_add(MAX_AHEAD);
+        let reachable =
+            got.tag.group != tag.group || got.tag.operation <= tag.operation.saturating_add(MAX_AHEAD);
         if other_operation && reachable && (got.tag.generation, got.kind) == (tag.generation, FrameKind::Data)
         {
             return Ok(false);

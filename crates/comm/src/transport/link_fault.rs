@@ -5,8 +5,7 @@
 
 #[cfg(doc)]
 use super::Transport;
-use crate::mailbox::MESSAGES;
-use crate::wire::{CloseReason, HEADER, Header, Tag};
+use crate::wire::{CloseReason, HEADER, Header, MESSAGES, Tag};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkFault {
@@ -27,8 +26,8 @@ pub enum ForgedFrame {
     Operation,
     /// A group that does not exist.
     Group,
-    /// A length beyond the bytes that follow, on a frame that may arrive at any time: the next frames count as its
-    /// payload.
+    /// A length beyond the bytes that follow, on a frame of a message, which may arrive at any time: the next frames count
+    /// as its payload.
     Length,
     /// A close frame, although its sender stays.
     Close,
@@ -55,9 +54,9 @@ impl ForgedFrame {
         let payload = b"forged";
         let header = match self {
             ForgedFrame::Operation => Header::data(tag, 0, payload),
-            ForgedFrame::Group => Header::data(Tag { group: u32::MAX, ..tag }, 0, payload),
+            ForgedFrame::Group => Header::data(Tag { group: MESSAGES - 1, ..tag }, 0, payload),
             ForgedFrame::Length => {
-                Header { length: 1 << 20, ..Header::data(Tag { operation: MESSAGES, ..tag }, 0, payload) }
+                Header { length: 1 << 20, ..Header::data(Tag { group: MESSAGES, ..tag }, 0, payload) }
             }
             ForgedFrame::Close => return Header::close(generation, CloseReason::Done).encode().to_vec(),
         };

@@ -103,8 +103,12 @@ pub trait Transport: Send {
     /// that never entered the operation from peers that are slow.
     fn timeout_error(&self, wait: &WaitState, pending: Vec<usize>) -> TransportError;
 
-    /// Checks, without blocking, whether a rank of the group is lost. For ranks that compute and wait for no peer.
-    fn poll(&mut self) -> Result<(), TransportError>;
+    /// What ends waits from now on besides what is wanted, by peer, although no wait is for it: messages that may move.
+    fn set_background(&mut self, interests: &[Interest]);
+
+    /// Checks whether a rank of the group is lost. For ranks that compute or sleep and wait for no peer: waits up to
+    /// `timeout` until another attempt makes sense.
+    fn poll(&mut self, timeout: Duration) -> Result<(), TransportError>;
 
     /// Wakes peers that sleep in [`Transport::wait`], because shared memory that they wait for may have changed. No
     /// effect on running peers, nor where no memory is shared.

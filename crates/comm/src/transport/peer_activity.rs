@@ -3,7 +3,7 @@
 //! At a deadline this distinguishes a peer that never entered the operation from one that is slow.
 
 use super::{Cause, Tag, TransportError};
-use crate::mailbox::MESSAGES;
+use crate::wire::MESSAGES;
 use std::time::Duration;
 
 /// Socket buffers within a host to a peer that reads nothing are full after this time: the kernel retries a partial
@@ -21,8 +21,7 @@ pub(crate) struct PeerActivity {
 }
 
 /// What arrived from a peer in one group. Operations of a group start in the same order on all ranks, so a frame of a
-/// later operation proves that the peer entered the earlier ones. Messages belong to no operation and have an entry
-/// of their own.
+/// later operation proves that the peer entered the earlier ones. Messages belong to no operation and have no entry.
 #[derive(Clone, Debug)]
 struct GroupActivity {
     /// The latest operation of which a byte arrived.
@@ -37,11 +36,10 @@ struct GroupActivity {
 impl PeerActivity {
     /// Records an attempt to receive a frame of this operation, and whether bytes of it `arrived`.
     pub fn on_receive(&mut self, tag: Tag, arrived: bool) {
-        let is_message = |tag: Tag| tag.operation == MESSAGES;
-        let same = |entry: &&mut GroupActivity| {
-            entry.latest.group == tag.group && is_message(entry.latest) == is_message(tag)
-        };
-        match self.received.iter_mut().find(same) {
+        if tag.group == MESSAGES {
+            return;
+        }
+        match self.received.iter_mut().find(|entry| entry.latest.group == tag.group) {
             Some(entry) => {
                 if arrived {
                     let older =
@@ -178,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_message_is_no_progress_of_an_operation() {
-        let message = Tag { operation: MESSAGES, ..TAG };
+        let message = Tag { group: MESSAGES, ..TAG };
         assert_eq!(blamed(&[awaited(&[(message, 950)])]).cause, Cause::Silent { waited: at(900) });
     }
 

@@ -7,6 +7,7 @@
 //! waited for itself.
 
 use super::link::is_end_of_stream;
+use super::wait_state::WaitMode;
 use super::{Cause, TransportError};
 use crate::wire::{CloseReason, HEADER, Header};
 use std::io;
@@ -90,14 +91,16 @@ impl PeerTable {
         std::mem::take(&mut self.changed)
     }
 
-    /// See [`diagnose`].
+    /// See [`diagnose`]. In a wait for any of the pending peers, one that was done is missed only with all others.
     pub fn diagnose(
         &self,
         pending: &[usize],
+        mode: WaitMode,
         unread: impl Fn(usize) -> bool,
         timeout_error: impl FnOnce(Vec<usize>) -> TransportError,
     ) -> Option<TransportError> {
-        diagnose(&self.states, pending, unread, timeout_error)
+        let may_come = mode == WaitMode::Any && pending.iter().any(|peer| self.is_connected(*peer));
+        diagnose(&self.states, pending, |peer| may_come || unread(peer), timeout_error)
     }
 }
 

@@ -1,15 +1,17 @@
 //! A transport over nonblocking byte streams, one to each peer.
 //!
-//! [`StreamTransport`] moves frames; when none moves, it checks for closed streams, then waits. What differs between
-//! threads, sockets and shared memory is behind [`Link`] (one stream) and [`LinkSet`] (all of them, and how to wait).
-//! What a closed stream means for the other ranks is decided in `peer_state`.
+//! [`StreamTransport`] moves frames; when none moves, it checks for closed streams, then waits (`stream/waiting.rs`).
+//! What differs between threads, sockets and shared memory is behind [`Link`] (one stream) and [`LinkSet`] (all of them,
+//! and how to wait). What a closed stream means for the other ranks is decided in `peer_state`.
+
+mod waiting;
 
 use super::inbox::{Inbox, ReadError};
 use super::link::{Link, LinkSet, close_link};
 use super::outbox::Outbox;
 use super::peer_activity::{PeerActivity, timeout_error};
 use super::peer_state::{PeerState, PeerTable};
-use super::wait_state::{Interest, WaitState, pending_peers};
+use super::wait_state::{Interest, WaitState};
 use super::{
     Abort, Cause, Incoming, IoProgress, LinkFault, MatchMode, Outgoing, ProgressCounters, Tag, Traffic,
     Transport, TransportError,
@@ -17,9 +19,6 @@ use super::{
 use crate::wire::{CloseReason, Header, MAX_PAYLOAD};
 use std::io::Write;
 use std::time::Duration;
-
-/// The longest sleep of a waiting rank between two checks of its abort handle.
-const ABORT_CHECK: Duration = Duration::from_millis(20);
 
 /// How long [`Transport::close`] tries to send its close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,6 +32,8 @@ pub struct StreamTransport<L: LinkSet> {
     inboxes: Vec<Inbox>,
     /// Empty; kept to avoid an allocation per wait.
     hung_up: Vec<usize>,
+    /// What ends waits besides what is wanted; see [`Transport::set_background`].
+    background: Vec<Interest>,
     peer_activity: Vec<PeerActivity>,
     traffic: Traffic,
     abort: Abort,
@@ -55,6 +56,7 @@ impl<L: LinkSet> StreamTransport<L> {
             outboxes: (0..world).map(|_| Outbox::new()).collect(),
             inboxes: (0..world).map(|_| Inbox::new()).collect(),
             hung_up: Vec::new(),
+            background: Vec::new(),
             peer_activity: vec![PeerActivity::default(); world],
             traffic: Traffic::default(),
             abort: Abort::default(),
@@ -109,85 +111,6 @@ impl<L: LinkSet> StreamTransport<L> {
         error
     }
 
-    /// Fails if the group is broken or the deadline has passed; else waits until another attempt makes sense.
-    fn wait_or_fail(
-        &mut self,
-        wait: &mut WaitState,
-        wanted: &[Interest],
-        moved: bool,
-    ) -> Result<(), TransportError> {
-        if self.abort.is_aborted() {
-            return Err(TransportError::aborted());
-        }
-        self.counters.count_poll();
-        let buffered = !moved && self.buffer_early_frames()?;
-        if buffered {
-            self.counters.count_move();
-        }
-        let moved = moved || buffered;
-        if !moved && !self.peers.all_connected() {
-            // Others may have ended as well by now: check all of them before one is named.
-            self.poll_links(wanted, Duration::ZERO);
-        }
-        let now = self.links.now();
-        wait.tick(now);
-        wait.observe_group(self.counters.group_progress());
-        if moved {
-            self.peer_activity.iter_mut().for_each(|activity| activity.stamp(now));
-        }
-        let peers_changed = self.peers.take_changed();
-        if !moved && !peers_changed && !self.peers.all_connected() {
-            // Only now that everything sent before a hang-up has been read.
-            let unread = |peer: usize| self.inboxes[peer].has_unclaimed_frame();
-            let timeout_error = |pending| self.timeout_error(wait, pending);
-            if let Some(error) = self.peers.diagnose(&pending_peers(wanted), unread, timeout_error) {
-                return Err(error);
-            }
-        }
-        if wait.remaining().is_zero() {
-            return Err(self.timeout_error(wait, pending_peers(wanted)));
-        }
-        if moved || peers_changed {
-            wait.on_progress();
-            self.links.on_progress();
-            return Ok(());
-        }
-        if wait.is_inspection_due() {
-            self.check_lengths()?;
-        }
-        if wait.is_publication_due() {
-            self.counters.publish_awaited(wait.mode(), wanted);
-        }
-        wait.idle = wait.idle.saturating_add(1);
-        if !self.links.spin_policy().pause(wait.idle) {
-            self.poll_links(wanted, ABORT_CHECK.min(wait.remaining()));
-        }
-        Ok(())
-    }
-
-    /// Buffers unclaimed frames, so that the frames behind them can be read. Returns whether anything moved.
-    fn buffer_early_frames(&mut self) -> Result<bool, TransportError> {
-        let mut moved = false;
-        for peer in self.other_ranks() {
-            if !self.inboxes[peer].has_unclaimed_frame() {
-                continue;
-            }
-            let Some(link) = &mut self.links.links()[peer] else { continue };
-            let outcome = self.inboxes[peer].buffer_early(link, &mut self.traffic);
-            moved |= self.on_read(peer, outcome)?.unwrap_or(false);
-        }
-        Ok(moved)
-    }
-
-    /// Fails if the frame of a peer swallowed the frame that this rank waits for.
-    fn check_lengths(&mut self) -> Result<(), TransportError> {
-        let mut links = self.links.links().iter_mut().zip(&self.inboxes).enumerate();
-        let proof = links.find_map(|(peer, (link, inbox))| {
-            Some(TransportError::new(peer, inbox.find_false_length(link.as_mut()?)?))
-        });
-        proof.map_or(Ok(()), Err)
-    }
-
     /// Handles the outcome of a read from a peer: `None` if its stream has ended.
     fn on_read<R>(
         &mut self,
@@ -204,19 +127,6 @@ impl<L: LinkSet> StreamTransport<L> {
             Err(ReadError::Stream) => self.on_hang_up(peer),
         }
         Ok(None)
-    }
-
-    /// Waits for an event and records peers that ended their streams.
-    fn poll_links(&mut self, wanted: &[Interest], timeout: Duration) {
-        let mut hung_up = std::mem::take(&mut self.hung_up);
-        if self.links.wait(wanted, self.peers.connected(), timeout, &mut hung_up).is_err() {
-            // The system is out of some resource; no peer is to blame, and the deadline still holds.
-            self.links.sleep(Duration::from_millis(1));
-        }
-        for peer in hung_up.drain(..) {
-            self.on_hang_up(peer);
-        }
-        self.hung_up = hung_up;
     }
 
     /// Determines the state of a peer that ended its stream.
@@ -320,26 +230,15 @@ impl<L: LinkSet> Transport for StreamTransport<L> {
         timeout_error(&self.peer_activity, pending, self.links.now(), wait.waited())
     }
 
-    fn poll(&mut self) -> Result<(), TransportError> {
-        if let Some(error) = &self.error {
-            return Err(error.clone());
-        }
-        if self.abort.is_aborted() {
-            return Err(self.fail(TransportError::aborted()));
-        }
-        self.poll_links(&vec![Interest::default(); self.peers.world()], Duration::ZERO);
-        if self.peers.take_changed() || self.peers.all_connected() {
-            // What a peer sent before its end is read first.
-            return Ok(());
-        }
-        let unread = |peer: usize| self.inboxes[peer].has_unclaimed_frame();
-        let timeout_error = |pending| TransportError::silent(pending, Duration::ZERO);
-        // A timeout of another rank says nothing about the peers of this one.
-        let error = self.peers.diagnose(&[], unread, timeout_error);
-        match error.filter(|error| !error.cause.is_late()) {
-            Some(error) => Err(self.fail(error)),
-            None => Ok(()),
-        }
+    fn set_background(&mut self, interests: &[Interest]) {
+        self.background.clear();
+        self.background.extend_from_slice(interests);
+    }
+
+    fn poll(&mut self, timeout: Duration) -> Result<(), TransportError> {
+        let outcome = self.poll_or_fail(timeout);
+        self.links.mark();
+        outcome.map_err(|error| self.fail(error))
     }
 
     fn wake_peers(&mut self) {

@@ -140,6 +140,14 @@ impl WaitState {
     }
 }
 
+/// Adds what is wanted elsewhere.
+pub(crate) fn merge(merged: &mut [Interest], wanted: &[Interest]) {
+    for (merged, interest) in merged.iter_mut().zip(wanted) {
+        merged.read |= interest.read;
+        merged.write |= interest.write;
+    }
+}
+
 /// The peers with incomplete frames: first those received from, then those only sent to.
 pub(crate) fn pending_peers(wanted: &[Interest]) -> Vec<usize> {
     let peers = |is_pending: fn(&Interest) -> bool| {

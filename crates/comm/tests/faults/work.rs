@@ -1,16 +1,20 @@
 //! What the ranks do, and the check of their results.
 
 use super::scenario::{DEADLINE, Scenario, Work};
-use thalweg_comm::collective::{BucketSet, Collective, Executor, Schedule, Sum};
-use thalweg_comm::mailbox::Mailbox;
-use thalweg_comm::transport::{Transport, TransportError};
+use thalweg_comm::collective::{BucketSet, Collective, Executor, NonblockingTransport, Schedule, Sum};
+use thalweg_comm::transport::{Transport, TransportError, WaitState};
 use thalweg_testkit::transport::tag;
 
 const ROUNDS: u64 = 4;
 
 /// Runs one rank; the error that ended it, if any. Panics on a wrong result.
-pub fn perform<T: Transport>(scenario: &Scenario, mut transport: T) -> Option<TransportError> {
-    let transport = &mut transport;
+pub fn perform<T: Transport + 'static>(scenario: &Scenario, transport: T) -> Option<TransportError> {
+    let boxed: Box<dyn Transport> = Box::new(transport);
+    let transport = &mut NonblockingTransport::from(boxed);
+    if matches!(scenario.work, Work::Messages) {
+        let members: Vec<usize> = (0..scenario.world).collect();
+        transport.open_messages(tag(0).generation, &members, 4 * scenario.length);
+    }
     for round in 0..ROUNDS {
         let done = match scenario.work {
             Work::AllReduce(_) | Work::Other(..) => collective(scenario, transport, round),
@@ -69,16 +73,23 @@ fn check(scenario: &Scenario, buffer: &[f32]) {
 }
 
 /// Every rank sends one message to each other rank and receives theirs.
-fn messages(scenario: &Scenario, transport: &mut dyn Transport, round: u64) -> Result<(), TransportError> {
-    let (rank, world) = (transport.rank(), transport.world());
-    let mut mailbox = Mailbox::new(world, 1, scenario.length);
-    for to in (0..world).filter(|&to| to != rank) {
-        mailbox.send(to, round as u32, vec![rank as u8; scenario.length]);
-        mailbox.progress(transport)?;
+fn messages(
+    scenario: &Scenario,
+    transport: &mut NonblockingTransport,
+    round: u64,
+) -> Result<(), TransportError> {
+    let (rank, world, tag, now) = (transport.rank(), transport.world(), round as u32, transport.now());
+    let others: Vec<usize> = (0..world).filter(|&peer| peer != rank).collect();
+    if let Some(messages) = transport.messages_mut() {
+        others
+            .iter()
+            .for_each(|to| assert!(messages.send(*to, 0, tag, vec![rank as u8; scenario.length], now)));
     }
-    mailbox.drain(transport, DEADLINE)?;
-    let received: Vec<_> = std::iter::from_fn(|| mailbox.receive()).collect();
-    let right = received.iter().all(|message| message.bytes == vec![message.from as u8; scenario.length]);
-    assert!(right && received.len() == world - 1, "wrong or missing messages");
-    Ok(())
+    for from in &others {
+        let wait = WaitState::new(transport.now(), DEADLINE);
+        let message =
+            transport.wait_for_message(wait, &[*from], |messages| messages.take(Some(*from), 0, tag))?;
+        assert!(message.bytes == vec![*from as u8; scenario.length], "a wrong message of {from}");
+    }
+    transport.flush_messages(&others, DEADLINE)
 }

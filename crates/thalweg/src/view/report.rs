@@ -8,7 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::durable::write_atomically;
 use thalweg_core::event::{Event, Metrics, Outcome, Record};
-use thalweg_core::report::{Audit, EpochReport, FORMAT, Failure, RankReport, Report, WorldSize};
+use thalweg_core::report::{
+    Audit, EpochReport, FORMAT, Failure, MessageReport, RankReport, Report, WorldSize,
+};
 use thalweg_core::{Culprit, Error, Job, Kind, Result};
 use thalweg_train::registry;
 
@@ -176,6 +178,7 @@ impl View for ReportView {
                 self.report.ranks.retain(|known| key(known) != key(account));
                 self.report.ranks.push(account.clone());
                 self.report.ranks.sort_by_key(|known| known.rank);
+                self.report.messages = MessageReport::total(&self.report.ranks);
             }
             Event::Regrouped { step, members, lost, recover_s, steps_redone, .. } => {
                 let workers = members.len().saturating_sub(self.servers);
@@ -255,6 +258,7 @@ fn blank(name: &str, job: &Job) -> Report {
         train_s: 0.0,
         samples_per_s: 0.0,
         ranks: Vec::new(),
+        messages: None,
         audit: Vec::new(),
         failures: Vec::new(),
         stopped_by: Vec::new(),

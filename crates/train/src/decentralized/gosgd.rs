@@ -28,11 +28,14 @@ use crate::state::{Spread, State};
 use crate::step_report::{self, StepReport, StepSummary};
 use crate::strategy::Strategy;
 use thalweg_cluster::regroup::MembershipChange;
+use thalweg_cluster::{MessageTag, SendOutcome};
 use thalweg_core::{Culprit, Error, Kind, Result};
 use thalweg_graph::optimizer::Optimizer;
 
-/// The subject of messages with parameters.
-const PARAMETERS: u32 = 1;
+const PARAMETERS: MessageTag = MessageTag { number: 1, name: "parameters" };
+
+/// Messages that a worker may have sent to another and that were not merged yet: more would only be outdated.
+const MAX_UNMERGED: usize = 4;
 
 /// Bytes of the weight before the parameters.
 const WEIGHT: usize = 8;
@@ -73,8 +76,8 @@ impl GoSgd {
 
     /// The next `(w_j, a_j)` that has arrived.
     fn receive(&mut self, cx: &mut Context<'_>) -> Result<Option<(Vec<f32>, f64)>> {
-        let Some(message) = cx.rank.try_receive_message()? else { return Ok(None) };
-        let from = cx.rank.member_id_at(message.from);
+        let Some(message) = cx.rank.world().try_receive_any(PARAMETERS)? else { return Ok(None) };
+        let from = message.member;
         let invalid = |cause: String| {
             let culprit = Culprit { rank: from, cause: cause.clone(), ..Culprit::default() };
             Error::new(Kind::RankFailed, format!("rank {from} {cause}")).blame(culprit)
@@ -89,7 +92,7 @@ impl GoSgd {
             return Err(invalid(format!("sent parameters that are not finite, or the weight {weight}")));
         }
         #[cfg(test)]
-        weights::received(cx.rank.index(), message.from, weight);
+        weights::received(cx.rank.index(), from, weight);
         Ok(Some((values, weight)))
     }
 
@@ -103,16 +106,17 @@ impl GoSgd {
     }
 
     /// Sends `w_i` with half of the weight, unless the receiver has too many messages pending.
-    fn send(&mut self, cx: &mut Context<'_>, to: usize) {
+    fn send(&mut self, cx: &mut Context<'_>, to: usize) -> Result<()> {
         let half = self.weight / 2.0;
         let mut message = Vec::with_capacity(WEIGHT + 4 * self.state.len());
         message.extend_from_slice(&half.to_le_bytes());
         self.state.parameters().iter().for_each(|value| message.extend_from_slice(&value.to_le_bytes()));
-        if cx.rank.send_message(to, PARAMETERS, message) {
+        if cx.rank.world().send(to, PARAMETERS, message)? == SendOutcome::Queued {
             #[cfg(test)]
             weights::sent(cx.rank.index(), to, half);
             self.weight = half;
         }
+        Ok(())
     }
 
     /// Whether the workers synchronize after the next step.
@@ -127,7 +131,8 @@ impl GoSgd {
     fn synchronize(&mut self, cx: &mut Context<'_>, report: &StepReport) -> Result<StepSummary> {
         // Others may be many steps behind: the step deadline does not apply.
         cx.rank.begin_preparation("synchronization of all workers");
-        cx.rank.drain_messages()?;
+        cx.rank.world().flush_messages()?;
+        cx.rank.world().barrier("messages")?;
         self.receive_all(cx)?;
         #[cfg(test)]
         weights::synchronized(cx.rank.index(), self.weight);
@@ -152,7 +157,7 @@ impl Strategy for GoSgd {
         let computed = cx.compute_local_gradient(step, self.state.parameters(), &mut self.gradient)?;
         cx.update(cx.moment(step), &mut self.state, &self.gradient)?;
         if let Some(receiver) = self.draw_receiver(cx) {
-            self.send(cx, receiver);
+            self.send(cx, receiver)?;
         }
         let report = cx.report(computed.loss, computed.took, 1);
         if self.synchronizes(cx) {
@@ -167,7 +172,7 @@ impl Strategy for GoSgd {
         let hosts = cx.rank.world().host_numbers().to_vec();
         let length = self.state.len() + step_report::len(cx.rank.size());
         self.plan = BucketPlan::whole(cx.job, cx.compute.model.layout(), &hosts).adopt(cx, length)?;
-        cx.rank.open_mailbox(WEIGHT + 4 * self.state.len());
+        cx.rank.open_messages(MAX_UNMERGED * (WEIGHT + 4 * self.state.len()));
         Ok(())
     }
 

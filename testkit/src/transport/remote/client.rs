@@ -59,6 +59,7 @@ impl ProcessPool {
             abort: Abort::default(),
             counters: ProgressCounters::default(),
             sent: HashSet::new(),
+            background: Vec::new(),
             is_reducing: false,
             start: Instant::now(),
             _lease: lease.clone(),
@@ -104,6 +105,8 @@ pub struct RemoteTransport {
     counters: ProgressCounters,
     /// Frames in progress whose bytes the process already has.
     sent: HashSet<FrameKey>,
+    /// What the process was told to wait for in the background.
+    background: Vec<(bool, bool)>,
     /// An all-reduce is in progress, whose input the process already has.
     is_reducing: bool,
     start: Instant,
@@ -169,7 +172,7 @@ impl Transport for RemoteTransport {
         let message = Request::Wait {
             fresh: wait.waited().is_zero(),
             remaining: wait.remaining(),
-            wanted: wanted.iter().map(|interest| (interest.read, interest.write)).collect(),
+            wanted: flags(wanted),
             moved,
             aborted: self.abort.is_aborted(),
         };
@@ -187,8 +190,16 @@ impl Transport for RemoteTransport {
 
     fn wake_peers(&mut self) {}
 
-    fn poll(&mut self) -> Result<(), TransportError> {
-        self.request(&Request::Poll).map(drop)
+    fn set_background(&mut self, interests: &[Interest]) {
+        let background = flags(interests);
+        if background != self.background {
+            self.background.clone_from(&background);
+            drop(self.request(&Request::Background(background)));
+        }
+    }
+
+    fn poll(&mut self, timeout: Duration) -> Result<(), TransportError> {
+        self.request(&Request::Poll(timeout)).map(drop)
     }
 
     fn admit_groups(&mut self) {
@@ -233,6 +244,10 @@ impl Transport for RemoteTransport {
     fn close(&mut self) {
         drop(self.request(&Request::Close));
     }
+}
+
+fn flags(interests: &[Interest]) -> Vec<(bool, bool)> {
+    interests.iter().map(|interest| (interest.read, interest.write)).collect()
 }
 
 impl Drop for RemoteTransport {

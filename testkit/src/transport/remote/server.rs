@@ -113,16 +113,18 @@ impl<T: Transport> ServedTransport<T> {
                 if aborted {
                     self.transport.abort_handle().abort();
                 }
-                let wanted: Vec<Interest> =
-                    wanted.into_iter().map(|(read, write)| Interest { read, write }).collect();
-                self.transport.wait(&mut self.wait, &wanted, moved)
+                self.transport.wait(&mut self.wait, &interests(wanted), moved)
             }
             Request::AdmitGroups => {
                 self.transport.admit_groups();
                 Ok(())
             }
             Request::TimeoutError(pending) => Err(self.transport.timeout_error(&self.wait, pending)),
-            Request::Poll => self.transport.poll(),
+            Request::Background(background) => {
+                self.transport.set_background(&interests(background));
+                Ok(())
+            }
+            Request::Poll(timeout) => self.transport.poll(timeout),
             Request::Traffic => {
                 let Traffic { payload_sent, payload_received, total_sent, total_received } =
                     self.transport.traffic();
@@ -157,6 +159,10 @@ impl<T: Transport> ServedTransport<T> {
         let arrived = if progress == Ok(IoProgress::Complete) { self.incoming.remove(&key) } else { None };
         response(progress, arrived.unwrap_or_default())
     }
+}
+
+fn interests(flags: Vec<(bool, bool)>) -> Vec<Interest> {
+    flags.into_iter().map(|(read, write)| Interest { read, write }).collect()
 }
 
 fn response(progress: Result<IoProgress, TransportError>, bytes: Vec<u8>) -> Response {

@@ -28,8 +28,7 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
     missing: &[
         LOSS_OF_A_RANK,
         "training without barriers: here all workers synchronize at the end of every epoch and for each checkpoint",
-        "an exchange in every step that draws one: a message to a rank with four messages pending is skipped",
-        "messages that progress during computation: in shared memory 256 KiB at most per local step",
+        "an exchange in every step that draws one: a message to a worker that has not merged the last four is skipped",
         "a data set per worker: here workers split the rows of each global step",
     ],
 }];
