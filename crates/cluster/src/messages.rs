@@ -127,7 +127,8 @@ impl Group<'_> {
         if !queued {
             return Ok(SendOutcome::Full);
         }
-        self.rank.move_messages(&title)?;
+        // Once queued, the message outlives the generation. An error is that of the next operation.
+        let _ = self.rank.parts.transport.advance();
         Ok(SendOutcome::Queued)
     }
 

@@ -20,6 +20,7 @@
 //!   arrived stay; those to it are [`Messages::take_undelivered`].
 
 mod incoming;
+pub mod known_bugs;
 mod outgoing;
 mod record;
 #[cfg(test)]
