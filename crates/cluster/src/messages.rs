@@ -55,7 +55,7 @@ pub enum SendOutcome {
 
 impl Rank {
     /// Opens messages. `window`: the most bytes that another rank may have sent to this one and that were not received by
-    /// the program yet; no message may be longer. All ranks must call it with the same window between the same two
+    /// the program yet; no message may be longer, and each counts at least 64. All ranks must call it with the same window between the same two
     /// collectives, and again in a generation with new members. A wider window replaces the last one.
     pub fn open_messages(&mut self, window: usize) {
         let (generation, members) = (self.generation(), self.member_ids());

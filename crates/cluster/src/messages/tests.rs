@@ -43,3 +43,92 @@ fn a_death_without_collectives_is_noticed_at_once() {
     let ended = threads::run(3, 0, |rank| gossip(rank, rank.index() == 1));
     assert!([0, 2].iter().all(|rank| named(&ended[*rank].result) < 10_000));
 }
+
+#[test]
+fn misuse_is_an_error_of_the_program() {
+    let ended = threads::run(2, 0, |rank| {
+        let refusal = |result: Result<SendOutcome>| result.unwrap_err().to_string();
+        let index = rank.index();
+        assert!(refusal(rank.world().send(1 - index, NUMBERS, vec![])).contains("messages are not open"));
+        assert!(rank.world().receive(1 - index, NUMBERS).is_err());
+        rank.open_messages(100);
+        for (to, length, what) in
+            [(index, 0, "no other rank"), (2, 0, "no other rank"), (1 - index, 101, "more than the window")]
+        {
+            let refused = refusal(rank.world().send(to, NUMBERS, vec![0; length]));
+            assert!(refused.contains(what) && refused.contains("of numbers"), "{refused}");
+        }
+        Ok(())
+    });
+    assert!(ended.iter().all(|ended| ended.result == Ok(())), "{:?}", ended[0].result);
+}
+
+/// A rank computes for a second, between operators or paced, while a message of a megabyte that takes half of it arrives.
+#[test]
+fn messages_move_while_a_rank_computes() {
+    for paced in [true, false] {
+        let network = Network { bandwidth: 2e6, ..Network::ordinary(2, 1) };
+        let ended = simulated_links::run(network, &[], Duration::from_secs(30), |rank| {
+            rank.open_messages(1 << 20);
+            if rank.index() == 1 {
+                assert_eq!(rank.world().send(0, NUMBERS, vec![7; 1 << 20])?, SendOutcome::Queued);
+            }
+            if paced {
+                rank.slow_down(Duration::from_secs(1))?;
+            }
+            for _ in 0..if paced { 0 } else { 100 } {
+                rank.sleep(Duration::from_millis(10));
+                rank.poll_messages()?;
+            }
+            let start = rank.now();
+            if rank.index() == 0 {
+                let message = rank.world().try_receive(1, NUMBERS)?.map(|message| message.bytes.len());
+                assert_eq!(message, Some(1 << 20), "paced: {paced}");
+            }
+            rank.world().flush_messages()?;
+            assert!(rank.now() - start < Duration::from_millis(10));
+            rank.world().barrier("the end")?;
+            Ok(rank.account().messages)
+        });
+        let report = ended[1].as_ref().unwrap().unwrap();
+        assert_eq!((report.sent, report.skipped), (1, 0));
+        assert!((0.5..1.0).contains(&report.median_delay_s), "{report:?}");
+        assert_eq!(report.longest_gap_s > 0.009, !paced, "{report:?}");
+    }
+}
+
+/// Two ranks of three are a group: its messages are apart from those of the world with the same tag.
+#[test]
+fn messages_are_matched_by_group_sender_and_tag() {
+    let ended = threads::run(3, 0, |rank| {
+        rank.open_messages(1000);
+        let other = MessageTag { number: 2, ..NUMBERS };
+        if rank.index() == 1 {
+            rank.world().barrier("the start")?;
+            return rank.world().barrier("the end").map(drop);
+        }
+        let mut pair = rank.new_group("pair", &[0, 2])?;
+        if rank.index() == 2 {
+            let sent = [
+                rank.group(&mut pair).send(0, other, vec![1])?,
+                rank.group(&mut pair).send(0, NUMBERS, vec![2])?,
+                rank.world().send(0, NUMBERS, vec![3])?,
+                rank.world().send(0, NUMBERS, vec![4])?,
+            ];
+            assert_eq!(sent, [SendOutcome::Queued; 4]);
+            rank.world().flush_messages()?;
+        }
+        rank.world().barrier("the start")?;
+        if rank.index() == 0 {
+            assert_eq!(rank.world().try_receive(1, NUMBERS)?, None);
+            assert_eq!(rank.world().try_receive_any(other)?, None);
+            let message = |from, byte| Message { from: Some(from), member: 2, bytes: vec![byte] };
+            assert_eq!(rank.world().receive(2, NUMBERS)?, message(2, 3));
+            assert_eq!(rank.group(&mut pair).receive_any(NUMBERS)?, message(1, 2));
+            assert_eq!(rank.world().receive_any(NUMBERS)?, message(2, 4));
+            assert_eq!(rank.group(&mut pair).try_receive(1, other)?, Some(message(1, 1)));
+        }
+        rank.world().barrier("the end").map(drop)
+    });
+    assert!(ended.iter().all(|ended| ended.result == Ok(())), "{:?}", ended[0].result);
+}

@@ -102,6 +102,26 @@ fn a_run_without_steps_left_keeps_the_earlier_report() {
 }
 
 #[test]
+fn messages_of_all_ranks_are_added_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let account =
+        |rank, messages| Event::Account { account: RankReport { rank, messages, ..RankReport::default() } };
+    let of = |sent, skipped, median_delay_s, longest_gap_s| {
+        Some(MessageReport { sent, skipped, median_delay_s, longest_gap_s })
+    };
+    let report = run(folder.path(), false, vec![started(0), account(0, None), epoch(0)]);
+    assert_eq!(report.messages, None);
+    let accounts = vec![
+        account(0, of(10, 1, 0.3, 0.5)),
+        account(1, of(3, 0, 0.1, 2.0)),
+        account(2, None),
+        account(3, of(8, 2, 0.2, 0.1)),
+    ];
+    let report = run(folder.path(), false, [vec![started(0), epoch(0)], accounts].concat());
+    assert_eq!(report.messages, of(21, 3, 0.2, 2.0));
+}
+
+#[test]
 fn an_invalid_report_is_a_warning_and_replaced() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join(FILE), "{ half").unwrap();
