@@ -39,9 +39,8 @@ impl Hooks for PassHooks<'_> {
         }
         let (before, own) = self.operations;
         self.rank.charge(before + (own as f64 * done) as u64);
-        match &mut self.sender {
-            Some(sender) => sender.poll(self.rank)?,
-            None => {}
+        if let Some(sender) = &mut self.sender {
+            sender.poll(self.rank)?;
         }
         self.rank.poll_messages()
     }
