@@ -75,15 +75,16 @@ pub struct Network {
     /// Positions of a row with a prediction; 1 unless the output is a sequence.
     pub(crate) positions: usize,
     outputs: usize,
-    pub(crate) summaries: Vec<LayerInfo>,
-    graph: Graph,
-    pub(crate) layout: Layout,
+    // Clones share what is never changed: all simulated ranks of a process train one network.
+    pub(crate) summaries: Arc<[LayerInfo]>,
+    graph: Arc<Graph>,
+    pub(crate) layout: Arc<Layout>,
     pub(crate) options: Options,
-    pub(crate) training: ExecutionPlan,
-    pub(crate) evaluation: ExecutionPlan,
-    pub(crate) prediction: ExecutionPlan,
+    pub(crate) training: Arc<ExecutionPlan>,
+    pub(crate) evaluation: Arc<ExecutionPlan>,
+    pub(crate) prediction: Arc<ExecutionPlan>,
     /// Predictions at every position, if there are several.
-    pub(crate) sequence: Option<ExecutionPlan>,
+    pub(crate) sequence: Option<Arc<ExecutionPlan>>,
     pub(crate) executor: PlanExecutor,
 }
 
@@ -204,14 +205,14 @@ impl Network {
             needs_symbols,
             positions,
             outputs,
-            summaries,
-            graph,
-            layout,
+            summaries: summaries.into(),
+            graph: Arc::new(graph),
+            layout: Arc::new(layout),
             options,
-            training,
-            evaluation,
-            prediction,
-            sequence,
+            training: Arc::new(training),
+            evaluation: Arc::new(evaluation),
+            prediction: Arc::new(prediction),
+            sequence: sequence.map(Arc::new),
             executor: PlanExecutor::default(),
         })
     }
@@ -321,7 +322,7 @@ fn append_loss(builder: &mut GraphBuilder, value: NodeId, task: Task, loss: Loss
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes = |shape: &Shape| shape.to_string().replacen("rows x ", "", 1);
-        for LayerInfo { text, input, output, parameters } in &self.summaries {
+        for LayerInfo { text, input, output, parameters } in self.summaries.iter() {
             let shape = format!("{} -> {}", sizes(input), sizes(output));
             writeln!(f, "{text:<20} {shape:<16} {parameters:>12} parameters")?;
         }

@@ -1,6 +1,7 @@
 //! The matrix product: splits factors into blocks and packs them for the `gemm` kernels; threads split the result by
 //! rows.
 
+use crate::executor::scratch_slice;
 use crate::kernel::gemm::{
     self, BLOCK_DEPTH, LeftBlock, ResultBlock, RightPanels, pack_left, transpose_strided,
 };
@@ -25,12 +26,30 @@ const CONFLICT_STRIDE: usize = 256;
 /// Most elements of a result that is computed transposed.
 const MAX_TRANSPOSED: usize = 1 << 18;
 
-/// Scratch elements per thread.
-const SCRATCH_LEN: usize = BLOCK_COLUMNS * BLOCK_DEPTH + BLOCK_ROWS * BLOCK_DEPTH + MAX_TRANSPOSED;
-
 thread_local! {
-    /// A packed block of the right factor, one of the left, and a transposed result.
-    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::new()) };
+}
+
+/// Memory of the products of one thread. Each part is as long as the largest product needed so far: a process may have
+/// a thousand threads with a small model each.
+struct Scratch {
+    blocks: PackedBlocks,
+    /// A transposed result.
+    transposed: Vec<f32>,
+}
+
+struct PackedBlocks {
+    /// A packed block of the right factor.
+    panels: Vec<f32>,
+    /// A packed block of the left factor.
+    tiles: Vec<f32>,
+}
+
+impl Scratch {
+    const fn new() -> Scratch {
+        let blocks = PackedBlocks { panels: Vec::new(), tiles: Vec::new() };
+        Scratch { blocks, transposed: Vec::new() }
+    }
 }
 
 /// A matrix view of a slice: element `(row, column)` is at `row * row_stride + column * column_stride`.
@@ -231,11 +250,10 @@ pub fn multiply(result: MatrixMut<'_>, left: Matrix<'_>, right: Matrix<'_>, accu
         return;
     }
     SCRATCH.with_borrow_mut(|scratch| {
-        scratch.resize(SCRATCH_LEN, 0.0);
         if !accumulate && is_faster_transposed(left, right) {
             multiply_transposed(scratch, result, left, right);
         } else {
-            multiply_blocks(scratch, result, left, right, accumulate);
+            multiply_blocks(&mut scratch.blocks, result, left, right, accumulate);
         }
     });
 }
@@ -249,18 +267,22 @@ fn is_faster_transposed(left: Matrix<'_>, right: Matrix<'_>) -> bool {
 }
 
 /// Computes `left * right` as the transpose of `right^T * left^T`.
-fn multiply_transposed(scratch: &mut [f32], result: MatrixMut<'_>, left: Matrix<'_>, right: Matrix<'_>) {
-    let (scratch, transposed) = scratch.split_at_mut(SCRATCH_LEN - MAX_TRANSPOSED);
+fn multiply_transposed(scratch: &mut Scratch, result: MatrixMut<'_>, left: Matrix<'_>, right: Matrix<'_>) {
     let (rows, columns) = (left.rows, right.columns);
-    let transposed = &mut transposed[..rows * columns];
+    let transposed = scratch_slice(&mut scratch.transposed, rows * columns);
     let target = MatrixMut::new(transposed, columns, rows);
-    multiply_blocks(scratch, target, right.transposed(), left.transposed(), false);
+    multiply_blocks(&mut scratch.blocks, target, right.transposed(), left.transposed(), false);
     transpose_strided(result.values, result.row_stride, transposed, rows, columns, rows);
 }
 
-/// Allocates the scratch memory of this thread ahead of its first product.
+/// Allocates the scratch memory of this thread ahead of its first product, for products of any size: which helper of a
+/// team meets the largest is left to chance.
 pub fn prepare_thread() {
-    SCRATCH.with_borrow_mut(|scratch| scratch.resize(SCRATCH_LEN, 0.0));
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch_slice(&mut scratch.blocks.panels, BLOCK_COLUMNS * BLOCK_DEPTH);
+        scratch_slice(&mut scratch.blocks.tiles, BLOCK_ROWS * BLOCK_DEPTH);
+        scratch_slice(&mut scratch.transposed, MAX_TRANSPOSED);
+    });
 }
 
 /// Whether to read panels of the right factor in place.
@@ -272,13 +294,12 @@ fn is_faster_in_place(rows: usize, right: Matrix<'_>) -> bool {
 
 /// The blocked product: loops over blocks of columns, then depth, then rows.
 fn multiply_blocks(
-    scratch: &mut [f32],
+    PackedBlocks { panels, tiles }: &mut PackedBlocks,
     result: MatrixMut<'_>,
     left: Matrix<'_>,
     right: Matrix<'_>,
     accumulate: bool,
 ) {
-    let (panels, tiles) = scratch.split_at_mut(BLOCK_COLUMNS * BLOCK_DEPTH);
     let MatrixMut { values, rows, columns, row_stride } = result;
     let in_place = is_faster_in_place(rows, right);
     let mut end = 0;
@@ -296,7 +317,7 @@ fn multiply_blocks(
             let right = if in_place && block.len() == wide {
                 RightPanels::in_place(&right.values[begin * right.row_stride + first..], right.row_stride)
             } else {
-                let panels = &mut panels[..depth * wide];
+                let panels = scratch_slice(panels, depth * wide);
                 pack_right(panels, right, begin..begin + depth, block.clone());
                 RightPanels::packed(panels, depth)
             };
@@ -306,6 +327,7 @@ fn multiply_blocks(
                 let left = if left.column_stride == 1 {
                     LeftBlock::Rows(source, left.row_stride)
                 } else {
+                    let tiles = scratch_slice(tiles, count * depth);
                     pack_left(tiles, source, left.column_stride, count, depth);
                     LeftBlock::Tiles(tiles)
                 };
@@ -323,74 +345,4 @@ fn multiply_blocks(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use thalweg_core::Rng;
-
-    fn random(rng: &mut Rng, len: usize) -> Vec<f32> {
-        (0..len).map(|_| rng.normal()).collect()
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { rng_seed: proptest::test_runner::RngSeed::Fixed(1), ..Default::default() })]
-        #[test]
-        fn products_match_the_definition(m in 0usize..40, n in 0usize..40, k in 0usize..40, transposes in 0u8..4, seed: u64) {
-            let mut rng = Rng::keyed(seed, "test", &[]);
-            let (a, b) = (random(&mut rng, m * k), random(&mut rng, k * n));
-            let (transpose_left, transpose_right) = (transposes & 1 != 0, transposes & 2 != 0);
-            let left = if transpose_left { Matrix::new(&a, k, m).transposed() } else { Matrix::new(&a, m, k) };
-            let right = if transpose_right { Matrix::new(&b, n, k).transposed() } else { Matrix::new(&b, k, n) };
-            let mut result = vec![f32::NAN; m * n];
-            product(&Team::default(), &mut result, left, right);
-            for i in 0..m {
-                for j in 0..n {
-                    let term = |l: usize| {
-                        let x = if transpose_left { a[l * m + i] } else { a[i * k + l] };
-                        let y = if transpose_right { b[j * k + l] } else { b[l * n + j] };
-                        f64::from(x) * f64::from(y)
-                    };
-                    let expected: f64 = (0..k).map(term).sum();
-                    prop_assert!((f64::from(result[i * n + j]) - expected).abs() < 1e-4);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn blocked_products_match_the_definition() {
-        let mut rng = Rng::keyed(1, "blocks", &[]);
-        for (m, n, k) in [(200, 17, 600), (3, 1100, 300), (7, 40, 513), (100, 70, 300)] {
-            let (a, b) = (random(&mut rng, m * k), random(&mut rng, k * n));
-            for (left, right) in [
-                (Matrix::new(&a, m, k), Matrix::new(&b, k, n)),
-                (Matrix::new(&a, k, m).transposed(), Matrix::new(&b, n, k).transposed()),
-            ] {
-                let at = |matrix: Matrix<'_>, i: usize, j: usize| {
-                    f64::from(matrix.values[i * matrix.row_stride + j * matrix.column_stride])
-                };
-                let mut result = vec![1.0; m * n];
-                multiply(MatrixMut::new(&mut result, m, n), left, right, true);
-                for (index, got) in result.iter().enumerate().step_by(13) {
-                    let sum: f64 = (0..k).map(|l| at(left, index / n, l) * at(right, l, index % n)).sum();
-                    assert!((f64::from(*got) - 1.0 - sum).abs() < 1e-3, "{got} instead of {sum}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_transposed_product_gives_the_same() {
-        let (m, n, k) = (9, 300, 270);
-        let mut rng = Rng::keyed(1, "turned", &[]);
-        let (a, b) = (random(&mut rng, m * k), random(&mut rng, k * n));
-        let (left, right) = (Matrix::new(&a, m, k), Matrix::new(&b, n, k).transposed());
-        assert!(is_faster_transposed(left, right));
-        let (mut transposed, mut plain) = (vec![f32::NAN; m * n], vec![0.0; m * n]);
-        multiply(MatrixMut::new(&mut transposed, m, n), left, right, false);
-        multiply(MatrixMut::new(&mut plain, m, n), left, right, true);
-        for (transposed, plain) in transposed.iter().zip(&plain) {
-            assert!((transposed - plain).abs() < 1e-4, "{transposed} {plain}");
-        }
-    }
-}
+mod tests;
