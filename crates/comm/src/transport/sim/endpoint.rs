@@ -72,9 +72,9 @@ impl SimulatedEndpoint {
         self.0.simulator.mark(self.0.rank);
     }
 
-    /// Yields to other ranks until a wake-up, an event on a stream, or the timeout.
+    /// Yields to other ranks until a wake-up or the timeout.
     pub fn wait(&self, timeout: Duration) {
-        self.0.simulator.wait(self.0.rank, timeout);
+        self.0.simulator.wait(self.0.rank, timeout, std::iter::empty());
     }
 
     /// Ends the wait of another rank at that moment.
@@ -154,17 +154,20 @@ impl LinkSet for SimLinks {
 
     fn wait(
         &mut self,
-        _interests: &[Interest],
+        interests: &[Interest],
         watched: &[bool],
         timeout: Duration,
         hung_up: &mut Vec<usize>,
     ) -> io::Result<()> {
-        self.endpoint.wait(timeout);
         let EndpointOwner { simulator, rank } = &*self.endpoint.0;
-        let peers = (0..watched.len()).filter(|&peer| watched[peer]).map(|peer| self.member_ids[peer]);
-        let ended = simulator.hung_up(*rank, self.generation, peers);
-        let position = |id: &usize| self.member_ids.iter().position(|member| member == id);
-        hung_up.extend(ended.iter().filter_map(position));
+        if !timeout.is_zero() {
+            let wanted = interests.iter().enumerate().filter(|(_, interest)| interest.read || interest.write);
+            simulator.wait(*rank, timeout, wanted.map(|(peer, interest)| (self.member_ids[peer], *interest)));
+        }
+        let position = |id: usize| self.member_ids.binary_search(&id).ok();
+        let is_watched = |id: usize| position(id).is_some_and(|peer| watched[peer]);
+        let ended = simulator.hung_up(*rank, self.generation, is_watched);
+        hung_up.extend(ended.into_iter().filter_map(position));
         Ok(())
     }
 

@@ -21,6 +21,7 @@ mod simulated_fault;
 mod simulator;
 mod streams;
 mod trace;
+mod wakeup;
 
 pub use super::link_fault::ForgedFrame;
 pub use endpoint::{Sim, SimClock, SimulatedEndpoint};
@@ -81,6 +82,7 @@ impl Simulation {
         self.simulator.inject(from, to, bytes);
     }
 
+    /// The events so far, without those of an earlier call.
     pub fn trace(&self) -> Trace {
         self.simulator.trace()
     }

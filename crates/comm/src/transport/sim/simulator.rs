@@ -7,9 +7,11 @@
 use super::network::mix;
 use super::schedule::{RunState, Schedule};
 use super::streams::{Mesh, StreamKey};
+use super::wakeup::{Wakeup, WakeupEvent, Wakeups};
 use super::{Network, SimulatedFault, SimulatedFaultKind, Trace, TraceEntry, TraceEvent};
+use crate::transport::Interest;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,7 +67,7 @@ pub struct SimulatedRankState {
 }
 
 pub(super) struct SimulatedRank {
-    wakeups: BinaryHeap<Reverse<Duration>>,
+    wakeups: Wakeups,
     /// Until when its connection is busy sending, and receiving.
     pub(super) sending: Duration,
     pub(super) receiving: Duration,
@@ -95,7 +97,7 @@ impl Simulator {
             _ => RunState::Waiting(Duration::ZERO),
         };
         let rank = |_| SimulatedRank {
-            wakeups: BinaryHeap::new(),
+            wakeups: Wakeups::default(),
             sending: Duration::ZERO,
             receiving: Duration::ZERO,
             slowness: 1.0,
@@ -157,20 +159,22 @@ impl Simulator {
 
     fn kill_rank(&self, state: &mut SimulatorState, rank: usize) {
         state.ranks[rank].dead = true;
+        // A stopped process can be killed.
+        state.schedule.stop(rank, state.now);
         self.end_all(state, rank, None);
         if state.schedule.state(rank) == RunState::Livelocked {
             state.schedule.set(rank, RunState::Waiting(state.now));
         }
-        state.wake_at(rank, state.now);
+        state.wake(rank, Wakeup { at: state.now, event: WakeupEvent::Urgent });
     }
 
     /// Ends the current or next wait of a rank at that moment.
     pub fn wake_at(&self, rank: usize, at: Duration) {
-        self.lock().wake_at(rank, at);
+        self.lock().wake(rank, Wakeup { at, event: WakeupEvent::Urgent });
     }
 
     pub fn trace(&self) -> Trace {
-        Trace { entries: self.lock().trace.clone() }
+        Trace { entries: std::mem::take(&mut self.lock().trace) }
     }
 
     /// A panic of another thread leaves no inconsistent state: every change under the lock is complete in itself.
@@ -213,18 +217,16 @@ impl Simulator {
     pub fn mark(&self, rank: usize) {
         let mut state = self.running(rank);
         let now = state.now;
-        let wakeups = &mut state.ranks[rank].wakeups;
-        while wakeups.peek().is_some_and(|wakeup| wakeup.0 <= now) {
-            wakeups.pop();
-        }
+        state.ranks[rank].wakeups.drop_until(now);
     }
 
-    /// Yields to the other ranks until a wake-up or the timeout.
-    pub fn wait(&self, rank: usize, timeout: Duration) {
-        let state = self.running(rank);
+    /// Yields to the other ranks until an urgent wake-up, one of the streams of interest (by member id, ascending), or the
+    /// timeout.
+    pub fn wait(&self, rank: usize, timeout: Duration, interests: impl Iterator<Item = (usize, Interest)>) {
+        let mut state = self.running(rank);
         let end = state.now + timeout;
-        let subject = &state.ranks[rank];
-        let until = subject.wakeups.peek().map_or(end, |wakeup| wakeup.0.min(end));
+        let subject = &mut state.ranks[rank];
+        let until = subject.wakeups.begin_wait(interests).map_or(end, |at| at.min(end));
         let hangs = subject.livelocks && !subject.dead;
         self.yield_as(state, rank, if hangs { RunState::Livelocked } else { RunState::Waiting(until) });
     }
@@ -331,7 +333,7 @@ impl Simulator {
         }
         state.record(TraceEvent::Fault(kind));
         if state.ranks.len() > self.size {
-            state.wake_at(self.size, noticed);
+            state.wake(self.size, Wakeup { at: noticed, event: WakeupEvent::Urgent });
         }
     }
 
@@ -344,7 +346,7 @@ impl Simulator {
         state.schedule.set(rank, RunState::Ended);
         if state.ranks.len() > self.size {
             let noticed = state.now + self.network.latency;
-            state.wake_at(self.size, noticed);
+            state.wake(self.size, Wakeup { at: noticed, event: WakeupEvent::Urgent });
         }
         let next = self.advance(&mut state);
         drop(state);
@@ -362,9 +364,10 @@ impl SimulatorState {
         self.trace.push(TraceEntry { time: self.now, event });
     }
 
-    /// Something will have happened to one of the rank's streams at that moment.
-    pub(super) fn wake_at(&mut self, rank: usize, at: Duration) {
-        self.ranks[rank].wakeups.push(Reverse(at));
-        self.schedule.wake_at(rank, at);
+    /// Ends the current wait of the rank, or the next, if it is for this.
+    pub(super) fn wake(&mut self, rank: usize, wakeup: Wakeup) {
+        if self.ranks[rank].wakeups.push(wakeup) {
+            self.schedule.wake_at(rank, wakeup.at);
+        }
     }
 }

@@ -3,7 +3,8 @@
 use super::TraceEvent;
 use super::schedule::RunState;
 use super::simulator::{Simulator, SimulatorState};
-use crate::wire::checksum;
+use super::wakeup::{Wakeup, WakeupEvent};
+use crate::wire::{CloseReason, HEADER, Header, checksum};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -46,16 +47,56 @@ struct Packet {
     injected: bool,
 }
 
+impl Stream {
+    /// Reads bytes of the first packet.
+    fn take(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(packet) = self.packets.front_mut() else { return Ok(0) };
+        let count = io::Read::read(&mut packet.bytes, buffer)?;
+        self.unread -= if packet.injected { 0 } else { count };
+        if packet.bytes.is_empty() {
+            self.packets.pop_front();
+        }
+        Ok(count)
+    }
+
+    /// Whether the last bytes say that the sender has completed its work.
+    fn ends_in_order(&self) -> bool {
+        let Some(Packet { bytes, .. }) = self.packets.back() else { return false };
+        let Some(start) = bytes.len().checked_sub(HEADER) else { return false };
+        let last: Vec<u8> = bytes.range(start..).copied().collect();
+        Header::decode(&last).is_ok_and(|header| header.close_reason() == Some(CloseReason::Done))
+    }
+}
+
 /// The streams of one generation. One that was never used is not stored.
 #[derive(Default)]
 pub(super) struct Mesh {
-    streams: HashMap<(usize, usize), Stream>,
+    /// By receiver, as long as it is present, and sender.
+    streams: HashMap<usize, HashMap<usize, Stream>>,
     /// Ranks that had ended before, and when the mesh was opened: their streams are closed since then.
     ended: BTreeMap<usize, Duration>,
-    /// Streams to each rank that were closed.
-    closed: BTreeMap<usize, usize>,
+    /// Senders of the streams to each rank that were closed, and when it notices.
+    closed: HashMap<usize, Vec<(usize, Duration)>>,
     /// Members that are here or may still come.
     present: BTreeSet<usize>,
+}
+
+impl Mesh {
+    /// A stream, opened now if it was not used before; `None` if no one will read it.
+    fn stream(&mut self, from: usize, to: usize) -> Option<&mut Stream> {
+        if !self.present.contains(&to) {
+            return None;
+        }
+        let closed = self.ended.get(&from).copied();
+        let opened = || Stream { closed, ..Stream::default() };
+        Some(self.streams.entry(to).or_default().entry(from).or_insert_with(opened))
+    }
+
+    /// When the receiver notices the end of a stream.
+    fn closed(&self, from: usize, to: usize) -> Option<Duration> {
+        let used = self.streams.get(&to).and_then(|streams| streams.get(&from));
+        used.map_or_else(|| self.ended.get(&from).copied(), |stream| stream.closed)
+    }
 }
 
 impl Simulator {
@@ -68,12 +109,8 @@ impl Simulator {
         let (now, schedule) = (state.now, &state.schedule);
         let has_ended = |rank: &usize| state.ranks[*rank].dead || schedule.state(*rank) == RunState::Ended;
         let (ended, present): (Vec<usize>, Vec<usize>) = member_ids.iter().partition(|rank| has_ended(rank));
-        let closed = match ended.is_empty() {
-            true => BTreeMap::new(),
-            false => present.iter().map(|to| (*to, ended.len())).collect(),
-        };
         let ended = ended.into_iter().map(|rank| (rank, now)).collect();
-        let mesh = Mesh { streams: HashMap::new(), ended, closed, present: present.into_iter().collect() };
+        let mesh = Mesh { ended, present: present.into_iter().collect(), ..Mesh::default() };
         state.meshes.insert(generation, mesh);
     }
 
@@ -86,14 +123,14 @@ impl Simulator {
         injected: bool,
     ) {
         let transmission = self.network.transmission(bytes.len());
-        let start = state.ranks[key.from].sending.max(state.now);
+        let cut = state.is_cut(key.from, key.to);
+        let SimulatorState { now, ranks, meshes, .. } = state;
+        let start = ranks[key.from].sending.max(*now);
         let sent = start + transmission;
-        state.ranks[key.from].sending = sent;
-        if state.is_cut(key.from, key.to) {
-            return;
-        }
-        let earliest = state.ranks[key.to].receiving + transmission;
-        let stream = self.stream(state, key);
+        ranks[key.from].sending = sent;
+        let stream = meshes.get_mut(&key.generation).and_then(|mesh| mesh.stream(key.from, key.to));
+        let Some(stream) = stream.filter(|_| !cut) else { return };
+        let earliest = ranks[key.to].receiving + transmission;
         let link_time = self.network.link_transmission(key.from, key.to, bytes.len());
         stream.link_busy = stream.link_busy.max(start) + link_time;
         let delay = self.network.delay(key.from, key.to, stream.count);
@@ -106,27 +143,37 @@ impl Simulator {
         stream.count += 1;
         stream.unread += if injected { 0 } else { bytes.len() };
         stream.last_arrival = arrival;
+        // Most streams of a large group carry a close frame only.
+        stream.packets.reserve_exact(usize::from(stream.packets.is_empty()));
         stream.packets.push_back(Packet { arrival, bytes, injected });
-        state.ranks[key.to].receiving = received;
-        state.wake_at(key.to, arrival);
+        ranks[key.to].receiving = received;
+        state.wake(key.to, Wakeup { at: arrival, event: WakeupEvent::Readable(key.from) });
     }
 
-    /// Ends a stream: the receiver notices when everything sent before has arrived.
+    /// Ends a stream: the receiver notices when everything sent before has arrived. After a close frame that says that
+    /// the sender has completed its work, only a rank that still waits for it is woken.
     pub(super) fn end(&self, state: &mut SimulatorState, key: StreamKey) {
-        let (now, cut) = (state.now, state.is_cut(key.from, key.to));
-        let stream = self.stream(state, key);
-        if key.from == key.to || stream.closed.is_some() || cut {
+        if key.from == key.to || state.is_cut(key.from, key.to) {
             return;
         }
+        let (now, mesh) = (state.now, state.meshes.get_mut(&key.generation));
+        let Some(mesh) = mesh else { return };
+        let Some(stream) = mesh.stream(key.from, key.to).filter(|stream| stream.closed.is_none()) else {
+            return;
+        };
         let noticed = (now + self.network.delay(key.from, key.to, stream.count)).max(stream.last_arrival);
         stream.closed = Some(noticed);
-        *state.meshes.entry(key.generation).or_default().closed.entry(key.to).or_default() += 1;
+        let event = match stream.ends_in_order() {
+            true => WakeupEvent::Readable(key.from),
+            false => WakeupEvent::Urgent,
+        };
+        mesh.closed.entry(key.to).or_default().push((key.from, noticed));
         state.record(TraceEvent::Closed { from: key.from, to: key.to });
-        state.wake_at(key.to, noticed);
+        state.wake(key.to, Wakeup { at: noticed, event });
     }
 
-    /// Ends all streams of a rank, in one generation or in all: it leaves them. The streams are freed with the last one
-    /// to leave.
+    /// Ends all streams of a rank, in one generation or in all: it leaves them. Those to it are freed, and all with the
+    /// last one to leave.
     pub(super) fn end_all(&self, state: &mut SimulatorState, from: usize, generation: Option<u32>) {
         let wanted = |other: &u32| generation.is_none_or(|wanted| wanted == *other);
         let generations: Vec<u32> = state.meshes.keys().copied().filter(wanted).collect();
@@ -139,27 +186,25 @@ impl Simulator {
                 state.meshes.remove(&generation);
                 continue;
             }
-            // Nobody reads what those that left before would get.
+            mesh.streams.remove(&from);
+            mesh.closed.remove(&from);
             let to: Vec<usize> = mesh.present.iter().copied().collect();
             to.into_iter().for_each(|to| self.end(state, StreamKey { generation, from, to }));
         }
     }
 
-    fn stream<'a>(&self, state: &'a mut SimulatorState, key: StreamKey) -> &'a mut Stream {
-        let Mesh { streams, ended, .. } = state.meshes.entry(key.generation).or_default();
-        let opened = || Stream { closed: ended.get(&key.from).copied(), ..Stream::default() };
-        streams.entry((key.from, key.to)).or_insert_with(opened)
-    }
-
     pub fn write(&self, key: StreamKey, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.running(key.from);
         let (now, dead) = (state.now, state.ranks[key.from].dead);
-        let peer_ended = self.stream(&mut state, key.reverse()).closed.is_some_and(|closed| closed <= now);
-        let stream = self.stream(&mut state, key);
-        if stream.closed.is_some() || peer_ended || dead {
+        let mesh = state.meshes.get_mut(&key.generation).filter(|_| !dead).ok_or(ErrorKind::BrokenPipe)?;
+        let peer_ended = mesh.closed(key.to, key.from).is_some_and(|closed| closed <= now);
+        let (is_closed, unread) = mesh
+            .stream(key.from, key.to)
+            .map_or((false, 0), |stream| (stream.closed.is_some(), stream.unread));
+        if peer_ended || is_closed {
             return Err(ErrorKind::BrokenPipe.into());
         }
-        let count = bytes.len().min(WINDOW.saturating_sub(stream.unread));
+        let count = bytes.len().min(WINDOW.saturating_sub(unread));
         if count == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
@@ -176,48 +221,52 @@ impl Simulator {
             return Ok(0);
         }
         let now = state.now;
-        let stream = self.stream(&mut state, key);
-        let Some(packet) = stream.packets.front_mut().filter(|packet| packet.arrival <= now) else {
-            let ended = stream.closed.is_some_and(|closed| closed <= now && stream.packets.is_empty());
-            return if ended { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
+        let mesh = state.meshes.get_mut(&key.generation).ok_or(ErrorKind::BrokenPipe)?;
+        let has_ended = mesh.closed(key.from, key.to).is_some_and(|closed| closed <= now);
+        let used = mesh.streams.get_mut(&key.to).and_then(|streams| streams.get_mut(&key.from));
+        let Some((stream, arrival)) = used
+            .and_then(|stream| stream.packets.front().map(|packet| packet.arrival).map(|at| (stream, at)))
+        else {
+            return if has_ended { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
         };
-        let count = io::Read::read(&mut packet.bytes, buffer)?;
-        stream.unread -= if packet.injected { 0 } else { count };
-        if packet.bytes.is_empty() {
-            stream.packets.pop_front();
+        if arrival > now {
+            return Err(ErrorKind::WouldBlock.into());
         }
-        let room = now + self.network.latency(key.to, key.from);
-        state.wake_at(key.from, room);
+        let was_full = stream.unread >= WINDOW;
+        let count = stream.take(buffer)?;
+        // With buffering, a sender waits for room only.
+        if was_full || !self.network.buffered {
+            let room = now + self.network.latency(key.to, key.from);
+            state.wake(key.from, Wakeup { at: room, event: WakeupEvent::Writable(key.to) });
+        }
         Ok(count)
     }
 
     /// All unread bytes of a stream, arrived or not.
     pub fn unread(&self, key: StreamKey) -> Vec<u8> {
         let mut state = self.running(key.to);
-        if state.ranks[key.to].dead {
-            return Vec::new();
-        }
-        let packets = self.stream(&mut state, key).packets.iter();
+        let is_dead = state.ranks[key.to].dead;
+        let mesh = state.meshes.get_mut(&key.generation).filter(|_| !is_dead);
+        let stream = mesh.and_then(|mesh| mesh.stream(key.from, key.to));
+        let packets = stream.iter().flat_map(|stream| &stream.packets);
         packets.flat_map(|packet| packet.bytes.iter().copied()).collect()
     }
 
     pub fn is_drained(&self, key: StreamKey) -> bool {
         let mut state = self.running(key.from);
-        self.network.buffered || self.stream(&mut state, key).unread == 0
+        let mesh = state.meshes.get_mut(&key.generation).filter(|_| !self.network.buffered);
+        let stream = mesh.and_then(|mesh| mesh.stream(key.from, key.to));
+        stream.is_none_or(|stream| stream.unread == 0)
     }
 
     /// Those of the peers whose streams have ended, as this rank sees it.
-    pub fn hung_up(&self, rank: usize, generation: u32, peers: impl Iterator<Item = usize>) -> Vec<usize> {
-        let mut state = self.running(rank);
-        let now = state.now;
-        if state.meshes.get(&generation).is_none_or(|mesh| !mesh.closed.contains_key(&rank)) {
-            return Vec::new();
-        }
-        let mut has_ended = |from: &usize| {
-            let key = StreamKey { generation, from: *from, to: rank };
-            *from != rank && self.stream(&mut state, key).closed.is_some_and(|closed| closed <= now)
-        };
-        peers.filter(|from| has_ended(from)).collect()
+    pub fn hung_up(&self, rank: usize, generation: u32, is_watched: impl Fn(usize) -> bool) -> Vec<usize> {
+        let state = self.running(rank);
+        let Some(mesh) = state.meshes.get(&generation) else { return Vec::new() };
+        let closed = mesh.closed.get(&rank).into_iter().flatten().map(|(from, at)| (*from, *at));
+        let ended = mesh.ended.iter().map(|(from, at)| (*from, *at)).chain(closed);
+        let noticed = ended.filter(|(from, at)| *at <= state.now && *from != rank && is_watched(*from));
+        noticed.map(|(from, _)| from).collect()
     }
 
     pub fn close(&self, key: StreamKey) {
