@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::time::Duration;
 use thalweg_comm::collective::operator::Number;
 use thalweg_comm::collective::{
-    AllReduceMethod, Collective, Element, Operator, PartialSums, ReductionTree, Sum, chunk_range, native,
+    AllReduceMethod, Collective, Element, Min, Operator, PartialSums, ReductionTree, Sum, chunk_range, native,
 };
 use thalweg_comm::transport::{Cause, Tag, Transport, TransportError};
 use thalweg_core::event::Phase;
@@ -189,20 +189,33 @@ impl Group<'_> {
         Ok(all)
     }
 
-    /// All-gathers `digest` and fails if a member's differs from that of the first, naming the first such member.
-    pub fn all_gather_and_compare(&mut self, what: &str, digest: &[u8]) -> Result<()> {
-        let all = self.all_gather(what, digest)?;
-        match all.iter().position(|other| *other != all[0]) {
-            None => Ok(()),
-            Some(index) => {
-                let member = |index: usize| self.rank.member_id_at(self.ranks()[index]);
-                let (rank, first) = (member(index), member(0));
-                let cause = format!("has another {what} than rank {first}");
-                Err(Error::new(Kind::Rendezvous, format!("rank {rank} {cause}"))
-                    .hint("every host must have the same job, the same data and the same version of thalweg")
-                    .blame(Culprit { rank, cause, ..Culprit::default() }))
-            }
+    /// Gathers a few bytes of every member on `root`, by rank; the others get nothing. Lengths may differ.
+    pub fn gather(&mut self, name: &str, root: usize, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.check_root(Collective::Broadcast { root })?;
+        if self.is_alone()? {
+            return Ok(vec![mine.to_vec()]);
         }
+        let (all, _) = self.operate("gather", name, |operation| {
+            let Operation { parts, group, tag, deadline } = operation;
+            group.members.gather(parts.transport.as_mut(), tag, root, mine, deadline)
+        })?;
+        Ok(all)
+    }
+
+    /// Fails if the `digest` of a member differs from that of the first, naming the first such member.
+    pub fn compare(&mut self, what: &str, digest: &[u8]) -> Result<()> {
+        let equals = self.broadcast(what, 0, digest.to_vec())? == digest;
+        let mut differs = [if equals { u64::MAX } else { self.index() as u64 }];
+        self.collective(Collective::AllReduce, what, &mut differs, &Min)?;
+        if differs[0] == u64::MAX {
+            return Ok(());
+        }
+        let member = |index: usize| self.rank.member_id_at(self.ranks()[index]);
+        let (rank, first) = (member(differs[0].min(self.size() as u64 - 1) as usize), member(0));
+        let cause = format!("has another {what} than rank {first}");
+        Err(Error::new(Kind::Rendezvous, format!("rank {rank} {cause}"))
+            .hint("every host must have the same job, the same data and the same version of thalweg")
+            .blame(Culprit { rank, cause, ..Culprit::default() }))
     }
 
     /// Sends `pieces[i]` to rank i, this one included, and returns the pieces received, by rank; lengths may differ.

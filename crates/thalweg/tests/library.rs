@@ -74,9 +74,11 @@ fn a_rank_that_never_opens_its_data_is_named() {
     let ended = start_hanging(&site, "a_program_whose_rank_1_never_opens_its_data", "1s").end(TRAINING_LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let error = ended.stdout.lines().find(|line| line.contains("error: ")).unwrap_or_default();
-    for part in
-        ["error: rank 1 on ", " has been busy with reading the data for ", "waited for it in all-gather"]
-    {
+    for part in [
+        "error: rank 1 on ",
+        " has been busy with reading the data for ",
+        "waited for it in all-reduce of data set",
+    ] {
         assert!(error.contains(part), "{part:?} is missing in {error:?}");
     }
     assert_eq!(site.report("runs/stuck-1")["failures"][0]["rank"], 1);

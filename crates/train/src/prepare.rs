@@ -110,11 +110,11 @@ impl Prepared {
         rank.begin_preparation("reading the data");
         let mut data = assignment.components.data(assignment.job)?;
         let data_digest = digest(&data)?;
-        rank.world().all_gather_and_compare("data set", data_digest.as_bytes())?;
+        rank.world().compare("data set", data_digest.as_bytes())?;
         fit(rank, &mut data)?;
         let team = Team::shared(assignment.job.engine.threads, rank.local_world());
         let (mut parts, model_digest) = build(assignment, data, team)?;
-        rank.world().all_gather_and_compare("model", &model_digest)?;
+        rank.world().compare("model", &model_digest)?;
         let start = start(rank, assignment, data_digest, &mut parts)?;
         Ok(Prepared { parts, start: Start { model_digest, has_state: true, ..start } })
     }
@@ -221,7 +221,7 @@ fn start(
     if registry::of(job).claims.equal_start {
         let mut digest = Sha256::new();
         parameters.iter().for_each(|value| digest.update(value.to_le_bytes()));
-        rank.world().all_gather_and_compare("set of initial parameters", &digest.finalize())?;
+        rank.world().compare("set of initial parameters", &digest.finalize())?;
     }
     Ok(Start { data_digest, ..Start::default() })
 }

@@ -44,7 +44,10 @@ fn every_collective(group: &mut Group) -> Result<()> {
     let unknown = group.broadcast_into("values", size, &mut values).unwrap_err();
     assert!(unknown.message.contains(&format!("no rank {size} in a group of {size}")), "{unknown}");
     assert_eq!(group.all_gather("names", &vec![index as u8; index])?[size - 1].len(), size - 1);
-    group.all_gather_and_compare("digest", b"equal")?;
+    let gathered = group.gather("names", root, &vec![index as u8; index])?;
+    let expected: Vec<Vec<u8>> = (0..size).map(|rank| vec![rank as u8; rank]).collect();
+    assert_eq!(gathered, if index == root { expected } else { Vec::new() });
+    group.compare("digest", b"equal")?;
     let pending = group.start(Collective::AllReduce, "started", vec![index as f32; 3000], Max)?;
     group.barrier("the end")?;
     assert_eq!(group.rank.finish(pending)?, vec![size as f32 - 1.0; 3000]);
@@ -151,7 +154,7 @@ fn another_digest_names_the_member() {
         if rank.index() > 0 {
             let mut group = rank.new_group("last", &[1, 2, 3])?;
             let digest = [u8::from(rank.index() == 2)];
-            let error = rank.group(&mut group).all_gather_and_compare("digest", &digest).unwrap_err();
+            let error = rank.group(&mut group).compare("digest", &digest).unwrap_err();
             assert_eq!(error.message, "rank 2 has another digest than rank 1");
         }
         rank.world().barrier("the end").map(|_| ())

@@ -6,6 +6,7 @@
 use super::executor::Executor;
 use super::operator::Sum;
 use super::partition::{Counts, Partition};
+use super::schedule::{Action, Chunks, Schedule, Step};
 use super::{Collective, Group, pairwise};
 use crate::transport::{Cause, Tag, Transport, TransportError};
 use std::time::Duration;
@@ -58,6 +59,63 @@ impl Group {
         )?;
         let starts = std::iter::once(0).chain(ends.iter().copied());
         Ok(starts.zip(&ends).map(|(start, end)| all[start..*end].to_vec()).collect())
+    }
+
+    /// Returns the byte strings of all members, by group rank, on the member with group rank `root`, and nothing on the
+    /// others. They travel up a binomial tree, so that only the root holds all.
+    pub fn gather(
+        &self,
+        transport: &mut dyn Transport,
+        tag: Tag,
+        root: usize,
+        mine: &[u8],
+        deadline: Duration,
+    ) -> Result<Vec<Vec<u8>>, TransportError> {
+        let (world, start) = (self.size(), transport.now());
+        check_length(transport.rank(), mine.len() as u64)?;
+        let position = (self.group_rank() + world - root % world) % world;
+        let group_rank = |position: usize| (position + root) % world;
+        let mut executor = Executor::new();
+        // Of the members from this position on.
+        let (mut lengths, mut bytes) = (vec![mine.len() as u64], mine.to_vec());
+        let mut reach = 1;
+        while reach < world && position & reach == 0 {
+            let child = position + reach;
+            if child < world {
+                let receive = Step::receiving(group_rank(child), Chunks::one(0), Action::Copy);
+                let schedule = self.translate_ranks(Schedule { chunks: 1, steps: vec![receive] });
+                let mut counts = vec![0; reach.min(world - child)];
+                let rest = remaining(transport, start, deadline);
+                executor.run(&schedule, transport, tag, &mut counts, &Sum, rest)?;
+                let senders: Vec<usize> = (child..child + counts.len())
+                    .map(|position| self.ranks()[group_rank(position)])
+                    .collect();
+                let total = ends(&senders, &counts)?.last().copied().unwrap_or(0);
+                check_total(&senders, &counts, bytes.len() + total)?;
+                let end = bytes.len();
+                bytes.resize(end + total, 0);
+                let rest = remaining(transport, start, deadline);
+                executor.run(&schedule, transport, tag, &mut bytes[end..], &Sum, rest)?;
+                lengths.extend(counts);
+            }
+            reach *= 2;
+        }
+        if position > 0 {
+            let send = Step::sending(group_rank(position - reach), Chunks::one(0));
+            let schedule = self.translate_ranks(Schedule { chunks: 1, steps: vec![send] });
+            let rest = remaining(transport, start, deadline);
+            executor.run(&schedule, transport, tag, &mut lengths, &Sum, rest)?;
+            let rest = remaining(transport, start, deadline);
+            executor.run(&schedule, transport, tag, &mut bytes, &Sum, rest)?;
+            return Ok(Vec::new());
+        }
+        let mut rest = &bytes[..];
+        let mut all = vec![Vec::new(); world];
+        for (position, length) in lengths.into_iter().enumerate() {
+            let (own, others) = rest.split_at(length as usize);
+            (all[group_rank(position)], rest) = (own.to_vec(), others);
+        }
+        Ok(all)
     }
 
     /// Returns the byte string of the member with group rank `root`; that of the other members is ignored.

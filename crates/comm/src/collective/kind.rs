@@ -95,6 +95,8 @@ impl Collective {
                 match hosts.len() {
                     _ if has_shared_hosts(hosts) => hierarchical,
                     5.. if limit(256) => doubling,
+                    // A message to every other rank costs more than the same bytes in a few steps.
+                    65.. if limit(1024) => doubling,
                     _ if limit(1024) => direct,
                     _ => ring,
                 }

@@ -172,15 +172,16 @@ impl Operation {
 
     /// Reserves staging memory for each peer whose chunks are combined.
     fn allocate_staging<T: Element>(&mut self) {
-        let mut lines = 0;
+        // The longest segment of each peer first, then where it begins.
         self.staging_offsets.clear();
         self.staging_offsets.resize(self.receiving.len(), 0);
-        for (peer, offset) in self.staging_offsets.iter_mut().enumerate() {
-            let staged =
-                self.transfers.iter().filter(|transfer| transfer.peer == peer && transfer.is_staged());
-            let longest =
-                staged.map(|transfer| transfer.range.len().min(transfer.segment)).max().unwrap_or(0);
-            *offset = lines;
+        for transfer in self.transfers.iter().filter(|transfer| transfer.is_staged()) {
+            let longest = &mut self.staging_offsets[transfer.peer];
+            *longest = (*longest).max(transfer.range.len().min(transfer.segment));
+        }
+        let mut lines = 0;
+        for offset in &mut self.staging_offsets {
+            let longest = std::mem::replace(offset, lines);
             lines += (longest * size_of::<T>()).div_ceil(size_of::<CacheLine>());
         }
         if self.staging.len() < lines {

@@ -64,7 +64,9 @@ impl Driver<'_> {
         let internal = |error: postcard::Error| Error::internal(error.to_string());
         let rank = &mut self.cx.rank;
         let mine = postcard::to_stdvec(&rank.account()).map_err(internal)?;
-        let accounts = rank.world().all_gather("accounts", &mine)?;
+        let accounts = rank.world().gather("accounts", 0, &mine)?;
+        // No rank leaves before rank 0 has all of them.
+        rank.world().broadcast("the end of accounts", 0, Vec::new())?;
         if rank.index() == 0 {
             for account in accounts {
                 rank.emit(Event::Account { account: postcard::from_bytes(&account).map_err(internal)? });
