@@ -4,7 +4,7 @@
 use crate::preflight::as_job_error;
 use std::cell::RefCell;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use thalweg_core::schema::Scaling;
 use thalweg_core::spec::data::Scale;
 use thalweg_core::spec::model::ModelSpec;
@@ -19,12 +19,15 @@ pub struct SpecComponents {
     model: ModelSpec,
     options: Options,
     scale: Scale,
+    /// The network that was built last, and the schema it is for: ranks in one process share it.
+    built: Mutex<Option<(Schema, Network)>>,
 }
 
 impl SpecComponents {
     /// Takes the model, and the way rows are scaled, from a job.
     pub fn new(job: &JobSpec) -> SpecComponents {
-        SpecComponents { model: job.model.clone(), options: Options::of(job), scale: job.data.scale }
+        let (model, options, scale) = (job.model.clone(), Options::of(job), job.data.scale);
+        SpecComponents { model, options, scale, built: Mutex::default() }
     }
 
     /// For rows that a program supplies: they are not scaled.
@@ -32,8 +35,16 @@ impl SpecComponents {
         SpecComponents { scale: Scale::None, ..self }
     }
 
-    /// Builds the network for rows of this schema.
+    /// The network for rows of this schema.
     pub fn network(&self, schema: &Schema) -> Result<Network> {
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*built {
+            Some((of, network)) if of == schema => Ok(network.clone()),
+            _ => Ok(built.insert((schema.clone(), self.build_network(schema)?)).1.clone()),
+        }
+    }
+
+    fn build_network(&self, schema: &Schema) -> Result<Network> {
         if let Some((source, _)) = self.scaled_source()? {
             return source.for_schema(schema, self.options).map_err(|error| self.with_onnx_path(error));
         }
@@ -144,20 +155,39 @@ impl JobComponents for SpecComponents {
 /// Components whose data the preflight check has opened already.
 pub(crate) struct OpenedData<'a> {
     components: &'a dyn JobComponents,
-    data: RefCell<Option<Data>>,
+    data: RefCell<Opened<'a>>,
+}
+
+/// What [`OpenedData`] returns.
+enum Opened<'a> {
+    Own(Box<Data>),
+    Shared(&'a Data),
+    /// The source is opened again.
+    Taken,
 }
 
 impl<'a> OpenedData<'a> {
     /// `data()` returns `data` on its first call and opens the source again after that.
     pub(crate) fn new(components: &'a dyn JobComponents, data: Data) -> OpenedData<'a> {
-        OpenedData { components, data: RefCell::new(Some(data)) }
+        OpenedData { components, data: RefCell::new(Opened::Own(Box::new(data))) }
+    }
+
+    /// `data()` returns rows that all ranks of this process share.
+    pub(crate) fn shared(components: &'a dyn JobComponents, data: &'a Data) -> OpenedData<'a> {
+        OpenedData { components, data: RefCell::new(Opened::Shared(data)) }
     }
 }
 
 impl JobComponents for OpenedData<'_> {
     fn data(&self, job: &JobSpec) -> Result<Data> {
-        let opened = self.data.borrow_mut().take();
-        opened.map_or_else(|| self.components.data(job), Ok)
+        let mut opened = self.data.borrow_mut();
+        if let Opened::Shared(data) = &*opened {
+            return Ok(data.share());
+        }
+        match std::mem::replace(&mut *opened, Opened::Taken) {
+            Opened::Own(data) => Ok(*data),
+            _ => self.components.data(job),
+        }
     }
     fn model(&self, schema: &Schema, team: &Arc<Team>) -> Result<Box<dyn Model>> {
         self.components.model(schema, team)
@@ -170,8 +200,8 @@ impl JobComponents for OpenedData<'_> {
     }
 }
 
-type OpenData = Box<dyn Fn(&JobSpec) -> Result<Data>>;
-type BuildModel = Box<dyn Fn(&Schema) -> Result<Box<dyn Model>>>;
+type OpenData = Box<dyn Fn(&JobSpec) -> Result<Data> + Send + Sync>;
+type BuildModel = Box<dyn Fn(&Schema) -> Result<Box<dyn Model>> + Send + Sync>;
 
 /// Data and model that a program supplies; those it does not supply come from the job.
 #[derive(Default)]

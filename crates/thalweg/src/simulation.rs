@@ -4,7 +4,7 @@
 //! step. Faults of `fault.inject` strike ranks, and the others go on as in a job of processes. Two runs of a job give the
 //! same model, byte for byte, and the same `trace.txt`.
 
-use crate::components::{OpenedData, SpecComponents};
+use crate::components::OpenedData;
 use crate::launch::{as_rank_failure, lock};
 use crate::results::Results;
 use crate::signals::Signals;
@@ -54,6 +54,7 @@ pub fn run(trainer: &Trainer, job: &Job, rank_env: Option<&RankEnvironment>) -> 
     let rank_statuses: Vec<Arc<RankStatus>> =
         (0..registry::ranks(&job.spec)).map(|_| RankStatus::new()).collect();
     forward_signals(&signals, &rank_statuses, &shared);
+    let components = &trainer.components;
     let watcher = |rank: usize| {
         let results = Arc::clone(&shared);
         let emit = Arc::new(move |event| results.record(Some(rank), event));
@@ -61,8 +62,7 @@ pub fn run(trainer: &Trainer, job: &Job, rank_env: Option<&RankEnvironment>) -> 
     };
     let (ended, trace) =
         simulate_observed(network(&job.spec), &[], &membership(&job.spec), &watcher, |rank| {
-            let from_job = SpecComponents::new(&job.spec);
-            let components = OpenedData::new(&from_job, checked.data.share());
+            let components = OpenedData::shared(components, &checked.data);
             thalweg_train::run(
                 rank,
                 &Assignment { job: &job.spec, components: &components, folder: &folder, resume },
@@ -89,10 +89,7 @@ fn check_supported(trainer: &Trainer, rank_env: Option<&RankEnvironment>) -> Res
     if trainer.nodes.is_some() {
         return Err(Error::job(format!("{sim} is all ranks in one process: it has no hosts to share")));
     }
-    match trainer.components.data.is_some() || trainer.components.model.is_some() {
-        true => Err(Error::job(format!("{sim} takes data and model from the job, not from a program"))),
-        false => Ok(()),
-    }
+    Ok(())
 }
 
 /// What the job asks of its group.

@@ -82,14 +82,18 @@ impl Trainer {
         self
     }
 
-    /// Opens the data with a closure instead of from `data.source`; its rows are not scaled.
-    pub fn data(mut self, open: impl Fn(&JobSpec) -> Result<Data> + 'static) -> Trainer {
+    /// Opens the data with a closure instead of from `data.source`; its rows are not scaled. Simulated ranks
+    /// (`engine.kind = "sim"`) are threads of one process and share what it returns.
+    pub fn data(mut self, open: impl Fn(&JobSpec) -> Result<Data> + Send + Sync + 'static) -> Trainer {
         self.components.data = Some(Box::new(open));
         self
     }
 
-    /// Builds the model with a closure instead of from the `[model]` section.
-    pub fn model<M: Model + 'static>(mut self, build: impl Fn(&Schema) -> Result<M> + 'static) -> Trainer {
+    /// Builds the model with a closure instead of from the `[model]` section, once for each rank.
+    pub fn model<M: Model + 'static>(
+        mut self,
+        build: impl Fn(&Schema) -> Result<M> + Send + Sync + 'static,
+    ) -> Trainer {
         self.components.model = Some(Box::new(move |schema| Ok(Box::new(build(schema)?))));
         self
     }

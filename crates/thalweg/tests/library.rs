@@ -5,6 +5,8 @@ mod harness;
 
 use harness::{Process, Site, TRAINING_LIMIT, skip};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use thalweg::{
     Activation, Batch, Data, Error, Hooks, Layout, Model, Network, Result, Tally, Targets, Trainer,
 };
@@ -147,4 +149,32 @@ fn a_rank_that_never_returns_from_an_evaluation_is_named_and_the_others_continue
     let cause = report["failures"][0]["cause"].as_str().unwrap();
     assert!(cause.starts_with("has been busy with end of the epoch for "), "{cause}");
     site.assert_empty();
+}
+
+/// Simulated ranks are threads of this process: they share the rows, and each has a model of its own.
+#[test]
+fn closures_supply_data_and_model_of_simulated_ranks() {
+    let (folder, opened) = (tempfile::tempdir().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&opened);
+    let report = Trainer::new("simulated")
+        .quiet(true)
+        .out(folder.path().join("run"))
+        .set("engine.kind=sim")
+        .set("engine.workers=5")
+        .set("train.epochs=2")
+        .set("fault.inject=[{ step = 2, rank = 0, kind = 'kill' }]")
+        .data(move |job| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            let rows = (0..400).map(|row| row as f32 / 400.0).collect();
+            let sides = (0..200).map(|row| u32::from(row > 90)).collect();
+            Data::in_memory(2, rows, Targets::Classes(sides), 0.2, job.train.seed)
+        })
+        .model(|schema| {
+            Network::with_inputs(schema.width()).dense(schema.outputs(), Activation::None).classification()
+        })
+        .run()
+        .unwrap();
+    assert_eq!(opened.load(Ordering::Relaxed), 1, "the rows are read once");
+    assert_eq!(report.failures.iter().map(|failure| failure.rank).collect::<Vec<_>>(), [Some(0)]);
+    assert!(report.audit.iter().all(|epoch| epoch.once == epoch.expected) && report.audit.len() == 2);
 }
