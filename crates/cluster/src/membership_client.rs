@@ -7,7 +7,7 @@ use crate::launcher_connection::LauncherConnection;
 use crate::membership::MemberPosition;
 use crate::rank_config::Token;
 use crate::rank_status::RankStatus;
-use crate::regroup::{Generation, MembershipChange, MembershipClient, false_report};
+use crate::regroup::{Generation, MembershipChange, MembershipClient, false_report, include_lost};
 use crate::rendezvous::mesh::{self, EarlyConnections, MeshConfig};
 use crate::rendezvous::message::{Control, JoinKind, Member, Roster};
 use crate::rendezvous::shm_setup::{self, ConnectedTransport};
@@ -244,15 +244,7 @@ impl MembershipClient for TcpMembershipClient {
             };
             after = roster.generation;
             // A new coordinator does not know how the last one was lost; its ranks do.
-            for culprit in std::mem::take(&mut lost) {
-                match roster.lost.iter_mut().find(|known| known.rank == culprit.rank) {
-                    Some(known) => {
-                        (known.cause, known.detect_s, known.noticed) =
-                            (culprit.cause, culprit.detect_s, culprit.noticed);
-                    }
-                    None => roster.lost.push(culprit),
-                }
-            }
+            include_lost(&mut roster.lost, std::mem::take(&mut lost));
             kill_lost(&before, &roster, local_peers)?;
             match self.connect(&roster) {
                 Ok(connected) if self.rank_status.interrupt_reason(after).is_none() => {

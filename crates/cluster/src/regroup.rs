@@ -95,3 +95,16 @@ pub trait MembershipClient: Send {
 pub(crate) fn false_report() -> Control {
     Control::Report(u32::MAX, MemberPosition::default(), Heartbeat::default())
 }
+
+/// Adds how coordinators were lost, as their members saw it, to the losses that the next coordinator knows.
+pub(crate) fn include_lost(known: &mut Vec<Culprit>, seen: Vec<Culprit>) {
+    for culprit in seen {
+        match known.iter_mut().find(|known| known.rank == culprit.rank) {
+            Some(known) => {
+                (known.cause, known.detect_s, known.noticed) =
+                    (culprit.cause, culprit.detect_s, culprit.noticed);
+            }
+            None => known.push(culprit),
+        }
+    }
+}

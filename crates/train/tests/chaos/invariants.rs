@@ -177,9 +177,10 @@ fn check_error(schedule: &Schedule, rank: usize, error: &Error) -> Result<(), St
         };
     let words = &error.message;
     let right = match error.kind {
-        Kind::RankFailed if words.ends_with("was killed") => schedule.has(|kind| {
-            *kind == SimulatedFaultKind::Kill { rank } || *kind == SimulatedFaultKind::Livelock { rank }
-        }),
+        // A rank that is removed is killed if it livelocks or has the role of the coordinator.
+        Kind::RankFailed if words.ends_with("was killed") => {
+            schedule.has(|kind| *kind == SimulatedFaultKind::Kill { rank } || held_up(kind))
+        }
         Kind::RankFailed if words.contains("was removed") => schedule.has(held_up),
         Kind::RankFailed if is_orphaned(error) => true,
         Kind::Rendezvous => rank >= schedule.world && words.contains("cannot join"),

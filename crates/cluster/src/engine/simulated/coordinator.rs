@@ -1,13 +1,13 @@
 //! The coordinator of a simulated group: the policy of real groups, in virtual time.
 //!
-//! It has an endpoint after those of all ranks. Messages to it take the network's latency, a dead rank appears as a closed
-//! connection, and a stopped rank sends no heartbeats. It never dies itself: taking over the role is left to tests with
-//! real processes.
+//! It has an endpoint after those of all ranks, which acts for one rank at a time (`role.rs`). Messages to it take the
+//! network's latency, a dead rank appears as a closed connection, and a stopped rank sends no heartbeats.
 
-use super::control::{MemberMessage, SimulatedControl, SimulatedRoster};
+use super::control::{Envelope, MemberMessage, SimulatedControl, SimulatedRoster};
+use super::role::CoordinatorRole;
 use crate::control_connection::HEARTBEAT_INTERVAL;
 use crate::diagnosis::EVIDENCE_TIMEOUT;
-use crate::membership::MembershipView;
+use crate::membership::{MemberPosition, MembershipView};
 use crate::membership_policy::{MembershipActions, MembershipConfig, MembershipPolicy};
 use crate::regroup::false_report;
 use crate::rendezvous::join_validation;
@@ -26,19 +26,27 @@ const TICK: Duration = Duration::from_millis(50);
 const TIME_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) struct SimulatedCoordinator {
-    endpoint: SimulatedEndpoint,
+    pub endpoint: SimulatedEndpoint,
     clock: SimClock,
-    control: Arc<SimulatedControl>,
-    policy: MembershipPolicy,
-    connected: BTreeSet<usize>,
+    pub control: Arc<SimulatedControl>,
+    pub config: MembershipConfig,
+    /// Ranks at the start of the job.
+    pub world: usize,
+    pub policy: MembershipPolicy,
+    pub role: CoordinatorRole,
+    pub connected: BTreeSet<usize>,
+    /// Ranks that have connected to the present coordinator.
+    pub known: BTreeSet<usize>,
     /// The last operation of each rank, and since when in virtual time.
     operations: BTreeMap<usize, (Heartbeat, Duration)>,
     next_heartbeat: Duration,
     /// Injected false reports per rank so far.
     false_reports: BTreeMap<usize, u32>,
     is_over: bool,
+    /// Why the job ended for all members.
+    abort_error: Option<Error>,
     /// Time of the current tick.
-    now: Duration,
+    pub now: Duration,
 }
 
 impl SimulatedCoordinator {
@@ -51,15 +59,20 @@ impl SimulatedCoordinator {
         let expected: Vec<usize> = (0..world).collect();
         SimulatedCoordinator {
             clock: endpoint.clock(),
-            policy: MembershipPolicy::new(config, &expected, 0, &[], world, Duration::ZERO),
+            policy: MembershipPolicy::new(config.clone(), &expected, 0, &[], world, Duration::ZERO),
+            role: CoordinatorRole::default(),
             connected: BTreeSet::new(),
+            known: BTreeSet::new(),
             operations: BTreeMap::new(),
             next_heartbeat: Duration::ZERO,
             false_reports: BTreeMap::new(),
             is_over: false,
+            abort_error: None,
             now: Duration::ZERO,
             endpoint,
             control,
+            config,
+            world,
         }
     }
 
@@ -69,13 +82,17 @@ impl SimulatedCoordinator {
         loop {
             self.endpoint.mark();
             self.now = self.clock.now();
-            while let Some((id, message)) = self.control.receive(self.now) {
-                self.on_message(id, message);
+            self.follow_role();
+            if self.role.is_active() || self.is_over {
+                self.receive();
+                self.poll_ranks();
             }
-            self.poll_ranks();
-            if !self.is_over {
+            if self.role.is_active() && !self.is_over {
                 let commands = self.policy.tick(self.now);
                 self.execute(commands);
+                self.remove_absent();
+                // A command may have ended the process with the role.
+                self.follow_role();
             }
             if (0..ranks).all(|rank| self.endpoint.rank_state(rank).has_ended) {
                 return;
@@ -88,6 +105,20 @@ impl SimulatedCoordinator {
         }
     }
 
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn receive(&mut self) {
+        while let Some(Envelope { from, term, message }) = self.control.receive(self.now) {
+            self.role.observe(from, &message, self.now);
+            // What was sent to an earlier coordinator is lost with it.
+            if term == self.role.term || self.is_over {
+                self.on_message(from, message);
+            }
+        }
+    }
+
     fn on_message(&mut self, id: usize, message: MemberMessage) {
         let now = self.now;
         let commands = match message {
@@ -95,7 +126,7 @@ impl SimulatedCoordinator {
                 return self.refuse(id, "the job is over");
             }
             MemberMessage::Start => {
-                self.connected.insert(id);
+                self.connect(id);
                 let commands = self.policy.membership.report(id, 0, Default::default(), now);
                 self.policy.complete(commands, now)
             }
@@ -107,9 +138,14 @@ impl SimulatedCoordinator {
                 return self.refuse(id, "it cannot be connected with all others");
             }
             MemberMessage::Join => {
-                self.connected.insert(id);
+                self.connect(id);
                 let commands = self.policy.membership.add(id, now);
                 self.policy.complete(commands, now)
+            }
+            MemberMessage::Control(Control::Report(after, position, doing))
+                if !self.connected.contains(&id) =>
+            {
+                return self.on_rejoin(id, after, position, &doing);
             }
             _ if !self.connected.contains(&id) => return,
             MemberMessage::Closed => self.policy.on_close(id, now, now),
@@ -123,14 +159,44 @@ impl SimulatedCoordinator {
         self.execute(commands);
     }
 
+    /// A member of a group that an earlier coordinator formed.
+    fn on_rejoin(&mut self, id: usize, after: u32, position: MemberPosition, doing: &Heartbeat) {
+        match &self.abort_error {
+            Some(error) => return self.abort_rank(id, error.clone()),
+            None if self.is_over || !self.policy.membership.has(id) => {
+                return self.abort_rank(id, removal(id));
+            }
+            None => {}
+        }
+        self.connect(id);
+        self.policy.note_wait(doing);
+        let commands = self.policy.membership.report(id, after, position, self.now);
+        let commands = self.policy.complete(commands, self.now);
+        self.execute(commands);
+    }
+
+    fn connect(&mut self, id: usize) {
+        self.connected.insert(id);
+        self.known.insert(id);
+    }
+
     fn is_unreachable(&self, newcomer: usize) -> bool {
         self.connected.iter().any(|id| self.endpoint.are_cut_off(*id, newcomer))
     }
 
     fn refuse(&self, id: usize, reason: &str) {
-        let message = format!("rank {id} cannot join: {reason}");
-        self.control.rank_statuses[id].abort(Error::new(Kind::Rendezvous, message));
-        self.endpoint.wake_at(id, self.clock.now());
+        self.abort_rank(id, Error::new(Kind::Rendezvous, format!("rank {id} cannot join: {reason}")));
+    }
+
+    fn abort_rank(&self, id: usize, error: Error) {
+        self.control.rank_statuses[id].abort(error);
+        self.endpoint.wake_at(id, self.now);
+    }
+
+    /// The job is over, and ranks that wait to be admitted are refused.
+    pub fn end(&mut self, reason: &str) {
+        self.is_over = true;
+        self.connected.iter().for_each(|id| self.refuse(*id, reason));
     }
 
     /// Observes the state of all ranks: deaths, heartbeats, injected faults, requests to leave.
@@ -143,9 +209,10 @@ impl SimulatedCoordinator {
         for id in members.chain(self.connected.iter().copied()).collect::<BTreeSet<usize>>() {
             let state = self.endpoint.rank_state(id);
             if state.is_dead && !self.is_over {
-                // Before the first group is formed, only the launcher notices the death of a rank.
+                // Before the first group is formed, and of a rank that never connected to this coordinator, only the
+                // launcher notices the death.
                 let early = self.policy.membership.generation() == 0;
-                let commands = match early {
+                let commands = match early || !self.known.contains(&id) {
                     true => self.policy.remove(id, join_validation::exited(id), now),
                     false => self.policy.on_close(id, now, now),
                 };
@@ -178,8 +245,7 @@ impl SimulatedCoordinator {
             }
         }
         if self.policy.membership.is_empty() && !self.is_over {
-            self.is_over = true;
-            self.connected.iter().for_each(|id| self.refuse(*id, "no member is left"));
+            self.end("no member is left");
         }
     }
 
@@ -208,6 +274,11 @@ impl SimulatedCoordinator {
     }
 }
 
+/// The error of a rank that the others went on without.
+fn removal(id: usize) -> Error {
+    Error::new(Kind::RankFailed, format!("rank {id} was removed, and the others went on without it"))
+}
+
 impl MembershipActions for SimulatedCoordinator {
     fn disconnect(&mut self, id: usize) {
         // A dead rank receives nothing, nor does one that livelocks: its launcher would kill it.
@@ -215,10 +286,13 @@ impl MembershipActions for SimulatedCoordinator {
         if state.is_livelocked {
             self.endpoint.kill(id);
         }
-        if self.connected.remove(&id) && !state.is_dead && !state.is_livelocked {
-            let message = format!("rank {id} was removed, and the others went on without it");
-            self.control.rank_statuses[id].abort(Error::new(Kind::RankFailed, message));
-            self.endpoint.wake_at(id, self.now);
+        if !self.connected.remove(&id) || state.is_dead || state.is_livelocked {
+            return;
+        }
+        match self.config.elastic && id == self.role.holder {
+            // Its launcher ends the process, and with it this coordinator.
+            true => self.endpoint.kill(id),
+            false => self.abort_rank(id, removal(id)),
         }
     }
 
@@ -235,16 +309,26 @@ impl MembershipActions for SimulatedCoordinator {
     }
 
     fn remove_stuck(&mut self, id: usize, culprit: Culprit) {
+        if self.config.elastic && id == self.role.holder {
+            // The next coordinator goes on without it.
+            return self.endpoint.kill(id);
+        }
         let commands = self.policy.remove(id, culprit, self.now);
         self.execute(commands);
     }
 
     fn form(&mut self, view: MembershipView, lost: Vec<Culprit>) {
+        // After a loss the coordinator stays, because it knows more about it than the next one would.
+        let is_complete = view.lost.is_empty() && lost.is_empty();
+        if self.role.has_left() && is_complete && view.members.keys().any(|id| self.connected.contains(id)) {
+            return self.hand_over();
+        }
         let at = self.now + self.endpoint.network().latency;
+        let view = Arc::new(view);
         for id in view.members.keys() {
             self.control.rank_statuses[*id].request_pause(false);
             self.control.rank_statuses[*id].set_group_boundary(false);
-            let roster = SimulatedRoster { at, view: view.clone(), lost: lost.clone() };
+            let roster = SimulatedRoster { at, view: Arc::clone(&view), lost: lost.clone() };
             self.control.send_roster(*id, roster);
             self.endpoint.wake_at(*id, at);
         }
@@ -252,9 +336,7 @@ impl MembershipActions for SimulatedCoordinator {
 
     fn abort(&mut self, error: Error) {
         self.is_over = true;
-        for id in &self.connected {
-            self.control.rank_statuses[*id].abort(error.clone());
-            self.endpoint.wake_at(*id, self.now);
-        }
+        self.abort_error = Some(error.clone());
+        self.connected.iter().for_each(|id| self.abort_rank(*id, error.clone()));
     }
 }

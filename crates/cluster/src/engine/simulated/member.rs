@@ -6,7 +6,7 @@ use crate::hosts::Hosts;
 use crate::membership::MemberPosition;
 use crate::membership_policy::MembershipConfig;
 use crate::rank_status::RankStatus;
-use crate::regroup::{Generation, MembershipChange, MembershipClient, false_report};
+use crate::regroup::{Generation, MembershipChange, MembershipClient, false_report, include_lost};
 use crate::rendezvous::message::Control;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,6 +31,8 @@ pub(super) struct SimulatedMember {
     pub config: MembershipConfig,
     /// The generation it is in, or enters.
     pub generation: Arc<AtomicU32>,
+    /// The coordinator that it is connected to.
+    pub term: Arc<AtomicU32>,
 }
 
 impl SimulatedMember {
@@ -55,14 +57,15 @@ impl SimulatedMember {
     }
 
     pub fn send(&self, message: MemberMessage) {
-        self.control.send(&self.endpoint, self.id, message);
+        self.control.send(&self.endpoint, self.id, self.term.load(Ordering::Relaxed), message);
     }
 
     /// The first generation of this rank.
     pub fn join(&mut self, is_new: bool) -> Result<Generation> {
         self.die_if_killed();
-        self.send(if is_new { MemberMessage::Join } else { MemberMessage::Start });
-        let roster = self.await_roster(0)?;
+        self.term.store(self.control.latest_term(), Ordering::Relaxed);
+        let request = if is_new { MemberMessage::Join } else { MemberMessage::Start };
+        let roster = self.request_roster(&request, 0)?;
         self.enter(roster, MemberPosition::default(), &Heartbeat::default())
     }
 
@@ -85,15 +88,24 @@ impl SimulatedMember {
         }
     }
 
-    fn await_roster(&self, after: u32) -> Result<SimulatedRoster> {
+    /// Sends a request to the coordinator, and again to each that takes over the role, and waits for the next group.
+    fn request_roster(&self, request: &MemberMessage, after: u32) -> Result<SimulatedRoster> {
         let MembershipConfig { limits, step_deadline, prepare_deadline, .. } = &self.config;
         let timeout = limits.timeout.max(*prepare_deadline) + 2 * *step_deadline;
-        let end = self.now() + timeout;
+        let connected = self.term.load(Ordering::Relaxed);
+        let (mut end, mut sent) = (self.now() + timeout, None);
         loop {
             self.endpoint.mark();
             self.rank_status().abort_reason().map_or(Ok(()), Err)?;
-            if let Some(roster) = self.control.roster(self.id, after, self.now()) {
+            if let Some(mut roster) = self.control.roster(self.id, after, self.now()) {
+                // A new coordinator does not know how the last one was lost; its ranks do.
+                include_lost(&mut roster.lost, self.control.lost_since(connected));
                 return Ok(roster);
+            }
+            if let Some(term) = self.control.term().filter(|term| sent != Some(*term)) {
+                self.term.store(term, Ordering::Relaxed);
+                self.send(request.clone());
+                (end, sent) = (self.now() + timeout, Some(term));
             }
             if self.now() >= end {
                 let message = format!("no group was formed within {} s", timeout.as_secs_f64());
@@ -126,33 +138,33 @@ impl SimulatedMember {
                 connected.change.include_earlier(unreported);
                 return Ok(connected);
             }
-            self.send(MemberMessage::Control(Control::Report(generation, position, doing.clone())));
             let SimulatedRoster { view, lost, .. } = roster;
             let mut passed = MembershipChange {
                 lost,
-                joined: view.joined,
-                left: view.left,
+                joined: view.joined.clone(),
+                left: view.left.clone(),
                 ..MembershipChange::default()
             };
             passed.include_earlier(unreported);
             unreported = passed;
-            roster = self.await_roster(generation)?;
+            roster = self.request_roster(&report(generation, position, doing), generation)?;
         }
     }
 
-    /// Waits for the deadline if a member cannot be reached, and returns the error.
+    /// Waits if a member cannot be reached, and returns the error.
     fn check_reachable(&self, roster: &SimulatedRoster, doing: &Heartbeat) -> Result<()> {
         let Some(&peer) = roster.view.members.keys().find(|peer| self.endpoint.is_cut_off(**peer)) else {
             return Ok(());
         };
-        let end = self.now() + self.config.step_deadline;
+        // It gives up on the peer before the coordinator takes both for stalled.
+        let timeout = self.config.step_deadline / 2;
+        let end = self.now() + timeout;
         while self.now() < end {
             self.endpoint.mark();
             self.rank_status().end_reason(roster.view.generation).map_or(Ok(()), Err)?;
             self.wait();
         }
-        let cause =
-            format!("cannot be reached: no answer within {} s", self.config.step_deadline.as_secs_f64());
+        let cause = format!("cannot be reached: no answer within {} s", timeout.as_secs_f64());
         Err(Error::new(Kind::RankFailed, format!("rank {peer} {cause}")).blame(Culprit {
             rank: peer,
             step: Some(doing.step),
@@ -173,14 +185,18 @@ impl SimulatedMember {
             hosts: Hosts::one("sim", member_ids.len()),
             member_ids,
             change: MembershipChange {
-                positions: view.members.into_values().collect(),
+                positions: view.members.values().copied().collect(),
                 lost,
-                joined: view.joined,
-                left: view.left,
+                joined: view.joined.clone(),
+                left: view.left.clone(),
                 reaches_launcher: Vec::new(),
             },
         }
     }
+}
+
+fn report(after: u32, position: MemberPosition, doing: &Heartbeat) -> MemberMessage {
+    MemberMessage::Control(Control::Report(after, position, doing.clone()))
 }
 
 impl MembershipClient for SimulatedMember {
@@ -192,8 +208,7 @@ impl MembershipClient for SimulatedMember {
         _: &LocalPeers,
     ) -> Result<Generation> {
         self.die_if_killed();
-        self.send(MemberMessage::Control(Control::Report(after, position, doing.clone())));
-        let roster = self.await_roster(after)?;
+        let roster = self.request_roster(&report(after, position, doing), after)?;
         self.enter(roster, position, doing)
     }
 

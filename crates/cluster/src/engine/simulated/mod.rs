@@ -4,12 +4,14 @@
 //! [`MembershipPolicy`](crate::membership_policy::MembershipPolicy) as for real processes.
 //!
 //! ```text
-//! coordinator.rs  executes the policy      member.rs  a rank's side      control.rs  messages between them
+//! coordinator.rs  executes the policy      role.rs     which rank has the coordinator's role
+//! member.rs       a rank's side             control.rs  messages between them
 //! ```
 
 mod control;
 mod coordinator;
 mod member;
+mod role;
 
 use super::threads::{CollectedEvents, RankObserver, RankOutcome};
 use crate::membership_policy::MembershipConfig;
@@ -57,7 +59,17 @@ pub fn simulate_observed<T: Send>(
         SimulatedCoordinator::new(simulation.endpoint(size), Arc::clone(&control), config.clone(), world);
     let member = |(id, emit): (usize, Emit)| {
         let (endpoint, control, config) = (simulation.endpoint(id), Arc::clone(&control), config.clone());
-        (SimulatedMember { id, endpoint, control, config, generation: Arc::default() }, emit)
+        (
+            SimulatedMember {
+                id,
+                endpoint,
+                control,
+                config,
+                generation: Arc::default(),
+                term: Arc::default(),
+            },
+            emit,
+        )
     };
     let members: Vec<(SimulatedMember, Emit)> = emits.into_iter().enumerate().map(member).collect();
     let program = &program;
@@ -101,6 +113,9 @@ fn run<T>(
         let first = client.join(id >= world)?;
         let mut rank = rank(client, first, emit, seed);
         let result = program(&mut rank).map_err(|error| rank.final_error(error));
+        // A rank that the others went on without is killed by its launcher, even if it had received all it waited for.
+        let removal = member.config.elastic.then(|| rank_status.abort_reason()).flatten();
+        let result = result.and_then(|done| removal.map_or(Ok(done), Err));
         if result.is_ok() {
             rank.leave();
         }
