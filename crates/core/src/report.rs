@@ -21,6 +21,9 @@ pub struct Audit {
     pub repeated: u64,
     /// Rows left out by the strategy.
     pub dropped: u64,
+    /// Rows computed whose effect the loss of a rank may have erased, where workers have models of their own.
+    #[serde(default)]
+    pub at_risk: u64,
 }
 
 /// Statistics of one rank.

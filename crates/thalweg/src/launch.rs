@@ -342,7 +342,7 @@ pub(crate) fn rank_config(job: &Job, local: bool) -> RankConfig {
             min: job.spec.fault.min_workers,
             max: job.spec.fault.max_workers.or(usize::MAX),
             timeout: job.spec.fault.join_deadline.or(deadline),
-            unit: registry::unit_steps(&job.spec),
+            unit: registry::steps_apart(&job.spec),
         },
         seed: job.spec.train.seed,
         token: std::env::var_os("THALWEG_TOKEN").unwrap_or_default().into_encoded_bytes(),

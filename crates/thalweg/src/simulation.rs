@@ -98,7 +98,7 @@ fn membership(job: &JobSpec) -> MembershipConfig {
         min: job.fault.min_workers,
         max: registry::ranks(job),
         timeout: job.fault.join_deadline.or(JOIN_DEADLINE),
-        unit: registry::unit_steps(job),
+        unit: registry::steps_apart(job),
     };
     MembershipConfig {
         elastic: registry::is_elastic(job),

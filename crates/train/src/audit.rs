@@ -71,6 +71,15 @@ impl ConsumedRows {
         Ok(())
     }
 
+    /// Adds what others know of the same rows: what several know of counts once.
+    pub fn unite(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut others = ConsumedRows::like(self);
+        others.absorb(bytes)?;
+        self.again = self.again.max(others.again);
+        self.seen.iter_mut().zip(others.seen).for_each(|(mine, theirs)| *mine |= theirs);
+        Ok(())
+    }
+
     /// Compared with the rows that should have been consumed.
     pub fn close(&self, epoch: u64, expected: &ConsumedRows) -> Audit {
         let count = |words: &mut dyn Iterator<Item = u64>| {
@@ -87,6 +96,7 @@ impl ConsumedRows {
             missed: expected - once,
             repeated: self.again.saturating_add(stray),
             dropped: 0,
+            at_risk: 0,
         }
     }
 }
@@ -106,7 +116,7 @@ mod tests {
         let mut all = consumed(&[1, 99]);
         all.absorb(&consumed(&[64, 0]).to_bytes()).unwrap();
         let audit = all.close(3, &consumed(&[0, 1, 64, 99]));
-        assert_eq!(audit, Audit { epoch: 3, expected: 4, once: 4, missed: 0, repeated: 0, dropped: 0 });
+        assert_eq!(audit, Audit { epoch: 3, expected: 4, once: 4, ..Audit::default() });
     }
 
     #[test]

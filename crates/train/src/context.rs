@@ -72,7 +72,7 @@ impl<'a> Context<'a> {
         at: &[f32],
         gradient: &mut [f32],
     ) -> Result<Computed> {
-        self.compute_gradient_at(step, at, gradient, |planned| planned.share.rows.len())
+        self.compute_gradient_at(step, at, gradient, |planned| planned.share.rows.len().max(1) as f32)
     }
 
     /// The same, but the sum over its own rows divided by all rows of the step: its part of the mean over all workers.
@@ -82,7 +82,19 @@ impl<'a> Context<'a> {
         at: &[f32],
         gradient: &mut [f32],
     ) -> Result<Computed> {
-        self.compute_gradient_at(step, at, gradient, |planned| planned.rows.len())
+        self.compute_gradient_at(step, at, gradient, |planned| planned.divisor)
+    }
+
+    /// The same times the number of workers: the mean of what all workers compute is the gradient of all rows. A step that
+    /// is partly done is divided by all of its rows, too.
+    pub fn compute_worker_gradient(
+        &mut self,
+        step: u64,
+        at: &[f32],
+        gradient: &mut [f32],
+    ) -> Result<Computed> {
+        let workers = self.work.workers() as f32;
+        self.compute_gradient_at(step, at, gradient, |planned| planned.of_step as f32 / workers)
     }
 
     fn compute_gradient_at(
@@ -90,11 +102,11 @@ impl<'a> Context<'a> {
         step: u64,
         at: &[f32],
         gradient: &mut [f32],
-        divisor: impl FnOnce(&PlannedShare<'_>) -> usize,
+        divisor: impl FnOnce(&PlannedShare<'_>) -> f32,
     ) -> Result<Computed> {
         let Context { rank, compute, work, .. } = self;
         let mut planned = work.plan(step, rank.index());
-        planned.divisor = divisor(&planned).max(1) as f32;
+        planned.divisor = divisor(&planned);
         compute.run(rank, planned, |pass| {
             let tally = pass.accumulate(at, gradient, None)?;
             pass.check(tally.loss, gradient, 0)?;

@@ -194,5 +194,7 @@ mod tests {
         assert_eq!(vectors("block-momentum"), [2, 2, 10, 2]);
         // The published mean.
         assert_eq!(vectors("gosgd"), [2, 4, 2, 2]);
+        // The same, and a model with its moments after the step in progress.
+        assert_eq!(vectors("dpsgd"), [2, 4, 8, 2]);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::contributions::Contributions;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_core::event::{Metrics, Outcome};
 use thalweg_core::{Error, JobSpec, Result};
@@ -13,6 +14,10 @@ pub(crate) struct JobProgress {
     pub(crate) closed: u64,
     /// Sum of losses and rows of the current epoch.
     pub(crate) epoch_loss: (f64, u64),
+    /// Rows of the current epoch whose effect losses may have erased.
+    pub(crate) at_risk: u64,
+    /// By member id: rows that were in no model but its own when the generation began, where workers have their own.
+    pub(crate) unspread: BTreeMap<usize, u64>,
     /// Rows of this run.
     pub(crate) rows: u64,
     /// Commit units of this run.

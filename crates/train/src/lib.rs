@@ -6,6 +6,7 @@
 //! the group, epochs, checkpoints.
 
 mod accumulate;
+mod alignment;
 mod audit;
 mod centralized;
 mod checkpoint_writer;
@@ -38,5 +39,7 @@ mod strategy;
 pub mod validate;
 mod work;
 
+#[doc(hidden)]
+pub use decentralized::mixing;
 pub use modelfile::{SavedModel, kept};
 pub use prepare::{Assignment, JobComponents, Prepared, run};

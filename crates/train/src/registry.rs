@@ -6,9 +6,11 @@ use crate::centralized::allreduce::AllReduce;
 use crate::centralized::parameter_server::ParameterServer;
 use crate::decentralized::block_momentum::BlockMomentum;
 use crate::decentralized::diloco::DiLoCo;
+use crate::decentralized::dpsgd::{self, Dpsgd};
 use crate::decentralized::gosgd::GoSgd;
 use crate::decentralized::sparknet::SparkNet;
 use crate::strategy::Strategy;
+use thalweg_core::spec::engine::MAX_WORKERS;
 use thalweg_core::spec::merge::MergeKind;
 use thalweg_core::spec::strategy::{Exchange, Optimization, Scheduling};
 use thalweg_core::spec::{JobLayers, Refuse};
@@ -82,6 +84,9 @@ pub enum AllReduced {
     Gradients,
 }
 
+/// The steps until rows of a worker are in the model of each of the members with these ids; None if they never are.
+pub type Reach = fn(&JobSpec, members: &[usize], worker: usize) -> Vec<Option<u64>>;
+
 /// What a strategy can do.
 #[derive(Clone, Copy, Debug)]
 pub struct Claims {
@@ -104,6 +109,8 @@ pub struct Claims {
     pub synchronizes_statistics: bool,
     /// Each worker updates its own parameters, by the mean gradient of its own rows.
     pub local_updates: bool,
+    /// Workers keep models of their own that no merge makes equal, and no exchange of all keeps them in step.
+    pub own_models: Option<Reach>,
     /// Why `train.reproducible` is refused; None if every world size can give the same bits.
     pub irreproducible: Option<&'static str>,
 }
@@ -121,6 +128,7 @@ impl Claims {
         splits_by_speed: true,
         synchronizes_statistics: true,
         local_updates: false,
+        own_models: None,
         irreproducible: None,
     };
 
@@ -215,6 +223,31 @@ const ALL: &[Registration] = &[
         start: |optimizer, length| Box::new(GoSgd::new(optimizer, length)),
     },
     Registration {
+        name: "dpsgd",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Neighbours,
+            merge: MergeKind::None,
+        },
+        claims: Claims {
+            own_models: Some(dpsgd::reach),
+            all_reduced: AllReduced::Parameters,
+            equal_start: false,
+            proves_rows: false,
+            splits_by_speed: false,
+            synchronizes_statistics: false,
+            local_updates: true,
+            irreproducible: Some(
+                "workers average models of their own with `neighbours`, so the result depends on the world size; use `allreduce`",
+            ),
+            ..Claims::ALLREDUCE
+        },
+        sections: &["strategy.neighbours"],
+        check: check::connected_graph,
+        start: |optimizer, length| Box::new(Dpsgd::new(optimizer, length)),
+    },
+    Registration {
         name: "sparknet",
         dials: Dials {
             optimization: Optimization::Decentralized,
@@ -294,6 +327,15 @@ pub fn servers_of_layers(layers: JobLayers) -> usize {
 /// Steps of a commit unit, if it does not end early.
 pub fn unit_steps(job: &JobSpec) -> u64 {
     if find(job).is_some_and(|strategy| strategy.claims.rounds) { job.merge.every as u64 } else { 1 }
+}
+
+/// How many steps members may be apart when a generation ends.
+pub fn steps_apart(job: &JobSpec) -> u64 {
+    match find(job) {
+        // The diameter of a graph of all workers that a job can have.
+        Some(strategy) if strategy.claims.own_models.is_some() => MAX_WORKERS as u64,
+        _ => unit_steps(job),
+    }
 }
 
 /// Workers and servers.

@@ -14,7 +14,7 @@ use crate::audit::ConsumedRows;
 use crate::checkpoints::column_of;
 use crate::prepare::{Assignment, Parts, Start};
 use crate::registry;
-use crate::state::{Spread, State};
+use crate::state::{PARAMETERS, Spread, State};
 use std::path::{Path, PathBuf};
 use thalweg_cluster::Rank;
 use thalweg_cluster::checkpoint::{self, Checkpoint, Found};
@@ -138,8 +138,11 @@ impl ColumnDifference {
         let missing = self.missing.iter().map(|name| {
             format!("the checkpoint of step {step} has no `{name}`: it starts at 0 in `{strategy}`")
         });
-        let surplus = self.surplus.iter().map(|name| {
-            format!("`{name}` of the checkpoint of step {step} is dropped: `{strategy}` does not use it")
+        let surplus = self.surplus.iter().map(|name| match name.as_str() {
+            PARAMETERS => format!(
+                "the models of the workers in the checkpoint of step {step} are dropped: `{strategy}` goes on from their mean"
+            ),
+            _ => format!("`{name}` of the checkpoint of step {step} is dropped: `{strategy}` does not use it"),
         });
         missing.chain(surplus).collect()
     }
@@ -148,7 +151,9 @@ impl ColumnDifference {
 /// Makes the stored columns those of the state.
 fn match_columns(state: &State, stored: &mut Vec<(String, Vec<f32>)>) -> ColumnDifference {
     let mut difference = ColumnDifference::default();
-    let columns = &state.columns()[1..];
+    // Replicated parameters are not stored by member.
+    let own_parameters = state.columns()[0].spread == Spread::PerMember;
+    let columns = &state.columns()[usize::from(!own_parameters)..];
     stored.retain(|(name, _)| {
         let name = column_of(name);
         let is_used = columns.iter().any(|column| column.name == name);
@@ -159,6 +164,10 @@ fn match_columns(state: &State, stored: &mut Vec<(String, Vec<f32>)>) -> ColumnD
     });
     for column in columns {
         if stored.iter().all(|(name, _)| column_of(name) != column.name) {
+            if column.name == PARAMETERS {
+                stored.push((PARAMETERS.into(), column.values.clone()));
+                continue;
+            }
             difference.missing.push(column.name);
             stored.push((column.name.into(), vec![0.0; state.len()]));
         }
@@ -175,7 +184,7 @@ fn scatter(rank: &mut Rank, state: &mut State, stored: &[(String, Vec<f32>)]) ->
     };
     for column in state.columns_mut() {
         let (name, values) = (column.name, &mut column.values);
-        if rank.index() == 0 && name != "parameters" {
+        if rank.index() == 0 && (name != PARAMETERS || column.spread == Spread::PerMember) {
             values.copy_from_slice(find(name, 0));
         }
         match column.spread {

@@ -16,6 +16,9 @@ pub enum Spread {
     PerMember,
 }
 
+/// The name of the first column.
+pub const PARAMETERS: &str = "parameters";
+
 /// One named column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
@@ -33,7 +36,12 @@ pub struct State {
 impl State {
     /// Replicated parameters, all zero.
     pub fn of_parameters(length: usize) -> State {
-        State { columns: Vec::new() }.with("parameters", Spread::Replicated, length)
+        State { columns: Vec::new() }.with(PARAMETERS, Spread::Replicated, length)
+    }
+
+    /// Parameters of every member's own, all zero.
+    pub fn of_own_parameters(length: usize) -> State {
+        State { columns: Vec::new() }.with(PARAMETERS, Spread::PerMember, length)
     }
 
     /// Adds a column of zeros.
@@ -46,6 +54,13 @@ impl State {
     pub fn with_columns(self, names: &[&'static str], spread: Spread) -> State {
         let length = self.len();
         names.iter().fold(self, |state, name| state.with(name, spread, length))
+    }
+
+    /// Takes over the values of another state with the same columns.
+    pub fn copy_from(&mut self, other: &State) {
+        for (column, from) in self.columns.iter_mut().zip(&other.columns) {
+            column.values.copy_from_slice(&from.values);
+        }
     }
 
     /// Elements of each column.

@@ -50,6 +50,12 @@ pub trait Strategy {
         Ok(TransferUnit::Element)
     }
 
+    /// The window of the messages that it sends, in bytes: they are opened before the first collective of a generation, as
+    /// members of the one before may send at once.
+    fn message_window(&self) -> Option<usize> {
+        None
+    }
+
     /// Vectors as long as the parameters that a rank keeps beside its state and a gradient, for the estimate of memory.
     fn working_columns(&self) -> usize {
         // A published model that is no column of the state.

@@ -29,8 +29,10 @@ pub struct Step {
 pub struct Shares {
     sampler: Sampler,
     split: Split,
-    /// Rows of the current epoch that count: of all ranks if every unit proves its rows, else of this rank.
+    /// Rows of the current epoch that count, as far as all ranks know.
     consumed: ConsumedRows,
+    /// Those that this rank has computed since, if units do not prove the rows of all.
+    own: ConsumedRows,
     /// This rank's index among the workers; None on a server.
     worker: Option<usize>,
     /// Steps committed: every row of theirs counts.
@@ -42,14 +44,18 @@ pub struct Shares {
     ahead: Option<ConsumedRows>,
     /// Rows of the step requested last that do not count yet.
     rows: Vec<u64>,
+    /// The number of its rows, those included that count.
+    of_step: usize,
 }
 
 /// The rows of a step and this rank's share of them.
 #[derive(Clone)]
 pub(crate) struct PlannedShare<'a> {
     pub(crate) step: Step,
-    /// All rows of the step.
+    /// All rows of the step that do not count yet.
     pub(crate) rows: &'a [u64],
+    /// The number of its rows, those included that count.
+    pub(crate) of_step: usize,
     pub(crate) share: Share,
     pub(crate) leaves: Option<Leaves>,
     /// Slots for partial sums.
@@ -96,7 +102,9 @@ impl Shares {
         let all = job.train.epochs.saturating_mul(sampler.steps_per_epoch());
         let end = job.train.max_steps.map_or(all, |most| most.min(all));
         let split = Split::new(job, 0, &[]);
-        Ok(Shares { sampler, split, consumed: rows, worker: None, next, end, ahead, rows: Vec::new() })
+        let own = ConsumedRows::like(&rows);
+        let (consumed, worker) = (rows, None);
+        Ok(Shares { sampler, split, consumed, own, worker, next, end, ahead, rows: Vec::new(), of_step: 0 })
     }
 
     /// Divides rows anew: this rank is that worker, if it is one.
@@ -108,6 +116,7 @@ impl Shares {
     pub fn restore(&mut self, next: u64, consumed: &[u8]) -> Result<()> {
         self.consumed.clear();
         self.consumed.absorb(consumed)?;
+        self.own.clear();
         (self.next, self.ahead) = (next, Some(self.consumed.clone()));
         Ok(())
     }
@@ -169,6 +178,7 @@ impl Shares {
         let Step { epoch, index, .. } = self.step(step);
         let rows = self.sampler.rows(epoch, index);
         self.rows.clear();
+        self.of_step = rows.len();
         match &self.ahead {
             Some(ahead) => self.rows.extend(rows.iter().filter(|row| !ahead.contains(**row))),
             None => self.rows.extend_from_slice(rows),
@@ -183,6 +193,7 @@ impl Shares {
         PlannedShare {
             step: self.step(step),
             rows: &self.rows,
+            of_step: self.of_step,
             share,
             leaves: self.split.leaves(),
             slots: self.split.slots(),
@@ -221,7 +232,7 @@ impl Shares {
                 )));
             }
             Proof::Checksum => self.consumed.enter(&done),
-            Proof::Own(rows) => self.consumed.enter(rows),
+            Proof::Own(rows) => self.own.enter(rows),
         }
         self.split.observe(summary.compute_ms.get(servers..).unwrap_or_default());
         if most > least {
@@ -238,13 +249,26 @@ impl Shares {
         Ok(committed)
     }
 
-    pub fn consumed(&mut self) -> &mut ConsumedRows {
-        &mut self.consumed
+    /// Rows of the current epoch that count, as far as all ranks know.
+    pub fn consumed(&self) -> &ConsumedRows {
+        &self.consumed
+    }
+
+    /// Rows that only this rank knows of.
+    pub fn own(&self) -> &ConsumedRows {
+        &self.own
+    }
+
+    /// Takes over the rows that only single ranks knew of, this one included.
+    pub fn collect(&mut self, own: &[Vec<u8>]) -> Result<()> {
+        self.own.clear();
+        own.iter().try_for_each(|rows| self.consumed.absorb(rows))
     }
 
     /// An epoch is closed: no row of the next one counts yet.
     pub fn begin_epoch(&mut self) {
         self.consumed.clear();
+        self.own.clear();
         self.ahead = None;
     }
 

@@ -9,10 +9,11 @@ use thalweg_comm::transport::sim::Network;
 use thalweg_core::event::{Event, Level, Outcome};
 
 /// Each with the workers it runs on.
-const STRATEGIES: [(&str, usize); 7] = [
+const STRATEGIES: [(&str, usize); 8] = [
     ("allreduce", 3),
     ("parameter-server", 2),
     ("gosgd", 3),
+    ("dpsgd", 3),
     ("single", 1),
     ("sparknet", 3),
     ("block-momentum", 2),

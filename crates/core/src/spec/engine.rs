@@ -9,6 +9,9 @@ use std::time::Duration;
 
 const MAX_THREADS: usize = 64;
 
+/// The most workers of a job.
+pub const MAX_WORKERS: usize = 4096;
+
 choice! {
     /// How ranks are started.
     EngineKind {

@@ -26,6 +26,7 @@ pub mod links;
 pub mod merge;
 pub mod model;
 pub mod nearest;
+pub mod neighbours;
 pub mod optimizer;
 pub mod paths;
 pub mod preset;
@@ -95,6 +96,7 @@ job! {
     exchange: strategy::ExchangeSpec,
     gossip: gossip::GossipSpec,
     merge: merge::MergeSpec,
+    neighbours: neighbours::NeighboursSpec,
     fault: fault::FaultSpec,
     engine: engine::EngineSpec,
     network: engine::NetworkSpec,
@@ -263,8 +265,8 @@ fn check(
         errors.push(format!("{}: {key}: {reason}", layers.origin(key)));
     };
     let workers = spec.engine.workers;
-    if workers == 0 || workers > 4096 {
-        refuse("engine.workers", format!("must be between 1 and 4096, is {workers}"));
+    if workers == 0 || workers > engine::MAX_WORKERS {
+        refuse("engine.workers", format!("must be between 1 and {}, is {workers}", engine::MAX_WORKERS));
     }
     if spec.train.global_batch == 0 {
         refuse("train.global_batch", "must be at least 1".into());
@@ -306,6 +308,7 @@ fn check(
     strategy::check(spec, &mut refuse);
     gossip::check(spec, &mut refuse);
     merge::check(spec, &mut refuse);
+    neighbours::check(spec, &mut refuse);
     engine::check(spec, &mut refuse);
     rules(spec, &mut refuse);
     let deadlines =

@@ -9,6 +9,7 @@ mod apply;
 mod dial;
 mod gossip;
 mod local_training;
+mod neighbours;
 mod parameter_server;
 
 pub(super) use apply::apply;
@@ -74,9 +75,15 @@ pub const LOSS_OF_A_RANK: &str = "recovery from a lost rank: the job ends and na
 
 /// All presets, family by family.
 pub fn all() -> impl Iterator<Item = &'static Preset> + Clone {
-    [allreduce::PRESETS, parameter_server::PRESETS, gossip::PRESETS, local_training::PRESETS]
-        .into_iter()
-        .flatten()
+    [
+        allreduce::PRESETS,
+        parameter_server::PRESETS,
+        gossip::PRESETS,
+        neighbours::PRESETS,
+        local_training::PRESETS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 pub fn find(name: &str) -> Option<&'static Preset> {

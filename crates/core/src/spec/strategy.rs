@@ -34,6 +34,8 @@ choice! {
         ParameterServer = "parameter-server",
         /// Workers send their parameters to random other workers.
         Gossip = "gossip",
+        /// Workers send their parameters to their neighbours in a graph, and wait for theirs.
+        Neighbours = "neighbours",
         /// No exchange: there is one worker.
         None = "none",
     }
@@ -88,7 +90,7 @@ choice! {
 }
 
 /// Sections with the settings of one family of strategies; other strategies have no use for them.
-pub const FAMILIES: [&str; 2] = ["strategy.gossip", "strategy.merge"];
+pub const FAMILIES: [&str; 3] = ["strategy.gossip", "strategy.merge", "strategy.neighbours"];
 
 section! {
     /// How training is distributed.

@@ -60,6 +60,8 @@ fn the_hash_changes_with_every_key() {
         "strategy.merge.every=5",
         "strategy.merge.rate=0.7",
         "strategy.merge.momentum=0.9",
+        "strategy.neighbours.graph=torus",
+        "strategy.neighbours.mix=after",
         "fault.step_deadline=31s",
         "fault.elastic=false",
         "fault.min_workers=2",

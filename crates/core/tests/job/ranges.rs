@@ -29,6 +29,8 @@ fn values_out_of_range_are_refused() {
         ("strategy.merge.rate=1e39", "finite in single precision"),
         ("strategy.merge.momentum=1", "below 1"),
         ("strategy.merge.momentum=-0.1", "at least 0"),
+        ("strategy.neighbours.graph=[[0, 2]]", "has a worker 2, but there are 2 workers"),
+        ("strategy.neighbours.graph=[[1, 1]]", "joins a worker to itself"),
         ("fault.step_deadline=0s", "above 0"),
         ("fault.prepare_deadline=0s", "above 0"),
         ("fault.step_deadline=0.0001ms", "above 0"),

@@ -2,6 +2,10 @@
 
 pub mod block_momentum;
 pub mod diloco;
+pub mod dpsgd;
 pub mod gosgd;
 pub mod local_round;
+pub mod meeting;
+pub mod mixing;
+pub mod model_message;
 pub mod sparknet;

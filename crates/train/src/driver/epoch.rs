@@ -5,6 +5,7 @@ use crate::finite;
 use crate::recent_steps::RecentSteps;
 use crate::validate::validate;
 use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::report::Audit;
 use thalweg_core::{Result, Tally};
 
 impl Driver<'_> {
@@ -26,6 +27,7 @@ impl Driver<'_> {
         self.close_epoch(epoch, self.progress.last.clone())?;
         self.cx.work.begin_epoch();
         self.progress.epoch_loss = (0.0, 0);
+        self.progress.at_risk = 0;
         if self.progress.target_reached(self.cx.job) == Some(true) {
             self.progress.ended = Some(Outcome::TargetReached);
         }
@@ -49,18 +51,14 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Rank 0 takes over the rows that the others have consumed since the last time, unless it knows them from proofs.
+    /// All ranks take over the rows that the others have consumed since the last time, unless they know them from proofs.
     pub(super) fn collect_rows(&mut self) -> Result<()> {
         if self.claims.proves_rows {
             return Ok(());
         }
         let (rank, work) = (&mut self.cx.rank, &mut self.cx.work);
-        let all = rank.world().all_gather("audit", &work.consumed().to_bytes())?;
-        if rank.index() != 0 {
-            work.consumed().clear();
-            return Ok(());
-        }
-        all.iter().skip(1).try_for_each(|rows| work.consumed().absorb(rows))
+        let all = rank.world().all_gather("audit", &work.own().to_bytes())?;
+        work.collect(&all)
     }
 
     /// Reports the epoch: its loss, its validation, and the rows consumed against those planned.
@@ -68,8 +66,7 @@ impl Driver<'_> {
         self.collect_rows()?;
         let cx = &mut self.cx;
         let reports = cx.rank.index() == 0;
-        let could_report = cx.rank.is_elastic() && self.claims.proves_rows;
-        if !reports && !could_report {
+        if !reports && !cx.rank.is_elastic() {
             return Ok(());
         }
         let (loss, rows) = self.progress.epoch_loss;
@@ -78,7 +75,10 @@ impl Driver<'_> {
             step: cx.work.next(),
             loss: loss / rows.max(1) as f64,
             validation,
-            audit: cx.work.audit(&cx.compute.data.training, epoch),
+            audit: Audit {
+                at_risk: self.progress.at_risk,
+                ..cx.work.audit(&cx.compute.data.training, epoch)
+            },
         };
         // Rank 0 may be lost before its event is written: until the next unit is done, the others keep it.
         self.membership.unreported = match reports {

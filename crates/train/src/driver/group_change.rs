@@ -12,6 +12,7 @@
 //! A unit commits on all ranks or on none, up to the last exchange of it: members are before the unit or after it. If no
 //! member is after it, the unit is run again, from the same rows.
 
+use super::own_models::Aligned;
 use super::{Driver, Holds, Next};
 use crate::job_progress::{TrainingTime, Transferred};
 use crate::known_bugs;
@@ -61,16 +62,23 @@ impl Driver<'_> {
         // The step of a rank's own loss is not lost again by the rank that takes its place.
         let behind_own_loss = u64::from(self.membership.holds == Holds::Nothing);
         self.membership.transfer = None;
+        if let Some(window) = self.strategy.message_window() {
+            self.cx.rank.open_messages(window);
+        }
         self.progress.contributions.begin(&self.cx.rank.member_ids());
         let change = self.cx.rank.change().clone();
         let mut redone = false;
         match (change.resume_position(), change.source()) {
             (Some(at), Some(source)) => {
-                let holders = holders(&change, at);
+                let (mut source, mut holders, mut aligned) = (source, holders(&change, at), None);
+                if self.claims.own_models.is_some() {
+                    (source, aligned) = self.align(&change)?;
+                    holders = vec![source];
+                }
                 redone = holders.iter().any(|holder| change.positions[*holder].begun);
                 let own = (self.membership.holds != Holds::Nothing).then_some(self.cx.work.next());
                 self.strategy.suspend(own)?;
-                let progress = self.exchange_progress(source)?;
+                let progress = self.exchange_progress(source, aligned)?;
                 self.plan_transfer(&change, &holders, at, &progress)?;
                 self.transfer_state(&change, &holders)?;
                 self.continue_from(progress)?;
@@ -79,6 +87,7 @@ impl Driver<'_> {
             _ if self.membership.holds == Holds::Nothing => return Err(self.state_is_lost(&change)),
             _ => self.strategy.suspend(Some(self.cx.work.next()))?,
         }
+        self.note_begun();
         let (job, first) = (self.cx.job, self.cx.work.next() + behind_own_loss);
         self.cx.rank.schedule_faults(&job.fault.inject.0, first);
         let transfer = self.membership.transfer.as_ref();
@@ -150,7 +159,8 @@ impl Driver<'_> {
             Some(_) => Vec::new(),
             None => new_members(change),
         };
-        let is_behind = |rank: &usize| change.positions[*rank].position.is_some() && !holders.contains(rank);
+        let keeps = |rank: &usize| self.claims.own_models.is_some() || holders.contains(rank);
+        let is_behind = |rank: &usize| change.positions[*rank].position.is_some() && !keeps(rank);
         let behind = (0..change.positions.len()).filter(is_behind).collect();
         let receivers = Receivers { new, behind };
         if receivers.contains(self.cx.rank.index()) {
@@ -163,19 +173,27 @@ impl Driver<'_> {
     }
 
     /// The source sends all ranks what else they must know.
-    fn exchange_progress(&mut self, source: usize) -> Result<Transferred> {
+    fn exchange_progress(&mut self, source: usize, aligned: Option<Aligned>) -> Result<Transferred> {
         let (rank, work) = (&mut self.cx.rank, &mut self.cx.work);
         let mut mine = Vec::new();
         if rank.index() == source {
+            let mut progress = self.progress.clone();
+            let (next, consumed) = match aligned {
+                Some(Aligned { next, consumed, at_risk, unspread }) => {
+                    (progress.at_risk, progress.unspread) = (at_risk, unspread);
+                    (next, consumed)
+                }
+                None => (work.next(), work.consumed().to_bytes()),
+            };
             mine = Transferred {
-                next: work.next(),
+                next,
                 end: work.end(),
-                consumed: work.consumed().to_bytes(),
+                consumed,
                 slots_start: self.cx.slots_start,
                 data_digest: self.checkpoints.data_digest().into(),
                 model_digest: self.checkpoints.model_digest().into(),
                 trained: self.progress.time.total(rank.now()),
-                progress: self.progress.clone(),
+                progress,
             }
             .to_bytes()?;
         }

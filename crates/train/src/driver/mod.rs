@@ -16,6 +16,7 @@
 mod end;
 mod epoch;
 mod group_change;
+mod own_models;
 
 use crate::checkpoints::Checkpoints;
 use crate::compute::Compute;
@@ -52,6 +53,7 @@ pub(crate) struct Driver<'a> {
 struct Membership {
     holds: Holds,
     next: Next,
+    begun: own_models::Begun,
     /// The transfer of the state to new members, if there is one.
     transfer: Option<StateTransfer>,
     /// The end of the last epoch, if rank 0 was to report it and may not have.
@@ -92,11 +94,7 @@ impl<'a> Driver<'a> {
         let now = rank.now();
         let Parts { data, model, optimizer, strategy, layers, onnx } = parts;
         let claims = registry::of(job).claims;
-        let mut work = Shares::new(job, &data.training, start.step, &start.consumed)?;
-        if rank.index() > 0 && !claims.proves_rows {
-            // Rank 0 collects the rows of all ranks for the audit: those before the start are its own.
-            work.consumed().clear();
-        }
+        let work = Shares::new(job, &data.training, start.step, &start.consumed)?;
         let progress = JobProgress {
             closed: start.step / work.steps_per_epoch().max(1),
             epoch_loss: start.loss,
@@ -112,7 +110,13 @@ impl<'a> Driver<'a> {
             progress,
             recent: RecentSteps::since(now),
             checkpoints,
-            membership: Membership { holds, next: Next::Unit, transfer: None, unreported: None },
+            membership: Membership {
+                holds,
+                next: Next::Unit,
+                begun: own_models::Begun::default(),
+                transfer: None,
+                unreported: None,
+            },
             first_step: start.step,
         })
     }

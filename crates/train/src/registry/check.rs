@@ -1,9 +1,11 @@
 //! Rules between the settings of a job and its strategy.
 
 use super::{ALL, AllReduced, Dials, Registration, find, is_elastic, ranks, reproducible};
+use crate::decentralized::mixing::MixingMatrix;
 use thalweg_core::JobSpec;
 use thalweg_core::spec::Refuse;
 use thalweg_core::spec::bucket::BucketSize;
+use thalweg_core::spec::neighbours::Graph;
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::spec::strategy::{Algorithm, FAMILIES, Split};
 
@@ -122,6 +124,19 @@ fn last_rank(job: &JobSpec) -> usize {
         _ => 0,
     };
     ranks(job).max(max).saturating_sub(1)
+}
+
+/// Workers that no path joins would never agree.
+pub(super) fn connected_graph(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    let workers = job.engine.workers;
+    // Named graphs are connected; edges of workers that do not exist are refused by the section.
+    let Graph::Edges(edges) = &job.neighbours.graph else { return };
+    if edges.iter().any(|(one, other)| *one.max(other) >= workers) {
+        return;
+    }
+    if let Err(reason) = MixingMatrix::metropolis(workers, edges).check() {
+        refuse("strategy.neighbours.graph", format!("{reason}; add an edge between them"));
+    }
 }
 
 /// A strategy without an exchange.

@@ -179,7 +179,7 @@ pub fn run_job(
             min: 1,
             max: 64,
             timeout: 10 * STEP_DEADLINE,
-            unit: thalweg_train::registry::unit_steps(job),
+            unit: thalweg_train::registry::steps_apart(job),
         },
         step_deadline: STEP_DEADLINE,
         prepare_deadline: 2 * STEP_DEADLINE,

@@ -5,6 +5,7 @@
 
 mod invariants;
 mod job;
+mod neighbours;
 mod rounds;
 mod schedule;
 mod state_transfers;

@@ -206,10 +206,10 @@ impl Model for StoppedModel {
         gradient: &mut [f32],
         hooks: &mut dyn Hooks,
     ) -> Result<Tally> {
-        self.left -= 1;
-        if self.left == 0 {
+        if self.left == 1 {
             self.status.request_stop();
         }
+        self.left = self.left.saturating_sub(1);
         self.model.gradient(parameters, batch, scale, gradient, hooks)
     }
     fn evaluate(&mut self, parameters: &[f32], batch: &Batch) -> Result<Tally> {
