@@ -154,6 +154,10 @@ impl CoordinatorListener {
             Control::Interrupt(generation, reason) => self.rank_status.interrupt(generation, *reason),
             Control::Heartbeat(heartbeat) => self.rank_status.set_group_progress(heartbeat.progress),
             Control::BoundaryRequested(requested) => self.rank_status.set_group_boundary(requested),
+            Control::Meeting { called, rows } => {
+                self.rank_status.set_group_rows(rows);
+                self.rank_status.call_meeting(called);
+            }
             Control::Pause => {
                 self.pause_requested = true;
                 self.rank_status.request_pause(true);

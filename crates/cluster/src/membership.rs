@@ -62,6 +62,8 @@ pub enum MembershipCommand {
     Interrupt(u32, Box<Error>),
     /// A new member waits: ask the members to report at the next step boundary.
     Pause,
+    /// From the policy: workers at their own speed meet after their commit units.
+    CallMeeting(u64),
     /// The group goes on without this member. From [`Membership`]: its report is impossible. From the policy: it is
     /// connected but makes no progress, so its process has to be ended before the policy's `remove`.
     Remove(usize, Box<Culprit>),

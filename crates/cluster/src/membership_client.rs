@@ -142,6 +142,8 @@ impl TcpMembershipClient {
             on_loss(error, heartbeat);
             control.send(&Control::Witness(Box::new(error.clone()), heartbeat.clone(), source));
         }));
+        let control = Arc::clone(&connection);
+        self.rank_status.set_work_handler(Box::new(move |report| control.send(&Control::Work(report))));
         *lock(&self.control) = Some(connection);
         Ok(roster)
     }

@@ -14,6 +14,7 @@ pub use actions::MembershipActions;
 
 use crate::diagnosis::{Diagnosis, EVIDENCE_TIMEOUT, Evidence, blames_other};
 use crate::heartbeat_monitor::{HeartbeatMonitor, StalledGroup};
+use crate::meeting_policy::MeetingPolicy;
 use crate::membership::{Limits, Membership, MembershipCommand, MembershipView};
 use crate::rank::PREPARATION;
 use crate::rendezvous::join_validation;
@@ -70,6 +71,8 @@ pub struct MembershipPolicy {
     newcomers: BTreeSet<usize>,
     /// Members that joined with the current or last generation.
     joined: BTreeSet<usize>,
+    /// Meetings of workers at their own speed.
+    pub meetings: MeetingPolicy,
     /// Members with a request that waits for a step boundary.
     boundary_requests: BTreeSet<usize>,
     /// The operation in which no rank made progress, if the generation was interrupted for that.
@@ -103,6 +106,7 @@ impl MembershipPolicy {
             removed: BTreeMap::new(),
             newcomers: BTreeSet::new(),
             joined: BTreeSet::new(),
+            meetings: MeetingPolicy::default(),
             boundary_requests: BTreeSet::new(),
             stall: None,
             interrupted_at: None,
@@ -165,7 +169,12 @@ impl MembershipPolicy {
                 self.boundary_requests.remove(&id);
                 Vec::new()
             }
+            Control::Work(report) => {
+                let called = self.meetings.on_report(id, report);
+                called.map(MembershipCommand::CallMeeting).into_iter().collect()
+            }
             Control::Interrupt(..)
+            | Control::Meeting { .. }
             | Control::Roster(_)
             | Control::Abort(_)
             | Control::Moved
@@ -206,6 +215,7 @@ impl MembershipPolicy {
     fn disconnect(&mut self, id: usize) -> MembershipCommand {
         self.monitor.remove(id);
         self.boundary_requests.remove(&id);
+        self.meetings.remove(id);
         MembershipCommand::Disconnect(id)
     }
 
@@ -284,7 +294,9 @@ impl MembershipPolicy {
                 MembershipCommand::Abort(error) => {
                     MembershipCommand::Abort(Box::new(join_validation::after_loss(*error, &self.lost)))
                 }
-                command @ (MembershipCommand::Pause | MembershipCommand::Disconnect(_)) => command,
+                command @ (MembershipCommand::Pause
+                | MembershipCommand::CallMeeting(_)
+                | MembershipCommand::Disconnect(_)) => command,
             });
         }
         commands
@@ -313,6 +325,7 @@ impl MembershipPolicy {
         self.stall_without_culprit = stall.map(|stall| stall.heartbeat.step).or(self.stall_without_culprit);
         // Evidence so far is about the last group: members send it before they report.
         self.diagnosis.clear();
+        self.meetings.clear();
         self.newcomers.extend(&view.joined);
         self.joined = view.joined.iter().copied().collect();
         view.members.keys().for_each(|id| drop(self.removed.remove(id)));

@@ -10,6 +10,7 @@
 use crate::control_connection::HEARTBEAT_INTERVAL;
 use crate::fault_injection::{ActiveFaults, FaultyProcess, OwnProcess};
 use crate::hosts::Hosts;
+use crate::meeting_policy::WorkReport;
 use crate::process_group::ProcessGroup;
 use crate::rank_status::RankStatus;
 use crate::regroup::{MembershipChange, MembershipClient};
@@ -199,6 +200,21 @@ impl Rank {
     /// Whether a checkpoint was requested after this step.
     pub fn checkpoint_requested(&self) -> bool {
         self.parts.rank_status.checkpoint_requested()
+    }
+
+    /// Reports to the coordinator how far a worker at its own speed is.
+    pub fn report_work(&self, report: WorkReport) {
+        self.parts.rank_status.report_work(report);
+    }
+
+    /// The last meeting of all workers that was called.
+    pub fn called_meeting(&self) -> u64 {
+        self.parts.rank_status.called_meeting()
+    }
+
+    /// Rows of all workers, as far as the coordinator knows.
+    pub fn group_rows(&self) -> u64 {
+        self.parts.rank_status.group_rows()
     }
 
     /// Records that a checkpoint of this step is taken; `asked`: on request, not on schedule.

@@ -4,6 +4,7 @@
 //! reason to abort, which the program reads at its next operation at the latest.
 
 use crate::interruption::GRACE;
+use crate::meeting_policy::{MeetingPolicy, WorkReport};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +32,10 @@ pub struct RankStatus {
     checkpoint: AtomicBool,
     /// Whether a request of any member waits for a step boundary, as far as the coordinator knows.
     group_boundary: AtomicBool,
+    /// The last meeting that was called.
+    meeting: AtomicU64,
+    /// Rows of all workers, as far as the coordinator knows.
+    group_rows: AtomicU64,
     /// When a requested checkpoint was last taken.
     checkpoint_taken: Mutex<Option<Instant>>,
     faults: Mutex<Vec<InjectedFault>>,
@@ -39,11 +44,15 @@ pub struct RankStatus {
     interrupted: Mutex<Option<(u32, Error)>>,
     abort: Mutex<Option<Abort>>,
     witness_handler: Mutex<Option<WitnessHandler>>,
+    work_handler: Mutex<Option<WorkHandler>>,
 }
 
 /// Gets the program's error at once, before the reason is known: the error, the operation, and the rank that reported it
 /// if the error is second-hand.
 pub type WitnessHandler = Box<dyn Fn(&Error, &Heartbeat, Option<usize>) + Send>;
+
+/// Takes a worker's report to the coordinator.
+pub type WorkHandler = Box<dyn Fn(WorkReport) + Send>;
 
 /// Ignores poisoning: the data behind these locks is consistent after every statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -203,6 +212,40 @@ impl RankStatus {
     /// Whether a request waits for a step boundary, at this rank or at another.
     pub fn boundary_requested(&self) -> bool {
         self.awaits_boundary() || self.group_boundary.load(Ordering::Relaxed)
+    }
+
+    /// A meeting is called: the worker takes part after its commit unit.
+    pub fn call_meeting(&self, number: u64) {
+        self.meeting.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// The last meeting that was called.
+    pub fn called_meeting(&self) -> u64 {
+        self.meeting.load(Ordering::Relaxed)
+    }
+
+    pub fn set_group_rows(&self, rows: u64) {
+        self.group_rows.store(rows, Ordering::Relaxed);
+    }
+
+    /// Rows of all workers, as far as the coordinator knows.
+    pub fn group_rows(&self) -> u64 {
+        self.group_rows.load(Ordering::Relaxed)
+    }
+
+    pub fn set_work_handler(&self, handler: WorkHandler) {
+        *lock(&self.work_handler) = Some(handler);
+    }
+
+    /// Reports to the coordinator. A rank without one is alone, and decides by itself.
+    pub fn report_work(&self, report: WorkReport) {
+        if let Some(handler) = lock(&self.work_handler).as_ref() {
+            return handler(report);
+        }
+        let mut policy = MeetingPolicy::default();
+        let called = policy.on_report(0, report);
+        self.set_group_rows(policy.rows());
+        called.into_iter().for_each(|number| self.call_meeting(number));
     }
 
     /// Adds a fault that this rank injects into itself.

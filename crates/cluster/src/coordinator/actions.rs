@@ -43,6 +43,11 @@ impl MembershipActions for Coordinator {
         }
     }
 
+    fn call_meeting(&mut self, called: u64) {
+        let rows = self.policy.meetings.rows();
+        self.broadcast(&Control::Meeting { called, rows });
+    }
+
     /// The launcher of this host kills the rank if it is one of its own; on other hosts the rank's process ends itself.
     fn remove_stuck(&mut self, id: usize, culprit: Culprit) {
         (self.callbacks.emit)(Event::GaveUp { culprit: id, cause: culprit.cause.clone() });

@@ -154,6 +154,9 @@ impl Coordinator {
                 if std::mem::replace(&mut self.boundary_requested, requested) || requested {
                     self.broadcast(&Control::BoundaryRequested(requested));
                 }
+                if self.policy.meetings.is_used() {
+                    self.call_meeting(self.policy.meetings.called());
+                }
             }
             if let Some(when) = self.aborted_at {
                 let late = self.late_join_timeout();
@@ -203,6 +206,7 @@ impl Coordinator {
                 self.has_left |= id == self.config.own && message == Control::Leave;
                 let commands = self.policy.on_message(id, message, self.now());
                 self.execute(commands);
+                self.callbacks.rank_status.set_group_rows(self.policy.meetings.rows());
             }
         }
     }

@@ -4,10 +4,11 @@
 
 use crate::fault_injection::OwnProcess;
 use crate::hosts::Hosts;
+use crate::meeting_policy::{MeetingPolicy, WorkReport};
 use crate::rank::{Emit, PREPARATION, Rank, RankParts};
 use crate::rank_status::RankStatus;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use thalweg_comm::host::{self, LocalPeers};
 use thalweg_comm::transport::{Transport, mesh};
@@ -79,6 +80,30 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Calls meetings of ranks that have no coordinator.
+#[derive(Default)]
+struct MeetingCalls {
+    policy: MeetingPolicy,
+    rank_statuses: Vec<Weak<RankStatus>>,
+}
+
+impl MeetingCalls {
+    /// The reports of this rank arrive here.
+    fn follow(calls: &Arc<Mutex<MeetingCalls>>, rank: usize, rank_status: &Arc<RankStatus>) {
+        lock(calls).rank_statuses.push(Arc::downgrade(rank_status));
+        let calls = Arc::clone(calls);
+        rank_status.set_work_handler(Box::new(move |report| lock(&calls).on_report(rank, report)));
+    }
+
+    fn on_report(&mut self, rank: usize, report: WorkReport) {
+        let called = self.policy.on_report(rank, report);
+        for rank_status in self.rank_statuses.iter().filter_map(Weak::upgrade) {
+            rank_status.set_group_rows(self.policy.rows());
+            called.into_iter().for_each(|number| rank_status.call_meeting(number));
+        }
+    }
+}
+
 fn run_threads<T: Send>(
     ranks: Vec<ThreadRank>,
     seed: u64,
@@ -87,8 +112,11 @@ fn run_threads<T: Send>(
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
     let (world, program) = (ranks.len(), &program);
+    let calls = Arc::default();
+    let calls = &calls;
     let run_rank = move |(transport, clock, local_peers): ThreadRank| {
         let RankObserver { emit, rank_status } = observer(transport.rank());
+        MeetingCalls::follow(calls, transport.rank(), &rank_status);
         let mut rank = Rank::new(RankParts {
             transport: transport.into(),
             clock,

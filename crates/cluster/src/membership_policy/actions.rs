@@ -14,6 +14,9 @@ pub trait MembershipActions {
     /// Asks for reports at the next step boundary.
     fn pause(&mut self);
 
+    /// Tells the workers which meeting was called last.
+    fn call_meeting(&mut self, number: u64);
+
     /// Ends a member that is connected but makes no progress, and removes it.
     fn remove_stuck(&mut self, id: usize, culprit: Culprit);
 
@@ -29,6 +32,7 @@ pub trait MembershipActions {
                 MembershipCommand::Disconnect(id) => self.disconnect(id),
                 MembershipCommand::Interrupt(generation, reason) => self.interrupt(generation, *reason),
                 MembershipCommand::Pause => self.pause(),
+                MembershipCommand::CallMeeting(number) => self.call_meeting(number),
                 MembershipCommand::Remove(id, culprit) => self.remove_stuck(id, *culprit),
                 MembershipCommand::Form(view, lost) => self.form(view, lost),
                 MembershipCommand::Abort(error) => self.abort(*error),

@@ -8,7 +8,7 @@ use sha2::Sha256;
 use std::io;
 
 /// Oldest and newest protocol version supported.
-pub const PROTOCOL: (u16, u16) = (7, 7);
+pub const PROTOCOL: (u16, u16) = (8, 8);
 
 /// Largest message of an unauthenticated peer, in bytes; valid ones are smaller than 64.
 const MAX_UNAUTHENTICATED: u32 = 256;

@@ -2,6 +2,7 @@
 //!
 //! The encoding is positional: variants and fields keep their order.
 
+use crate::meeting_policy::WorkReport;
 use crate::membership::MemberPosition;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -178,6 +179,13 @@ pub enum Control {
     /// From a member: whether a request waits there for a step boundary. From the coordinator: whether one does at any
     /// member. Sent with each heartbeat while it is true, and once when it is false again.
     BoundaryRequested(bool),
+    /// From a worker at its own speed.
+    Work(WorkReport),
+    /// From the coordinator: the last meeting called, and the rows of all workers.
+    Meeting {
+        called: u64,
+        rows: u64,
+    },
 }
 
 pub fn send<T: Serialize>(stream: &mut impl Write, message: &T) -> io::Result<()> {

@@ -239,9 +239,11 @@ impl SimulatedCoordinator {
             self.next_heartbeat = now + HEARTBEAT_INTERVAL;
             let progress = self.policy.monitor.progress_count();
             let requested = self.policy.boundary_requested();
+            let rows = self.policy.meetings.rows();
             for rank_status in self.connected.iter().map(|id| &self.control.rank_statuses[*id]) {
                 rank_status.set_group_progress(progress);
                 rank_status.set_group_boundary(requested);
+                rank_status.set_group_rows(rows);
             }
         }
         if self.policy.membership.is_empty() && !self.is_over {
@@ -306,6 +308,15 @@ impl MembershipActions for SimulatedCoordinator {
     fn pause(&mut self) {
         let first = self.connected.iter().find(|id| self.policy.membership.has(**id));
         first.iter().for_each(|id| self.control.rank_statuses[**id].request_pause(true));
+    }
+
+    /// Workers see it at their next commit boundary: none has to be woken.
+    fn call_meeting(&mut self, number: u64) {
+        let rows = self.policy.meetings.rows();
+        for rank_status in self.connected.iter().map(|id| &self.control.rank_statuses[*id]) {
+            rank_status.set_group_rows(rows);
+            rank_status.call_meeting(number);
+        }
     }
 
     fn remove_stuck(&mut self, id: usize, culprit: Culprit) {

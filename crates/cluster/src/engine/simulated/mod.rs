@@ -107,6 +107,10 @@ fn run<T>(
     rank_status.set_witness_handler(Box::new(move |error, heartbeat, source| {
         witness.report_witness(error, heartbeat, source);
     }));
+    let reporter = member.clone();
+    rank_status.set_work_handler(Box::new(move |report| {
+        reporter.send(MemberMessage::Control(Control::Work(report)));
+    }));
     let id = member.id;
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let mut client = member.clone();
@@ -137,6 +141,7 @@ fn run<T>(
     };
     // Drops the last clones of the member: that frees its endpoint in the simulation.
     rank_status.set_witness_handler(Box::new(|_, _, _| {}));
+    rank_status.set_work_handler(Box::new(|_| {}));
     drop(member);
     result
 }
