@@ -15,6 +15,9 @@ use thalweg_core::Rng;
 /// Decoded bytes per window. Part of the format: with another value a resumed job would see other rows.
 pub(crate) const WINDOW_BYTES: u64 = 256 << 20;
 
+/// The epoch whose order is cut into the shares of workers; no job reaches it.
+const OF_SHARES: u64 = u64::MAX;
+
 /// The rows of a step: a pure function of (seed, epoch, step, global batch). All state is cache.
 #[derive(Debug)]
 pub struct Sampler {
@@ -80,6 +83,31 @@ impl Sampler {
         }
         self.epoch = Some(order);
         &self.step
+    }
+
+    /// The row ids of a worker's share of all rows, in the order of one of its passes over them. Shares are ranges of one
+    /// order of all rows, which depends on the seed alone; a pass permutes the windows in its share, and the rows of each.
+    pub fn pass(&mut self, share: Range<u64>, worker: u64, pass: u64) -> Vec<u64> {
+        self.prepare_epoch(OF_SHARES);
+        let Some(order) = self.epoch.take() else { return Vec::new() };
+        let mut random = Rng::keyed(self.seed, "pass", &[worker, pass]);
+        let mut windows: Vec<usize> = (0..order.windows.len() - 1).collect();
+        random.shuffle(&mut windows);
+        let mut rows = Vec::new();
+        for number in windows {
+            let window = order.windows[number].1..order.windows[number + 1].1;
+            let common = share.start.max(window.start)..share.end.min(window.end);
+            if common.is_empty() {
+                continue;
+            }
+            self.prepare_window(&order, number);
+            let first = rows.len();
+            let common = (common.start - window.start) as usize..(common.end - window.start) as usize;
+            rows.extend(self.window.iter().flat_map(|window| &window.rows[common.clone()]));
+            random.shuffle(&mut rows[first..]);
+        }
+        self.epoch = Some(order);
+        rows
     }
 
     fn copy(&mut self, range: Range<u64>) {
@@ -172,6 +200,37 @@ mod tests {
             let mut many = sampler(500, 40, 0.2, 9, batch, window);
             prop_assert_eq!(epoch(&mut one, 1), epoch(&mut many, 1));
         }
+    }
+
+    proptest! {
+        #[test]
+        fn passes_over_all_shares_have_every_row_once(
+            rows in 1u64..700, block in 1u64..80, window in 1u64..900, workers in 1usize..9, pass in 0u64..3,
+        ) {
+            let mut sampler = sampler(rows, block, 0.2, 5, 16, window);
+            let selection = sampler.selection.clone();
+            let share = |worker: usize| {
+                let share = crate::even_range(selection.len() as usize, worker, workers);
+                share.start as u64..share.end as u64
+            };
+            let mut all: Vec<u64> =
+                (0..workers).flat_map(|worker| sampler.pass(share(worker), worker as u64, pass)).collect();
+            all.sort_unstable();
+            prop_assert!(all.iter().copied().eq((0..selection.len()).map(|index| selection.id(index))));
+            let again = sampler.pass(share(0), 0, pass);
+            sampler.rows(pass, 0);
+            prop_assert_eq!(again, sampler.pass(share(0), 0, pass));
+        }
+    }
+
+    #[test]
+    fn passes_of_a_share_have_the_same_rows_in_another_order() {
+        let mut sampler = sampler(500, 40, 0.0, 1, 32, 200);
+        let [mut one, mut other] = [0, 1].map(|pass| sampler.pass(100..400, 2, pass));
+        assert_ne!(one, other);
+        one.sort_unstable();
+        other.sort_unstable();
+        assert_eq!((one.len(), one), (300, other));
     }
 
     #[test]
