@@ -22,8 +22,8 @@ pub struct Audit {
     /// Rows left out by the strategy.
     pub dropped: u64,
     /// Rows computed whose effect the loss of a rank may have erased, where workers have models of their own.
-    #[serde(default)]
-    pub at_risk: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_risk: Option<u64>,
 }
 
 /// Statistics of one rank.

@@ -96,7 +96,7 @@ impl ConsumedRows {
             missed: expected - once,
             repeated: self.again.saturating_add(stray),
             dropped: 0,
-            at_risk: 0,
+            at_risk: None,
         }
     }
 }

@@ -5,11 +5,12 @@ use crate::finite;
 use crate::reduction::Reduction;
 use crate::state::State;
 use crate::step_report::{self, Requests, RowChecksum, StepReport, StepSummary};
+use crate::work::local_rows::LocalRows;
 use crate::work::{PlannedShare, Shares};
 use std::time::Duration;
 use thalweg_cluster::Rank;
 use thalweg_core::spec::schedule::LearningRateSchedule;
-use thalweg_core::{JobSpec, Result};
+use thalweg_core::{Error, JobSpec, Result};
 use thalweg_graph::Optimizer;
 use thalweg_graph::optimizer::Moment;
 
@@ -19,6 +20,8 @@ pub struct Context<'a> {
     pub job: &'a JobSpec,
     pub compute: Compute,
     pub work: Shares,
+    /// Of workers at their own speed: the rows of this one. Their steps of the job follow the rows of all.
+    pub local_rows: Option<LocalRows>,
     pub optimizer: Optimizer,
     schedule: LearningRateSchedule,
     /// The step before which the optimizer's slots were zero.
@@ -32,11 +35,11 @@ impl<'a> Context<'a> {
         rank: &'a mut Rank,
         job: &'a JobSpec,
         compute: Compute,
-        work: Shares,
+        (work, local_rows): (Shares, Option<LocalRows>),
         (optimizer, slots_start): (Optimizer, u64),
     ) -> Context<'a> {
         let schedule = LearningRateSchedule::new(job, work.end());
-        Context { rank, job, compute, work, optimizer, schedule, slots_start, transfers: false }
+        Context { rank, job, compute, work, local_rows, optimizer, schedule, slots_start, transfers: false }
     }
 
     /// Elements of the parameters.
@@ -48,6 +51,32 @@ impl<'a> Context<'a> {
     /// zero.
     pub fn moment(&self, step: u64) -> Moment {
         Moment { updates: step.saturating_sub(self.slots_start), rate: self.schedule.rate(step) }
+    }
+
+    /// The step that the job is at: the next one or, with local rows, as far as the coordinator has counted.
+    pub fn step(&self) -> u64 {
+        let counted = self.local_rows.as_ref().map_or(0, |local| local.step(self.rank.group_rows()));
+        counted.min(self.work.end().saturating_sub(1)).max(self.work.next())
+    }
+
+    /// With local rows, the moment of this worker's next update: the rate follows the rows of all workers, the count of
+    /// updates is that of its own parameters.
+    pub fn own_moment(&self) -> Moment {
+        let updates = self.local_rows.as_ref().map_or(0, LocalRows::updates);
+        Moment { updates, rate: self.schedule.rate(self.step()) }
+    }
+
+    /// With local rows, the gradient of this worker's next rows at the parameters `at`: the mean over them.
+    pub fn compute_own_gradient(&mut self, at: &[f32], gradient: &mut [f32]) -> Result<Computed> {
+        let step = self.step();
+        let Context { rank, compute, local_rows, .. } = self;
+        let local = local_rows.as_mut().ok_or_else(|| Error::internal("a worker without local rows"))?;
+        compute.clear_consumed();
+        compute.run(rank, local.plan(step), |pass| {
+            let tally = pass.accumulate(at, gradient, None)?;
+            pass.check(tally.loss, gradient, 0)?;
+            Ok(tally)
+        })
     }
 
     /// `g_i`: the gradient of this rank's share of the next step's rows, divided by all rows of the step, computed where

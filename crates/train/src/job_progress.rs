@@ -12,6 +12,8 @@ use thalweg_core::{Error, JobSpec, Result};
 pub(crate) struct JobProgress {
     /// Epochs that are closed: validated, and their rows audited.
     pub(crate) closed: u64,
+    /// Meetings that workers at their own speed have held.
+    pub(crate) meetings: u64,
     /// Sum of losses and rows of the current epoch.
     pub(crate) epoch_loss: (f64, u64),
     /// Rows of the current epoch whose effect losses may have erased.

@@ -13,6 +13,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Sums over the commit units since the last event.
 pub(crate) struct RecentSteps {
     since: Duration,
+    /// Rows of all workers before, where each adds its own alone.
+    before: u64,
     steps: u64,
     rows: u64,
     loss: f64,
@@ -22,7 +24,19 @@ pub(crate) struct RecentSteps {
 
 impl RecentSteps {
     pub(crate) fn since(now: Duration) -> RecentSteps {
-        RecentSteps { since: now, steps: 0, rows: 0, loss: 0.0, compute_ms: Vec::new() }
+        RecentSteps::after(0, now)
+    }
+
+    pub(crate) fn after(before: u64, now: Duration) -> RecentSteps {
+        RecentSteps { since: now, before, steps: 0, rows: 0, loss: 0.0, compute_ms: Vec::new() }
+    }
+
+    pub(crate) fn before(&self) -> u64 {
+        self.before
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows
     }
 
     pub(crate) fn add(&mut self, rows: u64, summary: &StepSummary) {
@@ -40,8 +54,14 @@ impl RecentSteps {
         now - self.since >= INTERVAL
     }
 
-    /// The event at the end of `step`.
-    pub(crate) fn event(&self, rank: &Rank, step: Step, steps_per_epoch: u64, now: Duration) -> Event {
+    /// The event at the end of `step`, with so many rows of all workers by `now`.
+    pub(crate) fn event(
+        &self,
+        rank: &Rank,
+        step: Step,
+        steps_per_epoch: u64,
+        (now, rows): (Duration, u64),
+    ) -> Event {
         let slower =
             |best: (usize, f32), (rank, &ms): (usize, &f32)| if ms > best.1 { (rank, ms) } else { best };
         let (slowest, _) = self.compute_ms.iter().enumerate().fold((0, f32::MIN), slower);
@@ -51,7 +71,7 @@ impl RecentSteps {
             step: step.number,
             steps_per_epoch,
             loss: self.loss / self.rows.max(1) as f64,
-            samples_per_s: self.rows as f64 / (now - self.since).as_secs_f64().max(1e-9),
+            samples_per_s: rows as f64 / (now - self.since).as_secs_f64().max(1e-9),
             slowest: rank.member_id_at(slowest),
             slowest_ms: spread.max,
             median_ms: spread.median,

@@ -101,6 +101,8 @@ pub struct Claims {
     pub equal_start: bool,
     /// A step's summary proves on every rank which rows were computed.
     pub proves_rows: bool,
+    /// Workers have rows of their own and no unit in common: they meet when the coordinator calls them.
+    pub local_rows: bool,
     /// A repeated run with the same world has the same bits.
     pub deterministic: bool,
     /// Every worker learns how long the others computed, so that rows can be split by speed.
@@ -124,6 +126,7 @@ impl Claims {
         rounds: false,
         equal_start: true,
         proves_rows: true,
+        local_rows: false,
         deterministic: true,
         splits_by_speed: true,
         synchronizes_statistics: true,
@@ -206,9 +209,10 @@ const ALL: &[Registration] = &[
             merge: MergeKind::None,
         },
         claims: Claims {
-            elastic: false,
+            equal_start: false,
             all_reduced: AllReduced::Parameters,
             proves_rows: false,
+            local_rows: true,
             deterministic: false,
             splits_by_speed: false,
             synchronizes_statistics: false,
@@ -329,9 +333,11 @@ pub fn unit_steps(job: &JobSpec) -> u64 {
     if find(job).is_some_and(|strategy| strategy.claims.rounds) { job.merge.every as u64 } else { 1 }
 }
 
-/// How many steps members may be apart when a generation ends.
+/// How many steps members may be apart that report between two generations: those of a commit unit, or of models in a
+/// graph. Workers at their own speed know the step of the last meeting, any number of steps before that of the others.
 pub fn steps_apart(job: &JobSpec) -> u64 {
     match find(job) {
+        Some(strategy) if strategy.claims.local_rows => u64::MAX,
         // The diameter of a graph of all workers that a job can have.
         Some(strategy) if strategy.claims.own_models.is_some() => MAX_WORKERS as u64,
         _ => unit_steps(job),

@@ -152,8 +152,7 @@ impl ColumnDifference {
 fn match_columns(state: &State, stored: &mut Vec<(String, Vec<f32>)>) -> ColumnDifference {
     let mut difference = ColumnDifference::default();
     // Replicated parameters are not stored by member.
-    let own_parameters = state.columns()[0].spread == Spread::PerMember;
-    let columns = &state.columns()[usize::from(!own_parameters)..];
+    let columns = &state.columns()[usize::from(!state.has_own_parameters())..];
     stored.retain(|(name, _)| {
         let name = column_of(name);
         let is_used = columns.iter().any(|column| column.name == name);

@@ -68,6 +68,11 @@ impl State {
         self.columns[0].values.len()
     }
 
+    /// Whether every member has parameters of its own.
+    pub fn has_own_parameters(&self) -> bool {
+        self.columns[0].spread == Spread::PerMember
+    }
+
     pub fn columns(&self) -> &[Column] {
         &self.columns
     }

@@ -117,7 +117,14 @@ impl Receivers {
     }
 }
 
-/// Sends a range of the state's columns from the holders, each a share of it, to the receivers. All ranks must call it.
+/// The holder whose state a new member takes over, where every member has parameters of its own: the new members, by
+/// number, take turns.
+pub(crate) fn giver(number: usize, holders: &[usize]) -> usize {
+    holders[number % holders.len()]
+}
+
+/// Sends a range of the state's columns to the receivers: from the holders, each a share of it, or from one alone to a new
+/// member, where every member has parameters of its own. All ranks must call it.
 pub(crate) fn transfer(
     rank: &mut Rank,
     state: &mut State,
@@ -128,27 +135,36 @@ pub(crate) fn transfer(
     if receivers.is_empty() {
         return Ok(());
     }
-    let mine = rank.index();
+    let (mine, own) = (rank.index(), state.has_own_parameters());
     let share = |number: usize| {
         let part = even_range(range.len(), number, holders.len());
         range.start + part.start..range.start + part.end
     };
+    // Holders and the parts that they send, in the order of elements.
+    let parts = |receiver: usize| -> Vec<(usize, Range<usize>)> {
+        match receivers.new.iter().position(|new| *new == receiver).filter(|_| own) {
+            Some(number) => vec![(giver(number, holders), range.clone())],
+            None => holders.iter().enumerate().map(|(number, holder)| (*holder, share(number))).collect(),
+        }
+    };
     let gets =
         |receiver: usize, spread: Spread| receivers.new.contains(&receiver) || spread == Spread::Replicated;
     let (mut sends, mut receives) = (Vec::new(), Vec::new());
-    if let Some(number) = holders.iter().position(|holder| *holder == mine) {
+    if holders.contains(&mine) {
         for &to in receivers.new.iter().chain(&receivers.behind) {
-            let columns = state.columns().iter().filter(|column| gets(to, column.spread));
-            sends.extend(columns.map(|column| (to, &column.values[share(number)])));
+            for (_, part) in parts(to).into_iter().filter(|(holder, _)| *holder == mine) {
+                let columns = state.columns().iter().filter(|column| gets(to, column.spread));
+                sends.extend(columns.map(|column| (to, &column.values[part.clone()])));
+            }
         }
     } else if receivers.contains(mine) {
         let columns = state.columns_mut().iter_mut().filter(|column| gets(mine, column.spread));
         let mut rests: Vec<&mut [f32]> = columns.map(|column| &mut column.values[range.clone()]).collect();
-        for (number, holder) in holders.iter().enumerate() {
+        for (holder, part) in parts(mine) {
             for rest in &mut rests {
-                let (front, back) = std::mem::take(rest).split_at_mut(share(number).len());
+                let (front, back) = std::mem::take(rest).split_at_mut(part.len());
                 *rest = back;
-                receives.push((*holder, front));
+                receives.push((holder, front));
             }
         }
     }

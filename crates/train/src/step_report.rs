@@ -4,10 +4,11 @@
 //! same operation ([`StepReport::write`], [`StepSummary::read`]). Numbers that belong to one rank have an element of
 //! their own, which is zero on the others.
 
+use serde::{Deserialize, Serialize};
 use thalweg_cluster::Rank;
 
 /// What one rank reports of a commit unit.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     /// Sum of its rows' losses.
     pub loss: f64,
@@ -19,7 +20,7 @@ pub struct StepReport {
 }
 
 /// What a rank was asked for from outside.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Requests {
     pub stop: bool,
     /// Whether SIGTERM requested the stop.
@@ -74,6 +75,11 @@ impl Requests {
         }
     }
 
+    /// Whether any of them is served between two units. One to finish waits for the end of the epoch.
+    pub fn await_boundary(self) -> bool {
+        self.stop || self.leave || self.pause || self.checkpoint
+    }
+
     /// As one number that an `f32` holds exactly.
     fn bits(self) -> f32 {
         let requests = [
@@ -94,7 +100,7 @@ const VALUES: u64 = 1 << 12;
 
 /// A checksum of a set of rows that depends neither on their order nor on the rank that computed them: 72 bits, so that
 /// a row that is missing, foreign or repeated is detected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowChecksum([u16; LANES]);
 
 impl RowChecksum {
@@ -176,15 +182,30 @@ impl StepSummary {
         }
     }
 
-    /// The summary of a unit that no other rank knows of: the loss of all is estimated from one of `workers` equal
-    /// shares, and requests wait until the ranks meet.
-    pub fn alone(report: &StepReport, workers: usize, rank: usize, world: usize) -> StepSummary {
+    /// Of reports that were gathered, by rank.
+    pub fn of(reports: &[StepReport]) -> StepSummary {
+        let (mut sum, mut tail) = (vec![0.0; len(reports.len())], vec![0.0; len(reports.len())]);
+        for (rank, report) in reports.iter().enumerate() {
+            report.write(rank, &mut tail);
+            sum.iter_mut().zip(&tail).for_each(|(sum, part)| *sum += part);
+        }
+        StepSummary::read(&sum)
+    }
+
+    /// Of a step of all of which this rank knows its own report only: the loss of all is estimated from one of `workers`
+    /// equal shares, and requests wait until the ranks meet.
+    pub fn estimate(report: &StepReport, workers: usize, rank: usize, world: usize) -> StepSummary {
         let mut tail = vec![0.0; len(world)];
         StepReport { requests: Requests::default(), ..*report }.write(rank, &mut tail);
         let mut summary = StepSummary::read(&tail);
         summary.loss = report.loss * workers as f64;
         summary.steps.fill(report.steps);
         summary
+    }
+
+    /// Of a unit that no other rank knows of: requests wait until the workers meet.
+    pub fn alone(report: &StepReport) -> StepSummary {
+        StepSummary::of(&[StepReport { requests: Requests::default(), ..*report }])
     }
 
     /// The rank whose computation took longest, and its milliseconds.
@@ -199,16 +220,6 @@ impl StepSummary {
 mod tests {
     use super::*;
 
-    fn sum(reports: &[StepReport]) -> StepSummary {
-        let mut sum = vec![0.0; len(reports.len())];
-        for (rank, report) in reports.iter().enumerate() {
-            let mut tail = vec![9.0; sum.len()];
-            report.write(rank, &mut tail);
-            sum.iter_mut().zip(tail).for_each(|(sum, part)| *sum += part);
-        }
-        StepSummary::read(&sum)
-    }
-
     #[test]
     fn sums_of_reports_are_read_back() {
         let paused = Requests { pause: true, ..Requests::default() };
@@ -216,7 +227,7 @@ mod tests {
         let ended = Requests { stop: true, terminate: true, leave: true, ..Requests::default() };
         let other =
             StepReport { loss: 2.0, compute_ms: 9.0, steps: 5, requests: ended, ..Default::default() };
-        let summary = sum(&[one, other]);
+        let summary = StepSummary::of(&[one, other]);
         assert_eq!((summary.loss, &summary.compute_ms[..]), (3.5, &[7.0, 9.0][..]));
         assert_eq!(
             (&summary.stopping[..], &summary.leaving[..], summary.pausing),
@@ -224,7 +235,10 @@ mod tests {
         );
         assert_eq!((summary.slowest(), &summary.steps[..]), ((1, 9.0), &[3, 5][..]));
         let stopped = Requests { stop: true, ..paused };
-        assert!(summary.terminating && !sum(&[one, StepReport { requests: stopped, ..one }]).terminating);
+        assert!(
+            summary.terminating
+                && !StepSummary::of(&[one, StepReport { requests: stopped, ..one }]).terminating
+        );
     }
 
     #[test]
@@ -243,10 +257,18 @@ mod tests {
         let rows: Vec<u64> = (0..1000).map(|row| row * 7919).collect();
         let report = |rows: &[u64]| StepReport { rows: RowChecksum::of(rows), ..StepReport::default() };
         let (front, back) = rows.split_at(311);
-        assert_eq!(sum(&[report(back), report(front), report(&[])]).rows, RowChecksum::of(&rows));
-        assert_ne!(sum(&[report(&back[1..]), report(front)]).rows, RowChecksum::of(&rows), "one is missing");
-        assert_ne!(sum(&[report(&rows), report(&rows[..1])]).rows, RowChecksum::of(&rows), "one is repeated");
+        assert_eq!(StepSummary::of(&[report(back), report(front), report(&[])]).rows, RowChecksum::of(&rows));
+        assert_ne!(
+            StepSummary::of(&[report(&back[1..]), report(front)]).rows,
+            RowChecksum::of(&rows),
+            "one is missing"
+        );
+        assert_ne!(
+            StepSummary::of(&[report(&rows), report(&rows[..1])]).rows,
+            RowChecksum::of(&rows),
+            "one is repeated"
+        );
         let many: Vec<StepReport> = (0..4096).map(|_| report(&rows[..1])).collect();
-        assert_eq!(sum(&many).rows, RowChecksum::of(&[rows[0]; 4096]));
+        assert_eq!(StepSummary::of(&many).rows, RowChecksum::of(&[rows[0]; 4096]));
     }
 }

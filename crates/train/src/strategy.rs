@@ -20,6 +20,12 @@ pub trait Strategy {
         1
     }
 
+    /// With local rows, between two units of every worker: all meet. Makes the model that is published, of the models of
+    /// all and of what is in flight between them. All ranks call it together.
+    fn meet(&mut self, _cx: &mut Context<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// Releases what belongs to a generation that is over. With a step, the state committed after that step is in
     /// [`Strategy::state`] afterwards.
     fn suspend(&mut self, _step: Option<u64>) -> Result<()> {

@@ -3,6 +3,11 @@
 //! The rows of a step are a function of (seed, epoch, step, global batch); the workers divide them (`split.rs`). They
 //! count when their commit unit does. A unit of several steps may end early on some ranks: the rows of its later steps
 //! that were computed count, and only the others are left for the units after it.
+//!
+//! Workers at their own speed have rows of their own instead: `local_rows.rs`.
+
+pub mod local_rows;
+pub(crate) mod walk;
 
 use crate::audit::ConsumedRows;
 use crate::leaves::Leaves;
@@ -119,6 +124,28 @@ impl Shares {
         self.own.clear();
         (self.next, self.ahead) = (next, Some(self.consumed.clone()));
         Ok(())
+    }
+
+    /// Workers at their own speed have agreed that so many steps are done.
+    pub(crate) fn advance_to(&mut self, next: u64) {
+        self.next = next;
+    }
+
+    /// The step at which workers at their own speed meet next: the end of the epoch or of the job, or the next checkpoint
+    /// with one after `every` steps, if it is not 0.
+    pub(crate) fn next_boundary(&self, every: u64) -> u64 {
+        let epoch_end = self.next + self.steps_left(self.next);
+        let checkpoint = self.next.checked_div(every).map_or(u64::MAX, |passed| (passed + 1) * every);
+        epoch_end.min(checkpoint).max(self.next)
+    }
+
+    /// Counts the rows of the epoch's steps so far, so that work in shares can go on from a checkpoint of local rows.
+    pub(crate) fn count_earlier_steps(&mut self) {
+        self.consumed.clear();
+        let Step { epoch, index, .. } = self.step(self.next);
+        for index in 0..index {
+            self.consumed.enter(self.sampler.rows(epoch, index));
+        }
     }
 
     pub fn steps_per_epoch(&self) -> u64 {

@@ -123,6 +123,9 @@ fn workers_with_state_of_their_own_store_all_of_it() {
         train_to(20, (strategy, 2), folder.path());
         let (mut slots, _) = stored(folder.path());
         slots.sort();
+        let models = slots.iter().filter(|slot| slot.starts_with("parameters@")).count();
+        assert_eq!(models, if strategy == "gosgd" { 2 } else { 0 });
+        slots.retain(|slot| !slot.starts_with("parameters@"));
         assert_eq!(slots, ["first_moment@0", "first_moment@1", "second_moment@0", "second_moment@1"]);
     }
 }
@@ -156,6 +159,12 @@ fn a_round_that_was_stopped_on_one_rank_is_completed_by_any_strategy() {
                 _ => None,
             })
             .collect();
+        if after.0 == "gosgd" {
+            // Its epochs are passes of the workers, which begin anew.
+            assert!(audits.iter().all(|(expected, once, ..)| expected == once), "{audits:?}");
+            assert!(audits.iter().all(|(.., missed, repeated)| missed + repeated == 0), "{audits:?}");
+            continue;
+        }
         assert_eq!(audits, [(1438, 1438, 0, 0); 2], "{}", after.0);
     }
 }

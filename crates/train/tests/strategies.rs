@@ -67,13 +67,35 @@ fn a_server_trains_counts_resumes_and_audits_like_all_reduce() {
 #[test]
 fn four_gossips_learn_the_digits_and_lose_no_row() {
     let folder = tempfile::tempdir().unwrap();
-    let ended = train(4, folder.path(), &[GOSGD, "train.epochs=20"]);
+    let ended = train(4, folder.path(), &[GOSGD, "train.epochs=40"]);
     assert!(accuracy(&ended[0].events) >= 0.93, "{}", accuracy(&ended[0].events));
+    let (mut epochs, mut rows) = (0, 0);
     for event in &ended[0].events {
         if let Event::Epoch { audit, .. } = event {
             assert_eq!((audit.once, audit.missed, audit.repeated), (audit.expected, 0, 0));
+            assert_eq!(audit.at_risk, Some(0));
+            (epochs, rows) = (epochs + 1, rows + audit.expected);
         }
     }
+    // All workers together have computed as many rows as there are in 40 epochs, and few beyond.
+    assert!(epochs == 40 && (40 * 1438..41 * 1438).contains(&rows), "{rows} rows in {epochs} epochs");
+}
+
+/// One of four is three times slower: the others do not wait for it.
+#[test]
+fn fast_workers_are_not_held_by_a_slow_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let paced = ["engine.pace=20ms", "engine.slow={3=3.0}", "train.epochs=4"];
+    let duration = |strategy: &str| {
+        let settings = [&[strategy][..], &paced].concat();
+        let (ended, trace) = simulate(Network::ordinary(4, 3), &[], folder.path(), &settings);
+        assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)), "{strategy}");
+        std::fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
+        trace.entries.last().unwrap().time.as_secs_f64()
+    };
+    let (even, gossip) = (duration("strategy.preset=allreduce"), duration(GOSGD));
+    // Three of four workers at full speed and one at a third: 2.5 of all at a third.
+    assert!(even / gossip >= 2.0, "{even} s and {gossip} s");
 }
 
 #[test]

@@ -162,7 +162,7 @@ impl Strategy for Dpsgd {
         let report = cx.report(computed.loss, computed.took, 1);
         let summary = match self.meets(cx, step) {
             true => self.meet(cx, &report)?,
-            false => StepSummary::alone(&report, cx.work.workers(), cx.rank.index(), cx.rank.size()),
+            false => StepSummary::estimate(&report, cx.work.workers(), cx.rank.index(), cx.rank.size()),
         };
         std::mem::swap(&mut self.state, &mut self.next);
         Ok(summary)

@@ -1,34 +1,40 @@
 //! GoSGD: stochastic gradient descent with sum-weight gossip (Blot et al. 2016; Langer et al., Figure 17).
 //!
-//! Every worker `i` has parameters `w_i` and a weight `a_i`; the weights of all, with those in messages in flight, always
-//! add up to 1. In each local step:
+//! Every worker `i` has parameters `w_i`, optimizer slots and a weight `a_i`, at first 1/n. It walks rows of its own at its
+//! own speed (`work/local_rows.rs`), and in each local step:
 //!
 //! ```text
 //! for every message (w_j, a_j) that has arrived:
 //!     w_i = a_i / (a_i + a_j) * w_i  +  a_j / (a_i + a_j) * w_j
 //!     a_i = a_i + a_j
-//! w_i = update(w_i, gradient of its share of the step's rows)
+//! w_i = update(w_i, gradient of its next rows)
 //! with probability p:
 //!     a_i = a_i / 2
 //!     send (w_i, a_i) to another worker, drawn at random
 //! ```
 //!
-//! A worker that has sent its parameters lately weighs less, as the others have them already. At the end of an epoch, for a
-//! checkpoint and after the last step the workers synchronize and publish their weighted mean; then each goes on with its
-//! own parameters.
+//! A worker that has sent its parameters lately weighs less, as the others have them already. Optimizer slots are not
+//! sent: momenta are those of the worker's own gradients. When the workers meet, they publish their weighted mean; each
+//! goes on with its own parameters.
+//!
+//! A lost worker takes its weight with it. As only ratios of weights count, the others keep theirs: all weights, with
+//! those in flight, add up to 1 less what was lost. A new worker gets the parameters and slots of another one and half of
+//! its weight.
 
 #[cfg(test)]
-#[path = "gosgd_weights.rs"]
-mod weights;
+#[path = "gosgd_record.rs"]
+mod recorded;
 
 use crate::context::Context;
 use crate::reduction::Description;
 use crate::reduction::bucket_plan::BucketPlan;
 use crate::state::{Spread, State};
-use crate::step_report::{self, StepReport, StepSummary};
-use crate::strategy::Strategy;
+use crate::step_report::StepSummary;
+use crate::strategy::{Strategy, TransferUnit};
+use crate::work::local_rows::{LocalRows, RowsComputed};
 use thalweg_cluster::regroup::MembershipChange;
 use thalweg_cluster::{MessageTag, SendOutcome};
+use thalweg_core::event::{Event, Level};
 use thalweg_core::{Culprit, Error, Kind, Result};
 use thalweg_graph::optimizer::Optimizer;
 
@@ -37,25 +43,43 @@ const PARAMETERS: MessageTag = MessageTag { number: 1, name: "parameters" };
 /// Messages that a worker may have sent to another and that were not merged yet: more would only be outdated.
 const MAX_UNMERGED: usize = 4;
 
-/// Bytes of the weight before the parameters.
-const WEIGHT: usize = 8;
+/// Bytes before the parameters: the weight, how many rows the sender has computed, and since when.
+const HEADER: usize = 24;
+
+/// Weights of equal sums differ by rounding.
+const ROUNDING: f64 = 1e-9;
 
 pub struct GoSgd {
     state: State,
+    /// 0 on a new worker.
     weight: f64,
+    /// The sum of all weights, as far as this worker knows.
+    sum: f64,
+    /// Whether weight may have been lost since the workers met.
+    has_changed: bool,
     gradient: Vec<f32>,
-    /// The mean of all workers, where they synchronized last.
+    /// The mean of all workers, where they met last.
     mean: Vec<f32>,
     plan: BucketPlan,
 }
 
+/// `(w_j, a_j)` of the worker `j`.
+struct Received {
+    member: usize,
+    rows: RowsComputed,
+    weight: f64,
+    parameters: Vec<f32>,
+}
+
 impl GoSgd {
     pub fn new(optimizer: &Optimizer, parameters: usize) -> GoSgd {
-        let state = State::of_parameters(parameters);
+        let state = State::of_own_parameters(parameters);
         let state = state.with_columns(optimizer.slot_names(), Spread::PerMember);
         GoSgd {
             state,
             weight: 0.0,
+            sum: 0.0,
+            has_changed: false,
             gradient: vec![0.0; parameters],
             mean: Vec::new(),
             plan: BucketPlan::default(),
@@ -64,120 +88,182 @@ impl GoSgd {
 
     /// Merges every message that has arrived.
     fn receive_all(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        while let Some((parameters, weight)) = self.receive(cx)? {
+        while let Some(Received { member, rows, weight, parameters }) = self.receive(cx)? {
             let share = (weight / (self.weight + weight)) as f32;
             for (own, theirs) in self.state.parameters_mut().iter_mut().zip(&parameters) {
                 *own += share * (theirs - *own);
             }
             self.weight += weight;
+            #[cfg(test)]
+            recorded::record(cx.rank.member_id(), || recorded::Recorded::Received(member, weight));
+            cx.local_rows.iter_mut().for_each(|local| local.note_received(member, rows));
         }
         Ok(())
     }
 
-    /// The next `(w_j, a_j)` that has arrived.
-    fn receive(&mut self, cx: &mut Context<'_>) -> Result<Option<(Vec<f32>, f64)>> {
+    /// The next message that has arrived.
+    fn receive(&mut self, cx: &mut Context<'_>) -> Result<Option<Received>> {
         let Some(message) = cx.rank.world().try_receive_any(PARAMETERS)? else { return Ok(None) };
-        let from = message.member;
+        let member = message.member;
         let invalid = |cause: String| {
-            let culprit = Culprit { rank: from, cause: cause.clone(), ..Culprit::default() };
-            Error::new(Kind::RankFailed, format!("rank {from} {cause}")).blame(culprit)
+            let culprit = Culprit { rank: member, cause: cause.clone(), ..Culprit::default() };
+            Error::new(Kind::RankFailed, format!("rank {member} {cause}")).blame(culprit)
         };
-        let (weight, values) = match message.bytes.split_first_chunk::<WEIGHT>() {
+        let (header, values) = match message.bytes.split_first_chunk::<HEADER>() {
             Some(parts) if parts.1.len() == 4 * self.state.len() => parts,
             _ => return Err(invalid(format!("sent a message of {} bytes", message.bytes.len()))),
         };
-        let weight = f64::from_le_bytes(*weight);
-        let values: Vec<f32> = values.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-        if !(weight > 0.0 && weight <= 1.0) || values.iter().any(|value| !value.is_finite()) {
+        let [weight, count, since] = [0, 8, 16].map(|at| std::array::from_fn(|index| header[at + index]));
+        let weight = f64::from_le_bytes(weight);
+        let rows = RowsComputed { count: u64::from_le_bytes(count), since: u64::from_le_bytes(since) };
+        let parameters: Vec<f32> =
+            values.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        if !(weight > 0.0 && weight <= 1.0) || parameters.iter().any(|value| !value.is_finite()) {
             return Err(invalid(format!("sent parameters that are not finite, or the weight {weight}")));
         }
-        #[cfg(test)]
-        weights::received(cx.rank.index(), from, weight);
-        Ok(Some((values, weight)))
+        Ok(Some(Received { member, rows, weight, parameters }))
     }
 
     /// With the job's probability another worker, drawn at random: the same on every repeat.
-    fn draw_receiver(&self, cx: &Context<'_>) -> Option<usize> {
-        let (rank, workers) = (cx.rank.index(), cx.work.workers());
-        let mut random = cx.rank.random("gossip", &[rank as u64, cx.work.next()]);
+    fn draw_receiver(&self, cx: &Context<'_>, rows: RowsComputed) -> Option<usize> {
+        let (rank, workers) = (cx.rank.index(), cx.rank.size());
+        let mut random = cx.rank.random("gossip", &[cx.rank.member_id() as u64, rows.since, rows.count]);
         let sends = f64::from(random.uniform()) < cx.job.gossip.probability;
         // All others are equally likely: a distance of 1 to n - 1 around the circle.
         (sends && workers > 1).then(|| (rank + 1 + random.below(workers as u64 - 1) as usize) % workers)
     }
 
-    /// Sends `w_i` with half of the weight, unless the receiver has too many messages pending.
-    fn send(&mut self, cx: &mut Context<'_>, to: usize) -> Result<()> {
+    /// Sends `w_i`, the parameters after so many rows, with half of the weight, unless the receiver has too many messages
+    /// pending.
+    fn send(&mut self, cx: &mut Context<'_>, to: usize, rows: RowsComputed) {
         let half = self.weight / 2.0;
-        let mut message = Vec::with_capacity(WEIGHT + 4 * self.state.len());
+        let mut message = Vec::with_capacity(HEADER + 4 * self.state.len());
         message.extend_from_slice(&half.to_le_bytes());
+        message.extend_from_slice(&rows.count.to_le_bytes());
+        message.extend_from_slice(&rows.since.to_le_bytes());
         self.state.parameters().iter().for_each(|value| message.extend_from_slice(&value.to_le_bytes()));
-        if cx.rank.world().send(to, PARAMETERS, message)? == SendOutcome::Queued {
+        // The update before counts in any case: the next operation fails, if this one does.
+        if let Ok(SendOutcome::Queued) = cx.rank.world().send(to, PARAMETERS, message) {
             #[cfg(test)]
-            weights::sent(cx.rank.index(), to, half);
+            recorded::record(cx.rank.member_id(), || {
+                recorded::Recorded::Sent(cx.rank.member_id_at(to), half)
+            });
             self.weight = half;
         }
+    }
+
+    /// All workers have met: what their weights add up to, and what was lost.
+    fn check_sum(&mut self, cx: &Context<'_>, sum: f64) -> Result<()> {
+        let lost = self.sum - sum;
+        if lost.abs() > ROUNDING && (lost < 0.0 || !self.has_changed) {
+            let before = self.sum;
+            return Err(Error::internal(format!(
+                "the weights of all workers add up to {sum}, and without a loss to {before}"
+            )));
+        }
+        if lost > ROUNDING && cx.rank.index() == 0 {
+            let message = format!(
+                "workers that are gone took {lost:.6} of the weights; those of the others add up to {sum:.6}"
+            );
+            cx.rank.emit(Event::Notice { level: Level::Info, message });
+        }
+        (self.sum, self.has_changed) = (sum, false);
         Ok(())
     }
+}
 
-    /// Whether the workers synchronize after the next step.
-    fn synchronizes(&self, cx: &Context<'_>) -> bool {
-        let (next, every) = (cx.work.next() + 1, cx.job.fault.checkpoint_every);
-        next.is_multiple_of(cx.work.steps_per_epoch())
-            || every > 0 && next.is_multiple_of(every)
-            || next >= cx.work.end()
+/// The weights of all workers, and their sum, after a change. A worker without a weight is new and gets half of that of
+/// another one; the others give in turn.
+fn share_weights(mut weights: Vec<f64>, sums: &[f64]) -> (Vec<f64>, f64) {
+    let givers: Vec<usize> = (0..weights.len()).filter(|rank| weights[*rank] > 0.0).collect();
+    if givers.is_empty() {
+        let equal = 1.0 / weights.len() as f64;
+        return (vec![equal; weights.len()], 1.0);
     }
+    let new: Vec<usize> = (0..weights.len()).filter(|rank| !givers.contains(rank)).collect();
+    for (number, new) in new.into_iter().enumerate() {
+        let giver = givers[number % givers.len()];
+        weights[giver] /= 2.0;
+        weights[new] = weights[giver];
+    }
+    // Those that were interrupted at a meeting do not know what was lost before.
+    let sum = givers.iter().map(|rank| sums[*rank]).fold(f64::MAX, f64::min);
+    (weights, sum)
+}
 
-    /// Waits for all messages in flight and publishes the weighted mean of all workers.
-    fn synchronize(&mut self, cx: &mut Context<'_>, report: &StepReport) -> Result<StepSummary> {
-        // Others may be many steps behind: the step deadline does not apply.
-        cx.rank.begin_preparation("synchronization of all workers");
-        cx.rank.world().flush_messages()?;
-        cx.rank.world().barrier("messages")?;
-        self.receive_all(cx)?;
-        #[cfg(test)]
-        weights::synchronized(cx.rank.index(), self.weight);
-        let weights = cx.rank.world().all_gather("weights", &self.weight.to_le_bytes())?;
-        let total: f64 =
-            weights.iter().filter_map(|bytes| Some(f64::from_le_bytes(*bytes.first_chunk()?))).sum();
-        if (total - 1.0).abs() > 1e-9 {
-            return Err(Error::internal(format!("the weights of all workers add up to {total}, not to 1")));
-        }
-        let weight = self.weight as f32;
-        self.mean.clear();
-        self.mean.extend(self.state.parameters().iter().map(|value| weight * value));
-        cx.all_reduce_with_report("parameters", &mut self.mean, report)
-    }
+/// A few numbers of every worker.
+fn gather<const N: usize>(cx: &mut Context<'_>, name: &str, mine: [f64; N]) -> Result<Vec<[f64; N]>> {
+    let bytes: Vec<u8> = mine.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let all = cx.rank.world().all_gather(name, &bytes)?;
+    let numbers = |bytes: &Vec<u8>| {
+        let chunks: &[[u8; 8]; N] = bytes.as_chunks().0.try_into().ok()?;
+        Some(chunks.map(f64::from_le_bytes))
+    };
+    let all: Option<Vec<[f64; N]>> = all.iter().map(numbers).collect();
+    all.ok_or_else(|| Error::internal(format!("{name} of other lengths")))
 }
 
 impl Strategy for GoSgd {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
         self.receive_all(cx)?;
-        cx.compute.clear_consumed();
-        let step = cx.work.next();
-        let computed = cx.compute_local_gradient(step, self.state.parameters(), &mut self.gradient)?;
-        cx.update(cx.moment(step), &mut self.state, &self.gradient)?;
-        if let Some(receiver) = self.draw_receiver(cx) {
-            self.send(cx, receiver)?;
+        let computed = cx.compute_own_gradient(self.state.parameters(), &mut self.gradient)?;
+        cx.update(cx.own_moment(), &mut self.state, &self.gradient)?;
+        #[cfg(test)]
+        recorded::record(cx.rank.member_id(), || recorded::Recorded::Updated(cx.compute.consumed().to_vec()));
+        let rows = cx.local_rows.as_ref().map(LocalRows::own_rows).unwrap_or_default();
+        let rows = RowsComputed { count: rows.count + computed.rows as u64, ..rows };
+        if let Some(receiver) = self.draw_receiver(cx, rows) {
+            self.send(cx, receiver, rows);
         }
-        let report = cx.report(computed.loss, computed.took, 1);
-        if self.synchronizes(cx) {
-            return self.synchronize(cx, &report);
-        }
-        Ok(StepSummary::alone(&report, cx.work.workers(), cx.rank.index(), cx.rank.size()))
+        Ok(StepSummary::alone(&cx.report(computed.loss, computed.took, 1)))
+    }
+
+    fn meet(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        cx.rank.world().flush_messages()?;
+        cx.rank.world().barrier("messages")?;
+        self.receive_all(cx)?;
+        #[cfg(test)]
+        recorded::record(cx.rank.member_id(), || {
+            recorded::Recorded::Met(self.weight, self.state.parameters().to_vec())
+        });
+        let sum = gather(cx, "weights", [self.weight])?.iter().map(|[weight]| weight).sum();
+        self.check_sum(cx, sum)?;
+        let weight = (self.weight / sum) as f32;
+        self.mean.clear();
+        self.mean.extend(self.state.parameters().iter().map(|value| weight * value));
+        cx.rank.world().all_reduce("parameters", &mut self.mean)?;
+        Ok(())
     }
 
     fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
-        self.weight = 1.0 / cx.work.workers() as f64;
+        let all = gather(cx, "weights", [self.weight, self.sum])?;
+        let (weights, sums): (Vec<f64>, Vec<f64>) =
+            all.into_iter().map(|[weight, sum]| (weight, sum)).unzip();
+        let (weights, sum) = share_weights(weights, &sums);
+        self.has_changed = true;
+        // What was sent to workers that are lost is lost with them.
+        cx.rank.take_undelivered();
+        (self.weight, self.sum) = (weights[cx.rank.index()], sum);
         self.mean = self.state.parameters().to_vec();
+        #[cfg(test)]
+        recorded::record(cx.rank.member_id(), || recorded::Recorded::Began(self.weight, self.mean.clone()));
         let hosts = cx.rank.world().host_numbers().to_vec();
-        let length = self.state.len() + step_report::len(cx.rank.size());
-        self.plan = BucketPlan::whole(cx.job, cx.compute.model.layout(), &hosts).adopt(cx, length)?;
-        cx.rank.open_messages(MAX_UNMERGED * (WEIGHT + 4 * self.state.len()));
+        let plan = BucketPlan::whole(cx.job, cx.compute.model.layout(), &hosts);
+        self.plan = plan.adopt(cx, self.state.len())?;
         Ok(())
+    }
+
+    fn message_window(&self) -> Option<usize> {
+        Some(MAX_UNMERGED * (HEADER + 4 * self.state.len()))
     }
 
     fn published(&self) -> &[f32] {
         &self.mean
+    }
+
+    /// A new worker has nothing to update before it has all of its giver's state.
+    fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
+        Ok(TransferUnit::State)
     }
 
     fn state(&self) -> &State {
@@ -189,7 +275,6 @@ impl Strategy for GoSgd {
     }
 
     fn describe(&self, cx: &Context<'_>) -> Description {
-        let length = self.state.len() + step_report::len(cx.rank.size());
-        self.plan.describe(cx.compute.model.layout(), length)
+        self.plan.describe(cx.compute.model.layout(), self.state.len())
     }
 }

@@ -8,9 +8,14 @@ impl Driver<'_> {
     /// Writes a checkpoint. Training waits until the state is copied; the rest is done while it goes on.
     pub(super) fn checkpoint(&mut self) -> Result<()> {
         let start = self.cx.rank.now();
+        self.cx.rank.begin_interval("a checkpoint");
+        self.publish()?;
         self.checkpoints.await_buffer(&mut self.cx)?;
         self.cx.rank.begin_interval("a checkpoint");
         self.collect_rows()?;
+        if self.claims.local_rows && self.cx.rank.index() == 0 {
+            self.cx.work.count_earlier_steps();
+        }
         let receivers = self.membership.transfer.as_ref().map_or(&[][..], |transfer| &transfer.receivers);
         let loss = self.progress.epoch_loss;
         self.checkpoints.write(&mut self.cx, self.strategy.as_ref(), loss, (start, receivers))?;

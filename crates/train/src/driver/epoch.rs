@@ -4,6 +4,7 @@ use super::Driver;
 use crate::finite;
 use crate::recent_steps::RecentSteps;
 use crate::validate::validate;
+use crate::work::local_rows::LocalRows;
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::report::Audit;
 use thalweg_core::{Result, Tally};
@@ -26,6 +27,7 @@ impl Driver<'_> {
         self.validate_published()?;
         self.close_epoch(epoch, self.progress.last.clone())?;
         self.cx.work.begin_epoch();
+        self.cx.local_rows.iter_mut().for_each(LocalRows::close_epoch);
         self.progress.epoch_loss = (0.0, 0);
         self.progress.at_risk = 0;
         if self.progress.target_reached(self.cx.job) == Some(true) {
@@ -39,6 +41,7 @@ impl Driver<'_> {
 
     /// Evaluates the published model on the validation rows or, without any, on the training rows.
     pub(super) fn validate_published(&mut self) -> Result<()> {
+        self.publish()?;
         let (cx, published) = (&mut self.cx, self.strategy.published());
         let (data, model) = (&cx.compute.data, &mut cx.compute.model);
         let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
@@ -53,7 +56,7 @@ impl Driver<'_> {
 
     /// All ranks take over the rows that the others have consumed since the last time, unless they know them from proofs.
     pub(super) fn collect_rows(&mut self) -> Result<()> {
-        if self.claims.proves_rows {
+        if self.claims.proves_rows || self.claims.local_rows {
             return Ok(());
         }
         let (rank, work) = (&mut self.cx.rank, &mut self.cx.work);
@@ -75,9 +78,12 @@ impl Driver<'_> {
             step: cx.work.next(),
             loss: loss / rows.max(1) as f64,
             validation,
-            audit: Audit {
-                at_risk: self.progress.at_risk,
-                ..cx.work.audit(&cx.compute.data.training, epoch)
+            audit: match &cx.local_rows {
+                Some(local) => local.audit(epoch),
+                None => Audit {
+                    at_risk: self.claims.own_models.map(|_| self.progress.at_risk),
+                    ..cx.work.audit(&cx.compute.data.training, epoch)
+                },
             },
         };
         // Rank 0 may be lost before its event is written: until the next unit is done, the others keep it.

@@ -12,6 +12,7 @@
 //! A unit commits on all ranks or on none, up to the last exchange of it: members are before the unit or after it. If no
 //! member is after it, the unit is run again, from the same rows.
 
+use super::meeting::Stretch;
 use super::own_models::Aligned;
 use super::{Driver, Holds, Next};
 use crate::job_progress::{TrainingTime, Transferred};
@@ -20,6 +21,7 @@ use crate::recent_steps::RecentSteps;
 use crate::registry;
 use crate::split::Split;
 use crate::state_transfer::{self, Receivers, StateTransfer};
+use crate::work::local_rows::LocalRows;
 use std::time::Duration;
 use thalweg_cluster::membership::{MemberPosition, Position};
 use thalweg_cluster::regroup::MembershipChange;
@@ -82,10 +84,14 @@ impl Driver<'_> {
                 self.plan_transfer(&change, &holders, at, &progress)?;
                 self.transfer_state(&change, &holders)?;
                 self.continue_from(progress)?;
+                self.share_local_rows(&change, source)?;
                 self.report_epoch(source);
             }
             _ if self.membership.holds == Holds::Nothing => return Err(self.state_is_lost(&change)),
-            _ => self.strategy.suspend(Some(self.cx.work.next()))?,
+            _ => {
+                self.strategy.suspend(Some(self.cx.work.next()))?;
+                self.share_local_rows(&change, 0)?;
+            }
         }
         self.note_begun();
         let (job, first) = (self.cx.job, self.cx.work.next() + behind_own_loss);
@@ -94,7 +100,9 @@ impl Driver<'_> {
         let receives = transfer.is_some_and(|transfer| transfer.receivers.contains(&self.cx.rank.index()));
         self.membership.holds = if receives { Holds::Nothing } else { Holds::State };
         self.start_generation(&change)?;
-        self.recent = RecentSteps::since(self.cx.rank.now());
+        let rows = self.cx.local_rows.as_ref().map_or(0, LocalRows::agreed_rows);
+        self.recent = RecentSteps::after(rows, self.cx.rank.now());
+        self.report_work(true);
         let is_first = self.cx.rank.generation() == 1;
         if is_first {
             self.announce();
@@ -159,7 +167,9 @@ impl Driver<'_> {
             Some(_) => Vec::new(),
             None => new_members(change),
         };
-        let keeps = |rank: &usize| self.claims.own_models.is_some() || holders.contains(rank);
+        // A member with parameters of its own keeps them.
+        let own = self.strategy.state().has_own_parameters();
+        let keeps = |rank: &usize| own || holders.contains(rank);
         let is_behind = |rank: &usize| change.positions[*rank].position.is_some() && !keeps(rank);
         let behind = (0..change.positions.len()).filter(is_behind).collect();
         let receivers = Receivers { new, behind };
@@ -217,6 +227,10 @@ impl Driver<'_> {
     fn continue_from(&mut self, sent: Transferred) -> Result<()> {
         if known_bugs::skips_agreement() && self.membership.holds != Holds::Nothing {
             return Ok(());
+        }
+        if sent.progress.meetings > self.progress.meetings {
+            // The others have counted what this worker did before.
+            self.stretch = Stretch::default();
         }
         let work = &mut self.cx.work;
         work.restore(sent.next, &sent.consumed)?;
@@ -291,6 +305,13 @@ fn holders(change: &MembershipChange, at: Position) -> Vec<usize> {
         None => false,
     };
     (0..change.positions.len()).filter(holds).collect()
+}
+
+/// For a new member, the rank that it takes its state over from, where every member has parameters of its own.
+pub(super) fn giver_of(rank: usize, change: &MembershipChange) -> Option<usize> {
+    let number = new_members(change).iter().position(|new| *new == rank)?;
+    let holders = holders(change, change.resume_position()?);
+    Some(state_transfer::giver(number, &holders))
 }
 
 /// Ranks without any state.

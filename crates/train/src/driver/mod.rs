@@ -10,12 +10,16 @@
 //! end     validate, write the model                   end.rs
 //! ```
 //!
+//! Workers at their own speed have no unit in common: what follows a unit of all comes at a meeting that the coordinator
+//! calls (`meeting.rs`).
+//!
 //! A unit fails if the generation of the group is over. Then the strategy has committed nothing of it: the driver enters
 //! the next generation (`group_change.rs`), the strategy answers the change, and the unit is run again.
 
 mod end;
 mod epoch;
 mod group_change;
+mod meeting;
 mod own_models;
 
 use crate::checkpoints::Checkpoints;
@@ -28,7 +32,9 @@ use crate::registry::{self, Claims};
 use crate::state_transfer::{self, Receivers, StateTransfer};
 use crate::step_report::StepSummary;
 use crate::strategy::Strategy;
+use crate::work::local_rows::LocalRows;
 use crate::work::{Proof, Shares};
+use meeting::Stretch;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::Rank;
@@ -43,6 +49,10 @@ pub(crate) struct Driver<'a> {
     claims: Claims,
     progress: JobProgress,
     recent: RecentSteps,
+    /// With local rows: what this worker has done since the last meeting.
+    stretch: Stretch,
+    /// With local rows: whether the strategy has made the published model at this meeting.
+    is_published: bool,
     checkpoints: Checkpoints<'a>,
     membership: Membership,
     /// The step that this run began after.
@@ -103,12 +113,17 @@ impl<'a> Driver<'a> {
         };
         let holds = if start.has_state { Holds::State } else { Holds::Nothing };
         let checkpoints = Checkpoints::new(folder, job, layers, onnx, start.data_digest, start.model_digest);
+        let updates = start.step.saturating_sub(start.slots_start);
+        let local_rows = claims.local_rows.then(|| LocalRows::new(job, &data.training, start.step, updates));
+        let compute = Compute::new(job, data, model);
         Ok(Driver {
-            cx: Context::new(rank, job, Compute::new(job, data, model), work, (optimizer, start.slots_start)),
+            cx: Context::new(rank, job, compute, (work, local_rows), (optimizer, start.slots_start)),
             strategy,
             claims,
             progress,
             recent: RecentSteps::since(now),
+            stretch: Stretch::default(),
+            is_published: false,
             checkpoints,
             membership: Membership {
                 holds,
@@ -134,7 +149,10 @@ impl<'a> Driver<'a> {
     fn train(&mut self) -> Result<Outcome> {
         while self.begin_unit()? {
             let summary = self.strategy.step(&mut self.cx)?;
-            self.commit(&summary)?;
+            match self.claims.local_rows {
+                true => self.commit_own(&summary)?,
+                false => self.commit(&summary)?,
+            }
         }
         self.conclude()
     }
@@ -143,15 +161,18 @@ impl<'a> Driver<'a> {
     fn begin_unit(&mut self) -> Result<bool> {
         // It may be due from a generation that ended meanwhile.
         self.close_due_epoch()?;
+        self.hold_meetings()?;
         if matches!(self.membership.next, Next::Change | Next::Leave) && !self.is_over() {
             self.change_group_in_order()?;
         }
         if self.membership.next == Next::Left || self.is_over() {
             return Ok(false);
         }
-        let step = self.cx.work.next();
-        self.cx.rank.begin_step(step);
-        if self.membership.holds == Holds::State {
+        let step = self.cx.step();
+        // The step that all agree on: faults that repeat before the next one are counted.
+        self.cx.rank.begin_step(self.cx.work.next());
+        // A worker at its own speed repeats no unit of all.
+        if self.membership.holds == Holds::State && !self.claims.local_rows {
             self.membership.holds = Holds::StateInUnit;
         }
         self.cx.rank.inject_faults(step);
@@ -212,7 +233,7 @@ impl<'a> Driver<'a> {
         self.recent.add(committed.rows, summary);
         let (now, steps, next) = (rank.now(), work.steps_per_epoch(), work.next());
         if rank.index() == 0 && (next.is_multiple_of(steps) || self.recent.is_due(now)) {
-            rank.emit(self.recent.event(rank, work.step(next - 1), steps, now));
+            rank.emit(self.recent.event(rank, work.step(next - 1), steps, (now, self.recent.rows())));
             self.recent = RecentSteps::since(now);
         }
         self.serve_requests(summary);

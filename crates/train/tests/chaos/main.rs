@@ -3,6 +3,7 @@
 //! `THALWEG_SEEDS=10000` runs that many seeds, from `THALWEG_FIRST_SEED` on, `THALWEG_SEED=17` one of them, and shows its
 //! faults; `cargo xtask test --seeds 10000` runs them with those of the transports.
 
+mod gossip;
 mod invariants;
 mod job;
 mod neighbours;

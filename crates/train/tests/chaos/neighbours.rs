@@ -57,7 +57,7 @@ fn losses(event: &Event) -> Vec<String> {
 
 fn rows_at_risk(run: &job::Run) -> u64 {
     let at_risk = run.events().map(|event| match event {
-        Event::Epoch { audit, .. } => audit.at_risk,
+        Event::Epoch { audit, .. } => audit.at_risk.unwrap_or(0),
         _ => 0,
     });
     at_risk.sum()

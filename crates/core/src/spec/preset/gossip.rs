@@ -1,7 +1,7 @@
 //! Gossip: workers with separate parameters that send them to each other.
 
 use super::DialValue::{Float, Text};
-use super::{AVERAGED_STATISTICS, Dial, LOSS_OF_A_RANK, OWN_ROWS, Preset, UPDATE_RULE};
+use super::{AVERAGED_STATISTICS, Dial, OWN_ROWS, Preset, UPDATE_RULE};
 
 pub(super) const PRESETS: &[Preset] = &[Preset {
     name: "gosgd",
@@ -18,17 +18,17 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
     when: "Workers are unevenly fast or the network is slow, and a slightly different result is acceptable.",
     covers: &[
         ("parameters and optimizer state per worker", "strategy.optimization"),
-        ("no worker waits for another in a step", "strategy.scheduling.kind"),
+        ("no worker waits for another, but where all meet", "strategy.scheduling.kind"),
         ("messages to random workers", "strategy.exchange.kind"),
         ("messages with a probability after each step", "strategy.gossip.probability"),
         AVERAGED_STATISTICS,
-        ("sum weights", "weights_add_up_to_one_at_every_moment_with_messages_in_flight"),
-        (UPDATE_RULE, "four_gossips_learn_the_digits_and_lose_no_row"),
+        ("sum weights", "parameters_are_those_of_the_pseudo_code"),
+        ("a share of the rows per worker", "four_gossips_learn_the_digits_and_lose_no_row"),
+        ("a lost worker takes its weight with it", "weights_add_up_to_one_without_the_lost_mass"),
+        (UPDATE_RULE, "without_a_learning_rate_workers_with_different_models_agree_as_the_pseudo_code_does"),
     ],
     missing: &[
-        LOSS_OF_A_RANK,
-        "training without barriers: here all workers synchronize at the end of every epoch and for each checkpoint",
         "an exchange in every step that draws one: a message to a worker that has not merged the last four is skipped",
-        "a data set per worker: here workers split the rows of each global step",
+        "an epoch's end without a meeting: here all workers meet then, and for each checkpoint, to evaluate their mean",
     ],
 }];
