@@ -19,7 +19,9 @@ impl MembershipPolicy {
             let abort = stall.deadlock.map(|error| MembershipCommand::Abort(Box::new(error)));
             return abort.into_iter().collect();
         }
-        if self.stall_without_culprit == Some(stall.heartbeat.step) {
+        // Members may be as many steps apart as a commit unit has.
+        let unit = self.config.limits.unit.max(1);
+        if self.stall_without_culprit.is_some_and(|step| step.abs_diff(stall.heartbeat.step) < unit) {
             return self.remove_from_stalled(now);
         }
         self.stall = Some(stall);
