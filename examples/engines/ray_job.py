@@ -10,7 +10,7 @@ import sys
 import ray
 
 
-@ray.remote(num_cpus=1, max_retries=0)
+@ray.remote(num_cpus=1, max_retries=0, max_calls=1)  # A cancelled worker could take another task before it exits.
 def rank(number, world, job, out, token, more):
     address = ray.util.get_node_ip_address() if number == 0 else ""
     variables = {"RANK": number, "WORLD_SIZE": world, "MASTER_ADDR": address, "MASTER_PORT": 0, "THALWEG_TOKEN": token}
