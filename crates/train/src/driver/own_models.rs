@@ -138,7 +138,10 @@ impl Driver<'_> {
                     first
                 }
             };
-            (known..counted[worker]).for_each(|step| consumed.enter(&share(step, worker)));
+            // A checkpoint in between has collected some of them already.
+            let mut own = ConsumedRows::like(&consumed);
+            (known..counted[worker]).for_each(|step| own.enter(&share(step, worker)));
+            consumed.unite(&own.to_bytes())?;
         }
         Ok(Aligned { next, consumed: consumed.to_bytes(), at_risk, unspread: carried })
     }
