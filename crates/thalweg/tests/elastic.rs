@@ -249,22 +249,35 @@ fn fifty_faults_lose_no_row() {
     site.assert_empty();
 }
 
-#[test]
-fn faults_in_rounds_of_local_training_lose_no_row() {
+/// Faults on four workers with this strategy: no row is lost or repeated.
+fn assert_survives_faults(strategy: &str, faults: u64, max_steps_redone: u64) {
     let site = Site::new();
-    let run = ["chaos", "--strategy", "sparknet", "--faults", "10", "--fault-seed", "2", "--workers", "4"];
+    let count = faults.to_string();
+    let run = ["chaos", "--strategy", strategy, "--faults", &count, "--fault-seed", "2", "--workers", "4"];
     let ended = site.start(&[&run[..], &["--json", "--quiet"]].concat()).end(CHAOS_LIMIT);
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(ended.code, Some(0), "{strategy}: {}", ended.stderr);
     let outcome: Value = serde_json::from_str(&ended.stdout).unwrap();
-    assert_eq!((&outcome["finished"], &outcome["faults"]), (&Value::from(true), &Value::from(10)));
+    assert_eq!((&outcome["finished"], &outcome["faults"]), (&Value::from(true), &Value::from(faults)));
     assert_eq!(
         (&outcome["samples_missed"], &outcome["samples_repeated"]),
-        (&Value::from(0), &Value::from(0))
+        (&Value::from(0), &Value::from(0)),
+        "{strategy}"
     );
-    // A round is 10 steps.
-    assert!(outcome["max_steps_redone"].as_u64().unwrap() <= 10, "{outcome}");
-    assert!(outcome["units_committed"].as_u64().unwrap() >= 10, "{outcome}");
+    assert!(outcome["max_steps_redone"].as_u64().unwrap() <= max_steps_redone, "{outcome}");
+    assert!(outcome["units_committed"].as_u64().unwrap() >= faults, "{outcome}");
     site.assert_empty();
+}
+
+#[test]
+fn faults_in_rounds_of_local_training_lose_no_row() {
+    // A round is 10 steps.
+    assert_survives_faults("sparknet", 10, 10);
+}
+
+#[test]
+fn faults_among_workers_with_models_of_their_own_lose_no_row() {
+    assert_survives_faults("dpsgd", 8, 1);
+    assert_survives_faults("gosgd", 8, 0);
 }
 
 /// `thalweg strategies` lists whether jobs of a preset survive the loss of a rank; `chaos` refuses those that do not.

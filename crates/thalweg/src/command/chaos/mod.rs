@@ -97,7 +97,7 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
     let mut endless = layers.clone();
     endless.set("train.epochs", ENDLESS.into(), Origin::Flag("chaos".into()));
     let pacing = Pacing {
-        unit: registry::steps_apart(&job.spec),
+        unit: registry::unit_steps(&job.spec),
         max_members: workers.max(2),
         first_victim: registry::servers(&job.spec),
     };
