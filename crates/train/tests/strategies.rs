@@ -79,8 +79,9 @@ fn four_gossips_learn_the_digits_and_lose_no_row() {
             (epochs, rows) = (epochs + 1, rows + audit.expected);
         }
     }
-    // All workers together have computed as many rows as there are in 40 epochs, and few beyond.
-    assert!(epochs == 40 && (40 * 1438..41 * 1438).contains(&rows), "{rows} rows in {epochs} epochs");
+    // All workers together have computed as many rows as there are in 40 epochs; how many beyond depends on how soon each
+    // learns of a meeting.
+    assert!(epochs == 40 && rows >= 40 * 1438, "{rows} rows in {epochs} epochs");
 }
 
 /// One of four is three times slower: the others do not wait for it.
