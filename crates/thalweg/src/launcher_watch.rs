@@ -16,7 +16,7 @@ const SHELLS: [&str; 19] = [
 /// Stops this process, as SIGTERM does, when its launcher exits.
 pub fn stop_with_launcher(signals: &Signals) {
     let name = linux::parent_name().unwrap_or_default();
-    if outlives(&name, linux::ignores_hangup()) {
+    if outlives(&name, linux::is_under_nohup()) {
         return;
     }
     // Without a pidfd the launcher must stop its ranks itself.
@@ -30,10 +30,11 @@ pub fn stop_with_launcher(signals: &Signals) {
 }
 
 /// Whether a process outlives its parent: a command typed in a shell, or one under `nohup`. A separate session is no
-/// criterion: torchrun starts every rank in one.
-fn outlives(parent: &str, ignores_hangup: bool) -> bool {
+/// criterion: torchrun starts every rank in one. Nor is an ignored SIGHUP alone: the ranks of a launcher under `nohup`
+/// (as Spark starts its workers) inherit it.
+fn outlives(parent: &str, under_nohup: bool) -> bool {
     let shell = parent.trim_start_matches('-');
-    ignores_hangup || SHELLS.contains(&shell) || shell.starts_with("sshd")
+    under_nohup || SHELLS.contains(&shell) || shell.starts_with("sshd")
 }
 
 #[cfg(test)]

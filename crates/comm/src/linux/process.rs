@@ -115,7 +115,18 @@ pub fn ignore_file_size_signal() {
 
 /// Whether SIGHUP is ignored, as under `nohup`: then the process outlives its terminal.
 pub fn ignores_hangup() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status_ignores_hangup("/proc/self/status")
+}
+
+/// Whether `nohup` applies to this process itself, not to its parent: then SIGHUP is ignored here and not there.
+pub fn is_under_nohup() -> bool {
+    ignores_hangup()
+        && !status_ignores_hangup(&format!("/proc/{}/status", std::os::unix::process::parent_id()))
+}
+
+/// Whether the process with that status file ignores SIGHUP.
+fn status_ignores_hangup(path: &str) -> bool {
+    let status = std::fs::read_to_string(path).unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     ignored.is_some_and(|mask| mask & (1 << (Signal::SIGHUP as u64 - 1)) != 0)
