@@ -45,6 +45,8 @@ pub struct Figures {
     pub redone: u64,
     /// New members that received the state while the others trained.
     pub received: u64,
+    /// Rows whose gradients were lost with the worker that had computed them.
+    pub at_risk: u64,
     /// Whether any rank finished the job.
     pub finished: bool,
     pub loss_difference: f64,
@@ -65,6 +67,7 @@ pub fn check(
         generations,
         redone,
         received: received(run),
+        at_risk: at_risk(run),
         finished: !finished.is_empty(),
         ..Figures::default()
     };
@@ -138,6 +141,15 @@ fn received(run: &Run) -> u64 {
         _ => 0,
     });
     received.sum()
+}
+
+/// Rows of updates that were lost with a worker.
+fn at_risk(run: &Run) -> u64 {
+    let at_risk = run.events().map(|event| match event {
+        Event::Epoch { audit, .. } => audit.at_risk.unwrap_or(0),
+        _ => 0,
+    });
+    at_risk.sum()
 }
 
 /// Ranks that left in good order.

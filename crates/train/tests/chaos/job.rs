@@ -61,6 +61,11 @@ static ORDINARY: LazyLock<&JobSpec> = LazyLock::new(|| job(&[]));
 /// They do not.
 static REPRODUCIBLE: LazyLock<&JobSpec> = LazyLock::new(|| job(&["train.reproducible=true"]));
 
+/// An all-reduce.
+pub fn ordinary() -> &'static JobSpec {
+    *ORDINARY
+}
+
 /// The job with these settings beside its own.
 pub fn job(more: &[&str]) -> &'static JobSpec {
     let mut layers = JobLayers::default();

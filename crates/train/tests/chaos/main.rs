@@ -10,14 +10,14 @@ mod neighbours;
 mod rounds;
 mod schedule;
 mod state_transfers;
+mod sweep;
 
-use invariants::{Figures, Undisturbed};
+use invariants::Undisturbed;
 use job::Finished;
 use schedule::Schedule;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use sweep::Sweep;
 use thalweg_comm::transport::sim::{SimulatedFault, SimulatedFaultKind};
 use thalweg_core::event::Event;
 
@@ -28,83 +28,21 @@ fn undisturbed() -> Undisturbed {
     Undisturbed::of(&job::run(0, 4, &[], || ()))
 }
 
-fn try_seed(seed: u64, undisturbed: &Undisturbed, prologue: impl Fn() + Sync) -> Result<Figures, String> {
-    let schedule = Schedule::draw(seed, undisturbed.duration);
-    let run = job::run(seed, schedule.world, &schedule.faults, prologue);
-    invariants::check(&schedule, &run, undisturbed, invariants::ALL_REDUCE).map_err(|words| {
-        format!(
-            "seed {seed}: {words}\n{} ranks, {:#?}\nreproduce: THALWEG_SEED={seed} cargo test -p thalweg-train --test chaos -- seeds --nocapture",
-            schedule.world, schedule.faults
-        )
-    })
-}
-
-fn asked(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")))
+fn all_reduce() -> Sweep {
+    Sweep::new("seeds_keep_their_promises", job::ordinary(), invariants::ALL_REDUCE)
 }
 
 /// All invariants, for many seeds.
 #[test]
 fn seeds_keep_their_promises() {
-    let undisturbed = undisturbed();
-    if let Some(seed) = asked("THALWEG_SEED") {
-        let schedule = Schedule::draw(seed, undisturbed.duration);
-        println!("{} ranks, {:#?}", schedule.world, schedule.faults);
-        let run = job::run(seed, schedule.world, &schedule.faults, || ());
-        for (rank, ended) in run.ended.iter().enumerate() {
-            println!("rank {rank}: {:?}", ended.result.as_ref().map(|end| end.outcome));
-            let regrouped = ended.events.iter().filter(|event| matches!(event, Event::Regrouped { .. }));
-            regrouped.for_each(|event| println!("  {event:?}"));
-        }
-        println!("{:?}", invariants::check(&schedule, &run, &undisturbed, invariants::ALL_REDUCE).unwrap());
-        return;
-    }
-    let (start, count) = (Instant::now(), asked("THALWEG_SEEDS").unwrap_or(SEEDS));
-    let first = asked("THALWEG_FIRST_SEED").unwrap_or(0);
-    let (next, all) = (AtomicU64::new(first), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + count {
-                        return;
-                    }
-                    let figures = try_seed(seed, &undisturbed, || ());
-                    all.lock().unwrap().push(figures);
-                }
-            });
-        }
-    });
-    let all = all.into_inner().unwrap();
-    let failed: Vec<&String> = all.iter().filter_map(|figures| figures.as_ref().err()).collect();
-    let good: Vec<&Figures> = all.iter().flatten().collect();
-    let sum = |what: fn(&Figures) -> u64| good.iter().map(|figures| what(figures)).sum::<u64>();
-    let worst = good.iter().map(|figures| figures.loss_difference).fold(0.0, f64::max);
-    println!(
-        "{count} seeds from {first} on in {:.0} s: {} faults, {} generations, {} steps redone, {} new members, {} jobs finished, {} lost all \
-         ranks that could; the final loss is at most {worst:.1e} from {:.4}",
-        start.elapsed().as_secs_f64(),
-        sum(|figures| figures.faults),
-        sum(|figures| figures.generations),
-        sum(|figures| figures.redone),
-        sum(|figures| figures.received),
-        sum(|figures| u64::from(figures.finished)),
-        sum(|figures| u64::from(!figures.finished)),
-        undisturbed.loss,
-    );
-    failed.iter().for_each(|words| println!("{}", words.lines().next().unwrap_or_default()));
-    assert!(failed.is_empty(), "{} of {count} seeds failed, the first: {}", failed.len(), failed[0]);
+    all_reduce().run(SEEDS);
 }
 
 /// Each of them found a bug once: ranks removed that only waited for one that hung, a hang while a new member waited to be
 /// admitted, a new member that began the job anew.
 #[test]
 fn seeds_that_once_failed_keep_their_promises() {
-    let undisturbed = undisturbed();
-    for seed in [1381, 2635, 3550, 4972, 5060, 7912] {
-        try_seed(seed, &undisturbed, || ()).unwrap();
-    }
+    all_reduce().run_again(&[1381, 2635, 3550, 4972, 5060, 7912]);
 }
 
 #[test]
@@ -124,9 +62,9 @@ fn the_same_seed_gives_the_same_trace() {
 /// With a bug switched on, survivors do not agree on the last step. One of the first seeds finds it.
 #[test]
 fn a_missing_agreement_is_found() {
-    let undisturbed = undisturbed();
-    let found = (0..50)
-        .find_map(|seed| try_seed(seed, &undisturbed, thalweg_train::known_bugs::skip_agreement).err());
+    let sweep = all_reduce();
+    let found =
+        (0..50).find_map(|seed| sweep.try_seed(seed, thalweg_train::known_bugs::skip_agreement).err());
     println!("{}", found.expect("no seed finds the bug"));
 }
 

@@ -1,0 +1,145 @@
+//! Runs a strategy from many seeds, each with faults of its own, and reports what all of them did and which of them failed.
+
+use crate::invariants::{self, Bounds, Figures, Undisturbed};
+use crate::job;
+use crate::schedule::Schedule;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use thalweg_core::JobSpec;
+use thalweg_core::event::Event;
+
+/// Seeds that run at a time. The ranks of one run take turns.
+const THREADS: usize = 2;
+
+/// What is run, and what has to hold.
+pub struct Sweep {
+    /// A name of the test that repeats a seed.
+    test: &'static str,
+    job: &'static JobSpec,
+    bounds: Bounds,
+    pub undisturbed: Undisturbed,
+}
+
+/// What the seeds did.
+pub struct Summary {
+    pub count: u64,
+    figures: Vec<Figures>,
+    failed: Vec<String>,
+}
+
+impl Sweep {
+    pub fn new(test: &'static str, job: &'static JobSpec, bounds: Bounds) -> Sweep {
+        let undisturbed = Undisturbed::of(&job::run_job(job, 0, 4, &[], || ()));
+        Sweep { test, job, bounds, undisturbed }
+    }
+
+    /// One seed; what does not hold, in words.
+    pub fn try_seed(&self, seed: u64, prologue: impl Fn() + Sync) -> Result<Figures, String> {
+        let schedule = Schedule::draw(seed, self.undisturbed.duration);
+        let run = job::run_job(self.job, seed, schedule.world, &schedule.faults, prologue);
+        invariants::check(&schedule, &run, &self.undisturbed, self.bounds).map_err(|reason| {
+            let changes: Vec<&Event> =
+                run.events().filter(|event| matches!(event, Event::Regrouped { .. })).collect();
+            let (test, Schedule { world, faults }) = (self.test, schedule);
+            format!(
+                "seed {seed}: {reason}\n{world} ranks, {faults:#?}\nchanges: {changes:#?}\n\
+                 reproduce: THALWEG_SEED={seed} cargo test -p thalweg-train --test chaos -- {test} --nocapture"
+            )
+        })
+    }
+
+    /// `THALWEG_SEED` alone, with its faults and its changes of the group; else `THALWEG_SEEDS`, or as many as `ordinarily`,
+    /// from `THALWEG_FIRST_SEED` on. Fails with the seeds that failed; returns what they did unless it was one alone.
+    pub fn run(&self, ordinarily: u64) -> Option<Summary> {
+        if let Some(seed) = asked("THALWEG_SEED") {
+            self.show(seed);
+            return None;
+        }
+        let first = asked("THALWEG_FIRST_SEED").unwrap_or(0);
+        let (start, count) = (Instant::now(), asked("THALWEG_SEEDS").unwrap_or(ordinarily));
+        let (next, all) = (AtomicU64::new(first), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed >= first + count {
+                            return;
+                        }
+                        let figures = self.try_seed(seed, || ());
+                        all.lock().unwrap().push(figures);
+                    }
+                });
+            }
+        });
+        let (mut figures, mut failed) = (Vec::new(), Vec::new());
+        for outcome in all.into_inner().unwrap() {
+            outcome.map_or_else(|words| failed.push(words), |outcome| figures.push(outcome));
+        }
+        let summary = Summary { count, figures, failed };
+        println!(
+            "{}: {count} seeds from {first} on in {:.0} s: {}",
+            self.test,
+            start.elapsed().as_secs_f64(),
+            summary.describe(&self.undisturbed)
+        );
+        summary.failed.iter().for_each(|words| println!("{}", words.lines().next().unwrap_or_default()));
+        let failed = &summary.failed;
+        assert!(failed.is_empty(), "{} of {count} seeds failed, the first: {}", failed.len(), failed[0]);
+        // A few seeds need not have every fault.
+        (count >= ordinarily).then_some(summary)
+    }
+
+    /// Seeds that failed once.
+    pub fn run_again(&self, seeds: &[u64]) {
+        for seed in seeds {
+            self.try_seed(*seed, || ()).unwrap_or_else(|words| panic!("{words}"));
+        }
+    }
+
+    fn show(&self, seed: u64) {
+        let schedule = Schedule::draw(seed, self.undisturbed.duration);
+        println!("{} ranks, {:#?}", schedule.world, schedule.faults);
+        let run = job::run_job(self.job, seed, schedule.world, &schedule.faults, || ());
+        for (rank, ended) in run.ended.iter().enumerate() {
+            println!("rank {rank}: {:?}", ended.result.as_ref().map(|end| end.outcome));
+            let changes = ended.events.iter().filter(|event| matches!(event, Event::Regrouped { .. }));
+            changes.for_each(|event| println!("  {event:?}"));
+        }
+        println!("{:?}", invariants::check(&schedule, &run, &self.undisturbed, self.bounds).unwrap());
+    }
+}
+
+impl Summary {
+    pub fn sum(&self, what: fn(&Figures) -> u64) -> u64 {
+        self.figures.iter().map(what).sum()
+    }
+
+    pub fn finished(&self) -> u64 {
+        self.sum(|figures| u64::from(figures.finished))
+    }
+
+    fn describe(&self, undisturbed: &Undisturbed) -> String {
+        let worst = |what: fn(&Figures) -> f64| self.figures.iter().map(what).fold(0.0, f64::max);
+        format!(
+            "{} faults, {} generations, {} steps redone, {} rows at risk, {} new members, {} jobs finished, {} lost all ranks that could; \
+             the final loss is at most {:.1e} from {:.4}, the accuracy {:.4} from {:.4}",
+            self.sum(|figures| figures.faults),
+            self.sum(|figures| figures.generations),
+            self.sum(|figures| figures.redone),
+            self.sum(|figures| figures.at_risk),
+            self.sum(|figures| figures.received),
+            self.finished(),
+            self.figures.len() as u64 - self.finished(),
+            worst(|figures| figures.loss_difference),
+            undisturbed.loss,
+            worst(|figures| figures.accuracy_difference),
+            undisturbed.accuracy,
+        )
+    }
+}
+
+fn asked(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")))
+}
