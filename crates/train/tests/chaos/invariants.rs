@@ -15,7 +15,7 @@ pub struct Bounds {
     pub unit: u64,
     /// Of the final loss, as a part of that of a run without faults.
     pub loss: f64,
-    /// Of the final accuracy, against that of a run without faults.
+    /// Of the final accuracy, beyond those of runs without faults.
     pub accuracy: f64,
 }
 
@@ -25,12 +25,22 @@ pub struct Undisturbed {
     pub duration: Duration,
     pub loss: f64,
     pub accuracy: f64,
+    /// The least and the greatest accuracy of groups that a run under faults may have.
+    pub range: (f64, f64),
 }
 
 impl Undisturbed {
     pub fn of(run: &Run) -> Undisturbed {
         let metric = |name| run.last(name).expect("an undisturbed run ends");
-        Undisturbed { duration: run.duration(), loss: metric("loss"), accuracy: metric("accuracy") }
+        let accuracy = metric("accuracy");
+        Undisturbed { duration: run.duration(), loss: metric("loss"), accuracy, range: (accuracy, accuracy) }
+    }
+
+    /// Includes another group, where the model depends on the group that trains it.
+    pub fn include(self, run: &Run) -> Undisturbed {
+        let Undisturbed { range: (least, greatest), .. } = self;
+        let accuracy = Undisturbed::of(run).accuracy;
+        Undisturbed { range: (least.min(accuracy), greatest.max(accuracy)), ..self }
     }
 }
 
@@ -49,6 +59,7 @@ pub struct Figures {
     pub at_risk: u64,
     /// Whether any rank finished the job.
     pub finished: bool,
+    /// From the run without faults.
     pub loss_difference: f64,
     pub accuracy_difference: f64,
 }
@@ -75,19 +86,22 @@ pub fn check(
         return Ok(figures);
     }
     check_audits(run)?;
-    let first = finished[0].1;
-    if let Some((rank, _)) = finished.iter().find(|(_, other)| other.parameters != first.parameters) {
-        return Err(format!("ranks {} and {rank} ended with different parameters", finished[0].0));
+    // One that joined after the last validation has evaluated no model.
+    let mut evaluated = finished.iter().filter(|(_, end)| !end.parameters.is_empty());
+    let (first_rank, first) = evaluated.next().ok_or("no rank has evaluated a model")?;
+    if let Some((rank, _)) = evaluated.find(|(_, other)| other.parameters != first.parameters) {
+        return Err(format!("ranks {first_rank} and {rank} ended with different parameters"));
     }
     let loss = run.last("loss").ok_or("no rank reported the end")?;
-    figures.loss_difference = (loss - expected.loss).abs();
-    if figures.loss_difference > bounds.loss * expected.loss {
+    figures.loss_difference = loss - expected.loss;
+    if figures.loss_difference.abs() > bounds.loss * expected.loss {
         return Err(format!("the final loss is {loss}, without faults {}", expected.loss));
     }
     let accuracy = run.last("accuracy").ok_or("no rank reported the accuracy")?;
-    figures.accuracy_difference = (accuracy - expected.accuracy).abs();
-    if figures.accuracy_difference > bounds.accuracy {
-        return Err(format!("the accuracy is {accuracy}, without faults {}", expected.accuracy));
+    figures.accuracy_difference = accuracy - expected.accuracy;
+    let (least, greatest) = expected.range;
+    if accuracy < least - bounds.accuracy || accuracy > greatest + bounds.accuracy {
+        return Err(format!("the accuracy is {accuracy}, without faults {least} to {greatest}"));
     }
     Ok(figures)
 }
@@ -99,6 +113,14 @@ fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a F
     let gone: BTreeSet<usize> = left(run).union(&lost(run)).copied().collect();
     for (rank, ended) in run.ended.iter().enumerate() {
         match &ended.result {
+            // It may have received all it waited for when it was killed or given up.
+            Ok(end)
+                if end.outcome == Outcome::Completed
+                    && may_be_lost(schedule, rank)
+                    && !schedule.has(|kind| *kind == SimulatedFaultKind::Leave { rank }) =>
+            {
+                finished.push((rank, end));
+            }
             // If no rank finished the job, none reported which ranks had left before.
             Ok(end) if gone.contains(&rank) || run.last("loss").is_none() => {
                 if !schedule.has(|kind| *kind == SimulatedFaultKind::Leave { rank }) {
@@ -106,6 +128,7 @@ fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a F
                 }
             }
             Ok(end) => finished.push((rank, end)),
+            Err(error) if did_not_meet(schedule, run, error) => {}
             Err(error) => check_error(schedule, rank, error)?,
         }
     }
@@ -127,6 +150,18 @@ fn outcome(outcome: Outcome) -> &'static str {
         Outcome::Interrupted => "interrupted",
         _ => "otherwise",
     }
+}
+
+/// Whether there never was a group: the ranks waited for one that hung before the first, and the error names it.
+fn did_not_meet(schedule: &Schedule, run: &Run, error: &Error) -> bool {
+    let hangs = |missing: usize| {
+        schedule.has(|kind| match kind {
+            SimulatedFaultKind::Stop { rank, .. } | SimulatedFaultKind::Livelock { rank } => *rank == missing,
+            _ => false,
+        })
+    };
+    let culprit = error.culprit.as_ref().filter(|_| error.message.contains("did not arrive"));
+    run.events().next().is_none() && culprit.is_some_and(|culprit| hangs(culprit.rank))
 }
 
 /// Whether a rank ended because all ranks with the job's state were lost before it had received all of it.
@@ -172,28 +207,35 @@ fn lost(run: &Run) -> BTreeSet<usize> {
     lost.flatten().collect()
 }
 
+/// Whether a rank was hit by a fault for which the others may give it up.
+fn held_up(schedule: &Schedule, rank: usize) -> bool {
+    schedule.has(|kind| match kind {
+        SimulatedFaultKind::Stop { rank: stopped, .. } => *stopped == rank,
+        SimulatedFaultKind::Livelock { rank: stuck } | SimulatedFaultKind::FalseReport { rank: stuck } => {
+            *stuck == rank
+        }
+        SimulatedFaultKind::Cut { one, other } | SimulatedFaultKind::CutOneWay { from: one, to: other } => {
+            *one == rank || *other == rank
+        }
+        // Of two that blame each other the one that joined later is removed.
+        SimulatedFaultKind::Garbage { from, to } | SimulatedFaultKind::Forge { from, to, .. } => {
+            *from == rank || *to == rank
+        }
+        _ => false,
+    })
+}
+
+fn may_be_lost(schedule: &Schedule, rank: usize) -> bool {
+    held_up(schedule, rank) || schedule.has(|kind| *kind == SimulatedFaultKind::Kill { rank })
+}
+
 /// Whether a rank may end like this.
 fn check_error(schedule: &Schedule, rank: usize, error: &Error) -> Result<(), String> {
-    let held_up =
-        |kind: &SimulatedFaultKind| match kind {
-            SimulatedFaultKind::Stop { rank: stopped, .. } => *stopped == rank,
-            SimulatedFaultKind::Livelock { rank: stuck }
-            | SimulatedFaultKind::FalseReport { rank: stuck } => *stuck == rank,
-            SimulatedFaultKind::Cut { one, other }
-            | SimulatedFaultKind::CutOneWay { from: one, to: other } => *one == rank || *other == rank,
-            // Of two that blame each other the one that joined later is removed.
-            SimulatedFaultKind::Garbage { from, to } | SimulatedFaultKind::Forge { from, to, .. } => {
-                *from == rank || *to == rank
-            }
-            _ => false,
-        };
     let words = &error.message;
     let right = match error.kind {
         // A rank that is removed is killed if it livelocks or has the role of the coordinator.
-        Kind::RankFailed if words.ends_with("was killed") => {
-            schedule.has(|kind| *kind == SimulatedFaultKind::Kill { rank } || held_up(kind))
-        }
-        Kind::RankFailed if words.contains("was removed") => schedule.has(held_up),
+        Kind::RankFailed if words.ends_with("was killed") => may_be_lost(schedule, rank),
+        Kind::RankFailed if words.contains("was removed") => held_up(schedule, rank),
         Kind::RankFailed if is_orphaned(error) => true,
         Kind::Rendezvous => rank >= schedule.world && words.contains("cannot join"),
         _ => false,

@@ -1,9 +1,10 @@
 //! Strategies of local rounds under faults: audit clean, at most one round redone for a fault, the same model on all
-//! ranks, an accuracy within a point of that of an undisturbed run.
+//! ranks, an accuracy within a point of those of undisturbed runs.
 
 use crate::invariants::Bounds;
 use crate::job;
 use crate::sweep::Sweep;
+use std::ops::RangeInclusive;
 
 /// Seeds of each strategy, unless `THALWEG_SEEDS` is more.
 const SEEDS: u64 = 40;
@@ -11,13 +12,21 @@ const SEEDS: u64 = 40;
 /// Steps of a round, which does not divide those of an epoch.
 const EVERY: u64 = 4;
 
-/// Models that differ in the rows of each worker end apart. A point of accuracy is 4 of the 385 validation rows.
-const BOUNDS: Bounds = Bounds { unit: EVERY, loss: 0.5, accuracy: 0.0105 };
+/// Every worker adds its rows to a model of its own, so the merged model depends on the sizes of the groups that trained it:
+/// without any fault, groups of one to six end up to 1.6 points apart (6 of the 385 validation rows) in some splits of the
+/// data. A run under faults has several groups: it ends within a point of one of them. Its loss, which does not jump by
+/// whole rows, shows whether training was lost.
+const BOUNDS: Bounds = Bounds { unit: EVERY, loss: 0.12, accuracy: 0.0105 };
+const GROUPS: RangeInclusive<usize> = 1..=6;
 
-fn assert_survives(test: &'static str, strategy: &str, more: &[&str]) {
+fn sweep(test: &'static str, strategy: &str, more: &[&str]) -> Sweep {
     let (preset, every) = (format!("strategy.preset={strategy}"), format!("strategy.merge.every={EVERY}"));
     let settings = [&preset, &every, "train.optimizer={kind='momentum', lr=0.02}"];
-    let sweep = Sweep::new(test, job::job(&[&settings, more].concat()), BOUNDS);
+    Sweep::new(test, job::job(&[&settings, more].concat()), BOUNDS).with_groups(GROUPS)
+}
+
+fn assert_survives(test: &'static str, strategy: &str, more: &[&str]) {
+    let sweep = sweep(test, strategy, more);
     if let Some(summary) = sweep.run(SEEDS) {
         let (redone, received) =
             (summary.sum(|figures| figures.redone), summary.sum(|figures| figures.received));

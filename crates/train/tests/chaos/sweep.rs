@@ -34,6 +34,13 @@ impl Sweep {
         Sweep { test, job, bounds, undisturbed }
     }
 
+    /// Accuracies are compared with those of groups of these sizes, too.
+    pub fn with_groups(self, sizes: impl Iterator<Item = usize>) -> Sweep {
+        let runs = sizes.map(|world| job::run_job(self.job, 0, world, &[], || ()));
+        let undisturbed = runs.fold(self.undisturbed, |range, run| range.include(&run));
+        Sweep { undisturbed, ..self }
+    }
+
     /// One seed; what does not hold, in words.
     pub fn try_seed(&self, seed: u64, prologue: impl Fn() + Sync) -> Result<Figures, String> {
         let schedule = Schedule::draw(seed, self.undisturbed.duration);
@@ -121,10 +128,16 @@ impl Summary {
     }
 
     fn describe(&self, undisturbed: &Undisturbed) -> String {
-        let worst = |what: fn(&Figures) -> f64| self.figures.iter().map(what).fold(0.0, f64::max);
+        let differences = |what: fn(&Figures) -> f64| {
+            let all = || self.figures.iter().filter(|figures| figures.finished).map(what);
+            let (least, greatest) = (all().fold(0.0, f64::min), all().fold(0.0, f64::max));
+            let mean = all().sum::<f64>() / self.finished().max(1) as f64;
+            format!("{least:+.2e} to {greatest:+.2e}, on average {mean:+.1e}")
+        };
+        let (least, greatest) = undisturbed.range;
         format!(
-            "{} faults, {} generations, {} steps redone, {} rows at risk, {} new members, {} jobs finished, {} lost all ranks that could; \
-             the final loss is at most {:.1e} from {:.4}, the accuracy {:.4} from {:.4}",
+            "{} faults, {} generations, {} steps redone, {} rows at risk, {} new members, {} jobs finished, {} had no rank left that could; \
+             the final loss differs from {:.4} by {}, the accuracy from {:.4} by {}; without faults it is {least:.4} to {greatest:.4}",
             self.sum(|figures| figures.faults),
             self.sum(|figures| figures.generations),
             self.sum(|figures| figures.redone),
@@ -132,10 +145,10 @@ impl Summary {
             self.sum(|figures| figures.received),
             self.finished(),
             self.figures.len() as u64 - self.finished(),
-            worst(|figures| figures.loss_difference),
             undisturbed.loss,
-            worst(|figures| figures.accuracy_difference),
+            differences(|figures| figures.loss_difference),
             undisturbed.accuracy,
+            differences(|figures| figures.accuracy_difference),
         )
     }
 }
