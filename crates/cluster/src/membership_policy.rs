@@ -4,6 +4,7 @@
 //! [`MembershipCommand`]s. A coordinator executes them ([`MembershipActions`]), on real connections (`coordinator`) or on
 //! simulated ones (`engine::simulated`).
 
+mod absence;
 mod actions;
 mod evidence;
 mod progress;

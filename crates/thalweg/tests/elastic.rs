@@ -132,6 +132,22 @@ fn a_stopped_worker_is_excluded_for_good() {
     }
 }
 
+/// Rank 0 dies, and the program of the rank that takes its role over hangs, while its coordinator runs: the process is ended,
+/// and the next rank takes the role.
+#[test]
+fn a_successor_of_the_coordinator_that_hangs_is_ended_and_named() {
+    let faults = r#"fault.inject=[{step=34,rank=0,kind="kill"},{step=34,rank=1,kind="livelock"}]"#;
+    for (workers, transport) in [(3, "shm"), (3, "tcp"), (4, "tcp")] {
+        let site = Site::new();
+        let transport = format!("strategy.exchange.transport={transport}");
+        let more = ["--set", "fault.step_deadline=2s", "--set", faults, "--set", &transport];
+        let report = assert_complete(&site, start(&site, workers, &more));
+        assert_failure(&report, 0, "was killed by signal 9 (SIGKILL)");
+        assert_failure(&report, 1, "did not connect again within");
+        assert_eq!(worlds(&report).last(), Some(&(workers as u64 - 2)), "{transport}: {report}");
+    }
+}
+
 #[test]
 fn a_lost_worker_is_replaced_with_fault_respawn() {
     for rank in [0, 1] {

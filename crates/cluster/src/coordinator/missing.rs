@@ -1,11 +1,10 @@
 //! Ranks that the others wait for: reported at intervals, and removed in the end.
 
-use super::{Coordinator, LEAVE_TIMEOUT};
+use super::Coordinator;
 use crate::membership_policy::MembershipActions;
 use crate::rendezvous::message::{ControlResponse, send};
 use crate::rendezvous::{REMINDER, join_validation};
 use std::time::Duration;
-use thalweg_core::Culprit;
 
 /// When it is reported that more workers are wanted.
 const WANTED_AFTER: Duration = Duration::from_secs(1);
@@ -35,31 +34,17 @@ impl Coordinator {
         let Some(since) = self.policy.membership.forming_since() else { return };
         let waited = now.saturating_sub(since);
         let missing = self.policy.membership.missing();
-        let again = self.policy.membership.generation() > 0;
-        let absent: Vec<usize> =
-            missing.iter().copied().filter(|id| !self.connected.contains_key(id)).collect();
-        let deadline = if again {
-            self.policy.monitor.deadline().max(LEAVE_TIMEOUT)
-        } else {
-            self.config.membership.limits.timeout
-        };
-        if waited >= deadline && !absent.is_empty() {
-            if again {
-                for id in absent {
-                    let cause = format!("did not connect again within {:.1} s", waited.as_secs_f64());
-                    self.remove(id, Culprit { rank: id, cause, ..Culprit::default() });
-                }
-                return;
+        let absent = self.policy.absent(|id| self.connected.contains_key(&id), now);
+        if !absent.is_empty() {
+            if self.policy.membership.generation() > 0 {
+                let commands = self.policy.remove_absent(&absent, now);
+                return self.execute(commands);
             }
             let error = {
                 let (listener, refusals) = (self.listener.as_ref(), &self.refusals);
-                join_validation::rendezvous_timeout(
-                    listener,
-                    &absent,
-                    refusals,
-                    &self.unauthenticated,
-                    deadline,
-                )
+                let deadline = self.config.membership.limits.timeout;
+                let unauthenticated = &self.unauthenticated;
+                join_validation::rendezvous_timeout(listener, &absent, refusals, unauthenticated, deadline)
             };
             return self.abort(error);
         }

@@ -310,3 +310,34 @@ fn a_rank_whose_links_stand_still_repeatedly_is_removed() {
         regroup(&mut policy, now);
     }
 }
+
+/// A rank takes the role over, its coordinator runs, and its program never connects to it.
+#[test]
+fn a_successor_of_the_coordinator_that_hangs_is_ended_like_any_absent_member() {
+    let mut policy = MembershipPolicy::new(joined(2).config, &[1, 2, 3], 1, &[0], 4, T0);
+    for id in [2, 3] {
+        policy.on_message(id, Control::Report(4, MemberPosition::default(), Heartbeat::default()), T0);
+    }
+    let connected = |id| id != 1;
+    let deadline = policy.monitor.deadline();
+    assert!(policy.absent(connected, deadline - Duration::from_millis(1)).is_empty());
+    let absent = policy.absent(connected, deadline);
+    assert_eq!(absent, [1]);
+    let commands = policy.remove_absent(&absent, deadline);
+    let [MembershipCommand::Remove(1, culprit)] = &commands[..] else { panic!("{commands:?}") };
+    assert_eq!((culprit.rank, &*culprit.cause), (1, "did not connect again within 4.8 s"));
+    // The next coordinator knows that its process has ended.
+    let mut policy = MembershipPolicy::new(joined(2).config, &[2, 3], 1, &[1], 4, T0);
+    policy.on_message(2, Control::Report(4, MemberPosition::default(), Heartbeat::default()), T0);
+    let commands =
+        policy.on_message(3, Control::Report(4, MemberPosition::default(), Heartbeat::default()), T0);
+    let Some(MembershipCommand::Form(view, lost)) = commands.last() else { panic!("{commands:?}") };
+    assert_eq!((view.generation, view.members.len(), lost[0].rank), (5, 2, 1));
+}
+
+#[test]
+fn before_the_first_group_members_have_the_time_of_the_rendezvous() {
+    let policy = MembershipPolicy::new(joined(2).config, &[0, 1, 2], 0, &[], 3, T0);
+    assert!(policy.absent(|id| id == 0, Duration::from_secs(29)).is_empty());
+    assert_eq!(policy.absent(|id| id == 0, Duration::from_secs(30)), [1, 2]);
+}

@@ -154,10 +154,12 @@ pub fn rendezvous_timeout(
     }
     let address = listener.and_then(|listener| listener.local_addr().ok());
     let only_here = address.is_some_and(|address| address.ip().is_loopback());
+    let listened =
+        listener.map_or_else(String::new, |_| format!("; rank 0 listened on {}", listen_address(listener)));
     let elsewhere = if only_here { "; ranks on other hosts need MASTER_ADDR" } else { "" };
     blame(Error::new(
         Kind::Rendezvous,
-        format!("{} did not arrive within {} s; rank 0 listened on {}", ranks(missing), deadline.as_secs_f64(), listen_address(listener)),
+        format!("{} did not arrive within {} s{listened}", ranks(missing), deadline.as_secs_f64()),
     )
     .hint(format!(
         "check that they were started and can reach that address and port{elsewhere}; fault.join_deadline sets how long to wait"

@@ -10,7 +10,8 @@ use thalweg_core::event::{Event, Level, Phase, Record};
 use thalweg_core::{Culprit, Error, Kind, Result};
 
 /// How causes begin that say more than an exit status: the coordinator or the rank itself knows why it was given up.
-const KNOWN_CAUSES: [&str; 4] = ["has been ", "failed: ", "broke the protocol", "cannot be connected"];
+const KNOWN_CAUSES: [&str; 5] =
+    ["has been ", "failed: ", "broke the protocol", "cannot be connected", "did not connect again"];
 
 impl Launcher<'_> {
     pub(super) fn on_worker_record(

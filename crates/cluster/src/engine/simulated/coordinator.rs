@@ -90,7 +90,7 @@ impl SimulatedCoordinator {
             if self.role.is_active() && !self.is_over {
                 let commands = self.policy.tick(self.now);
                 self.execute(commands);
-                self.remove_absent();
+                self.check_absent();
                 // A command may have ended the process with the role.
                 self.follow_role();
             }
@@ -349,5 +349,12 @@ impl MembershipActions for SimulatedCoordinator {
         self.is_over = true;
         self.abort_error = Some(error.clone());
         self.connected.iter().for_each(|id| self.abort_rank(*id, error.clone()));
+        // The launcher kills what does not end by itself.
+        for id in 0..self.control.rank_statuses.len() {
+            let state = self.endpoint.rank_state(id);
+            if state.is_livelocked || state.is_stopped {
+                self.endpoint.kill(id);
+            }
+        }
     }
 }

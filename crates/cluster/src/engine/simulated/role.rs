@@ -8,6 +8,7 @@
 use super::control::MemberMessage;
 use super::coordinator::SimulatedCoordinator;
 use crate::membership_policy::{MembershipActions, MembershipPolicy};
+use crate::rendezvous::join_validation;
 use crate::rendezvous::message::Control;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,9 +24,6 @@ const SUSPENSION: Duration = Duration::from_secs(1);
 
 /// How long a process whose program failed keeps the role, until the others know why.
 const FAILED_ROLE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The least time for which a new coordinator waits for the members to connect.
-const RECONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The role, and what the launcher knows that chooses who has it.
 #[derive(Default)]
@@ -174,21 +172,19 @@ impl SimulatedCoordinator {
         (0..self.control.rank_statuses.len()).for_each(|id| self.endpoint.wake_at(id, self.now));
     }
 
-    /// Removes members that have not connected to a new coordinator in time.
-    pub(super) fn remove_absent(&mut self) {
-        let membership = &self.policy.membership;
-        let Some(since) = membership.forming_since().filter(|_| membership.generation() > 0) else { return };
-        let waited = self.now.saturating_sub(since);
-        if waited < self.policy.monitor.deadline().max(RECONNECT_TIMEOUT) {
+    /// Members that have not connected in time: before the first group the job ends, later it goes on without them.
+    pub(super) fn check_absent(&mut self) {
+        let absent = self.policy.absent(|id| self.connected.contains(&id), self.now);
+        if absent.is_empty() {
             return;
         }
-        let absent: Vec<usize> =
-            membership.missing().into_iter().filter(|id| !self.connected.contains(id)).collect();
-        for id in absent {
-            let cause = format!("did not connect again within {:.1} s", waited.as_secs_f64());
-            let culprit = Culprit { rank: id, cause, ..Culprit::default() };
-            let commands = self.policy.remove(id, culprit, self.now);
-            self.execute(commands);
+        if self.policy.membership.generation() > 0 {
+            let commands = self.policy.remove_absent(&absent, self.now);
+            return self.execute(commands);
         }
+        let (refused, unauthenticated) = (BTreeMap::new(), BTreeMap::new());
+        let deadline = self.config.limits.timeout;
+        let error = join_validation::rendezvous_timeout(None, &absent, &refused, &unauthenticated, deadline);
+        self.abort(error);
     }
 }
