@@ -164,6 +164,8 @@ impl<'a> Driver<'a> {
         self.hold_meetings()?;
         if matches!(self.membership.next, Next::Change | Next::Leave) && !self.is_over() {
             self.change_group_in_order()?;
+            // If a member was lost before, the others come from the end of an epoch that this rank has passed.
+            self.close_due_epoch()?;
         }
         if self.membership.next == Next::Left || self.is_over() {
             return Ok(false);

@@ -49,3 +49,10 @@ fn seeds_keep_promises_of_block_momentum() {
 fn seeds_keep_promises_of_diloco() {
     assert_survives("seeds_keep_promises_of_diloco", "diloco", &["strategy.merge.momentum=0.5"]);
 }
+
+/// Each of them found a bug once: a rank that had passed the end of an epoch did not repeat it with those that had not.
+#[test]
+fn seeds_of_rounds_that_once_failed_keep_their_promises() {
+    sweep("block_momentum", "block-momentum", &[]).run_again(&[9352]);
+    sweep("diloco", "diloco", &["strategy.merge.momentum=0.5"]).run_again(&[4777]);
+}
