@@ -88,6 +88,8 @@ pub(crate) struct Transferred {
     /// Total training time by the sender's clock.
     pub(crate) trained: Duration,
     pub(crate) progress: JobProgress,
+    /// The end of the last epoch, as JSON, if the rank that was to report it may not have.
+    pub(crate) unreported: Option<String>,
 }
 
 impl Transferred {

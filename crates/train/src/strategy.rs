@@ -50,6 +50,9 @@ pub trait Strategy {
         self.column(0)
     }
 
+    /// Where workers have models of their own: goes on with the model that another rank has published.
+    fn set_published(&mut self, _model: Vec<f32>) {}
+
     /// The pieces in which new members of this generation may take the state over while the others train. All ranks must
     /// call it, as it may run a collective.
     fn agree_on_transfer_unit(&self, _cx: &mut Context<'_>) -> Result<TransferUnit> {

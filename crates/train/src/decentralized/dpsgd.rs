@@ -45,7 +45,7 @@ pub struct Dpsgd {
     /// After the step in progress.
     next: State,
     gradient: Vec<f32>,
-    /// The mean of all workers, where they met last.
+    /// The mean of all workers, where they met last or the group changed.
     mean: Vec<f32>,
     /// `W_ii`.
     own_weight: f32,
@@ -112,6 +112,19 @@ impl Dpsgd {
             || self.meeting.after() == Some(step)
     }
 
+    /// After a change publishes the mean of the models that are there: the group may have changed between a meeting and the
+    /// validation of its model.
+    fn share_mean(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        self.mean = self.state.parameters().to_vec();
+        // In the first generation all models are the same.
+        if cx.rank.generation() > 1 {
+            let share = 1.0 / cx.rank.size() as f32;
+            self.mean.iter_mut().for_each(|value| *value *= share);
+            cx.rank.world().all_reduce("parameters", &mut self.mean)?;
+        }
+        Ok(())
+    }
+
     /// Publishes the mean of all models.
     fn meet(&mut self, cx: &mut Context<'_>, report: &StepReport) -> Result<StepSummary> {
         // Others may be steps behind: the step deadline does not apply.
@@ -176,7 +189,7 @@ impl Strategy for Dpsgd {
         self.own_weight = mixing.own_weight(rank) as f32;
         self.neighbours = mixing.neighbours(rank).map(|(other, weight)| (other, weight as f32)).collect();
         self.meeting = Meeting::new(diameter);
-        self.mean = self.state.parameters().to_vec();
+        self.share_mean(cx)?;
         let hosts = cx.rank.world().host_numbers().to_vec();
         let length = self.state.len() + step_report::len(cx.rank.size());
         self.plan = BucketPlan::whole(cx.job, cx.compute.model.layout(), &hosts).adopt(cx, length)?;
@@ -192,6 +205,10 @@ impl Strategy for Dpsgd {
 
     fn published(&self) -> &[f32] {
         &self.mean
+    }
+
+    fn set_published(&mut self, model: Vec<f32>) {
+        self.mean = model;
     }
 
     fn state(&self) -> &State {

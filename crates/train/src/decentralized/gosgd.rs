@@ -261,6 +261,10 @@ impl Strategy for GoSgd {
         &self.mean
     }
 
+    fn set_published(&mut self, model: Vec<f32>) {
+        self.mean = model;
+    }
+
     /// A new worker has nothing to update before it has all of its giver's state.
     fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
         Ok(TransferUnit::State)

@@ -50,33 +50,31 @@ impl Driver<'_> {
             Some(true) => Outcome::TargetReached,
             None => Outcome::Completed,
         });
-        self.report_accounts()?;
-        if self.cx.rank.index() == 0 {
-            self.cx.rank.emit(Event::Done {
-                outcome,
-                last: self.progress.last.clone(),
-                steps: next,
-                units: self.progress.units,
-                rows: self.progress.rows,
-                train_s: trained.as_secs_f64(),
-            });
-        }
+        self.report_end(Event::Done {
+            outcome,
+            last: self.progress.last.clone(),
+            steps: next,
+            units: self.progress.units,
+            rows: self.progress.rows,
+            train_s: trained.as_secs_f64(),
+        })?;
         Ok(outcome)
     }
 
-    /// Rank 0 reports the accounts of all ranks.
-    fn report_accounts(&mut self) -> Result<()> {
+    /// Rank 0 reports the accounts of all ranks, and the end.
+    fn report_end(&mut self, done: Event) -> Result<()> {
         let internal = |error: postcard::Error| Error::internal(error.to_string());
         let rank = &mut self.cx.rank;
         let mine = postcard::to_stdvec(&rank.account()).map_err(internal)?;
         let accounts = rank.world().gather("accounts", 0, &mine)?;
-        // No rank leaves before rank 0 has all of them.
-        rank.world().broadcast("the end of accounts", 0, Vec::new())?;
         if rank.index() == 0 {
             for account in accounts {
                 rank.emit(Event::Account { account: postcard::from_bytes(&account).map_err(internal)? });
             }
+            rank.emit(done);
         }
+        // No rank leaves before rank 0 has reported: if it is lost until then, another rank reports the end.
+        rank.world().broadcast("the end of accounts", 0, Vec::new())?;
         Ok(())
     }
 }

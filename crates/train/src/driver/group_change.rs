@@ -69,7 +69,7 @@ impl Driver<'_> {
         }
         self.progress.contributions.begin(&self.cx.rank.member_ids());
         let change = self.cx.rank.change().clone();
-        let mut redone = false;
+        let (mut redone, mut final_model) = (false, None);
         match (change.resume_position(), change.source()) {
             (Some(at), Some(source)) => {
                 let (mut source, mut holders, mut aligned) = (source, holders(&change, at), None);
@@ -84,6 +84,7 @@ impl Driver<'_> {
                 self.plan_transfer(&change, &holders, at, &progress)?;
                 self.transfer_state(&change, &holders)?;
                 self.continue_from(progress)?;
+                final_model = self.share_final_model(source)?;
                 self.share_local_rows(&change, source)?;
                 self.report_epoch(source);
             }
@@ -100,6 +101,10 @@ impl Driver<'_> {
         let receives = transfer.is_some_and(|transfer| transfer.receivers.contains(&self.cx.rank.index()));
         self.membership.holds = if receives { Holds::Nothing } else { Holds::State };
         self.start_generation(&change)?;
+        if let Some(model) = final_model {
+            self.strategy.set_published(model);
+            self.is_published = true;
+        }
         let rows = self.cx.local_rows.as_ref().map_or(0, LocalRows::agreed_rows);
         self.recent = RecentSteps::after(rows, self.cx.rank.now());
         self.report_work(true);
@@ -204,6 +209,7 @@ impl Driver<'_> {
                 model_digest: self.checkpoints.model_digest().into(),
                 trained: self.progress.time.total(rank.now()),
                 progress,
+                unreported: self.membership.unreported.as_ref().map(to_json).transpose()?,
             }
             .to_bytes()?;
         }
@@ -236,17 +242,18 @@ impl Driver<'_> {
         work.restore(sent.next, &sent.consumed)?;
         work.end_after(sent.end);
         self.cx.slots_start = sent.slots_start;
+        self.membership.unreported = sent.unreported.as_deref().map(from_json).transpose()?;
         self.progress = sent.progress;
         self.progress.time = TrainingTime::continued(sent.trained, self.cx.rank.now());
         Ok(())
     }
 
-    /// The end of an epoch that a lost rank was to report: the first rank that knows it does.
+    /// The end of an epoch that a lost rank was to report: the source does. The others keep it, as the source may be lost, too.
     fn report_epoch(&mut self, source: usize) {
-        match self.membership.unreported.take() {
-            Some(Event::Epoch { epoch, .. }) if epoch >= self.progress.closed => {}
-            Some(closed) if self.cx.rank.index() == source => self.cx.rank.emit(closed),
-            unreported => self.membership.unreported = unreported,
+        if self.cx.rank.index() == source
+            && let Some(closed) = self.membership.unreported.take()
+        {
+            self.cx.rank.emit(closed);
         }
     }
 
@@ -296,6 +303,14 @@ impl Driver<'_> {
             },
         )
     }
+}
+
+fn from_json(event: &str) -> Result<Event> {
+    serde_json::from_str(event).map_err(|error| Error::internal(error.to_string()))
+}
+
+fn to_json(event: &Event) -> Result<String> {
+    serde_json::to_string(event).map_err(|error| Error::internal(error.to_string()))
 }
 
 /// Ranks that have the state of the resume position.

@@ -226,7 +226,10 @@ impl<'a> Driver<'a> {
         if self.membership.holds == Holds::StateInUnit {
             self.membership.holds = Holds::State;
         }
-        self.membership.unreported = None;
+        // Workers with models of their own may be units ahead of rank 0: they keep it until the next.
+        if self.claims.own_models.is_none() {
+            self.membership.unreported = None;
+        }
         rank.forget_change();
         self.progress.units += 1;
         self.progress.rows += committed.rows;

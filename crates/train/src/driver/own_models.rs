@@ -145,4 +145,20 @@ impl Driver<'_> {
         }
         Ok(Aligned { next, consumed: consumed.to_bytes(), at_risk, unspread: carried })
     }
+
+    /// After the last unit, the model that the source has published and validated, for all: ranks that have completed the
+    /// job have it, and the mean of those that are left is another.
+    pub(super) fn share_final_model(&mut self, source: usize) -> Result<Option<Vec<f32>>> {
+        let is_final = self.is_over() && self.progress.validated_at == Some(self.cx.work.next());
+        if !is_final || !self.strategy.state().has_own_parameters() {
+            return Ok(None);
+        }
+        let rank = &mut self.cx.rank;
+        let mine = match rank.index() == source {
+            true => self.strategy.published().iter().flat_map(|value| value.to_le_bytes()).collect(),
+            false => Vec::new(),
+        };
+        let bytes = rank.world().broadcast("the final model", source, mine)?;
+        Ok(Some(bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect()))
+    }
 }
