@@ -8,7 +8,7 @@ use thalweg_core::Rng;
 pub const STEP_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The rendezvous is over by then.
-const MEETING: Duration = Duration::from_millis(3);
+pub const MEETING: Duration = Duration::from_millis(3);
 
 /// Time from the arrival of a new member until it is known, mostly before its admission.
 const WAITING: Duration = Duration::from_millis(2);

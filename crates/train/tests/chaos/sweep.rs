@@ -2,10 +2,12 @@
 
 use crate::invariants::{self, Bounds, Figures, Undisturbed};
 use crate::job;
-use crate::schedule::Schedule;
+use crate::schedule::{self, Schedule};
+use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use thalweg_comm::transport::sim::{SimulatedFault, SimulatedFaultKind};
 use thalweg_core::JobSpec;
 use thalweg_core::event::Event;
 
@@ -34,10 +36,21 @@ impl Sweep {
         Sweep { test, job, bounds, undisturbed }
     }
 
-    /// Accuracies are compared with those of groups of these sizes, too.
-    pub fn with_groups(self, sizes: impl Iterator<Item = usize>) -> Sweep {
-        let runs = sizes.map(|world| job::run_job(self.job, 0, world, &[], || ()));
-        let undisturbed = runs.fold(self.undisturbed, |range, run| range.include(&run));
+    /// Accuracies are compared with those of other groups without a loss, too: of these sizes, whole to the end or until all
+    /// but one rank leave in good order, at as many moments of the run.
+    pub fn with_groups(self, sizes: RangeInclusive<usize>, moments: u32) -> Sweep {
+        let mut undisturbed = self.undisturbed;
+        for world in sizes {
+            undisturbed = undisturbed.include(&job::run_job(self.job, 0, world, &[], || ()));
+            let stays = 0..if world > 1 { world } else { 0 };
+            for (stays, moment) in stays.flat_map(|stays| (0..moments).map(move |moment| (stays, moment))) {
+                let at = schedule::MEETING + self.undisturbed.duration * moment / moments;
+                let leave = |rank| SimulatedFault::at(at, SimulatedFaultKind::Leave { rank });
+                let leaves: Vec<SimulatedFault> =
+                    (0..world).filter(|rank| *rank != stays).map(leave).collect();
+                undisturbed = undisturbed.include(&job::run_job(self.job, 0, world, &leaves, || ()));
+            }
+        }
         Sweep { undisturbed, ..self }
     }
 
@@ -123,6 +136,12 @@ impl Summary {
         self.figures.iter().map(what).sum()
     }
 
+    /// The mean over the jobs that finished.
+    pub fn mean(&self, what: fn(&Figures) -> f64) -> f64 {
+        let finished = self.figures.iter().filter(|figures| figures.finished);
+        finished.map(what).sum::<f64>() / self.finished().max(1) as f64
+    }
+
     pub fn finished(&self) -> u64 {
         self.sum(|figures| u64::from(figures.finished))
     }
@@ -131,8 +150,7 @@ impl Summary {
         let differences = |what: fn(&Figures) -> f64| {
             let all = || self.figures.iter().filter(|figures| figures.finished).map(what);
             let (least, greatest) = (all().fold(0.0, f64::min), all().fold(0.0, f64::max));
-            let mean = all().sum::<f64>() / self.finished().max(1) as f64;
-            format!("{least:+.2e} to {greatest:+.2e}, on average {mean:+.1e}")
+            format!("{least:+.2e} to {greatest:+.2e}, on average {:+.1e}", self.mean(what))
         };
         let (least, greatest) = undisturbed.range;
         format!(
