@@ -75,6 +75,11 @@ impl Rank {
         Ok(())
     }
 
+    /// Counts a message that the program does not send because its receiver is not ready for it.
+    pub fn count_skipped_message(&mut self) {
+        self.parts.transport.messages_mut().into_iter().for_each(Messages::count_skipped);
+    }
+
     /// Takes the messages to lost members that these are not known to have received.
     pub fn take_undelivered(&mut self) -> Vec<Undelivered> {
         let all = self.parts.transport.messages_mut().map(Messages::take_undelivered).unwrap_or_default();
@@ -103,7 +108,8 @@ impl Rank {
 }
 
 impl Group<'_> {
-    /// Queues a message to a member and returns at once; it is dropped if the queue to that member is full.
+    /// Queues a message to a member and returns at once; it is dropped if the queue to that member is full. An empty message
+    /// is a signal: the report does not count it.
     pub fn send(&mut self, to: usize, tag: MessageTag, bytes: Vec<u8>) -> Result<SendOutcome> {
         self.check()?;
         self.rank.check()?;

@@ -63,7 +63,7 @@ pub struct RankReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MessageReport {
     pub sent: u64,
-    /// Messages that were not sent because the receiver had not taken enough of those before.
+    /// Messages that were not sent because the receiver had not taken enough of those before, or was not ready.
     pub skipped: u64,
     /// Median seconds from sending a message until the sender knew that it had arrived.
     pub median_delay_s: f64,

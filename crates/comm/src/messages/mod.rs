@@ -55,11 +55,11 @@ pub struct Message {
     pub bytes: Vec<u8>,
 }
 
-/// Counts of a rank's messages.
+/// Counts of a rank's messages. Empty messages are signals, which do not count.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MessageCounts {
     pub sent: u64,
-    /// Messages that were not sent because there was no credit for them.
+    /// Messages that were not sent because there was no credit for them, or because the program says so.
     pub skipped: u64,
     /// The longest time in which this rank did not move its messages.
     pub longest_gap: Duration,
@@ -155,15 +155,20 @@ impl Messages {
 
     /// Queues a message to a rank; false without credit for it: the rank has not taken enough of those before.
     pub fn send(&mut self, to: usize, group: u32, tag: u32, bytes: Vec<u8>, now: Duration) -> bool {
-        let has_room = self.has_room(to, bytes.len());
+        let (has_room, counts) = (self.has_room(to, bytes.len()), u64::from(!bytes.is_empty()));
         match self.peers.get_mut(to).filter(|_| has_room) {
             Some(peer) => {
                 peer.outgoing.push(Message { member: peer.member, group, tag, bytes }, now);
-                self.counts.sent += 1;
+                self.counts.sent += counts;
             }
-            None => self.counts.skipped += 1,
+            None => self.counts.skipped += counts,
         }
         has_room
+    }
+
+    /// Counts a message that the program does not send because the receiver is not ready for it.
+    pub fn count_skipped(&mut self) {
+        self.counts.skipped += 1;
     }
 
     /// The first message with this group and tag, from this member or from any.
@@ -197,7 +202,7 @@ impl Messages {
         &self.counts
     }
 
-    /// For every message delivered since the last [`Messages::take_delays`], the time from sending it to its
+    /// For every message delivered since the last [`Messages::take_delays`], signals apart, the time from sending it to its
     /// acknowledgement.
     pub fn delays(&self) -> &[Duration] {
         &self.delays

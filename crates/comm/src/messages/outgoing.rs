@@ -85,7 +85,8 @@ impl Outgoing {
         self.queue.push_back(Queued { message, end: self.end, when });
     }
 
-    /// Takes a grant of the peer. `delivered` gets the time at which each message that it acknowledges was queued.
+    /// Takes a grant of the peer. `delivered` gets the time at which each message that it acknowledges was queued, without
+    /// signals.
     pub fn on_grant(&mut self, grant: Grant, delivered: impl FnMut(Duration)) -> Result<(), String> {
         let Grant { received, limit } = grant;
         if received > self.begun {
@@ -102,7 +103,9 @@ impl Outgoing {
         let received = self.granted.map_or(0, |grant| grant.received);
         while self.first < received && (self.sent > 0 || self.frame.is_none()) {
             let Some(queued) = self.queue.pop_front() else { break };
-            delivered(queued.when);
+            if !queued.message.bytes.is_empty() {
+                delivered(queued.when);
+            }
             (self.first, self.acknowledged) = (self.first + 1, queued.end);
             self.sent = self.sent.saturating_sub(1);
         }

@@ -7,11 +7,19 @@
 //! for every message (w_j, a_j) that has arrived:
 //!     w_i = a_i / (a_i + a_j) * w_i  +  a_j / (a_i + a_j) * w_j
 //!     a_i = a_i + a_j
+//! tell every worker that has asked: ready
 //! w_i = update(w_i, gradient of its next rows)
-//! with probability p:
+//! for every worker j that is ready:
 //!     a_i = a_i / 2
-//!     send (w_i, a_i) to another worker, drawn at random
+//!     send (w_i, a_i) to j
+//! with probability p:
+//!     ask another worker, drawn at random, unless it has been asked and is not ready yet
 //! ```
+//!
+//! In the paper a drawn worker is sent the parameters at once. That assumes that it runs: the weight of a message that is
+//! not merged is trained by no worker, and its parameters are old when it is. With more workers than cores, steps of 0.02 ms
+//! and time slices of several milliseconds the weights flow to the workers that stand still, and what the others learn
+//! meanwhile counts for little. So parameters and weight leave when the receiver is about to merge them.
 //!
 //! A worker that has sent its parameters lately weighs less, as the others have them already. Optimizer slots are not
 //! sent: momenta are those of the worker's own gradients. When the workers meet, they publish their weighted mean; each
@@ -32,6 +40,7 @@ use crate::state::{Spread, State};
 use crate::step_report::StepSummary;
 use crate::strategy::{Strategy, TransferUnit};
 use crate::work::local_rows::{LocalRows, RowsComputed};
+use std::collections::BTreeSet;
 use thalweg_cluster::regroup::MembershipChange;
 use thalweg_cluster::{MessageTag, SendOutcome};
 use thalweg_core::event::{Event, Level};
@@ -40,8 +49,18 @@ use thalweg_graph::optimizer::Optimizer;
 
 const PARAMETERS: MessageTag = MessageTag { number: 1, name: "parameters" };
 
-/// Messages that a worker may have sent to another and that were not merged yet: more would only be outdated.
-const MAX_UNMERGED: usize = 4;
+/// Empty: a worker wants to send its parameters.
+const REQUEST: MessageTag = MessageTag { number: 2, name: "requests to send parameters" };
+
+/// Empty: the answer to a request.
+const READY: MessageTag = MessageTag { number: 3, name: "readiness for parameters" };
+
+/// Parameters that a worker may have sent to another and that were not merged yet: one message, and one of before a change
+/// of the group.
+const MAX_UNMERGED: usize = 2;
+
+/// Window for requests and answers.
+const SIGNALS: usize = 1024;
 
 /// Bytes before the parameters: the weight, how many rows the sender has computed, and since when.
 const HEADER: usize = 24;
@@ -57,6 +76,9 @@ pub struct GoSgd {
     sum: f64,
     /// Whether weight may have been lost since the workers met.
     has_changed: bool,
+    /// The members that this worker has asked and that are not ready yet, and those that have asked this worker.
+    asked: BTreeSet<usize>,
+    asking: BTreeSet<usize>,
     gradient: Vec<f32>,
     /// The mean of all workers, where they met last.
     mean: Vec<f32>,
@@ -80,6 +102,8 @@ impl GoSgd {
             weight: 0.0,
             sum: 0.0,
             has_changed: false,
+            asked: BTreeSet::new(),
+            asking: BTreeSet::new(),
             gradient: vec![0.0; parameters],
             mean: Vec::new(),
             plan: BucketPlan::default(),
@@ -133,8 +157,43 @@ impl GoSgd {
         (sends && workers > 1).then(|| (rank + 1 + random.below(workers as u64 - 1) as usize) % workers)
     }
 
-    /// Sends `w_i`, the parameters after so many rows, with half of the weight, unless the receiver has too many messages
-    /// pending.
+    /// Asks a worker for its readiness, unless it was asked before.
+    fn ask(&mut self, cx: &mut Context<'_>, receiver: usize) {
+        let member = cx.rank.member_id_at(receiver);
+        let is_waiting = self.asked.contains(&member);
+        if !is_waiting && cx.rank.world().send(receiver, REQUEST, Vec::new()) == Ok(SendOutcome::Queued) {
+            self.asked.insert(member);
+        } else {
+            cx.rank.count_skipped_message();
+        }
+    }
+
+    /// Answers all workers that have asked.
+    fn answer(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        while let Some(request) = cx.rank.world().try_receive_any(REQUEST)? {
+            self.asking.insert(request.member);
+        }
+        for (rank, member) in cx.rank.member_ids().into_iter().enumerate() {
+            if self.asking.contains(&member)
+                && cx.rank.world().send(rank, READY, Vec::new())? == SendOutcome::Queued
+            {
+                self.asking.remove(&member);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the parameters after so many rows to the workers that are ready. The update before counts in any case: if this
+    /// fails, so does the next operation.
+    fn send_to_ready(&mut self, cx: &mut Context<'_>, rows: RowsComputed) {
+        while let Ok(Some(answer)) = cx.rank.world().try_receive_any(READY) {
+            if let (Some(rank), true) = (answer.from, self.asked.remove(&answer.member)) {
+                self.send(cx, rank, rows);
+            }
+        }
+    }
+
+    /// Sends `w_i`, the parameters after so many rows, with half of the weight.
     fn send(&mut self, cx: &mut Context<'_>, to: usize, rows: RowsComputed) {
         let half = self.weight / 2.0;
         let mut message = Vec::with_capacity(HEADER + 4 * self.state.len());
@@ -142,7 +201,6 @@ impl GoSgd {
         message.extend_from_slice(&rows.count.to_le_bytes());
         message.extend_from_slice(&rows.since.to_le_bytes());
         self.state.parameters().iter().for_each(|value| message.extend_from_slice(&value.to_le_bytes()));
-        // The update before counts in any case: the next operation fails, if this one does.
         if let Ok(SendOutcome::Queued) = cx.rank.world().send(to, PARAMETERS, message) {
             #[cfg(test)]
             recorded::record(cx.rank.member_id(), || {
@@ -206,14 +264,16 @@ fn gather<const N: usize>(cx: &mut Context<'_>, name: &str, mine: [f64; N]) -> R
 impl Strategy for GoSgd {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
         self.receive_all(cx)?;
+        self.answer(cx)?;
         let computed = cx.compute_own_gradient(self.state.parameters(), &mut self.gradient)?;
         cx.update(cx.own_moment(), &mut self.state, &self.gradient)?;
         #[cfg(test)]
         recorded::record(cx.rank.member_id(), || recorded::Recorded::Updated(cx.compute.consumed().to_vec()));
         let rows = cx.local_rows.as_ref().map(LocalRows::own_rows).unwrap_or_default();
         let rows = RowsComputed { count: rows.count + computed.rows as u64, ..rows };
+        self.send_to_ready(cx, rows);
         if let Some(receiver) = self.draw_receiver(cx, rows) {
-            self.send(cx, receiver, rows);
+            self.ask(cx, receiver);
         }
         Ok(StepSummary::alone(&cx.report(computed.loss, computed.took, 1)))
     }
@@ -241,8 +301,10 @@ impl Strategy for GoSgd {
             all.into_iter().map(|[weight, sum]| (weight, sum)).unzip();
         let (weights, sum) = share_weights(weights, &sums);
         self.has_changed = true;
-        // What was sent to workers that are lost is lost with them.
+        // What was sent to workers that are lost is lost with them. An answer may be lost before it was sent: all are asked
+        // anew, and an answer to nothing has no effect.
         cx.rank.take_undelivered();
+        (self.asked, self.asking) = Default::default();
         (self.weight, self.sum) = (weights[cx.rank.index()], sum);
         self.mean = self.state.parameters().to_vec();
         #[cfg(test)]
@@ -254,7 +316,7 @@ impl Strategy for GoSgd {
     }
 
     fn message_window(&self) -> Option<usize> {
-        Some(MAX_UNMERGED * (HEADER + 4 * self.state.len()))
+        Some(MAX_UNMERGED * (HEADER + 4 * self.state.len()) + SIGNALS)
     }
 
     fn published(&self) -> &[f32] {

@@ -28,7 +28,7 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         (UPDATE_RULE, "without_a_learning_rate_workers_with_different_models_agree_as_the_pseudo_code_does"),
     ],
     missing: &[
-        "an exchange in every step that draws one: a message to a worker that has not merged the last four is skipped",
+        "a message in every step that draws one: a worker asks first, and sends when the receiver is ready to merge",
         "an epoch's end without a meeting: here all workers meet then, and for each checkpoint, to evaluate their mean",
     ],
 }];
