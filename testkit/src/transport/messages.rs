@@ -4,7 +4,7 @@ use super::{LONG_TIMEOUT, Mesh, run_collective, run_ranks, tag};
 use std::time::Duration;
 use thalweg_comm::collective::{Collective, NonblockingTransport, Sum, ring};
 use thalweg_comm::messages::Messages;
-use thalweg_comm::transport::{Cause, Tag, Transport, TransportError, WaitState};
+use thalweg_comm::transport::{Cause, Incoming, Outgoing, Tag, Transport, TransportError, WaitState};
 use thalweg_comm::wire::{Header, MESSAGES, tensor};
 
 const MIB: usize = 1 << 20;
@@ -90,6 +90,39 @@ pub fn messages_and_operations_share_the_links<M: Mesh>() {
         transport.flush_messages(&others, LONG_TIMEOUT).expect("delivery");
         transport.close();
     });
+}
+
+/// A rank that waits for a message before it takes part in a collective gets it, though its sender is in the collective and
+/// sends the rank more than it can buffer, in many frames or in one.
+pub fn messages_are_not_stuck_behind_collectives<M: Mesh>() {
+    for in_one_frame in [false, true] {
+        run_ranks(M::connect(2), |transport| {
+            let rank = transport.rank();
+            let mut transport = opened(transport, 4 * MIB);
+            let mut buffer = vec![rank as u8; 40 * MIB];
+            let message = if rank == 1 {
+                assert!(send(&mut transport, 0, 5, contents(1, 0, 3 * MIB)));
+                transport.advance().expect("a beginning");
+                None
+            } else {
+                Some(receive(&mut transport, 1, 5).expect("a message"))
+            };
+            if !in_one_frame {
+                run_collective(&mut transport, tag(1), Collective::Broadcast { root: 1 }, &mut buffer)
+                    .expect("a broadcast");
+            } else if rank == 1 {
+                let frame = Outgoing { to: 0, chunk: 0, bytes: &buffer };
+                transport.transfer(tag(1), &[frame], &mut [], LONG_TIMEOUT).expect("a transfer");
+            } else {
+                let frame = Incoming { from: 1, chunk: 0, bytes: &mut buffer };
+                transport.transfer(tag(1), &[], &mut [frame], LONG_TIMEOUT).expect("a transfer");
+            }
+            assert!(buffer.iter().all(|byte| *byte == 1));
+            assert!(message.is_none_or(|message| message == contents(1, 0, 3 * MIB)));
+            transport.flush_messages(&[1 - rank], LONG_TIMEOUT).expect("delivery");
+            transport.close();
+        });
+    }
 }
 
 /// A sender has as much credit as the receiver has not taken, and gets it back.

@@ -34,6 +34,7 @@ pub struct NonblockingTransport {
     messages: Option<Messages>,
     wanted: Vec<Interest>,
     background: Vec<Interest>,
+    unsent: Vec<bool>,
 }
 
 /// Identifies an outstanding operation; [`NonblockingTransport::finish`] returns its buffer.
@@ -92,6 +93,7 @@ impl From<Box<dyn Transport>> for NonblockingTransport {
             messages: None,
             wanted: Vec::new(),
             background: Vec::new(),
+            unsent: Vec::new(),
         }
     }
 }
@@ -136,8 +138,10 @@ impl NonblockingTransport {
         if let Some(messages) = &mut self.messages {
             moved |= messages.advance(self.transport.as_mut(), &self.wanted)?;
             self.background.clear();
-            self.background.extend(messages.interests(self.transport.rank(), &self.wanted));
-            self.transport.set_background(&self.background);
+            self.background.extend(messages.interests(self.transport.rank()));
+            self.unsent.clear();
+            self.unsent.extend(messages.unsent());
+            self.transport.set_background(&self.background, &self.unsent);
         }
         Ok(moved)
     }
@@ -324,8 +328,12 @@ impl Transport for NonblockingTransport {
         self.transport.timeout_error(wait_state, pending)
     }
 
-    fn set_background(&mut self, interests: &[Interest]) {
-        self.transport.set_background(interests);
+    fn set_background(&mut self, interests: &[Interest], unsent: &[bool]) {
+        self.transport.set_background(interests, unsent);
+    }
+
+    fn is_held(&self, peer: usize) -> bool {
+        self.transport.is_held(peer)
     }
 
     fn poll(&mut self, timeout: Duration) -> Result<()> {

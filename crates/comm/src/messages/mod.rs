@@ -10,7 +10,9 @@
 //!                 a grant: messages received so far, and the credit of the other direction
 //! ```
 //!
-//! - **Collectives first**: no fragment is begun on a link that a collective frame waits for.
+//! - **Collectives first**: no fragment is begun on a link that a collective frame waits for. But collectives overtake messages
+//!   only by what a receiver can buffer, as it may wait for one of them before it takes part
+//!   ([`Transport::set_background`]).
 //! - **Credit**: a receiver grants each sender a window of bytes, which it reserves for messages that the program has not
 //!   taken yet. A message without credit is not queued ([`Messages::send`] returns false), and one that arrives without
 //!   credit is an error of its sender.
@@ -213,7 +215,7 @@ impl Messages {
     }
 
     /// Sends and receives what is possible without blocking; returns whether anything moved. No frame is begun on a link
-    /// that collectives want to write to.
+    /// that collectives want to write to, unless these have overtaken messages by as much as they may.
     pub fn advance(
         &mut self,
         transport: &mut dyn Transport,
@@ -228,7 +230,8 @@ impl Messages {
         }
         let mut moved = false;
         for peer in (0..self.peers.len()).filter(|&peer| peer != rank) {
-            let may_begin = !wanted.get(peer).is_some_and(|interest| interest.write);
+            let is_wanted = wanted.get(peer).is_some_and(|interest| interest.write);
+            let may_begin = !is_wanted || transport.is_held(peer);
             moved |= self.receive_from(transport, peer, now).inspect_err(|error| {
                 if error.peer == Some(peer) && matches!(error.cause, Cause::Protocol(_)) {
                     self.error = Some(error.clone());
@@ -244,16 +247,17 @@ impl Messages {
         self.attended = self.attended.map(|attended| attended.max(now));
     }
 
-    /// What moves messages, by rank: frames of all, and room on links that are not wanted by collectives.
-    pub(crate) fn interests(&self, rank: usize, wanted: &[Interest]) -> impl Iterator<Item = Interest> {
-        self.peers.iter().enumerate().map(move |(index, peer)| {
-            let may_begin = !wanted.get(index).is_some_and(|interest| interest.write);
-            let write = peer.outgoing.wants_link(may_begin);
-            match index == rank {
-                true => Interest::default(),
-                false => Interest { read: true, write },
-            }
+    /// What moves messages, by rank: frames of all, and room on links to those that can be sent more.
+    pub(crate) fn interests(&self, rank: usize) -> impl Iterator<Item = Interest> {
+        self.peers.iter().enumerate().map(move |(index, peer)| match index == rank {
+            true => Interest::default(),
+            false => Interest { read: true, write: peer.outgoing.wants_link() },
         })
+    }
+
+    /// By rank, whether messages to it are unsent.
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = bool> {
+        self.peers.iter().map(|peer| peer.outgoing.is_unsent())
     }
 
     fn send_to(

@@ -160,11 +160,16 @@ impl Outgoing {
         granted
     }
 
-    /// Whether a frame waits for room on the link. Without `may_begin` only one that was begun does.
-    pub fn wants_link(&self, may_begin: bool) -> bool {
+    /// Whether a message is not sent in full.
+    pub fn is_unsent(&self) -> bool {
+        self.sent < self.queue.len()
+    }
+
+    /// Whether there is something to write to the link.
+    pub fn wants_link(&self) -> bool {
         let limit = self.granted.map_or(0, |grant| grant.limit);
-        let next = || self.announced || self.queue.get(self.sent).is_some_and(|queued| queued.end <= limit);
-        self.frame.is_some() || may_begin && next()
+        let next = || self.queue.get(self.sent).is_some_and(|queued| queued.end <= limit);
+        self.frame.is_some() || self.announced || next()
     }
 
     /// On a new connection: what the peer has not acknowledged is sent again, once its grant says what it has.

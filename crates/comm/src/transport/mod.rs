@@ -103,8 +103,15 @@ pub trait Transport: Send {
     /// that never entered the operation from peers that are slow.
     fn timeout_error(&self, wait: &WaitState, pending: Vec<usize>) -> TransportError;
 
-    /// What ends waits from now on besides what is wanted, by peer, although no wait is for it: messages that may move.
-    fn set_background(&mut self, interests: &[Interest]);
+    /// What ends waits from now on besides what is wanted, by peer, although no wait is for it: messages that can move; and
+    /// to which peers messages are `unsent`.
+    ///
+    /// Frames of operations overtake unsent messages to the same peer by what the peer can buffer, 16 MiB. Then they are
+    /// blocked until those messages are written: the peer may wait for one before it takes part in the operation.
+    fn set_background(&mut self, interests: &[Interest], unsent: &[bool]);
+
+    /// Whether a frame of an operation to this peer was blocked until messages are written.
+    fn is_held(&self, peer: usize) -> bool;
 
     /// Checks whether a rank of the group is lost. For ranks that compute or sleep and wait for no peer: waits up to
     /// `timeout` until another attempt makes sense.

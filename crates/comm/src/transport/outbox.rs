@@ -21,6 +21,11 @@ impl Outbox {
         Outbox { current: None, header: [0; HEADER], written: 0, total: 0 }
     }
 
+    /// Whether no frame is in progress.
+    pub fn is_idle(&self) -> bool {
+        self.current.is_none()
+    }
+
     /// Whether a frame is partially written, so that no other can follow on this stream. A completely written frame
     /// may still be unread by the peer.
     pub fn is_partial(&self) -> bool {

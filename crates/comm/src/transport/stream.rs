@@ -6,6 +6,7 @@
 
 mod waiting;
 
+use super::early_frames;
 use super::inbox::{Inbox, ReadError};
 use super::link::{Link, LinkSet, close_link};
 use super::outbox::Outbox;
@@ -16,7 +17,7 @@ use super::{
     Abort, Cause, Incoming, IoProgress, LinkFault, MatchMode, Outgoing, ProgressCounters, Tag, Traffic,
     Transport, TransportError,
 };
-use crate::wire::{CloseReason, Header, MAX_PAYLOAD};
+use crate::wire::{CloseReason, HEADER, Header, MAX_PAYLOAD, MESSAGES};
 use std::io::Write;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub struct StreamTransport<L: LinkSet> {
     hung_up: Vec<usize>,
     /// What ends waits besides what is wanted; see [`Transport::set_background`].
     background: Vec<Interest>,
+    /// Frames that overtook messages, by peer.
+    overtaking: Vec<Overtaking>,
     peer_activity: Vec<PeerActivity>,
     traffic: Traffic,
     abort: Abort,
@@ -43,6 +46,27 @@ pub struct StreamTransport<L: LinkSet> {
     muted: Vec<usize>,
     error: Option<TransportError>,
     closed: bool,
+}
+
+/// Frames of operations begun to a peer while messages to it are unsent.
+#[derive(Clone, Copy, Default)]
+struct Overtaking {
+    unsent: bool,
+    bytes: usize,
+    /// Whether the next one was blocked.
+    held: bool,
+}
+
+impl Overtaking {
+    /// Whether a frame of this length may begin: no more than the peer can buffer while it waits for one of the messages.
+    fn may_begin(&mut self, length: usize) -> bool {
+        let bytes = self.bytes + HEADER + length;
+        self.held = bytes > early_frames::CAPACITY;
+        if !self.held {
+            self.bytes = bytes;
+        }
+        !self.held
+    }
 }
 
 impl<L: LinkSet> StreamTransport<L> {
@@ -57,6 +81,7 @@ impl<L: LinkSet> StreamTransport<L> {
             inboxes: (0..world).map(|_| Inbox::new()).collect(),
             hung_up: Vec::new(),
             background: Vec::new(),
+            overtaking: vec![Overtaking::default(); world],
             peer_activity: vec![PeerActivity::default(); world],
             traffic: Traffic::default(),
             abort: Abort::default(),
@@ -178,6 +203,10 @@ impl<L: LinkSet> Transport for StreamTransport<L> {
         if !self.peers.is_connected(peer) && !self.outboxes[peer].is_written() {
             return Ok(IoProgress::Blocked);
         }
+        let overtakes = tag.group != MESSAGES && self.overtaking[peer].unsent;
+        if overtakes && self.outboxes[peer].is_idle() && !self.overtaking[peer].may_begin(frame.bytes.len()) {
+            return Ok(IoProgress::Blocked);
+        }
         match self.outboxes[peer].send(link, tag, frame, &mut self.traffic) {
             Ok(progress) => {
                 if progress != IoProgress::Blocked {
@@ -230,9 +259,17 @@ impl<L: LinkSet> Transport for StreamTransport<L> {
         timeout_error(&self.peer_activity, pending, self.links.now(), wait.waited())
     }
 
-    fn set_background(&mut self, interests: &[Interest]) {
+    fn set_background(&mut self, interests: &[Interest], unsent: &[bool]) {
         self.background.clear();
         self.background.extend_from_slice(interests);
+        for (overtaking, unsent) in self.overtaking.iter_mut().zip(unsent) {
+            *overtaking =
+                if *unsent { Overtaking { unsent: true, ..*overtaking } } else { Overtaking::default() };
+        }
+    }
+
+    fn is_held(&self, peer: usize) -> bool {
+        self.overtaking.get(peer).is_some_and(|overtaking| overtaking.held)
     }
 
     fn poll(&mut self, timeout: Duration) -> Result<(), TransportError> {

@@ -59,7 +59,7 @@ impl ProcessPool {
             abort: Abort::default(),
             counters: ProgressCounters::default(),
             sent: HashSet::new(),
-            background: Vec::new(),
+            background: Default::default(),
             is_reducing: false,
             start: Instant::now(),
             _lease: lease.clone(),
@@ -106,7 +106,7 @@ pub struct RemoteTransport {
     /// Frames in progress whose bytes the process already has.
     sent: HashSet<FrameKey>,
     /// What the process was told to wait for in the background.
-    background: Vec<(bool, bool)>,
+    background: (Vec<(bool, bool)>, Vec<bool>),
     /// An all-reduce is in progress, whose input the process already has.
     is_reducing: bool,
     start: Instant,
@@ -190,12 +190,17 @@ impl Transport for RemoteTransport {
 
     fn wake_peers(&mut self) {}
 
-    fn set_background(&mut self, interests: &[Interest]) {
-        let background = flags(interests);
+    fn set_background(&mut self, interests: &[Interest], unsent: &[bool]) {
+        let background = (flags(interests), unsent.to_vec());
         if background != self.background {
             self.background.clone_from(&background);
-            drop(self.request(&Request::Background(background)));
+            drop(self.request(&Request::Background(background.0, background.1)));
         }
+    }
+
+    fn is_held(&self, peer: usize) -> bool {
+        // A broken transport blocks nothing.
+        matches!(self.progress(&Request::IsHeld(peer)), Ok((IoProgress::Blocked, _)))
     }
 
     fn poll(&mut self, timeout: Duration) -> Result<(), TransportError> {

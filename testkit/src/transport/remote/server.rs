@@ -120,9 +120,14 @@ impl<T: Transport> ServedTransport<T> {
                 Ok(())
             }
             Request::TimeoutError(pending) => Err(self.transport.timeout_error(&self.wait, pending)),
-            Request::Background(background) => {
-                self.transport.set_background(&interests(background));
+            Request::Background(background, unsent) => {
+                self.transport.set_background(&interests(background), &unsent);
                 Ok(())
+            }
+            Request::IsHeld(peer) => {
+                let held = self.transport.is_held(peer);
+                let progress = if held { IoProgress::Blocked } else { IoProgress::Complete };
+                return response(Ok(progress), Vec::new());
             }
             Request::Poll(timeout) => self.transport.poll(timeout),
             Request::Traffic => {

@@ -117,6 +117,10 @@ impl<L: LinkSet> StreamTransport<L> {
     /// Waits for an event, of the background too, and records peers that ended their streams.
     fn poll_links(&mut self, wanted: &[Interest], timeout: Duration) {
         let mut interests = wanted.to_vec();
+        for (interest, overtaking) in interests.iter_mut().zip(&self.overtaking) {
+            // Room on the link is for the messages, once these can be sent.
+            interest.write &= !overtaking.held;
+        }
         merge(&mut interests, &self.background);
         let mut hung_up = std::mem::take(&mut self.hung_up);
         if self.links.wait(&interests, self.peers.connected(), timeout, &mut hung_up).is_err() {
