@@ -305,6 +305,7 @@ macro_rules! transport_conformance {
             $crate::transport_conformance!(@cases $mesh, messages:
                 messages_of_all_lengths_pass_collectives
                 messages_and_operations_share_the_links
+                messages_of_100_megabytes_pass_a_collective
                 messages_are_not_stuck_behind_collectives
                 a_full_window_refuses_until_messages_are_taken
                 a_death_ends_the_wait_for_a_message

@@ -92,6 +92,22 @@ pub fn messages_and_operations_share_the_links<M: Mesh>() {
     });
 }
 
+/// 100 MB each way, with an all-reduce in between.
+pub fn messages_of_100_megabytes_pass_a_collective<M: Mesh>() {
+    let length = 100_000_000;
+    run_ranks(M::connect(2), |transport| {
+        let (rank, peer) = (transport.rank(), 1 - transport.rank());
+        let mut transport = opened(transport, length);
+        assert!(send(&mut transport, peer, 3, contents(rank, peer, length)));
+        let mut buffer = vec![1i32; MIB];
+        run_collective(&mut transport, tag(1), Collective::AllReduce, &mut buffer).expect("an all-reduce");
+        assert!(buffer.iter().all(|sum| *sum == 2));
+        assert!(receive(&mut transport, peer, 3).expect("a message") == contents(peer, rank, length));
+        transport.flush_messages(&[peer], LONG_TIMEOUT).expect("delivery");
+        transport.close();
+    });
+}
+
 /// A rank that waits for a message before it takes part in a collective gets it, though its sender is in the collective and
 /// sends the rank more than it can buffer, in many frames or in one.
 pub fn messages_are_not_stuck_behind_collectives<M: Mesh>() {
