@@ -34,6 +34,7 @@ mod nonblocking;
 mod panics;
 mod point_to_point;
 mod process_group;
+mod progress_thread;
 pub mod rank;
 mod rank_config;
 mod rank_set;

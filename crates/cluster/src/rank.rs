@@ -12,6 +12,7 @@ use crate::fault_injection::{ActiveFaults, FaultyProcess, OwnProcess};
 use crate::hosts::Hosts;
 use crate::meeting_policy::WorkReport;
 use crate::process_group::ProcessGroup;
+use crate::progress_thread::ProgressThread;
 use crate::rank_status::RankStatus;
 use crate::regroup::{MembershipChange, MembershipClient};
 use std::sync::Arc;
@@ -86,6 +87,7 @@ pub struct Rank {
     pub(crate) last_poll: Duration,
     /// Milliseconds from sending a message to its acknowledgement.
     pub(crate) message_delays: Times,
+    pub(crate) progress_thread: Option<ProgressThread>,
 }
 
 impl Rank {
@@ -113,6 +115,7 @@ impl Rank {
             shared: Traffic::default(),
             last_poll: Duration::ZERO,
             message_delays: Times::default(),
+            progress_thread: None,
         };
         rank.enter(Phase::Preparing, "preparation");
         rank

@@ -136,7 +136,8 @@ impl<'a> Pass<'a> {
             statistics_weight,
             collectives: Duration::ZERO,
         };
-        let tally = model.gradient(at, batch, 1.0 / self.planned.divisor, gradient, &mut hooks)?;
+        let scale = 1.0 / self.planned.divisor;
+        let tally = hooks.run(|hooks| model.gradient(at, batch, scale, gradient, hooks))?;
         self.collectives += hooks.collectives;
         Ok(tally)
     }

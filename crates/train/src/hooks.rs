@@ -1,5 +1,5 @@
 //! The hooks of a model's pass: sums over all workers inside the pass, and completed tensors of the gradient, which are
-//! sent. Messages move between any two operators. Of a step computed in parts only the last one announces tensors: before it, none is complete.
+//! sent. Messages move between any two operators, or are moved by the rank's progress thread all the time. Of a step computed in parts only the last one announces tensors: before it, none is complete.
 
 use crate::reduction::overlap::BucketSender;
 use crate::registry;
@@ -23,6 +23,29 @@ pub(crate) struct PassHooks<'a> {
     pub(crate) statistics_weight: Option<f32>,
     /// Time of collectives inside the pass.
     pub(crate) collectives: Duration,
+}
+
+impl PassHooks<'_> {
+    /// Runs the pass. A progress thread moves messages meanwhile, unless the pass sends parts of the gradient.
+    pub(crate) fn run<T>(&mut self, pass: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.sender.is_none() {
+            self.rank.lend_connections();
+        }
+        let outcome = pass(self);
+        self.rank.take_connections_back();
+        outcome
+    }
+
+    fn sum(&mut self, values: &mut [f32]) -> Result<Duration> {
+        let name = "batch statistics";
+        if let Some(sender) = &mut self.sender {
+            return sender.reduce(self.rank, WORK, name, values);
+        }
+        self.rank.take_connections_back();
+        let took = self.rank.world().all_reduce_during(WORK, name, values);
+        self.rank.lend_connections();
+        took
+    }
 }
 
 impl Hooks for PassHooks<'_> {
@@ -53,11 +76,8 @@ impl Hooks for PassHooks<'_> {
         if self.parts > 1 {
             return Err(in_parts(self.parts));
         }
-        let name = "batch statistics";
-        self.collectives += match &mut self.sender {
-            Some(sender) => sender.reduce(self.rank, WORK, name, values)?,
-            None => self.rank.world().all_reduce_during(WORK, name, values)?,
-        };
+        let took = self.sum(values)?;
+        self.collectives += took;
         Ok(())
     }
 }

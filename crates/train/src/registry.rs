@@ -103,6 +103,8 @@ pub struct Claims {
     pub proves_rows: bool,
     /// Workers have rows of their own and no unit in common: they meet when the coordinator calls them.
     pub local_rows: bool,
+    /// Workers send messages while they compute.
+    pub sends_messages: bool,
     /// A repeated run with the same world has the same bits.
     pub deterministic: bool,
     /// Every worker learns how long the others computed, so that rows can be split by speed.
@@ -127,6 +129,7 @@ impl Claims {
         equal_start: true,
         proves_rows: true,
         local_rows: false,
+        sends_messages: false,
         deterministic: true,
         splits_by_speed: true,
         synchronizes_statistics: true,
@@ -213,6 +216,7 @@ const ALL: &[Registration] = &[
             all_reduced: AllReduced::Parameters,
             proves_rows: false,
             local_rows: true,
+            sends_messages: true,
             deterministic: false,
             splits_by_speed: false,
             synchronizes_statistics: false,
@@ -236,6 +240,7 @@ const ALL: &[Registration] = &[
         },
         claims: Claims {
             own_models: Some(dpsgd::reach),
+            sends_messages: true,
             all_reduced: AllReduced::Parameters,
             equal_start: false,
             proves_rows: false,

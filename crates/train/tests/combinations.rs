@@ -82,6 +82,21 @@ fn buckets_and_tuning_need_an_all_reduce() {
 }
 
 #[test]
+fn a_progress_thread_needs_messages_to_move() {
+    let on = "engine.progress_thread=true";
+    for preset in ["gosgd", "dpsgd"] {
+        accepted("", &[&format!("strategy.preset={preset}"), on]);
+    }
+    refused_with("", &[on], &["engine.progress_thread", "`allreduce` sends no messages"]);
+    let gossip = ["strategy.preset=gosgd", on];
+    for (setting, piece) in
+        [("engine.kind=sim", "virtual time"), ("strategy.exchange.transport=mpi", "calls to MPI")]
+    {
+        refused_with("", &[&gossip[..], &[setting]].concat(), &["engine.progress_thread", piece]);
+    }
+}
+
+#[test]
 fn settings_that_are_not_reproducible_are_refused_by_name() {
     let on = "[train]\nreproducible = true";
     accepted(on, &["strategy.split=speed"]);

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{distance, parameters, simulate, train};
+use harness::{Silence, distance, parameters, simulate, train, train_with};
 use std::collections::BTreeMap;
 use std::path::Path;
 use thalweg_cluster::tensorfile::TensorFile;
@@ -62,6 +62,20 @@ fn a_server_trains_counts_resumes_and_audits_like_all_reduce() {
     let reduced = tempfile::tempdir().unwrap();
     train(3, reduced.path(), &["train.max_steps=60"]);
     assert!(distance(&parameters(whole.path()), &parameters(reduced.path())) < 1e-5);
+}
+
+/// A thread moves the messages of models that call no hook. The result does not depend on who moves them.
+#[test]
+fn a_progress_thread_serves_models_without_hooks() {
+    let run = |more: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = [&["strategy.preset=dpsgd", "train.max_steps=40"], more].concat();
+        for ended in train_with(3, folder.path(), &settings, Silence::Always) {
+            assert_eq!(ended.result.unwrap(), Outcome::Completed);
+        }
+        parameters(folder.path())
+    };
+    assert_eq!(run(&[]), run(&["engine.progress_thread=true"]));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! several [groups](super::Group) overlap with anything else on the transport. It drives the rank's
 //! [`Messages`] in the same way. (A [`BucketSet`](super::BucketSet) runs over memory of the caller instead.)
 //!
-//! There is no progress thread: operations and messages advance only inside calls.
+//! Operations and messages advance only inside calls. A progress thread is one that makes them.
 //!
 //! All ranks must start the operations of one group in the same order. A frame of an operation that is not started here
 //! is buffered up to a limit, then its sender blocks: start what the peers may have started before waiting for something
@@ -119,6 +119,11 @@ impl NonblockingTransport {
     /// Whether any operation is incomplete.
     fn is_busy(&self) -> bool {
         self.outstanding.iter().any(|(_, operation)| !operation.is_done())
+    }
+
+    /// Whether there may be something to advance.
+    pub fn has_background(&self) -> bool {
+        self.messages.is_some() || self.is_busy()
     }
 
     /// Advances all operations and messages without blocking; returns whether anything moved.

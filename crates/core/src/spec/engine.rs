@@ -39,6 +39,8 @@ section! {
         pace: Option<Duration> = None;
         /// Simulates variable speed: a computation takes up to this share longer, drawn by seed for every rank and step.
         jitter: f64 = 0.0;
+        /// A thread in every worker moves its messages while the model computes. For models of Rust programs that do not call the hook `progress`, with strategies that send messages.
+        progress_thread: bool = false;
     }
 }
 
@@ -60,6 +62,9 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     }
     if !(0.0..=10.0).contains(jitter) {
         refuse("engine.jitter", format!("must be between 0 and 10, is {jitter}"));
+    }
+    if spec.engine.progress_thread && spec.engine.kind == EngineKind::Sim {
+        refuse("engine.progress_thread", "in virtual time one simulated rank runs at a time".into());
     }
     check_network(spec, refuse);
 }

@@ -67,6 +67,9 @@ impl Driver<'_> {
         if let Some(window) = self.strategy.message_window() {
             self.cx.rank.open_messages(window);
         }
+        if self.cx.job.engine.progress_thread {
+            self.cx.rank.start_progress_thread()?;
+        }
         self.progress.contributions.begin(&self.cx.rank.member_ids());
         let change = self.cx.rank.change().clone();
         let (mut redone, mut final_model) = (false, None);

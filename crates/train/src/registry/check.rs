@@ -61,6 +61,14 @@ fn check_claims(job: &JobSpec, strategy: &Registration, refuse: &mut Refuse<'_>)
         );
         refuse("strategy.split", reason);
     }
+    if job.engine.progress_thread && !claims.sends_messages {
+        let reason = format!("`{name}` sends no messages while its workers compute; drop this key");
+        refuse("engine.progress_thread", reason);
+    }
+    if job.engine.progress_thread && !job.exchange.transport.can_regroup() {
+        let reason = "one thread makes all calls to MPI; drop this key, or strategy.exchange.transport";
+        refuse("engine.progress_thread", reason.into());
+    }
     if let Some(reason) = claims.irreproducible
         && job.train.reproducible
     {
