@@ -9,9 +9,12 @@ impl Rank {
     /// The account so far.
     pub fn account(&self) -> RankReport {
         let traffic = self.parts.transport.traffic();
+        let windows = || self.window_traffic.iter().map(|window| window.total());
+        let sent: u64 = windows().map(|window| window.payload_sent).sum();
+        let received: u64 = windows().map(|window| window.payload_received).sum();
         RankReport {
-            bytes_sent: traffic.total_sent + self.shared.payload_sent,
-            bytes_received: traffic.total_received + self.shared.payload_received,
+            bytes_sent: traffic.total_sent + self.shared.payload_sent + sent,
+            bytes_received: traffic.total_received + self.shared.payload_received + received,
             step_ms: self.times.spread(),
             messages: self.message_report(),
             ..self.account.clone()

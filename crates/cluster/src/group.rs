@@ -5,8 +5,8 @@
 //! group in the same order; each group counts its own. Errors name ranks by member id, and smaller groups by name.
 //!
 //! A fixed table chooses the schedule by buffer size; [`Group::set_allreduce_algorithm`] overrides it for large
-//! all-reduces. Other operations of a group are in `nonblocking.rs`, `point_to_point.rs`, `shared_arena.rs` and
-//! `buckets_in_flight.rs`.
+//! all-reduces. Other operations of a group are in `nonblocking.rs`, `point_to_point.rs`, `shared_arena.rs`,
+//! `window.rs` and `buckets_in_flight.rs`.
 
 #[cfg(test)]
 mod tests;

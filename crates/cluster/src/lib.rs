@@ -48,6 +48,7 @@ mod shared_arena;
 mod stall;
 pub mod tensorfile;
 mod wait_graph;
+mod window;
 
 pub use background_task::BackgroundTask;
 pub use buckets_in_flight::{Bucket, BucketsInFlight};
@@ -59,7 +60,7 @@ pub use process_group::ProcessGroup;
 pub use rank::Rank;
 pub use rank_status::RankStatus;
 pub use thalweg_comm::Algorithm;
-pub use thalweg_comm::arena::SharedArena;
+pub use thalweg_comm::arena::{SharedArena, Versions, Window, WindowRead};
 pub use thalweg_comm::collective::{self, AllReduceMethod, Collective, PartialSums, ReductionTree, Term};
 pub use thalweg_comm::linux;
 pub use thalweg_comm::transport::sim;

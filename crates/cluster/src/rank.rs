@@ -18,6 +18,7 @@ use crate::regroup::{MembershipChange, MembershipClient};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_comm::Traffic;
+use thalweg_comm::arena::WindowTraffic;
 use thalweg_comm::collective::NonblockingTransport;
 use thalweg_comm::host::LocalPeers;
 use thalweg_comm::transport::{Transport, TransportError, mesh};
@@ -83,6 +84,8 @@ pub struct Rank {
     charged: u64,
     /// Traffic through shared arenas, and that of earlier generations.
     pub(crate) shared: Traffic,
+    /// Traffic through windows, those of earlier generations too.
+    pub(crate) window_traffic: Vec<Arc<WindowTraffic>>,
     /// When messages were last moved between two pieces of computation.
     pub(crate) last_poll: Duration,
     /// Milliseconds from sending a message to its acknowledgement.
@@ -113,6 +116,7 @@ impl Rank {
             times: Times::default(),
             charged: 0,
             shared: Traffic::default(),
+            window_traffic: Vec::new(),
             last_poll: Duration::ZERO,
             message_delays: Times::default(),
             progress_thread: None,

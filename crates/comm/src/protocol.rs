@@ -1,6 +1,6 @@
 //! The memory ordering of everything in shared memory, in one place.
 //!
-//! Every counter has one writer. Three protocols use them, each generic over its counters so that a model checker can run
+//! Every counter has one writer. Four protocols use them, each generic over its counters so that a model checker can run
 //! all interleavings (see the tests below).
 //!
 //! **Stream** ([`StreamCounters`]), a single-producer single-consumer ring: the writer stores bytes, then publishes the
@@ -15,6 +15,11 @@
 //! **Sleep** ([`announce_sleep`], [`publish_change`], [`is_sleeping`]): a rank that is about to sleep sets its flag, then
 //! polls once more; a rank that changed something publishes the change, then checks the flags. With a full fence between
 //! the two accesses on both sides, at least one of them sees the other: no wake-up is lost.
+//!
+//! **Sequence lock** ([`sequence_lock`]): memory that its owner rewrites at any time, and that others copy whole or not at
+//! all.
+
+pub mod sequence_lock;
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -124,7 +129,7 @@ mod tests {
     use loom::sync::Arc;
     use loom::thread;
 
-    type Word = loom::sync::atomic::AtomicU64;
+    pub(super) type Word = loom::sync::atomic::AtomicU64;
 
     impl Counter for Word {
         fn acquire(&self) -> u64 {

@@ -1,11 +1,12 @@
-//! Shared arenas between processes: they connect over local sockets, sum in place, and one of them is killed.
+//! Shared arenas and windows between processes: they connect over local sockets, sum in place, read each other's regions,
+//! and one of them is killed while it writes.
 //!
 //! The ranks are this test binary, started again; their rank is in the environment.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use thalweg_comm::arena::{OperationContext, SharedArena};
+use thalweg_comm::arena::{OperationContext, SharedArena, Window};
 use thalweg_comm::collective::PartialSums;
 use thalweg_comm::host::{EventFd, LocalListener, LocalPeer, LocalPeers, LocalToken, connect_local};
 use thalweg_comm::transport::shm_ring::RingOffer;
@@ -14,7 +15,7 @@ use thalweg_comm::transport::{Cause, Shm, ShmLink, Tag, Transport};
 const WORLD: usize = 3;
 const LENGTH: usize = 100_000;
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
-/// The operation in which rank 2 dies.
+/// The operations from which on rank 2 is killed.
 const LAST: u64 = 20;
 
 fn context(transport: &mut dyn Transport, operation: u64) -> OperationContext<'_> {
@@ -71,7 +72,7 @@ fn connect(rank: usize, listeners: &[String], listener: &mut LocalListener) -> (
     (Shm::new(rank, links, eventfd).expect("a mesh"), peers)
 }
 
-/// The program of every rank; rank 2 kills itself before the last operation.
+/// The program of every rank; rank 2 kills itself while it writes.
 fn work(transport: &mut Shm, peers: &LocalPeers) {
     let rank = transport.rank();
     let mut arena = SharedArena::open(peers, PartialSums::one(LENGTH), 1, context(transport, 0))
@@ -83,12 +84,32 @@ fn work(transport: &mut Shm, peers: &LocalPeers) {
         let sum = |index: usize| (0..WORLD).map(|rank| (index + rank) as f32).sum::<f32>();
         assert!(arena.column(0).iter().enumerate().all(|(index, value)| *value == sum(index)));
     }
+    let mut window =
+        Window::open(peers, LENGTH, context(transport, LAST)).expect("no error").expect("memory");
+    window.publish(0, &vec![rank as f32; LENGTH], 1);
+    arena.barrier(context(transport, LAST + 1)).expect("all published");
+    let mut copy = vec![0.0; LENGTH];
+    for from in (0..WORLD).filter(|from| *from != rank) {
+        let versions = window.read(from, 0, &mut copy, transport, LONG_TIMEOUT).expect("a read");
+        assert_eq!(versions.agreed(), Some(1));
+        assert!(copy.iter().all(|value| *value == from as f32));
+    }
+    arena.barrier(context(transport, LAST + 2)).expect("all have read");
     if rank == 2 {
-        let me = nix::unistd::Pid::this();
-        nix::sys::signal::kill(me, nix::sys::signal::Signal::SIGKILL).expect("an end");
+        window.write(0..LENGTH, 2, |_| {
+            let me = nix::unistd::Pid::this();
+            nix::sys::signal::kill(me, nix::sys::signal::Signal::SIGKILL).expect("an end");
+        });
     }
     let start = Instant::now();
-    let error = arena.all_reduce(LENGTH, context(transport, LAST)).expect_err("one was killed");
+    let error = loop {
+        match window.read(2, 0, &mut copy, transport, LONG_TIMEOUT) {
+            Ok(versions) => assert_eq!(versions.agreed(), Some(1), "before it writes"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.peer, Some(2), "{error}");
+    let error = arena.all_reduce(LENGTH, context(transport, LAST + 3)).expect_err("one was killed");
     assert_eq!(error.peer, Some(2), "{error}");
     assert!(matches!(error.cause, Cause::Closed | Cause::Reported { .. }), "{error}");
     assert!(start.elapsed() < LONG_TIMEOUT, "{:?}", start.elapsed());

@@ -19,6 +19,8 @@
 //! reducing, columns the other way round, and shards do not overlap. Borrowing keeps a rank in its phase: arena and
 //! columns are slices that borrow the [`SharedArena`], and every operation borrows it mutably.
 //!
+//! A [`Window`] is the other shape of shared memory: one writer, readers at any time, no barriers.
+//!
 //! A rank that waits at a barrier is in [`Transport::wait`](crate::Transport::wait): lost ranks, deadlines and aborts end
 //! a barrier as they end a transfer, with the same error.
 
@@ -26,5 +28,7 @@ mod allocation;
 mod barrier;
 mod shared_arena;
 mod sum;
+mod window;
 
 pub use shared_arena::{OperationContext, SharedArena};
+pub use window::{Versions, Window, WindowRead, WindowTraffic};

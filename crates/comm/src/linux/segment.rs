@@ -133,6 +133,17 @@ impl Segment {
         // `COUNTER_BYTES`, so that every process accesses this place only through an atomic.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
+
+    /// The first words of the segment as counters. To store to them the segment must be writable.
+    ///
+    /// # Safety
+    /// No process may access these words in another way.
+    pub(crate) unsafe fn counters(&self, count: usize) -> &[AtomicU64] {
+        assert!(count <= self.length / size_of::<AtomicU64>(), "inside the segment");
+        // SAFETY: inside the mapping, which begins at a page and lives as long as the borrow; an atomic has the layout of
+        // its integer; the rest is up to the caller.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), count) }
+    }
 }
 
 /// Bytes at the beginning of a segment that hold only counters.
