@@ -138,6 +138,27 @@ impl Group<'_> {
         Ok(SendOutcome::Queued)
     }
 
+    /// The same, but waits while the queue is full, until the receiver's program has taken enough of the messages before. Two
+    /// members that do so to each other, and neither receives, wait until their deadlines.
+    pub fn send_waiting(&mut self, to: usize, tag: MessageTag, bytes: Vec<u8>) -> Result<()> {
+        let (rank, length) = (self.other_rank(to, tag)?, bytes.len());
+        if !self.messages(tag)?.has_room(rank, length) && length <= self.messages(tag)?.window() {
+            self.check()?;
+            let title = self.title("sending", tag);
+            let wait = |own: &mut Rank, deadline| -> Result<(), TransportError> {
+                let transport = &mut own.parts.transport;
+                let wait = WaitState::new(transport.now(), deadline);
+                let has_room = |messages: &mut Messages| messages.has_room(rank, length).then_some(());
+                transport.wait_for_message(wait, &[rank], has_room)
+            };
+            self.rank.await_operation(&title, wait)?;
+        }
+        match self.send(to, tag, bytes)? {
+            SendOutcome::Queued => Ok(()),
+            SendOutcome::Full => Err(Error::internal("a queue that was not full is full")),
+        }
+    }
+
     /// Waits for the next message with this tag from a member.
     pub fn receive(&mut self, from: usize, tag: MessageTag) -> Result<Message> {
         let rank = self.other_rank(from, tag)?;

@@ -132,3 +132,44 @@ fn messages_are_matched_by_group_sender_and_tag() {
     });
     assert!(ended.iter().all(|ended| ended.result == Ok(())), "{:?}", ended[0].result);
 }
+
+#[test]
+fn a_sender_waits_for_credit() {
+    const COUNT: u8 = 50;
+    let exchange = |rank: &mut Rank| {
+        rank.open_messages(1000);
+        rank.begin_step(0);
+        match rank.index() {
+            0 => {
+                (0..COUNT).try_for_each(|number| rank.world().send_waiting(1, NUMBERS, vec![number; 400]))?
+            }
+            _ => {
+                for number in 0..COUNT {
+                    assert_eq!(rank.world().receive(0, NUMBERS)?.bytes, [number; 400]);
+                }
+            }
+        }
+        assert_eq!(rank.account().messages.map(|messages| messages.skipped), Some(0));
+        rank.world().flush_messages()?;
+        rank.world().barrier("the end").map(drop)
+    };
+    assert!(threads::run(2, 0, exchange).iter().all(|ended| ended.result == Ok(())));
+    let ended = simulated_links::run(Network::ordinary(2, 1), &[], Duration::from_secs(5), exchange);
+    assert!(ended.iter().all(Result::is_ok));
+}
+
+#[test]
+fn a_receiver_that_takes_nothing_is_named_by_a_sender_that_waits() {
+    let network = Network::ordinary(2, 1);
+    let ended = simulated_links::run(network, &[], Duration::from_secs(5), |rank| {
+        rank.open_messages(1000);
+        rank.begin_step(0);
+        match rank.index() {
+            0 => (0..9).try_for_each(|_| rank.world().send_waiting(1, NUMBERS, vec![0; 400])),
+            _ => rank.slow_down(Duration::from_secs(60)),
+        }
+    });
+    let error = ended[0].as_ref().unwrap_err();
+    let culprit = error.culprit.as_ref().unwrap();
+    assert_eq!((culprit.rank, culprit.operation.as_deref()), (1, Some("sending of numbers")), "{error}");
+}

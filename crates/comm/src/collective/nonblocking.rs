@@ -13,7 +13,7 @@
 use super::operation::{Operation, Progress};
 use super::operator::{Element, Operator};
 use super::schedule::Schedule;
-use crate::messages::{Message, Messages};
+use crate::messages::Messages;
 use crate::transport::wait_state::{merge, pending_peers};
 use crate::transport::{
     Abort, Cause, Incoming, Interest, IoProgress, LinkFault, MatchMode, Outgoing, ProgressCounters, Tag,
@@ -220,14 +220,14 @@ impl NonblockingTransport {
         self.messages.take()
     }
 
-    /// Waits until `take` takes a message, at most until the deadline. `wait_state` is for all or any of the ranks `from`,
-    /// which a timeout is attributed to.
-    pub fn wait_for_message(
+    /// Waits until `take` takes a message, or whatever it waits for, at most until the deadline. `wait_state` is for all or
+    /// any of the ranks `from`, which a timeout is attributed to.
+    pub fn wait_for_message<T>(
         &mut self,
         mut wait_state: WaitState,
         from: &[usize],
-        mut take: impl FnMut(&mut Messages) -> Option<Message>,
-    ) -> Result<Message> {
+        mut take: impl FnMut(&mut Messages) -> Option<T>,
+    ) -> Result<T> {
         let read = |peer: usize| Interest { read: from.contains(&peer), write: false };
         let own: Vec<Interest> = (0..self.world()).map(read).collect();
         loop {
