@@ -87,6 +87,21 @@ impl Rank {
         all.into_iter().map(undelivered).collect()
     }
 
+    /// A buffer for the bytes of a message to send: empty, with the memory of an earlier message if there is some.
+    pub fn message_buffer(&mut self, length: usize) -> Vec<u8> {
+        match self.parts.transport.messages_mut() {
+            Some(messages) => messages.buffer(length),
+            None => Vec::with_capacity(length),
+        }
+    }
+
+    /// Gives back the bytes of a received message, as memory for the next ones.
+    pub fn recycle(&mut self, bytes: Vec<u8>) {
+        if let Some(messages) = self.parts.transport.messages_mut() {
+            messages.recycle(bytes);
+        }
+    }
+
     fn move_messages(&mut self, title: &str) -> Result<()> {
         let moved = self.parts.transport.advance();
         moved.map(drop).map_err(|fault| self.explain(&fault, title))

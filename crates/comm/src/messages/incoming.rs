@@ -1,6 +1,7 @@
 //! The messages from one peer.
 
 use super::Message;
+use super::buffers::Buffers;
 use super::known_bugs;
 use super::outgoing::fragment;
 use super::record::{Announcement, Grant, RECORD, cost};
@@ -81,6 +82,7 @@ impl Incoming {
         announcement: Announcement,
         from: usize,
         window: u64,
+        buffers: &mut Buffers,
     ) -> Result<Option<Message>, String> {
         let Announcement { group, tag, sequence, length } = announcement;
         if known_bugs::repeats_messages() {
@@ -96,7 +98,7 @@ impl Incoming {
         if over > 0 {
             return Err(format!("a message of {length} bytes, {over} more than its credit"));
         }
-        let message = Message { member: from, group, tag, bytes: vec![0; length as usize] };
+        let message = Message { member: from, group, tag, bytes: buffers.take(length as usize) };
         if length == 0 {
             return Ok(Some(self.complete(message)));
         }

@@ -21,6 +21,7 @@
 //!   is sent again: between members of both generations every message arrives once. Messages of a lost member that had
 //!   arrived stay; those to it are [`Messages::take_undelivered`].
 
+mod buffers;
 mod incoming;
 pub mod known_bugs;
 mod outgoing;
@@ -33,6 +34,7 @@ use crate::transport::{
     Transport, TransportError,
 };
 use crate::wire::{MESSAGES, tensor};
+use buffers::Buffers;
 use incoming::{Arrived, Incoming};
 use outgoing::Outgoing;
 use record::Record;
@@ -76,6 +78,7 @@ pub struct Messages {
     /// Messages received in full, in the order of their arrival.
     received: VecDeque<Message>,
     undelivered: Vec<Message>,
+    buffers: Buffers,
     counts: MessageCounts,
     /// From sending each message to its acknowledgement, until they are taken.
     delays: Vec<Duration>,
@@ -108,6 +111,7 @@ impl Messages {
             peers: members.iter().map(|member| Peer::new(*member, window)).collect(),
             received: VecDeque::new(),
             undelivered: Vec::new(),
+            buffers: Buffers::default(),
             counts: MessageCounts::default(),
             delays: Vec::new(),
             attended: None,
@@ -183,6 +187,18 @@ impl Messages {
             peer.incoming.on_taken(message.bytes.len());
         }
         Some(message)
+    }
+
+    /// A buffer for a message: empty, with the memory of an earlier one if there is some.
+    pub fn buffer(&mut self, length: usize) -> Vec<u8> {
+        let mut buffer = self.buffers.take(length);
+        buffer.clear();
+        buffer
+    }
+
+    /// Gives back the memory of a message that is not needed any more.
+    pub fn recycle(&mut self, buffer: Vec<u8>) {
+        self.buffers.put(buffer);
     }
 
     /// What is missing until a rank is known to have received everything that was sent to it, and knows the same of this
@@ -267,8 +283,9 @@ impl Messages {
         may_begin: bool,
         now: Duration,
     ) -> Result<bool, TransportError> {
-        let Messages { tag, window, peers, delays, .. } = self;
+        let Messages { tag, window, peers, delays, buffers, .. } = self;
         let Peer { outgoing, incoming, .. } = &mut peers[to];
+        outgoing.take_delivered().for_each(|buffer| buffers.put(buffer));
         let mut moved = false;
         for _ in 0..MAX_ATTEMPTS {
             let mut due = incoming.due_grant(*window);
@@ -296,7 +313,7 @@ impl Messages {
         from: usize,
         now: Duration,
     ) -> Result<bool, TransportError> {
-        let Messages { tag, window, peers, received, delays, .. } = self;
+        let Messages { tag, window, peers, received, delays, buffers, .. } = self;
         let Peer { member, outgoing, incoming } = &mut peers[from];
         let invalid = |what: String| TransportError::new(from, Cause::Protocol(what));
         let mut moved = false;
@@ -319,7 +336,9 @@ impl Messages {
                         .on_grant(grant, |queued| delays.push(now.saturating_sub(queued)))
                         .map_err(invalid)?,
                     Record::Message(announcement) => {
-                        received.extend(incoming.begin(announcement, *member, *window).map_err(invalid)?);
+                        received.extend(
+                            incoming.begin(announcement, *member, *window, buffers).map_err(invalid)?,
+                        );
                     }
                 },
             }

@@ -29,6 +29,8 @@ pub(super) struct Outgoing {
     /// The largest limit that was granted.
     limit: u64,
     frame: Option<Frame>,
+    /// The memory of messages that were acknowledged.
+    delivered: Vec<Vec<u8>>,
 }
 
 struct Queued {
@@ -66,6 +68,7 @@ impl Outgoing {
             granted: None,
             limit: window,
             frame: None,
+            delivered: Vec::new(),
         }
     }
 
@@ -108,7 +111,13 @@ impl Outgoing {
             }
             (self.first, self.acknowledged) = (self.first + 1, queued.end);
             self.sent = self.sent.saturating_sub(1);
+            self.delivered.push(queued.message.bytes);
         }
+    }
+
+    /// Takes the memory of messages that were acknowledged.
+    pub fn take_delivered(&mut self) -> impl Iterator<Item = Vec<u8>> {
+        self.delivered.drain(..)
     }
 
     /// The frame to send next: its chunk index and its bytes. `grant` is one that is due; without `may_begin` only a frame
