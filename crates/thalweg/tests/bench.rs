@@ -33,6 +33,41 @@ fn training_is_measured_in_real_workers() {
     site.assert_empty();
 }
 
+/// Two servers own a half each; every result is checked by the ranks themselves.
+#[test]
+fn pushes_pulls_and_updates_are_measured_between_real_processes() {
+    let site = Site::new();
+    for (transport, servers, workers) in [("shm", 1, 1), ("shm", 2, 3), ("tcp", 1, 1), ("tcp", 2, 3)] {
+        let (of_servers, of_workers) = (servers.to_string(), workers.to_string());
+        let counts = ["--servers", &of_servers, "--workers", &of_workers, "--seconds", "0.05", "--json"];
+        let flags = [&["--transport", transport, "--sizes", "4B,300004B"][..], &counts].concat();
+        let ended = site.succeed(&[&["bench", "paramserver"][..], &flags].concat());
+        let lines: Vec<Value> =
+            ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let mut expected = vec!["push", "pull", "update"];
+        if (transport, workers) == ("tcp", 1) {
+            expected.insert(2, "stream");
+        }
+        let expected: Vec<(&str, u64)> =
+            [4, 300_004].iter().flat_map(|bytes| expected.iter().map(|op| (*op, *bytes))).collect();
+        let of = |line: &Value, key: &str| line[key].as_u64().unwrap();
+        let found: Vec<(&str, u64)> =
+            lines.iter().map(|line| (line["op"].as_str().unwrap(), of(line, "bytes"))).collect();
+        assert_eq!(found, expected, "{transport}");
+        for line in &lines {
+            assert_eq!((of(line, "servers"), of(line, "workers")), (servers, workers));
+            assert_eq!(line["transport"], transport);
+            let peer = if line["op"] == "stream" { "socket" } else { "thalweg" };
+            assert_eq!(line["peer"], peer);
+            let rate = if line["op"] == "update" { "updates_per_s" } else { "us" };
+            assert!(line["gbps"].as_f64() >= Some(0.0) && line[rate].as_f64() > Some(0.0), "{line}");
+        }
+    }
+    site.run(&["bench", "paramserver", "--servers", "0"]).assert_error(2, &["--servers"]);
+    site.run(&["bench", "paramserver", "--seconds", "0"]).assert_error(2, &["--seconds 0"]);
+    site.assert_empty();
+}
+
 #[test]
 fn several_threads_give_the_result_of_one() {
     let site = Site::new();

@@ -19,7 +19,7 @@ pub use identity::host_identity;
 pub use local_socket::{LocalListener, LocalToken, connect_local};
 pub use machine::Machine;
 pub(crate) use machine::current_core;
-pub(crate) use pacing::disable_pacing;
+pub use pacing::disable_pacing;
 pub use process::{
     PidFd, cpu_time_of_children, exit_now, fd_path, ignore_file_size_signal, ignores_hangup, is_under_nohup,
     kill_group, kill_self, own_executable, parent_name, peak_memory_of_children, signal_name, stop_self,

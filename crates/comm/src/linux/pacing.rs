@@ -7,7 +7,7 @@ use std::net::TcpStream;
 ///
 /// Some systems pace by default (BBR), by the rates measured so far. Bursts and pauses in turn, as of collectives,
 /// made an all-reduce of 1 MiB take half as long again. Reno exists in every kernel and needs no privilege.
-pub(crate) fn disable_pacing(stream: &TcpStream) {
+pub fn disable_pacing(stream: &TcpStream) {
     // A failure only costs speed.
     let _ = setsockopt(stream, TcpCongestion, &"reno".into());
 }

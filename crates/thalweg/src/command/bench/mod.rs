@@ -4,6 +4,8 @@ use clap::{Args, Subcommand};
 use thalweg_core::Result;
 
 pub mod allreduce;
+pub mod paramserver;
+mod ranks;
 pub mod train;
 mod workload;
 
@@ -18,6 +20,8 @@ pub struct BenchArgs {
 enum Subject {
     /// How long an all-reduce takes between ranks of this machine
     Allreduce(allreduce::AllreduceArgs),
+    /// How fast workers push gradients to servers and pull parameters
+    Paramserver(paramserver::ParamserverArgs),
     /// Training rows per second of a few well-known networks on synthetic data
     Train(train::TrainBenchArgs),
 }
@@ -26,6 +30,7 @@ enum Subject {
 pub fn run(args: &BenchArgs) -> Result<u8> {
     match &args.subject {
         Subject::Allreduce(args) => allreduce::run(args).map(|()| 0),
+        Subject::Paramserver(args) => paramserver::run(args).map(|()| 0),
         Subject::Train(args) => train::run(args),
     }
 }

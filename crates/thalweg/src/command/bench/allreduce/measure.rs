@@ -1,6 +1,6 @@
 //! The timing loop of one all-reduce: calls between barriers, and checks of the result.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use thalweg_cluster::collective::operator::Max;
 use thalweg_cluster::{AllReduceMethod, Collective, Rank, SharedArena};
 use thalweg_core::{Error, Result};
@@ -11,9 +11,6 @@ const MIN_CALLS: usize = 6;
 const WARM_UP: usize = 2;
 /// An arena is filled again, and its sum checked, every this many calls.
 const REFILL_EVERY: usize = 8;
-
-/// Time for the scheduler to spread the ranks over the cores before the first measurement.
-const SETTLING: Duration = Duration::from_millis(200);
 
 /// How an all-reduce is carried out.
 pub(super) enum Variant<'a> {
@@ -31,19 +28,6 @@ impl Variant<'_> {
             Variant::Messages(method) => method.name(),
             Variant::Arena(_) => "arena",
             Variant::Copying(_) => "arena-copying",
-        }
-    }
-}
-
-/// Exchanges small messages for `SETTLING`: new processes may share one core while another is idle until the scheduler
-/// moves them.
-pub(super) fn settle(rank: &mut Rank) -> Result<()> {
-    let start = Instant::now();
-    loop {
-        let mut time_left = [if rank.index() == 0 && start.elapsed() < SETTLING { 1.0 } else { 0.0 }];
-        rank.world().collective(Collective::AllReduce, "settling", &mut time_left, &Max)?;
-        if time_left == [0.0] {
-            return Ok(());
         }
     }
 }

@@ -11,23 +11,16 @@
 
 mod measure;
 
-use crate::signals::Signals;
+use super::ranks::{DEADLINE, launch, run_rank, settle, size};
 use clap::{Args, ValueEnum};
-use measure::{Variant, measure, settle};
+use measure::{Variant, measure};
 use serde::Serialize;
-use std::sync::Arc;
-use std::time::Duration;
-use thalweg_cluster::engine::environment::{self, RankEnvironment};
-use thalweg_cluster::engine::local::{self, LaunchOutcome, LaunchPlan};
-use thalweg_cluster::membership::Limits;
-use thalweg_cluster::rendezvous::local_token;
+use thalweg_cluster::engine::environment;
 use thalweg_cluster::rendezvous::mpi;
-use thalweg_cluster::session::{self, RankConfig, RankHooks};
 use thalweg_cluster::{AllReduceMethod, PartialSums, Rank, rank};
 use thalweg_core::spec::nearest;
-use thalweg_core::spec::setting::{Bytes, Setting};
 use thalweg_core::spec::strategy::TransportChoice;
-use thalweg_core::{Error, Kind, Result};
+use thalweg_core::{Error, Result};
 
 /// Arguments of `bench allreduce`.
 #[derive(Args, Debug)]
@@ -97,15 +90,6 @@ fn algorithm(name: &str) -> Result<AlgorithmArg, String> {
     }
 }
 
-fn size(text: &str) -> Result<usize, String> {
-    let bytes = Bytes::read(&toml::Value::String(text.into()))?.0;
-    let size = usize::try_from(bytes).ok().filter(|size| size % size_of::<f32>() == 0);
-    size.ok_or_else(|| format!("{text} is not a whole number of 4-byte elements"))
-}
-
-/// Step deadline: a rank without progress for this long counts as hung.
-const DEADLINE: Duration = Duration::from_secs(60);
-
 /// One line of the output; the keys are those of the benchmark scripts for other libraries.
 #[derive(Serialize)]
 struct Measurement {
@@ -136,7 +120,7 @@ pub fn run(args: &AllreduceArgs) -> Result<()> {
         if rank_env.rank == 0 && !own_launcher {
             print_header(args);
         }
-        return run_rank(args, &rank_env);
+        return run_rank(&rank_env, args.transport.carrier(), |rank| measure_all(args, rank));
     }
     if args.ranks.contains(&0) {
         return Err(Error::job("--ranks: there is no all-reduce among 0 ranks"));
@@ -159,49 +143,6 @@ fn print_header(args: &AllreduceArgs) {
     if !args.json {
         println!("transport  algorithm             ranks       bytes  microseconds       fastest  bus GB/s");
     }
-}
-
-/// Starts this same command once per rank and waits for all of them.
-fn launch(world: usize) -> Result<()> {
-    let program = std::env::current_exe().map_err(|error| Error::io("cannot find this program", &error))?;
-    let plan = LaunchPlan {
-        command: std::iter::once(program.into_os_string()).chain(std::env::args_os().skip(1)).collect(),
-        variables: vec![("THALWEG_TOKEN".into(), local_token::fresh()?.into())],
-        ranks: 0..world,
-        world,
-        master: None,
-        step_deadline: DEADLINE,
-        join_deadline: DEADLINE,
-        prepare_deadline: DEADLINE,
-        elastic: false,
-        respawn: false,
-    };
-    let signals = Signals::install()?;
-    match local::launch(&plan, &signals.forward(), None, &mut |_| Ok(()))? {
-        LaunchOutcome::Done => Ok(()),
-        LaunchOutcome::Interrupted(_) => Err(Error::new(Kind::Interrupted, "interrupted")),
-    }
-}
-
-fn run_rank(args: &AllreduceArgs, rank_env: &RankEnvironment) -> Result<()> {
-    let rank_config = RankConfig {
-        job: [0; 32],
-        seed: 0,
-        token: std::env::var_os("THALWEG_TOKEN").unwrap_or_default().into_encoded_bytes(),
-        step_deadline: DEADLINE,
-        join_deadline: DEADLINE,
-        prepare_deadline: DEADLINE,
-        carrier: args.transport.carrier(),
-        port: 0,
-        text: String::new(),
-        model: Vec::new(),
-        data: String::new(),
-        elastic: false,
-        limits: Limits { min: 1, max: usize::MAX, timeout: Duration::from_secs(30), unit: 1 },
-    };
-    let hooks =
-        RankHooks { signals: None, on_record: Arc::new(|_| Ok(())), on_forced_exit: Arc::new(|_| {}) };
-    session::run(rank_env, &rank_config, hooks, |rank| measure_all(args, rank))
 }
 
 /// Runs every rank as a thread of this process.
@@ -279,9 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_algorithms_are_read() {
-        assert_eq!(size("64KiB"), Ok(65536));
-        assert!(size("7B").is_err() && size("much").is_err());
+    fn algorithms_are_read() {
         assert_eq!(algorithm("auto"), Ok(AlgorithmArg(None)));
         assert_eq!(algorithm("direct"), Ok(AlgorithmArg(AllReduceMethod::named("direct"))));
         assert!(algorithm("rign").unwrap_err().contains("ring"));
