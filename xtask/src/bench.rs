@@ -9,6 +9,7 @@ mod hosts;
 mod measurement;
 mod mnist;
 mod observed_job;
+mod paramserver;
 mod peer;
 mod trust;
 
@@ -33,6 +34,8 @@ enum Subject {
     Checkpoint(checkpoint::Arguments),
     /// Time of an all-reduce, in shared memory or over tcp, compared with Open MPI and Gloo
     Allreduce(allreduce::Arguments),
+    /// Pushes to and pulls from a parameter server compared with PyTorch RPC and a plain TCP stream
+    Paramserver(paramserver::Arguments),
     /// Several hosts on slow links: all-reduce compared with a plain TCP stream, overlap, a disconnected host
     Hosts(hosts::Arguments),
     /// One end of a plain TCP stream
@@ -47,6 +50,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Subject::Trust(arguments) => trust::run(arguments),
         Subject::Checkpoint(arguments) => checkpoint::run(arguments),
         Subject::Allreduce(arguments) => allreduce::run(arguments),
+        Subject::Paramserver(arguments) => paramserver::run(arguments),
         Subject::Hosts(arguments) => hosts::run(arguments),
         Subject::Stream(arguments) => hosts::stream::run(arguments),
     }

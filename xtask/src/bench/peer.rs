@@ -33,12 +33,15 @@ impl Peers {
 
     /// A Python script, if it and PyTorch exist.
     pub fn script(&self, name: &str) -> Outcome<Script> {
-        let path = self.file(name)?;
+        self.own_script(self.file(name)?)
+    }
+
+    /// A Python script of this project, if PyTorch exists.
+    pub fn own_script(&self, path: PathBuf) -> Outcome<Script> {
         if !succeeds(Command::new(&self.python).args(["-c", "import torch"])) {
             return Err(format!(
-                "{} has no PyTorch: run `{} DIR`, then pass --python DIR/bin/python",
+                "{} has no PyTorch: install it with pip and pass --python with a Python that has it",
                 self.python.display(),
-                path.with_file_name("setup.sh").display()
             ));
         }
         Ok(Script { python: self.python.clone(), path })
