@@ -183,8 +183,19 @@ impl Group<'_> {
 
     /// Waits for the next message with this tag, of whichever member. Also those of lost members are received.
     pub fn receive_any(&mut self, tag: MessageTag) -> Result<Message> {
-        let own = self.rank.index();
-        let others: Vec<usize> = self.ranks().iter().copied().filter(|rank| *rank != own).collect();
+        let all: Vec<usize> = (0..self.size()).collect();
+        self.receive_any_of(&all, tag)
+    }
+
+    /// The same, where a message is expected from one of these members: the wait is for them. A message of another one is
+    /// received too.
+    pub fn receive_any_of(&mut self, members: &[usize], tag: MessageTag) -> Result<Message> {
+        let (own, ranks) = (self.rank.index(), self.ranks());
+        let others: Vec<usize> = members
+            .iter()
+            .filter_map(|member| ranks.get(*member).copied())
+            .filter(|rank| *rank != own)
+            .collect();
         if others.is_empty() {
             let title = self.title("receive", tag);
             return Err(Error::internal(format!("{title}: no other rank can send one")));

@@ -25,7 +25,7 @@ fn the_launcher_stops_replacing_workers_that_die_at_once() {
     let plan = LaunchPlan {
         command: vec![program.into_os_string()],
         variables: Vec::new(),
-        ranks: 0..2,
+        ranks: vec![0, 1],
         world: 2,
         master: None,
         step_deadline: deadline,

@@ -54,6 +54,9 @@ pub struct RankReport {
     /// Of strategies that send messages outside of collectives.
     #[serde(default)]
     pub messages: Option<MessageReport>,
+    /// Of a server: how old the updates were that it applied.
+    #[serde(default)]
+    pub staleness: Option<Staleness>,
     /// The step before which it was lost or left; then only its rows and seconds of computation are known.
     #[serde(default)]
     pub gone_at: Option<u64>,
@@ -88,6 +91,60 @@ impl MessageReport {
             median_delay_s: median.median_delay_s,
             longest_gap_s: all.iter().map(|report| report.longest_gap_s).fold(0.0, f64::max),
         })
+    }
+}
+
+/// How old updates were when they were applied: the number of updates at each age.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Staleness {
+    /// By the updates that others made since its parameters were sent.
+    pub updates: Vec<u64>,
+    /// By the clocks that its worker was behind the fastest one.
+    pub clocks: Vec<u64>,
+}
+
+/// Ages from this one on count as this one.
+const MAX_AGE: u64 = 4095;
+
+impl Staleness {
+    /// Counts an update.
+    pub fn add(&mut self, updates: u64, clocks: u64) {
+        for (histogram, age) in [(&mut self.updates, updates), (&mut self.clocks, clocks)] {
+            let age = age.min(MAX_AGE) as usize;
+            if histogram.len() <= age {
+                histogram.resize(age + 1, 0);
+            }
+            histogram[age] += 1;
+        }
+    }
+
+    /// Of several servers together.
+    pub fn merge(&mut self, other: &Staleness) {
+        for (histogram, more) in [(&mut self.updates, &other.updates), (&mut self.clocks, &other.clocks)] {
+            histogram.resize(histogram.len().max(more.len()), 0);
+            histogram.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+        }
+    }
+
+    /// Updates counted.
+    pub fn total(&self) -> u64 {
+        self.updates.iter().sum()
+    }
+
+    /// The mean age in updates.
+    pub fn mean(&self) -> f64 {
+        let sum: u64 = self.updates.iter().zip(0..).map(|(count, age)| count * age).sum();
+        sum as f64 / self.total().max(1) as f64
+    }
+
+    /// The median age in updates, and the largest.
+    pub fn median_and_max(&self) -> (u64, u64) {
+        let mut up_to = 0;
+        let median = self.updates.iter().position(|count| {
+            up_to += count;
+            2 * up_to >= self.total()
+        });
+        (median.unwrap_or(0) as u64, (self.updates.len() as u64).saturating_sub(1))
     }
 }
 
@@ -170,6 +227,9 @@ pub struct Report {
     /// Messages of all ranks, of strategies that send them.
     #[serde(default)]
     pub messages: Option<MessageReport>,
+    /// Of strategies with a server that does not wait for all workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staleness: Option<Staleness>,
     pub audit: Vec<Audit>,
     pub failures: Vec<Failure>,
     /// The ranks that received the stop request, if the job was interrupted.
@@ -197,5 +257,23 @@ impl EpochReport {
     /// Validation metrics or, without validation rows, training metrics; empty if the epoch did not end.
     pub fn metrics(&self) -> &Metrics {
         if self.validation.is_empty() { &self.training } else { &self.validation }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_of_updates_are_counted_and_summed_over_servers() {
+        let mut staleness = Staleness::default();
+        [0, 1, 2, 2].iter().for_each(|age| staleness.add(*age, 0));
+        assert_eq!((staleness.updates.clone(), staleness.clocks.clone()), (vec![1, 1, 2], vec![4]));
+        assert_eq!((staleness.total(), staleness.mean(), staleness.median_and_max()), (4, 1.25, (1, 2)));
+        let mut other = Staleness::default();
+        other.add(u64::MAX, 3);
+        other.merge(&staleness);
+        assert_eq!((other.updates.len(), other.total(), other.clocks), (4096, 5, vec![4, 0, 0, 1]));
+        assert_eq!(Staleness::default().median_and_max(), (0, 0));
     }
 }

@@ -274,14 +274,21 @@ pub(crate) fn as_rank_failure(mut error: Error) -> Error {
 
 fn plan(trainer: &Trainer, job: &Job, checked: &Checked, folder: &Path, resumes: bool) -> Result<LaunchPlan> {
     let world = registry::ranks(&job.spec);
-    let (ranks, master) = match &trainer.nodes {
-        Some(nodes) => (even_range(world, nodes.index, nodes.count), Some((nodes.host.clone(), nodes.port))),
-        None => (0..world, None),
+    let workers = job.spec.engine.workers;
+    let (mut ranks, master): (Vec<usize>, _) = match &trainer.nodes {
+        Some(nodes) => {
+            (even_range(workers, nodes.index, nodes.count).collect(), Some((nodes.host.clone(), nodes.port)))
+        }
+        None => ((0..workers).collect(), None),
     };
+    if trainer.nodes.as_ref().is_none_or(|nodes| nodes.index == 0) {
+        // Servers have the last ranks, on the first host.
+        ranks.extend(workers..world);
+    }
     let hosts = trainer.nodes.as_ref().map_or(1, |nodes| nodes.count);
-    if world < hosts {
+    if workers < hosts {
         return Err(Error::job(format!(
-            "no worker is left for some hosts: {world} in all, on {hosts} hosts"
+            "no worker is left for some hosts: {workers} in all, on {hosts} hosts"
         ))
         .hint("raise --workers: it counts all hosts"));
     }
@@ -339,8 +346,8 @@ pub(crate) fn rank_config(job: &Job, local: bool) -> RankConfig {
         data: std::env::var(ROWS).unwrap_or_default(),
         elastic: registry::is_elastic(&job.spec),
         limits: Limits {
-            min: job.spec.fault.min_workers,
-            max: job.spec.fault.max_workers.or(usize::MAX),
+            min: job.spec.fault.min_workers + registry::servers(&job.spec),
+            max: job.spec.fault.max_workers.or(usize::MAX).saturating_add(registry::servers(&job.spec)),
             timeout: job.spec.fault.join_deadline.or(deadline),
             unit: registry::steps_apart(&job.spec),
         },

@@ -95,7 +95,7 @@ fn check_supported(trainer: &Trainer, rank_env: Option<&RankEnvironment>) -> Res
 /// What the job asks of its group.
 fn membership(job: &JobSpec) -> MembershipConfig {
     let limits = Limits {
-        min: job.fault.min_workers,
+        min: job.fault.min_workers + registry::servers(job),
         max: registry::ranks(job),
         timeout: job.fault.join_deadline.or(JOIN_DEADLINE),
         unit: registry::steps_apart(job),

@@ -297,6 +297,40 @@ fn faults_among_workers_with_models_of_their_own_lose_no_row() {
 }
 
 /// `thalweg strategies` lists whether jobs of a preset survive the loss of a rank; `chaos` refuses those that do not.
+const WITH_SERVER: [(&str, &str); 4] =
+    [("parameter-server", "bsp"), ("parameter-server", "async"), ("easgd", "async"), ("easgd", "bsp")];
+
+#[test]
+fn a_lost_worker_of_a_server_is_survived() {
+    for (strategy, scheduling) in WITH_SERVER {
+        for rank in [0, 2] {
+            let site = Site::new();
+            let scheduling = format!("strategy.scheduling.kind={scheduling}");
+            let job = start(&site, 3, &["--strategy", strategy, "--set", &scheduling]);
+            site.signal_worker(rank, Signal::SIGKILL);
+            let report = assert_complete(&site, job);
+            let failure = &report["failures"][0];
+            assert_eq!(failure["rank"], rank, "{strategy}, {scheduling}: {failure}");
+            assert_eq!(failure["cause"], "was killed by signal 9 (SIGKILL)", "{strategy}, {scheduling}");
+            assert_eq!(worlds(&report), [3, 2], "{strategy}, {scheduling}");
+        }
+    }
+}
+
+#[test]
+fn a_lost_server_ends_the_job_and_is_named() {
+    for (strategy, scheduling) in WITH_SERVER {
+        let site = Site::new();
+        let scheduling = format!("strategy.scheduling.kind={scheduling}");
+        let job = start(&site, 3, &["--strategy", strategy, "--set", &scheduling]);
+        site.signal_worker(3, Signal::SIGKILL);
+        let ended = job.end(TRAINING_LIMIT);
+        ended.assert_error(3, &["rank 3, the server of the parameters, "]);
+        ended.assert_advice("thalweg resume");
+        assert_eq!(site.report("run")["error"]["culprit"]["rank"], 3, "{strategy}, {scheduling}");
+    }
+}
+
 #[test]
 fn every_preset_behaves_as_listed_when_a_rank_is_lost() {
     let site = Site::new();
@@ -316,11 +350,8 @@ fn every_preset_behaves_as_listed_when_a_rank_is_lost() {
         let ended = site.run(&[&["train", "--strategy", name, "--out", name][..], &settings].concat());
         assert_eq!(ended.code, Some(if elastic { 0 } else { 3 }), "{name}: {}", ended.stderr);
         assert_eq!(site.report(name)["failures"][0]["rank"], 1, "{name}");
-        if !elastic {
-            let refused = site.run(&["chaos", "--strategy", name]);
-            refused.assert_error(2, &["this job ends when a worker is lost"]);
-            refused.assert_advice("`sparknet`");
-        }
     }
-    assert!(listed.iter().any(|preset| preset["elastic"] == false), "{listed:?}");
+    let refused = site.run(&["chaos", "--set", "fault.elastic=false"]);
+    refused.assert_error(2, &["this job ends when a worker is lost"]);
+    refused.assert_advice("`sparknet`");
 }

@@ -278,6 +278,7 @@ fn a_run_resumes_with_another_strategy_and_back() {
     for strategy in [
         "parameter-server",
         "gosgd",
+        "easgd",
         "block-momentum",
         "single",
         "diloco",

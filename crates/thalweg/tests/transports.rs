@@ -109,9 +109,9 @@ fn bytes_of_every_strategy_match_the_formula() {
     };
     let step = |share: f64| 100.0 * share * NETWORK_BYTES;
     assert_bytes("auto", &report("auto", &["--workers", "4"]), &[step(1.5); 4]);
-    // The server is rank 0.
+    // The server has the last rank.
     let served = report("served", &["--workers", "3", "--strategy", "parameter-server"]);
-    assert_bytes("parameter-server", &served, &[step(3.0), step(1.0), step(1.0), step(1.0)]);
+    assert_bytes("parameter-server", &served, &[step(1.0), step(1.0), step(1.0), step(3.0)]);
     let leaves = |run: &str, workers: &str| {
         let report = report(run, &["--workers", workers, "--set", "train.reproducible=true"]);
         assert_eq!(report["algorithm"], "leaf-tree");
@@ -162,6 +162,13 @@ fn parameter_servers_and_gossip_train_over_shm_and_tcp() {
         let served = train("parameter-server", &STEPS);
         assert_eq!(transports(&site.report(&served)).len(), 4, "three workers and their server");
         assert!((loss(&served) - loss("one")).abs() < 1e-5, "{served}: {} {}", loss(&served), loss("one"));
+        let asynchronous =
+            ["--overwrite", "--set", "strategy.scheduling.kind=async", "--set", "train.epochs=20"];
+        let report = site.report(&train("parameter-server", &asynchronous));
+        assert!(report["final"]["accuracy"].as_f64().unwrap() >= 0.85, "{}", report["final"]);
+        let updates = report["staleness"]["updates"].as_array().unwrap();
+        let count: u64 = updates.iter().map(|count| count.as_u64().unwrap()).sum();
+        assert_eq!(count, report["units"].as_u64().unwrap(), "{updates:?}");
         let gossips = train("gosgd", &["--set", "train.epochs=40"]);
         let report = site.report(&gossips);
         assert!(report["final"]["accuracy"].as_f64().unwrap() >= 0.85, "{gossips}: {}", report["final"]);

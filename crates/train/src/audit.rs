@@ -36,6 +36,11 @@ impl ConsumedRows {
         self.seen[(row / 64) as usize] & (1 << (row % 64)) != 0
     }
 
+    /// The number of different rows.
+    pub fn count(&self) -> u64 {
+        self.seen.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.seen.fill(0);

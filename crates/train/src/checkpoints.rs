@@ -4,7 +4,8 @@ use crate::checkpoint_writer::CheckpointWriter;
 use crate::context::Context;
 use crate::modelfile::{SavedModel, about, kept, unflatten};
 use crate::prepare::rows_digest;
-use crate::state::Spread;
+use crate::roles::Roles;
+use crate::state::{Column, Spread};
 use crate::strategy::Strategy;
 use std::path::Path;
 use std::time::Duration;
@@ -101,7 +102,8 @@ impl<'a> Checkpoints<'a> {
         loss: (f64, u64),
         (start, receivers): (Duration, &[usize]),
     ) -> Result<()> {
-        let members = gather(cx.rank, strategy, receivers)?;
+        let servers = Roles::of(cx.job).server_ranks(&cx.rank.member_ids());
+        let members = gather(cx.rank, strategy, receivers, &servers)?;
         let requested = std::mem::take(&mut self.requested);
         if cx.rank.take_injected_full_disk() && self.writer.is_some() {
             let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
@@ -176,32 +178,54 @@ pub(crate) fn column_of(stored: &str) -> &str {
     stored.split_once('@').map_or(stored, |(name, _)| name)
 }
 
-/// Rank 0 receives the columns that every member has of its own. All ranks must call it.
-fn gather(rank: &mut Rank, strategy: &dyn Strategy, receivers: &[usize]) -> Result<Vec<(String, Vec<f32>)>> {
-    let columns = strategy.state().columns();
-    let own: Vec<_> = columns.iter().filter(|column| column.spread == Spread::PerMember).collect();
-    if own.is_empty() {
+/// Rank 0 receives the columns that it does not have: those of every worker's own, and those that servers keep. All ranks
+/// must call it.
+fn gather(
+    rank: &mut Rank,
+    strategy: &dyn Strategy,
+    receivers: &[usize],
+    servers: &[usize],
+) -> Result<Vec<(String, Vec<f32>)>> {
+    let state = strategy.state();
+    // Published parameters are stored apart.
+    let is_stored = |(index, column): &(usize, &Column)| match column.spread {
+        Spread::Replicated => false,
+        Spread::PerMember => true,
+        Spread::OnServers => *index > 0,
+    };
+    let columns: Vec<&Column> =
+        state.columns().iter().enumerate().filter(is_stored).map(|(_, column)| column).collect();
+    if columns.is_empty() {
         return Ok(Vec::new());
     }
-    let mut all = Vec::new();
+    let has = |rank: usize, column: &Column| match column.spread {
+        Spread::OnServers => servers.contains(&rank),
+        _ => !servers.contains(&rank) && !receivers.contains(&rank),
+    };
+    let name = |rank: usize, column: &Column| match column.spread {
+        Spread::PerMember => member_column(column.name, rank),
+        _ => column.name.to_string(),
+    };
+    let (mut all, mut sends) = (Vec::new(), Vec::new());
     if rank.index() == 0 {
-        for member in (0..rank.size()).filter(|member| !receivers.contains(member)) {
-            let values = |of: &[f32]| if member == 0 { of.to_vec() } else { vec![0.0; of.len()] };
-            all.extend(own.iter().map(|column| (member, column.name, values(&column.values))));
+        for member in 0..rank.size() {
+            let values =
+                |column: &Column| if member == 0 { column.values.clone() } else { vec![0.0; state.len()] };
+            let kept = columns.iter().filter(|column| has(member, column));
+            all.extend(kept.map(|column| (member, name(member, column), values(column))));
         }
+    } else {
+        let kept = columns.iter().filter(|column| has(rank.index(), column));
+        sends.extend(kept.map(|column| (0, &column.values[..])));
     }
     let mut receives: Vec<(usize, &mut [f32])> = Vec::new();
     for (member, _, values) in all.iter_mut().filter(|(member, ..)| *member > 0) {
         receives.push((*member, values));
     }
-    let sends: Vec<(usize, &[f32])> = match rank.index() {
-        index if index == 0 || receivers.contains(&index) => Vec::new(),
-        _ => own.iter().map(|column| (0, &column.values[..])).collect(),
-    };
     if rank.size() > 1 {
         rank.world().exchange("gather", "the members' optimizer state", &sends, &mut receives)?;
     }
-    Ok(all.into_iter().map(|(member, name, values)| (member_column(name, member), values)).collect())
+    Ok(all.into_iter().map(|(_, name, values)| (name, values)).collect())
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::reduction::Reduction;
 use crate::state::State;
 use crate::step_report::{self, Requests, RowChecksum, StepReport, StepSummary};
 use crate::work::local_rows::LocalRows;
+use crate::work::pool::{Piece, Pool};
 use crate::work::{PlannedShare, Shares};
 use std::time::Duration;
 use thalweg_cluster::Rank;
@@ -22,6 +23,10 @@ pub struct Context<'a> {
     pub work: Shares,
     /// Of workers at their own speed: the rows of this one. Their steps of the job follow the rows of all.
     pub local_rows: Option<LocalRows>,
+    /// The same with leases from a server: the rows of all, on the server.
+    pub pool: Option<Pool>,
+    /// Meetings that workers at their own speed have held.
+    pub(crate) meetings: u64,
     pub optimizer: Optimizer,
     schedule: LearningRateSchedule,
     /// The step before which the optimizer's slots were zero.
@@ -35,11 +40,23 @@ impl<'a> Context<'a> {
         rank: &'a mut Rank,
         job: &'a JobSpec,
         compute: Compute,
-        (work, local_rows): (Shares, Option<LocalRows>),
+        (work, local_rows, pool): (Shares, Option<LocalRows>, Option<Pool>),
         (optimizer, slots_start): (Optimizer, u64),
     ) -> Context<'a> {
         let schedule = LearningRateSchedule::new(job, work.end());
-        Context { rank, job, compute, work, local_rows, optimizer, schedule, slots_start, transfers: false }
+        Context {
+            rank,
+            job,
+            compute,
+            work,
+            local_rows,
+            pool,
+            meetings: 0,
+            optimizer,
+            schedule,
+            slots_start,
+            transfers: false,
+        }
     }
 
     /// Elements of the parameters.
@@ -53,9 +70,24 @@ impl<'a> Context<'a> {
         Moment { updates: step.saturating_sub(self.slots_start), rate: self.schedule.rate(step) }
     }
 
-    /// The step that the job is at: the next one or, with local rows, as far as the coordinator has counted.
+    /// The learning rate by step.
+    pub fn schedule(&self) -> LearningRateSchedule {
+        self.schedule
+    }
+
+    /// Whether the coordinator has called the next meeting of workers at their own speed.
+    pub fn meeting_called(&self) -> bool {
+        self.rank.called_meeting() > self.meetings
+    }
+
+    /// The step that the job is at: the next one or, with workers at their own speed, as far as is known.
     pub fn step(&self) -> u64 {
-        let counted = self.local_rows.as_ref().map_or(0, |local| local.step(self.rank.group_rows()));
+        let known = self.rank.group_rows();
+        let counted = match (&self.local_rows, &self.pool) {
+            (Some(local), _) => local.step(known),
+            (None, Some(pool)) => pool.sizes().step_at(known.max(pool.rows())),
+            (None, None) => 0,
+        };
         counted.min(self.work.end().saturating_sub(1)).max(self.work.next())
     }
 
@@ -73,6 +105,22 @@ impl<'a> Context<'a> {
         let local = local_rows.as_mut().ok_or_else(|| Error::internal("a worker without local rows"))?;
         compute.clear_consumed();
         compute.run(rank, local.plan(step), |pass| {
+            let tally = pass.accumulate(at, gradient, None)?;
+            pass.check(tally.loss, gradient, 0)?;
+            Ok(tally)
+        })
+    }
+
+    /// The gradient of a piece of a lease at the parameters `at`: the sum over its rows, divided by `divisor`. Rows computed
+    /// earlier stay counted until [`Compute::clear_consumed`].
+    pub fn compute_piece(
+        &mut self,
+        piece: &Piece,
+        divisor: usize,
+        at: &[f32],
+        gradient: &mut [f32],
+    ) -> Result<Computed> {
+        self.compute.run(self.rank, piece.plan(divisor.max(1) as f32), |pass| {
             let tally = pass.accumulate(at, gradient, None)?;
             pass.check(tally.loss, gradient, 0)?;
             Ok(tally)

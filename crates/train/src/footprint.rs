@@ -4,7 +4,7 @@
 //! own; a gradient and the values of a pass belong to each. Rows, buffers of the exchange and the program itself come on
 //! top.
 
-use crate::registry;
+use crate::registry::{self, Setup};
 use thalweg_cluster::linux::Machine;
 use thalweg_core::schema::RowShape;
 use thalweg_core::{Error, JobSpec, Model, Result, Schema};
@@ -30,7 +30,8 @@ impl Footprint {
     pub fn of_training(job: &JobSpec, model: &dyn Model, ranks: usize) -> Footprint {
         let parameters = floats(model.layout().len() as u64);
         let strategy = registry::of(job);
-        let program = strategy.start(&Optimizer::new(job.optimizer.rule(), 1), 1);
+        let optimizer = Optimizer::new(job.optimizer.rule(), 1);
+        let program = strategy.start(Setup { job, optimizer: &optimizer, parameters: 1, serves: false });
         let columns = program.state().columns().len() as u64 - 1;
         let passes = (job.engine.workers * job.train.accumulate).max(1);
         let rows = (job.train.global_batch / passes).max(1);

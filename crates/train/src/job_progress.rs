@@ -20,6 +20,8 @@ pub(crate) struct JobProgress {
     pub(crate) at_risk: u64,
     /// By member id: rows that were in no model but its own when the generation began, where workers have their own.
     pub(crate) unspread: BTreeMap<usize, u64>,
+    /// With leases: rows of the job at the last meeting.
+    pub(crate) leased_rows: u64,
     /// Rows of this run.
     pub(crate) rows: u64,
     /// Commit units of this run.

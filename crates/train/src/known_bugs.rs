@@ -1,23 +1,52 @@
-//! A known bug that a test switches on, to show that the simulated faults find it. It exists only with the feature
-//! `known-bugs`, which the tests of this crate enable; no job can reach it.
+//! Known bugs that tests switch on, to show that the simulated faults find them. They exist only with the feature
+//! `known-bugs`, which the tests of this crate enable; no job can reach them.
+
+/// What a rank does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownBug {
+    /// It resumes from its own step after a regroup instead of the furthest one.
+    SkipsAgreement,
+    /// As a server, it does not hand out again the lease of one lost worker.
+    LosesLeases,
+    /// As a server, it forgets a gradient that it holds.
+    DropsHeld,
+    /// As a server, it applies an update again whose lease has been applied.
+    AppliesRepeats,
+}
 
 #[cfg(feature = "known-bugs")]
 thread_local! {
-    static SKIPS_AGREEMENT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    static BUG: std::cell::Cell<Option<KnownBug>> = const { std::cell::Cell::new(None) };
 }
 
-/// Makes the rank of this thread resume from its own step after a regroup instead of the furthest one.
+/// Gives the rank of this thread the bug.
 #[cfg(feature = "known-bugs")]
-pub fn skip_agreement() {
-    SKIPS_AGREEMENT.set(true);
+pub fn set(bug: KnownBug) {
+    BUG.set(Some(bug));
 }
 
 #[cfg(feature = "known-bugs")]
-pub(crate) fn skips_agreement() -> bool {
-    SKIPS_AGREEMENT.get()
+fn has(bug: KnownBug) -> bool {
+    BUG.get() == Some(bug)
 }
 
 #[cfg(not(feature = "known-bugs"))]
-pub(crate) const fn skips_agreement() -> bool {
+const fn has(_: KnownBug) -> bool {
     false
+}
+
+pub(crate) fn skips_agreement() -> bool {
+    has(KnownBug::SkipsAgreement)
+}
+
+pub(crate) fn loses_leases() -> bool {
+    has(KnownBug::LosesLeases)
+}
+
+pub(crate) fn drops_held() -> bool {
+    has(KnownBug::DropsHeld)
+}
+
+pub(crate) fn applies_repeats() -> bool {
+    has(KnownBug::AppliesRepeats)
 }

@@ -2,8 +2,9 @@
 
 use crate::driver::Driver;
 use crate::hooks::check_parts;
-use crate::registry;
+use crate::registry::{self, Setup};
 use crate::resumption;
+use crate::roles::Roles;
 use crate::strategy::Strategy;
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -94,6 +95,10 @@ impl Prepared {
 
     /// Reads and builds everything without the others, which train meanwhile.
     pub fn alone(assignment: &Assignment<'_>) -> Result<Prepared> {
+        Prepared::by_itself(assignment, None)
+    }
+
+    fn by_itself(assignment: &Assignment<'_>, member: Option<usize>) -> Result<Prepared> {
         let mut data = assignment.components.data(assignment.job)?;
         let data_digest = digest(&data)?;
         if data.needs_statistics() {
@@ -101,7 +106,7 @@ impl Prepared {
             data.fit(&[all])?;
         }
         let team = Team::shared(assignment.job.engine.threads, assignment.job.engine.workers);
-        let (parts, model_digest) = build(assignment, data, team)?;
+        let (parts, model_digest) = build(assignment, data, team, member)?;
         Ok(Prepared { parts, start: Start { data_digest, model_digest, ..Start::default() } })
     }
 
@@ -113,14 +118,20 @@ impl Prepared {
         rank.world().compare("data set", data_digest.as_bytes())?;
         fit(rank, &mut data)?;
         let team = Team::shared(assignment.job.engine.threads, rank.local_world());
-        let (mut parts, model_digest) = build(assignment, data, team)?;
+        let (mut parts, model_digest) = build(assignment, data, team, Some(rank.member_id()))?;
         rank.world().compare("model", &model_digest)?;
         let start = start(rank, assignment, data_digest, &mut parts)?;
         Ok(Prepared { parts, start: Start { model_digest, has_state: true, ..start } })
     }
 }
 
-fn build(assignment: &Assignment<'_>, data: Data, team: Arc<Team>) -> Result<(Parts, Vec<u8>)> {
+/// `member` is the id of this rank, if it has one already.
+fn build(
+    assignment: &Assignment<'_>,
+    data: Data,
+    team: Arc<Team>,
+    member: Option<usize>,
+) -> Result<(Parts, Vec<u8>)> {
     let job = assignment.job;
     let model = assignment.components.model(&data.schema, &team)?;
     check_parts(job, model.as_ref())?;
@@ -129,7 +140,8 @@ fn build(assignment: &Assignment<'_>, data: Data, team: Arc<Team>) -> Result<(Pa
     let optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout())
         .with_transform(GradientTransform::of(job))
         .with_team(team);
-    let strategy = registry::of(job).start(&optimizer, model.layout().len());
+    let (parameters, serves) = (model.layout().len(), member.is_some_and(|id| Roles::of(job).serves(id)));
+    let strategy = registry::of(job).start(Setup { job, optimizer: &optimizer, parameters, serves });
     let layers = assignment.components.layers(&data.schema)?;
     Ok((Parts { data, model, optimizer, strategy, layers, onnx }, digest))
 }
@@ -141,7 +153,7 @@ pub fn run(rank: &mut Rank, assignment: &Assignment<'_>, mut prepared: Option<Pr
         let ready = match (rank.change().resume_position(), prepared.take()) {
             (None, _) => Prepared::together(rank, assignment),
             (Some(_), Some(prepared)) => Ok(prepared),
-            (Some(_), None) => Prepared::alone(assignment),
+            (Some(_), None) => Prepared::by_itself(assignment, Some(rank.member_id())),
         };
         match ready {
             // What a rank finds out by itself (other data, a file that cannot be read) is final: it would find it again,

@@ -3,12 +3,15 @@
 //! Nothing else branches on the kind of a strategy: other code asks for the [`Claims`] of the job's.
 
 use crate::centralized::allreduce::AllReduce;
-use crate::centralized::parameter_server::ParameterServer;
+use crate::centralized::parameter_server::{self, AsynchronousWorker, Parameters};
 use crate::decentralized::block_momentum::BlockMomentum;
 use crate::decentralized::diloco::DiLoCo;
 use crate::decentralized::dpsgd::{self, Dpsgd};
+use crate::decentralized::easgd::{self, Centre};
 use crate::decentralized::gosgd::GoSgd;
 use crate::decentralized::sparknet::SparkNet;
+use crate::serving::{clocked, leased};
+use crate::state::Spread;
 use crate::strategy::Strategy;
 use thalweg_core::spec::engine::MAX_WORKERS;
 use thalweg_core::spec::merge::MergeKind;
@@ -18,10 +21,26 @@ use thalweg_core::{Job, JobSpec, Result};
 use thalweg_graph::Optimizer;
 
 mod check;
+mod claims;
+mod dials;
 mod reproducible;
 
-/// Makes the strategy of one rank, for a model with that many parameters.
-type Constructor = fn(&Optimizer, usize) -> Box<dyn Strategy>;
+pub use claims::{AllReduced, Claims, Reach, Work};
+pub use dials::Dials;
+
+/// What the strategy of a rank is made from.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup<'a> {
+    pub(crate) job: &'a JobSpec,
+    pub(crate) optimizer: &'a Optimizer,
+    /// Of the model.
+    pub(crate) parameters: usize,
+    /// Whether this rank is a server.
+    pub(crate) serves: bool,
+}
+
+/// Makes the strategy of one rank.
+type Constructor = fn(Setup<'_>) -> Box<dyn Strategy>;
 
 /// A strategy.
 pub struct Registration {
@@ -38,118 +57,9 @@ pub struct Registration {
 
 impl Registration {
     /// The strategy on one rank; its state is filled afterwards.
-    pub(crate) fn start(&self, optimizer: &Optimizer, parameters: usize) -> Box<dyn Strategy> {
-        (self.start)(optimizer, parameters)
+    pub(crate) fn start(&self, setup: Setup<'_>) -> Box<dyn Strategy> {
+        (self.start)(setup)
     }
-}
-
-/// The settings that choose a strategy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dials {
-    pub optimization: Optimization,
-    pub scheduling: Scheduling,
-    pub exchange: Exchange,
-    pub merge: MergeKind,
-}
-
-impl Dials {
-    pub fn of(job: &JobSpec) -> Dials {
-        Dials {
-            optimization: job.strategy.optimization,
-            scheduling: job.scheduling.kind,
-            exchange: job.exchange.kind,
-            merge: job.merge.kind,
-        }
-    }
-
-    /// Keys and values. Later keys say more about what a job is for.
-    fn named(self) -> [(&'static str, &'static str); 4] {
-        [
-            ("strategy.optimization", self.optimization.name()),
-            ("strategy.scheduling.kind", self.scheduling.name()),
-            ("strategy.exchange.kind", self.exchange.name()),
-            ("strategy.merge.kind", self.merge.name()),
-        ]
-    }
-}
-
-/// What a strategy sums over all workers by all-reduce.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AllReduced {
-    Nothing,
-    /// Parameters, now and then, in one piece.
-    Parameters,
-    /// The gradient of every step. It is summed in shared memory, or leaves in buckets during back-propagation. Running
-    /// statistics of a worker's own rows are those of rank 0 then, as in the systems that do this; else they are averaged.
-    Gradients,
-}
-
-/// The steps until rows of a worker are in the model of each of the members with these ids; None if they never are.
-pub type Reach = fn(&JobSpec, members: &[usize], worker: usize) -> Vec<Option<u64>>;
-
-/// What a strategy can do.
-#[derive(Clone, Copy, Debug)]
-pub struct Claims {
-    /// Ranks that hold parameters and compute no gradients; they have the lowest ranks.
-    pub servers: usize,
-    /// Training continues when a worker is lost.
-    pub elastic: bool,
-    pub all_reduced: AllReduced,
-    /// The commit unit is a round of `merge.every` steps, not a step.
-    pub rounds: bool,
-    /// All ranks start from the same parameters, which is checked.
-    pub equal_start: bool,
-    /// A step's summary proves on every rank which rows were computed.
-    pub proves_rows: bool,
-    /// Workers have rows of their own and no unit in common: they meet when the coordinator calls them.
-    pub local_rows: bool,
-    /// Workers send messages while they compute.
-    pub sends_messages: bool,
-    /// A repeated run with the same world has the same bits.
-    pub deterministic: bool,
-    /// Every worker learns how long the others computed, so that rows can be split by speed.
-    pub splits_by_speed: bool,
-    /// Workers can sum statistics of a layer in the middle of a pass.
-    pub synchronizes_statistics: bool,
-    /// Each worker updates its own parameters, by the mean gradient of its own rows.
-    pub local_updates: bool,
-    /// Workers keep models of their own that no merge makes equal, and no exchange of all keeps them in step.
-    pub own_models: Option<Reach>,
-    /// Why `train.reproducible` is refused; None if every world size can give the same bits.
-    pub irreproducible: Option<&'static str>,
-}
-
-impl Claims {
-    /// Synchronous data parallelism among equal workers.
-    const ALLREDUCE: Claims = Claims {
-        servers: 0,
-        elastic: true,
-        all_reduced: AllReduced::Gradients,
-        rounds: false,
-        equal_start: true,
-        proves_rows: true,
-        local_rows: false,
-        sends_messages: false,
-        deterministic: true,
-        splits_by_speed: true,
-        synchronizes_statistics: true,
-        local_updates: false,
-        own_models: None,
-        irreproducible: None,
-    };
-
-    /// Rounds of local training, after which all workers merge their models.
-    pub const LOCAL_ROUNDS: Claims = Claims {
-        all_reduced: AllReduced::Parameters,
-        rounds: true,
-        splits_by_speed: false,
-        synchronizes_statistics: false,
-        local_updates: true,
-        irreproducible: Some(
-            "workers train models of their own between two merges, so the result depends on the world size; use `allreduce`",
-        ),
-        ..Claims::ALLREDUCE
-    };
 }
 
 const ALL: &[Registration] = &[
@@ -164,7 +74,7 @@ const ALL: &[Registration] = &[
         claims: Claims::ALLREDUCE,
         sections: &[],
         check: |_, _| (),
-        start: |optimizer, length| Box::new(AllReduce::new(optimizer, length)),
+        start: |of| Box::new(AllReduce::new(of.optimizer, of.parameters)),
     },
     Registration {
         name: "single",
@@ -177,7 +87,7 @@ const ALL: &[Registration] = &[
         claims: Claims { elastic: false, all_reduced: AllReduced::Nothing, ..Claims::ALLREDUCE },
         sections: &[],
         check: check::one_worker,
-        start: |optimizer, length| Box::new(AllReduce::new(optimizer, length)),
+        start: |of| Box::new(AllReduce::new(of.optimizer, of.parameters)),
     },
     Registration {
         name: "parameter-server",
@@ -189,9 +99,7 @@ const ALL: &[Registration] = &[
         },
         claims: Claims {
             servers: 1,
-            elastic: false,
             all_reduced: AllReduced::Nothing,
-            proves_rows: false,
             splits_by_speed: false,
             synchronizes_statistics: false,
             irreproducible: Some(
@@ -201,7 +109,44 @@ const ALL: &[Registration] = &[
         },
         sections: &[],
         check: |_, _| (),
-        start: |optimizer, length| Box::new(ParameterServer::new(optimizer, length)),
+        start: |of| match of.serves {
+            true => {
+                let parameters = Parameters::new(of.optimizer, of.parameters, Spread::Replicated);
+                Box::new(clocked::Server::new(of.job, parameters))
+            }
+            false => Box::new(parameter_server::Worker::new(of.optimizer, of.parameters)),
+        },
+    },
+    Registration {
+        name: "parameter-server-async",
+        dials: Dials {
+            optimization: Optimization::Centralized,
+            scheduling: Scheduling::Async,
+            exchange: Exchange::ParameterServer,
+            merge: MergeKind::None,
+        },
+        claims: Claims {
+            servers: 1,
+            all_reduced: AllReduced::Nothing,
+            proves_rows: false,
+            work: Work::Leases(|_| parameter_server::PIECES),
+            deterministic: false,
+            splits_by_speed: false,
+            synchronizes_statistics: false,
+            irreproducible: Some(
+                "updates of an asynchronous server follow each other as they arrive; use `allreduce`",
+            ),
+            ..Claims::ALLREDUCE
+        },
+        sections: &[],
+        check: |_, _| (),
+        start: |of| match of.serves {
+            true => {
+                let parameters = Parameters::new(of.optimizer, of.parameters, Spread::OnServers);
+                Box::new(leased::Server::new(of.job, parameters, parameter_server::PIECES))
+            }
+            false => Box::new(AsynchronousWorker::new(of.optimizer, of.parameters)),
+        },
     },
     Registration {
         name: "gosgd",
@@ -215,7 +160,7 @@ const ALL: &[Registration] = &[
             equal_start: false,
             all_reduced: AllReduced::Parameters,
             proves_rows: false,
-            local_rows: true,
+            work: Work::Local,
             sends_messages: true,
             deterministic: false,
             splits_by_speed: false,
@@ -228,7 +173,7 @@ const ALL: &[Registration] = &[
         },
         sections: &["strategy.gossip"],
         check: |_, _| (),
-        start: |optimizer, length| Box::new(GoSgd::new(optimizer, length)),
+        start: |of| Box::new(GoSgd::new(of.optimizer, of.parameters)),
     },
     Registration {
         name: "dpsgd",
@@ -254,7 +199,59 @@ const ALL: &[Registration] = &[
         },
         sections: &["strategy.neighbours"],
         check: check::connected_graph,
-        start: |optimizer, length| Box::new(Dpsgd::new(optimizer, length)),
+        start: |of| Box::new(Dpsgd::new(of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "easgd",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Async,
+            exchange: Exchange::ParameterServer,
+            merge: MergeKind::Elastic,
+        },
+        claims: Claims {
+            servers: 1,
+            all_reduced: AllReduced::Nothing,
+            rounds: false,
+            equal_start: false,
+            proves_rows: false,
+            work: Work::Leases(|job| job.merge.every),
+            deterministic: false,
+            ..Claims::LOCAL_ROUNDS
+        },
+        sections: &["strategy.merge"],
+        check: check::elastic_force,
+        start: |of| match of.serves {
+            true => {
+                let centre = Centre::new(of.job, of.optimizer, of.parameters);
+                Box::new(leased::Server::new(of.job, centre, of.job.merge.every))
+            }
+            false => Box::new(easgd::AsynchronousWorker::new(of.optimizer, of.parameters)),
+        },
+    },
+    Registration {
+        name: "easgd-sync",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::ParameterServer,
+            merge: MergeKind::Elastic,
+        },
+        claims: Claims {
+            servers: 1,
+            all_reduced: AllReduced::Nothing,
+            equal_start: false,
+            ..Claims::LOCAL_ROUNDS
+        },
+        sections: &["strategy.merge"],
+        check: check::elastic_force,
+        start: |of| match of.serves {
+            true => {
+                let centre = Centre::new(of.job, of.optimizer, of.parameters);
+                Box::new(clocked::Server::new(of.job, centre))
+            }
+            false => Box::new(easgd::SynchronousWorker::new(of.optimizer, of.parameters)),
+        },
     },
     Registration {
         name: "sparknet",
@@ -267,7 +264,7 @@ const ALL: &[Registration] = &[
         claims: Claims::LOCAL_ROUNDS,
         sections: &["strategy.merge"],
         check: check::plain_mean,
-        start: |optimizer, length| Box::new(SparkNet::new(optimizer, length)),
+        start: |of| Box::new(SparkNet::new(of.optimizer, of.parameters)),
     },
     Registration {
         name: "block-momentum",
@@ -280,7 +277,7 @@ const ALL: &[Registration] = &[
         claims: Claims::LOCAL_ROUNDS,
         sections: &["strategy.merge"],
         check: |_, _| (),
-        start: |optimizer, length| Box::new(BlockMomentum::new(optimizer, length)),
+        start: |of| Box::new(BlockMomentum::new(of.optimizer, of.parameters)),
     },
     Registration {
         name: "diloco",
@@ -293,7 +290,7 @@ const ALL: &[Registration] = &[
         claims: Claims::LOCAL_ROUNDS,
         sections: &["strategy.merge"],
         check: |_, _| (),
-        start: |optimizer, length| Box::new(DiLoCo::new(optimizer, length)),
+        start: |of| Box::new(DiLoCo::new(of.optimizer, of.parameters)),
     },
 ];
 
@@ -323,7 +320,7 @@ pub fn resolve(layers: JobLayers) -> Result<Job> {
     Job::resolve_with(layers, &check::check)
 }
 
-/// Number of server ranks: they hold parameters, compute no gradients and have the lowest ranks.
+/// Number of server ranks: they hold parameters and compute no gradients.
 pub fn servers(job: &JobSpec) -> usize {
     find(job).map_or(0, |strategy| strategy.claims.servers)
 }
@@ -342,7 +339,7 @@ pub fn unit_steps(job: &JobSpec) -> u64 {
 /// graph. Workers at their own speed know the step of the last meeting, any number of steps before that of the others.
 pub fn steps_apart(job: &JobSpec) -> u64 {
     match find(job) {
-        Some(strategy) if strategy.claims.local_rows => u64::MAX,
+        Some(strategy) if strategy.claims.at_own_speed() => u64::MAX,
         // The diameter of a graph of all workers that a job can have.
         Some(strategy) if strategy.claims.own_models.is_some() => MAX_WORKERS as u64,
         _ => unit_steps(job),

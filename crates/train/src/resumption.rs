@@ -14,6 +14,7 @@ use crate::audit::ConsumedRows;
 use crate::checkpoints::column_of;
 use crate::prepare::{Assignment, Parts, Start};
 use crate::registry;
+use crate::roles::Roles;
 use crate::state::{PARAMETERS, Spread, State};
 use std::path::{Path, PathBuf};
 use thalweg_cluster::Rank;
@@ -91,7 +92,8 @@ pub(crate) fn resume(
     let Some((step, loss, consumed, slots_start)) = postcard::from_bytes(&sent).map_err(internal)? else {
         return Ok(None);
     };
-    scatter(rank, parts.strategy.state_mut(), &stored)?;
+    let servers = Roles::of(assignment.job).server_ranks(&rank.member_ids());
+    scatter(rank, parts.strategy.state_mut(), &stored, &servers)?;
     Ok(Some(Start { step, loss, consumed, slots_start, ..Start::default() }))
 }
 
@@ -174,29 +176,46 @@ fn match_columns(state: &State, stored: &mut Vec<(String, Vec<f32>)>) -> ColumnD
     difference
 }
 
-/// Rank 0 sends the columns of a checkpoint to all. Columns of members are stored by rank: with more ranks than then, some
-/// share one.
-fn scatter(rank: &mut Rank, state: &mut State, stored: &[(String, Vec<f32>)]) -> Result<()> {
-    let find = |name: &str, member: usize| {
-        let own: Vec<_> = stored.iter().filter(|(stored, _)| column_of(stored) == name).collect();
-        own.get(member % own.len().max(1)).map_or(&[][..], |(_, values)| values)
+/// Rank 0 sends the columns of a checkpoint to the ranks that have them. Columns of members are stored by worker: with more
+/// workers than then, some share one. A server has none of them: it has the parameters of the checkpoint.
+fn scatter(
+    rank: &mut Rank,
+    state: &mut State,
+    stored: &[(String, Vec<f32>)],
+    servers: &[usize],
+) -> Result<()> {
+    let (parameters, length) = (state.parameters().to_vec(), state.len());
+    let zeros = vec![0.0; length];
+    let find = |name: &str, to: usize, spread: Spread| {
+        let all: Vec<_> = stored.iter().filter(|(stored, _)| column_of(stored) == name).collect();
+        match (name, servers.contains(&to)) {
+            (PARAMETERS, true) => &parameters[..],
+            (PARAMETERS, false) if spread != Spread::PerMember => &parameters[..],
+            (_, true) if spread == Spread::PerMember => &zeros[..],
+            _ => all.get(to % all.len().max(1)).map_or(&[][..], |(_, values)| values),
+        }
     };
     for column in state.columns_mut() {
-        let (name, values) = (column.name, &mut column.values);
-        if rank.index() == 0 && (name != PARAMETERS || column.spread == Spread::PerMember) {
-            values.copy_from_slice(find(name, 0));
+        let (name, spread, values) = (column.name, column.spread, &mut column.values);
+        let receives = |rank: &usize| match spread {
+            Spread::Replicated | Spread::PerMember => true,
+            Spread::OnServers => servers.contains(rank),
+        };
+        if rank.index() == 0 && receives(&0) {
+            values.copy_from_slice(find(name, 0, spread));
         }
-        match column.spread {
-            Spread::Replicated => rank.world().broadcast_into(name, 0, values)?,
-            Spread::PerMember if rank.index() == 0 => {
-                let sends: Vec<(usize, &[f32])> =
-                    (1..rank.size()).map(|member| (member, find(name, member))).collect();
-                rank.world().exchange("scatter", name, &sends, &mut [])?;
-            }
-            Spread::PerMember => {
-                rank.world().exchange("scatter", name, &[], &mut [(0, &mut values[..])])?;
-            }
+        if spread == Spread::Replicated {
+            rank.world().broadcast_into(name, 0, values)?;
+            continue;
         }
+        let mut sends: Vec<(usize, &[f32])> = Vec::new();
+        let mut receive: Vec<(usize, &mut [f32])> = Vec::new();
+        match rank.index() {
+            0 => sends.extend((1..rank.size()).filter(receives).map(|to| (to, find(name, to, spread)))),
+            index if receives(&index) => receive.push((0, &mut values[..])),
+            _ => {}
+        }
+        rank.world().exchange("scatter", name, &sends, &mut receive)?;
     }
     Ok(())
 }

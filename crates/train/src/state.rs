@@ -14,6 +14,9 @@ pub enum Spread {
     /// Every member has values of its own. Those of a lost member are dropped, a new member starts with values of the
     /// others, and a checkpoint stores all.
     PerMember,
+    /// Servers alone keep it; workers have copies of the parameters at best, and no values of other columns. The loss of
+    /// a server ends the job, so it is never transferred.
+    OnServers,
 }
 
 /// The name of the first column.
@@ -36,12 +39,22 @@ pub struct State {
 impl State {
     /// Replicated parameters, all zero.
     pub fn of_parameters(length: usize) -> State {
-        State { columns: Vec::new() }.with(PARAMETERS, Spread::Replicated, length)
+        State::with_parameters(Spread::Replicated, length)
     }
 
     /// Parameters of every member's own, all zero.
     pub fn of_own_parameters(length: usize) -> State {
-        State { columns: Vec::new() }.with(PARAMETERS, Spread::PerMember, length)
+        State::with_parameters(Spread::PerMember, length)
+    }
+
+    /// Parameters that are spread like this, all zero.
+    pub fn with_parameters(spread: Spread, length: usize) -> State {
+        State { columns: Vec::new() }.with(PARAMETERS, spread, length)
+    }
+
+    /// Adds columns that servers keep, and this rank does not.
+    pub fn without_values(self, names: &[&'static str]) -> State {
+        names.iter().fold(self, |state, name| state.with(name, Spread::OnServers, 0))
     }
 
     /// Adds a column of zeros.
@@ -81,9 +94,10 @@ impl State {
         &mut self.columns
     }
 
-    /// Bytes of all columns.
+    /// Bytes of all columns that new members receive.
     pub fn bytes(&self) -> usize {
-        self.columns.len() * size_of_val(self.parameters())
+        let received = self.columns.iter().filter(|column| column.spread != Spread::OnServers).count();
+        received * size_of_val(self.parameters())
     }
 
     pub fn parameters(&self) -> &[f32] {

@@ -16,7 +16,7 @@
 //! member has rank 0 (which writes checkpoints), if no unit of the epoch is left (validation needs all of the state), and
 //! if an update needs all parameters.
 
-use crate::state::{Spread, State};
+use crate::state::{Column, PARAMETERS, Spread, State};
 use crate::strategy::TransferUnit;
 use std::ops::Range;
 use std::time::Duration;
@@ -105,6 +105,8 @@ pub(crate) struct Receivers {
     pub(crate) new: Vec<usize>,
     /// Members that are behind: they keep the columns of their own.
     pub(crate) behind: Vec<usize>,
+    /// New ones that are servers: the group was interrupted before they had any state.
+    pub(crate) servers: Vec<usize>,
 }
 
 impl Receivers {
@@ -147,18 +149,21 @@ pub(crate) fn transfer(
             None => holders.iter().enumerate().map(|(number, holder)| (*holder, share(number))).collect(),
         }
     };
-    let gets =
-        |receiver: usize, spread: Spread| receivers.new.contains(&receiver) || spread == Spread::Replicated;
+    let gets = |receiver: usize, column: &Column| match column.spread {
+        Spread::Replicated => true,
+        Spread::PerMember => receivers.new.contains(&receiver),
+        Spread::OnServers => column.name == PARAMETERS && receivers.servers.contains(&receiver),
+    };
     let (mut sends, mut receives) = (Vec::new(), Vec::new());
     if holders.contains(&mine) {
         for &to in receivers.new.iter().chain(&receivers.behind) {
             for (_, part) in parts(to).into_iter().filter(|(holder, _)| *holder == mine) {
-                let columns = state.columns().iter().filter(|column| gets(to, column.spread));
+                let columns = state.columns().iter().filter(|column| gets(to, column));
                 sends.extend(columns.map(|column| (to, &column.values[part.clone()])));
             }
         }
     } else if receivers.contains(mine) {
-        let columns = state.columns_mut().iter_mut().filter(|column| gets(mine, column.spread));
+        let columns = state.columns_mut().iter_mut().filter(|column| gets(mine, column));
         let mut rests: Vec<&mut [f32]> = columns.map(|column| &mut column.values[range.clone()]).collect();
         for (holder, part) in parts(mine) {
             for rest in &mut rests {

@@ -35,7 +35,7 @@ pub struct Requests {
 }
 
 /// The reports of all ranks, summed.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSummary {
     /// Sum of the losses of all rows.
     pub loss: f64,
@@ -146,14 +146,6 @@ impl StepReport {
         ranks[world + index] = self.requests.bits();
         ranks[2 * world + index] = self.steps as f32;
     }
-
-    /// Adds the report of a rank without rows to a sum of others.
-    pub fn add(&self, index: usize, tail: &mut [f32]) {
-        let world = (tail.len() - 1 - LANES) / PER_RANK;
-        let ranks = &mut tail[1 + LANES..];
-        ranks[world + index] = self.requests.bits();
-        ranks[2 * world + index] = self.steps as f32;
-    }
 }
 
 impl StepSummary {
@@ -239,17 +231,6 @@ mod tests {
             summary.terminating
                 && !StepSummary::of(&[one, StepReport { requests: stopped, ..one }]).terminating
         );
-    }
-
-    #[test]
-    fn a_server_adds_its_requests_to_the_sum_of_its_workers() {
-        let worker = StepReport { loss: 1.0, compute_ms: 3.0, steps: 1, ..Default::default() };
-        let mut tail = vec![0.0; len(2)];
-        worker.write(1, &mut tail);
-        let stop = Requests { stop: true, ..Requests::default() };
-        StepReport { requests: stop, steps: 1, ..Default::default() }.add(0, &mut tail);
-        let summary = StepSummary::read(&tail);
-        assert_eq!((summary.loss, &summary.steps[..], &summary.stopping[..]), (1.0, &[1, 1][..], &[0][..]));
     }
 
     #[test]

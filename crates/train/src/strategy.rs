@@ -5,7 +5,8 @@ use crate::reduction::Description;
 use crate::state::State;
 use crate::step_report::StepSummary;
 use thalweg_cluster::regroup::MembershipChange;
-use thalweg_core::Result;
+use thalweg_core::report::Staleness;
+use thalweg_core::{JobSpec, Result};
 use thalweg_graph::Optimizer;
 
 /// How training is distributed, on one rank. The driver calls it; the program is `step`.
@@ -20,7 +21,15 @@ pub trait Strategy {
         1
     }
 
-    /// With local rows, between two units of every worker: all meet. Makes the model that is published, of the models of
+    /// With workers at their own speed: what this rank does next. It may wait for a server.
+    fn next(&mut self, cx: &mut Context<'_>) -> Result<NextActivity> {
+        match cx.meeting_called() {
+            true => Ok(NextActivity::Meeting),
+            false => Ok(NextActivity::Unit),
+        }
+    }
+
+    /// With workers at their own speed, between two units of every worker: all meet. Makes the model that is published, of the models of
     /// all and of what is in flight between them. All ranks call it together.
     fn meet(&mut self, _cx: &mut Context<'_>) -> Result<()> {
         Ok(())
@@ -61,7 +70,12 @@ pub trait Strategy {
 
     /// The window of the messages that it sends, in bytes: they are opened before the first collective of a generation, as
     /// members of the one before may send at once.
-    fn message_window(&self) -> Option<usize> {
+    fn message_window(&self, _job: &JobSpec) -> Option<usize> {
+        None
+    }
+
+    /// How old updates were, on a rank that receives them.
+    fn staleness(&self) -> Option<&Staleness> {
         None
     }
 
@@ -73,6 +87,14 @@ pub trait Strategy {
 
     /// How values are exchanged, for the report.
     fn describe(&self, cx: &Context<'_>) -> Description;
+}
+
+/// What a rank does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextActivity {
+    Unit,
+    /// It meets the others.
+    Meeting,
 }
 
 /// The smallest part of the state that stays right, once received, by the updates that follow.

@@ -7,6 +7,7 @@
 //! Workers at their own speed have rows of their own instead: `local_rows.rs`.
 
 pub mod local_rows;
+pub mod pool;
 pub(crate) mod walk;
 
 use crate::audit::ConsumedRows;
@@ -40,6 +41,8 @@ pub struct Shares {
     own: ConsumedRows,
     /// This rank's index among the workers; None on a server.
     worker: Option<usize>,
+    /// The rank of each worker.
+    ranks: Vec<usize>,
     /// Steps committed: every row of theirs counts.
     next: u64,
     /// The step after which the job ends.
@@ -108,13 +111,25 @@ impl Shares {
         let end = job.train.max_steps.map_or(all, |most| most.min(all));
         let split = Split::new(job, 0, &[]);
         let own = ConsumedRows::like(&rows);
-        let (consumed, worker) = (rows, None);
-        Ok(Shares { sampler, split, consumed, own, worker, next, end, ahead, rows: Vec::new(), of_step: 0 })
+        Ok(Shares {
+            sampler,
+            split,
+            consumed: rows,
+            own,
+            worker: None,
+            ranks: Vec::new(),
+            next,
+            end,
+            ahead,
+            rows: Vec::new(),
+            of_step: 0,
+        })
     }
 
-    /// Divides rows anew: this rank is that worker, if it is one.
-    pub(crate) fn divide(&mut self, worker: Option<usize>, split: Split) {
-        (self.worker, self.split) = (worker, split);
+    /// Divides rows anew among the workers, which have these ranks. This rank is one of them or serves.
+    pub(crate) fn divide(&mut self, rank: usize, ranks: Vec<usize>, split: Split) {
+        self.worker = ranks.iter().position(|worker| *worker == rank);
+        (self.ranks, self.split) = (ranks, split);
     }
 
     /// Continues after that step, with these rows of its epoch consumed by all ranks.
@@ -186,6 +201,11 @@ impl Shares {
         self.split.workers()
     }
 
+    /// The rank of each worker.
+    pub fn ranks(&self) -> &[usize] {
+        &self.ranks
+    }
+
     pub(crate) fn leaves(&self) -> Option<Leaves> {
         self.split.leaves()
     }
@@ -232,8 +252,8 @@ impl Shares {
     /// A unit counts. With `proof` the rows of all ranks do, which the checksum must confirm; else those of `own`, the
     /// rows that this rank has computed.
     pub fn commit(&mut self, summary: &StepSummary, proof: Proof<'_>) -> Result<Committed> {
-        let servers = summary.steps.len().saturating_sub(self.workers());
-        let workers: Vec<u64> = summary.steps.iter().skip(servers).copied().collect();
+        let of_rank = |rank: &usize| summary.steps.get(*rank).copied().unwrap_or(0);
+        let workers: Vec<u64> = self.ranks.iter().map(of_rank).collect();
         let most = workers.iter().copied().max().unwrap_or(0);
         let least = workers.iter().copied().min().unwrap_or(0);
         if least == 0 {
@@ -261,7 +281,9 @@ impl Shares {
             Proof::Checksum => self.consumed.enter(&done),
             Proof::Own(rows) => self.own.enter(rows),
         }
-        self.split.observe(summary.compute_ms.get(servers..).unwrap_or_default());
+        let of_rank = |rank: &usize| summary.compute_ms.get(*rank).copied().unwrap_or(0.0);
+        let times: Vec<f32> = self.ranks.iter().map(of_rank).collect();
+        self.split.observe(&times);
         if most > least {
             let empty = || ConsumedRows::like(&self.consumed);
             self.ahead.get_or_insert_with(empty).enter(&done);
@@ -290,6 +312,13 @@ impl Shares {
     pub fn collect(&mut self, own: &[Vec<u8>]) -> Result<()> {
         self.own.clear();
         own.iter().try_for_each(|rows| self.consumed.absorb(rows))
+    }
+
+    /// These rows of the epoch count, as all ranks know.
+    pub(crate) fn count(&mut self, consumed: &[u8]) -> Result<()> {
+        self.consumed.clear();
+        self.own.clear();
+        self.consumed.absorb(consumed)
     }
 
     /// An epoch is closed: no row of the next one counts yet.

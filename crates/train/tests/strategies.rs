@@ -11,6 +11,8 @@ use thalweg_core::event::{Event, Outcome};
 
 const PARAMETER_SERVER: &str = "strategy.preset=parameter-server";
 const GOSGD: &str = "strategy.preset=gosgd";
+const EASGD: &str = "strategy.preset=easgd";
+const ASYNCHRONOUS: &str = "strategy.scheduling.kind=async";
 
 fn accuracy(events: &[Event]) -> f64 {
     let last = events.iter().rev().find_map(|event| match event {
@@ -78,6 +80,44 @@ fn a_progress_thread_serves_models_without_hooks() {
     assert_eq!(run(&[]), run(&["engine.progress_thread=true"]));
 }
 
+/// A worker that pulls after its own push sees no stale parameters.
+#[test]
+fn one_asynchronous_worker_is_sequential_descent_to_the_bit() {
+    for optimizer in ["train.optimizer={kind='sgd', lr=0.1}", "train.optimizer={kind='adam', lr=0.002}"] {
+        let trained = |settings: &[&str]| {
+            let folder = tempfile::tempdir().unwrap();
+            let ended = train(1, folder.path(), &[settings, &[optimizer, "train.epochs=3"]].concat());
+            assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)));
+            parameters(folder.path())
+        };
+        let sequential = trained(&["strategy.preset=single"]);
+        assert_eq!(trained(&[PARAMETER_SERVER, ASYNCHRONOUS]), sequential, "{optimizer}");
+    }
+}
+
+/// Only the server has optimizer state, and checkpoints have it like those of all-reduce.
+#[test]
+fn asynchronous_servers_and_centres_train_count_and_resume() {
+    for settings in
+        [&[PARAMETER_SERVER, ASYNCHRONOUS][..], &[EASGD], &[EASGD, "strategy.scheduling.kind=bsp"]]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let momentum = "train.optimizer={kind='momentum', lr=0.01}";
+        for (workers, epochs) in [(3, "train.epochs=12"), (2, "train.epochs=20"), (4, "train.epochs=24")] {
+            let ended = train(workers, folder.path(), &[settings, &[momentum, epochs]].concat());
+            assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)), "{settings:?}");
+            for event in &ended[0].events {
+                if let Event::Epoch { audit, .. } = event {
+                    assert_eq!((audit.once, audit.missed, audit.repeated), (1438, 0, 0), "{settings:?}");
+                }
+            }
+            if epochs == "train.epochs=24" {
+                assert!(accuracy(&ended[0].events) >= 0.9, "{settings:?}: {}", accuracy(&ended[0].events));
+            }
+        }
+    }
+}
+
 #[test]
 fn four_gossips_learn_the_digits_and_lose_no_row() {
     let folder = tempfile::tempdir().unwrap();
@@ -101,16 +141,19 @@ fn four_gossips_learn_the_digits_and_lose_no_row() {
 fn fast_workers_are_not_held_by_a_slow_one() {
     let folder = tempfile::tempdir().unwrap();
     let paced = ["engine.pace=20ms", "engine.slow={3=3.0}", "train.epochs=4"];
-    let duration = |strategy: &str| {
-        let settings = [&[strategy][..], &paced].concat();
+    let duration = |strategy: &[&str]| {
+        let settings = [strategy, &paced].concat();
         let (ended, trace) = simulate(Network::ordinary(4, 3), &[], folder.path(), &settings);
-        assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)), "{strategy}");
+        assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)), "{strategy:?}");
         std::fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
         trace.entries.last().unwrap().time.as_secs_f64()
     };
-    let (even, gossip) = (duration("strategy.preset=allreduce"), duration(GOSGD));
-    // Three of four workers at full speed and one at a third: 2.5 of all at a third.
-    assert!(even / gossip >= 2.0, "{even} s and {gossip} s");
+    let even = duration(&["strategy.preset=allreduce"]);
+    for strategy in [&[GOSGD][..], &[PARAMETER_SERVER, ASYNCHRONOUS], &[EASGD, "strategy.merge.every=2"]] {
+        // Three of four workers at full speed and one at a third: 2.5 of all at a third.
+        let own = duration(strategy);
+        assert!(even / own >= 2.0, "{strategy:?}: {even} s and {own} s");
+    }
 }
 
 #[test]

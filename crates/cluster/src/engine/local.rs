@@ -29,7 +29,7 @@ pub struct LaunchPlan {
     /// Environment variables of all workers.
     pub variables: Vec<(String, OsString)>,
     /// The ranks of this host.
-    pub ranks: std::ops::Range<usize>,
+    pub ranks: Vec<usize>,
     /// Number of ranks on all hosts.
     pub world: usize,
     /// Rank 0's address if it is on another host or on a fixed port.
@@ -114,7 +114,7 @@ pub fn launch<'a>(
         last_checkpoint: None,
         warnings: Vec::new(),
     };
-    let started = plan.ranks.clone().try_for_each(|rank| launcher.start_worker(rank, false, None));
+    let started = plan.ranks.iter().try_for_each(|rank| launcher.start_worker(*rank, false, None));
     let ended = started.and_then(|()| launcher.run(&receiver, signals, on_record));
     launcher.kill_all();
     ended

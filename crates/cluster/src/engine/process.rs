@@ -89,7 +89,9 @@ pub(super) fn spawn(
     let mut command = program.command();
     command.args(plan.command.iter().skip(1)).envs(plan.variables.iter().cloned());
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", plan.world.to_string());
-    command.env("LOCAL_RANK", rank.saturating_sub(plan.ranks.start).to_string());
+    let local = plan.ranks.iter().position(|local| *local == rank);
+    let local = local.unwrap_or_else(|| rank.saturating_sub(plan.ranks.first().copied().unwrap_or(0)));
+    command.env("LOCAL_RANK", local.to_string());
     if joins {
         command.env(JOINS, "1");
     }

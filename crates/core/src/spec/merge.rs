@@ -1,7 +1,7 @@
 //! `[strategy.merge]`: workers that take local steps and then merge their parameters.
 
 use super::section::section;
-use super::setting::choice;
+use super::setting::{Auto, choice};
 use super::{JobSpec, Refuse};
 
 choice! {
@@ -15,6 +15,8 @@ choice! {
         BlockMomentum = "block-momentum",
         /// The change of the mean since the last merge is the gradient of an outer optimizer, Nesterov momentum.
         OuterNesterov = "outer-nesterov",
+        /// Elastic averaging: a server's centre and the workers' parameters attract each other.
+        Elastic = "elastic",
     }
 }
 
@@ -29,11 +31,32 @@ section! {
         rate: f64 = 1.0;
         /// The momentum of merges.
         momentum: f64 = 0.0;
+        /// Elastic averaging: the part of its difference from the centre by which a worker moves to it. auto: min(0.9/n, 1/2) with n = engine.workers.
+        alpha: Auto<f64> = Auto::Auto;
+        /// Elastic averaging: the part of that difference by which the centre moves to a worker. auto: alpha.
+        beta: Auto<f64> = Auto::Auto;
+    }
+}
+
+impl MergeSpec {
+    /// The rate of a worker in elastic averaging, in a job with so many.
+    pub fn alpha(&self, workers: usize) -> f64 {
+        self.alpha.or((0.9 / workers.max(1) as f64).min(0.5))
+    }
+
+    /// The rate of the centre for each worker.
+    pub fn beta(&self, workers: usize) -> f64 {
+        self.beta.or(self.alpha(workers))
     }
 }
 
 pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     let MergeSpec { every, rate, momentum, .. } = spec.merge;
+    let has_rates = spec.merge.alpha != Auto::Auto || spec.merge.beta != Auto::Auto;
+    if has_rates && spec.merge.kind != MergeKind::Elastic {
+        let reason = "alpha and beta are the rates of elastic averaging; drop them, or set strategy.merge.kind = \"elastic\"";
+        refuse("strategy.merge", reason.into());
+    }
     if every == 0 {
         refuse("strategy.merge.every", "must be at least 1".into());
     }

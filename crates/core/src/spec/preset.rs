@@ -7,6 +7,7 @@ use toml::Value;
 mod allreduce;
 mod apply;
 mod dial;
+mod elastic_averaging;
 mod gossip;
 mod local_training;
 mod neighbours;
@@ -70,14 +71,15 @@ const AVERAGED_STATISTICS: (&str, &str) = (
     "model.batchnorm",
 );
 
-/// For strategies whose jobs end when a rank is lost.
-pub const LOSS_OF_A_RANK: &str = "recovery from a lost rank: the job ends and names it";
+/// For strategies with a server.
+const LOSS_OF_A_SERVER: &str = "replicated servers: the loss of the server ends the job, which names it";
 
 /// All presets, family by family.
 pub fn all() -> impl Iterator<Item = &'static Preset> + Clone {
     [
         allreduce::PRESETS,
         parameter_server::PRESETS,
+        elastic_averaging::PRESETS,
         gossip::PRESETS,
         neighbours::PRESETS,
         local_training::PRESETS,

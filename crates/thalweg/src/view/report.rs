@@ -9,7 +9,7 @@ use std::time::Duration;
 use thalweg_cluster::durable::write_atomically;
 use thalweg_core::event::{Event, Metrics, Outcome, Record};
 use thalweg_core::report::{
-    Audit, EpochReport, FORMAT, Failure, MessageReport, RankReport, Report, WorldSize,
+    Audit, EpochReport, FORMAT, Failure, MessageReport, RankReport, Report, Staleness, WorldSize,
 };
 use thalweg_core::{Culprit, Error, Job, Kind, Result};
 use thalweg_train::registry;
@@ -179,6 +179,11 @@ impl View for ReportView {
                 self.report.ranks.push(account.clone());
                 self.report.ranks.sort_by_key(|known| known.rank);
                 self.report.messages = MessageReport::total(&self.report.ranks);
+                let mut staleness: Option<Staleness> = None;
+                for known in self.report.ranks.iter().filter_map(|rank| rank.staleness.as_ref()) {
+                    staleness.get_or_insert_default().merge(known);
+                }
+                self.report.staleness = staleness;
             }
             Event::Regrouped { step, members, lost, recover_s, steps_redone, .. } => {
                 let workers = members.len().saturating_sub(self.servers);
@@ -259,6 +264,7 @@ fn blank(name: &str, job: &Job) -> Report {
         samples_per_s: 0.0,
         ranks: Vec::new(),
         messages: None,
+        staleness: None,
         audit: Vec::new(),
         failures: Vec::new(),
         stopped_by: Vec::new(),

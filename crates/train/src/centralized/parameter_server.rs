@@ -1,122 +1,118 @@
-//! A synchronous parameter server (Langer et al., section 3.3.1 and Figure 6).
+//! A parameter server, synchronous or asynchronous (Langer et al., sections 3.2.1, 3.3.1 and 3.3.3, Figures 6 and 8).
 //!
-//! Rank 0 holds the parameters `w` and the only optimizer state that is used; the others compute. In each step `t`:
+//! One rank of its own holds the parameters `w` and the only optimizer state; the others compute. Synchronously, in each
+//! step `t`:
 //!
 //! ```text
 //! worker i:   g_i = sum of the gradients of its share of the step's rows / rows of the step
-//!             push g_i
-//!             pull w
-//!
+//!             push g_i;  pull w
 //! server:     g   = g_1 + ... + g_n        once all have arrived, in the order of ranks
 //!             w   = update(w, g)
 //!             send w to all workers
 //! ```
 //!
-//! The step is the one that a single worker takes, up to rounding. The server sends and receives n times the model, where
-//! an all-reduce sends and receives it less than twice on every rank.
+//! The step is the one that a single worker takes, up to rounding. Asynchronously, each worker at its own speed:
+//!
+//! ```text
+//! worker i:   g   = sum of the gradients of the rows of its lease / rows of a step, at the w it has
+//!             push g;  pull w and the next lease
+//! server:     w   = update(w, g)           when it arrives
+//!             send w to that worker
+//! ```
+//!
+//! Other workers may have updated `w` meanwhile: the gradient is stale. As it is divided by the rows of a whole step, n
+//! pushes move as far as one synchronous step. With one worker both are plain gradient descent.
 
 use crate::context::Context;
-use crate::finite;
+use crate::envelope::Values;
 use crate::reduction::Description;
+use crate::serving::leased::Client;
+use crate::serving::owner::Owner;
+use crate::serving::{clocked, leased};
 use crate::state::{Spread, State};
-use crate::step_report::{self, Requests, StepReport, StepSummary};
-use crate::strategy::Strategy;
+use crate::step_report::StepSummary;
+use crate::strategy::{NextActivity, Strategy, TransferUnit};
 use thalweg_cluster::regroup::MembershipChange;
-use thalweg_core::Result;
-use thalweg_graph::optimizer::Optimizer;
+use thalweg_core::{JobSpec, Result};
+use thalweg_graph::optimizer::{Moment, Optimizer};
 
-/// The rank that serves.
-const SERVER: usize = 0;
+/// Pieces of a lease: a worker pulls after every gradient.
+pub const PIECES: usize = 1;
 
-pub struct ParameterServer {
+/// What the server keeps.
+pub struct Parameters {
     state: State,
-    /// The gradient of this rank, or the sum of all on the server, with the report behind it.
+    optimizer: Optimizer,
     gradient: Vec<f32>,
-    /// Gradients of the workers, one after the other, on the server.
-    pushed: Vec<f32>,
 }
 
-impl ParameterServer {
-    pub fn new(optimizer: &Optimizer, parameters: usize) -> ParameterServer {
-        let state = State::of_parameters(parameters);
-        let state = state.with_columns(optimizer.slot_names(), Spread::Replicated);
-        ParameterServer { state, gradient: Vec::new(), pushed: Vec::new() }
+impl Parameters {
+    /// With parameters that workers have too between two units, or copies of them at best.
+    pub fn new(optimizer: &Optimizer, parameters: usize, spread: Spread) -> Parameters {
+        let state = State::with_parameters(spread, parameters);
+        let state = state.with_columns(optimizer.slot_names(), Spread::OnServers);
+        Parameters { state, optimizer: optimizer.clone(), gradient: vec![0.0; parameters] }
     }
 
-    fn work(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
-        let report = self.compute_gradient(cx)?;
-        self.push(cx, &report)?;
-        self.pull(cx)
+    fn update(&mut self, moment: Moment, answer: &mut Vec<f32>) {
+        self.optimizer.apply(moment, self.state.buffers_mut(self.optimizer.slot_names()), &self.gradient);
+        answer.extend_from_slice(self.state.parameters());
+    }
+}
+
+impl Owner for Parameters {
+    fn apply(&mut self, pushed: Values<'_>, moment: Moment, answer: &mut Vec<f32>) {
+        pushed.copy_to(&mut self.gradient);
+        self.update(moment, answer);
     }
 
-    fn serve(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
-        let summary = self.gather(cx)?;
-        let (gradient, _) = self.gradient.split_at(self.state.len());
-        cx.update(cx.moment(cx.work.next()), &mut self.state, gradient)?;
-        self.send_parameters(cx)?;
-        Ok(summary)
-    }
-
-    /// `g_i`, divided by the rows of the whole step.
-    fn compute_gradient(&mut self, cx: &mut Context<'_>) -> Result<StepReport> {
-        cx.compute.clear_consumed();
-        let (step, gradient) = (cx.work.next(), &mut self.gradient[..self.state.len()]);
-        let computed = cx.compute_partial_gradient(step, self.state.parameters(), gradient)?;
-        Ok(cx.report(computed.loss, computed.took, 1))
-    }
-
-    fn push(&mut self, cx: &mut Context<'_>, report: &StepReport) -> Result<()> {
-        report.write(cx.rank.index(), &mut self.gradient[self.state.len()..]);
-        cx.rank.world().exchange("push", "gradients", &[(SERVER, &self.gradient)], &mut [])?;
-        Ok(())
-    }
-
-    /// The parameters of the server replace this worker's.
-    fn pull(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
-        let (pulled, tail) = self.gradient.split_at_mut(self.state.len());
-        cx.rank.world().exchange("pull", "parameters", &[], &mut [(SERVER, pulled), (SERVER, tail)])?;
-        let summary = StepSummary::read(tail);
-        self.state.parameters_mut().copy_from_slice(pulled);
-        Ok(summary)
-    }
-
-    /// Adds up the gradients and reports of all workers, in the order of ranks.
-    fn gather(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
-        let (length, parameters) = (self.gradient.len(), self.state.len());
-        self.pushed.resize(length * cx.work.workers(), 0.0);
-        let clients = SERVER + 1..;
-        let mut receives: Vec<(usize, &mut [f32])> =
-            clients.zip(self.pushed.chunks_exact_mut(length)).collect();
-        let took = cx.rank.world().exchange("push", "gradients", &[], &mut receives)?;
+    fn apply_all(&mut self, pushed: &[Values<'_>], moment: Moment, answer: &mut Vec<f32>) {
         self.gradient.fill(0.0);
-        for pushed in self.pushed.chunks_exact(length) {
-            self.gradient.iter_mut().zip(pushed).for_each(|(sum, part)| *sum += part);
-        }
-        cx.compute.clear_consumed();
-        let own = StepReport { steps: 1, requests: Requests::of(cx.rank), ..StepReport::default() };
-        own.add(SERVER, &mut self.gradient[parameters..]);
-        let (rank, step, layout) = (cx.rank.member_id(), cx.work.next(), cx.compute.model.layout());
-        finite::check_share(rank, step, &self.gradient[..parameters], 0, layout)?;
-        Ok(cx.summarize(&self.gradient[parameters..], took)?.0)
+        pushed.iter().for_each(|gradient| gradient.add_to(&mut self.gradient));
+        self.update(moment, answer);
     }
 
-    fn send_parameters(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        let (parameters, tail) = (self.state.parameters(), &self.gradient[self.state.len()..]);
-        let clients = SERVER + 1..=SERVER + cx.work.workers();
-        let sends: Vec<(usize, &[f32])> =
-            clients.flat_map(|client| [(client, parameters), (client, tail)]).collect();
-        cx.rank.world().exchange("pull", "parameters", &sends, &mut [])?;
-        Ok(())
+    fn greet(&self) -> &[f32] {
+        self.state.parameters()
+    }
+
+    fn published(&self) -> &[f32] {
+        self.state.parameters()
+    }
+
+    fn state(&self) -> &State {
+        &self.state
+    }
+
+    fn state_mut(&mut self) -> &mut State {
+        &mut self.state
     }
 }
 
-impl Strategy for ParameterServer {
+/// A worker of the synchronous server.
+pub struct Worker {
+    state: State,
+    gradient: Vec<f32>,
+}
+
+impl Worker {
+    pub fn new(optimizer: &Optimizer, parameters: usize) -> Worker {
+        let state = State::with_parameters(Spread::Replicated, parameters);
+        let state = state.without_values(optimizer.slot_names());
+        Worker { state, gradient: vec![0.0; parameters] }
+    }
+}
+
+impl Strategy for Worker {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
-        if cx.rank.index() == SERVER { self.serve(cx) } else { self.work(cx) }
+        cx.compute.clear_consumed();
+        let step = cx.work.next();
+        let computed = cx.compute_partial_gradient(step, self.state.parameters(), &mut self.gradient)?;
+        clocked::push(cx, &cx.report(computed.loss, computed.took, 1), &self.gradient)?;
+        clocked::pull(cx, self.state.parameters_mut())
     }
 
-    fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
-        self.gradient.resize(self.state.len() + step_report::len(cx.rank.size()), 0.0);
+    fn change(&mut self, _: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
         Ok(())
     }
 
@@ -126,6 +122,84 @@ impl Strategy for ParameterServer {
 
     fn state_mut(&mut self) -> &mut State {
         &mut self.state
+    }
+
+    fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
+        Ok(TransferUnit::State)
+    }
+
+    fn message_window(&self, _: &JobSpec) -> Option<usize> {
+        Some(clocked::window(self.state.len()))
+    }
+
+    fn describe(&self, _: &Context<'_>) -> Description {
+        Description::none()
+    }
+}
+
+/// A worker of the asynchronous server.
+pub struct AsynchronousWorker {
+    /// The parameters that it has pulled.
+    state: State,
+    gradient: Vec<f32>,
+    client: Client,
+}
+
+impl AsynchronousWorker {
+    pub fn new(optimizer: &Optimizer, parameters: usize) -> AsynchronousWorker {
+        let state = State::with_parameters(Spread::OnServers, parameters);
+        let state = state.without_values(optimizer.slot_names());
+        AsynchronousWorker { state, gradient: vec![0.0; parameters], client: Client::default() }
+    }
+}
+
+impl Strategy for AsynchronousWorker {
+    fn next(&mut self, cx: &mut Context<'_>) -> Result<NextActivity> {
+        let parameters = self.state.parameters_mut();
+        self.client.next(cx, |pulled| {
+            if pulled.len() != parameters.len() {
+                return Err(format!("sent {} parameters", pulled.len()));
+            }
+            pulled.copy_to(parameters);
+            Ok(())
+        })
+    }
+
+    fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
+        cx.compute.clear_consumed();
+        let piece = &self.client.lease()?.pieces[0];
+        let computed = cx.compute_piece(piece, piece.of_step, self.state.parameters(), &mut self.gradient)?;
+        let report = cx.report(computed.loss, computed.took, 1);
+        self.client.push(cx, &report, &self.gradient)?;
+        Ok(StepSummary::alone(&report))
+    }
+
+    fn meet(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        leased::receive_published(cx, self.state.parameters_mut())
+    }
+
+    fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
+        self.client.change(cx)
+    }
+
+    fn set_published(&mut self, model: Vec<f32>) {
+        *self.state.parameters_mut() = model;
+    }
+
+    fn state(&self) -> &State {
+        &self.state
+    }
+
+    fn state_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
+        Ok(TransferUnit::State)
+    }
+
+    fn message_window(&self, job: &JobSpec) -> Option<usize> {
+        Some(leased::window(job, self.state.len(), PIECES))
     }
 
     fn describe(&self, _: &Context<'_>) -> Description {

@@ -223,7 +223,7 @@ impl Strategy for Dpsgd {
         Ok(TransferUnit::State)
     }
 
-    fn message_window(&self) -> Option<usize> {
+    fn message_window(&self, _: &JobSpec) -> Option<usize> {
         Some(WINDOW * (2 * Header::BYTES + 4 * self.state.len()))
     }
 

@@ -31,7 +31,7 @@
 
 #[cfg(test)]
 #[path = "gosgd_record.rs"]
-mod recorded;
+pub(crate) mod recorded;
 
 use crate::context::Context;
 use crate::reduction::Description;
@@ -44,7 +44,7 @@ use std::collections::BTreeSet;
 use thalweg_cluster::regroup::MembershipChange;
 use thalweg_cluster::{MessageTag, SendOutcome};
 use thalweg_core::event::{Event, Level};
-use thalweg_core::{Culprit, Error, Kind, Result};
+use thalweg_core::{Culprit, Error, JobSpec, Kind, Result};
 use thalweg_graph::optimizer::Optimizer;
 
 const PARAMETERS: MessageTag = MessageTag { number: 1, name: "parameters" };
@@ -315,7 +315,7 @@ impl Strategy for GoSgd {
         Ok(())
     }
 
-    fn message_window(&self) -> Option<usize> {
+    fn message_window(&self, _: &JobSpec) -> Option<usize> {
         Some(MAX_UNMERGED * (HEADER + 4 * self.state.len()) + SIGNALS)
     }
 

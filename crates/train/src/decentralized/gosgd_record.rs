@@ -43,10 +43,10 @@ pub(super) fn record(worker: usize, what: impl FnOnce() -> Recorded) {
     }
 }
 
-struct Digits {
-    job: JobSpec,
+pub(crate) struct Digits {
+    pub(crate) job: JobSpec,
     /// Added to the initial parameters.
-    offset: f32,
+    pub(crate) offset: f32,
 }
 
 impl crate::JobComponents for Digits {

@@ -114,6 +114,11 @@ impl LocalRound {
         Ok(summary)
     }
 
+    /// The model of this worker.
+    pub fn local(&self) -> &[f32] {
+        self.local.parameters()
+    }
+
     /// The mean of the last merge.
     pub fn mean(&self) -> &[f32] {
         &self.mean

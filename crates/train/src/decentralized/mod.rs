@@ -3,6 +3,7 @@
 pub mod block_momentum;
 pub mod diloco;
 pub mod dpsgd;
+pub mod easgd;
 pub mod gosgd;
 pub mod local_round;
 pub mod meeting;

@@ -2,6 +2,7 @@
 
 use super::{Driver, Next};
 use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::report::RankReport;
 use thalweg_core::{Error, Result};
 
 impl Driver<'_> {
@@ -13,7 +14,7 @@ impl Driver<'_> {
         self.checkpoints.await_buffer(&mut self.cx)?;
         self.cx.rank.begin_interval("a checkpoint");
         self.collect_rows()?;
-        if self.claims.local_rows && self.cx.rank.index() == 0 {
+        if self.cx.local_rows.is_some() && self.cx.rank.index() == 0 {
             self.cx.work.count_earlier_steps();
         }
         let receivers = self.membership.transfer.as_ref().map_or(&[][..], |transfer| &transfer.receivers);
@@ -39,7 +40,10 @@ impl Driver<'_> {
             let validation = if interrupted { Metrics::new() } else { self.progress.last.clone() };
             self.close_epoch(next / steps, validation)?;
         }
-        self.checkpoint()?;
+        // A server leaves after the last checkpoint, which has what it keeps.
+        if !self.server_has_finished() {
+            self.checkpoint()?;
+        }
         self.checkpoints.finish(self.cx.rank)?;
         if !interrupted {
             self.cx.rank.begin_preparation("the final model");
@@ -61,11 +65,17 @@ impl Driver<'_> {
         Ok(outcome)
     }
 
+    /// Whether a server has completed the job, and left. The others have the model that it published.
+    pub(super) fn server_has_finished(&self) -> bool {
+        self.roles.missing_server(&self.cx.rank.member_ids()).is_some()
+    }
+
     /// Rank 0 reports the accounts of all ranks, and the end.
     fn report_end(&mut self, done: Event) -> Result<()> {
         let internal = |error: postcard::Error| Error::internal(error.to_string());
         let rank = &mut self.cx.rank;
-        let mine = postcard::to_stdvec(&rank.account()).map_err(internal)?;
+        let account = RankReport { staleness: self.strategy.staleness().cloned(), ..rank.account() };
+        let mine = postcard::to_stdvec(&account).map_err(internal)?;
         let accounts = rank.world().gather("accounts", 0, &mine)?;
         if rank.index() == 0 {
             for account in accounts {

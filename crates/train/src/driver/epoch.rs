@@ -56,7 +56,7 @@ impl Driver<'_> {
 
     /// All ranks take over the rows that the others have consumed since the last time, unless they know them from proofs.
     pub(super) fn collect_rows(&mut self) -> Result<()> {
-        if self.claims.proves_rows || self.claims.local_rows {
+        if self.claims.proves_rows || self.claims.at_own_speed() {
             return Ok(());
         }
         let (rank, work) = (&mut self.cx.rank, &mut self.cx.work);

@@ -64,14 +64,16 @@ impl Driver<'_> {
         // The step of a rank's own loss is not lost again by the rank that takes its place.
         let behind_own_loss = u64::from(self.membership.holds == Holds::Nothing);
         self.membership.transfer = None;
-        if let Some(window) = self.strategy.message_window() {
+        if let Some(window) = self.strategy.message_window(self.cx.job) {
             self.cx.rank.open_messages(window);
         }
         if self.cx.job.engine.progress_thread {
             self.cx.rank.start_progress_thread()?;
         }
+        self.is_published = false;
         self.progress.contributions.begin(&self.cx.rank.member_ids());
         let change = self.cx.rank.change().clone();
+        self.check_servers(&change)?;
         let (mut redone, mut final_model) = (false, None);
         match (change.resume_position(), change.source()) {
             (Some(at), Some(source)) => {
@@ -79,6 +81,10 @@ impl Driver<'_> {
                 if self.claims.own_models.is_some() {
                     (source, aligned) = self.align(&change)?;
                     holders = vec![source];
+                }
+                // A server knows most of work at different speeds, and its parameters are the ones to begin with.
+                if let Some(server) = self.server_among(&holders) {
+                    (source, holders) = (server, vec![server]);
                 }
                 redone = holders.iter().any(|holder| change.positions[*holder].begun);
                 let own = (self.membership.holds != Holds::Nothing).then_some(self.cx.work.next());
@@ -136,9 +142,27 @@ impl Driver<'_> {
     /// Divides rows among the workers without the idle ones.
     pub(super) fn divide(&mut self, idle: &[usize]) {
         let cx = &mut self.cx;
-        let servers = registry::servers(cx.job);
-        let workers = cx.rank.size().saturating_sub(servers);
-        cx.work.divide(cx.rank.index().checked_sub(servers), Split::new(cx.job, workers, idle));
+        let ranks = self.roles.worker_ranks(&cx.rank.member_ids());
+        let split = Split::new(cx.job, ranks.len(), idle);
+        cx.work.divide(cx.rank.index(), ranks, split);
+    }
+
+    /// With workers at their own speed or with models of their own: the server among these ranks, if there is one.
+    fn server_among(&self, ranks: &[usize]) -> Option<usize> {
+        let alike = !self.claims.at_own_speed() && !self.claims.local_updates;
+        let servers = self.roles.server_ranks(&self.cx.rank.member_ids());
+        servers.into_iter().find(|server| !alike && ranks.contains(server))
+    }
+
+    /// The loss of a server ends the job: no other rank has the state that it keeps. One that has completed the job is not
+    /// needed any more.
+    fn check_servers(&self, change: &MembershipChange) -> Result<()> {
+        let Some(server) = self.roles.missing_server(&self.cx.rank.member_ids()) else { return Ok(()) };
+        let lost = change.lost.iter().find(|culprit| culprit.rank == server);
+        let Some(culprit) = lost.cloned() else { return Ok(()) };
+        let message = format!("rank {server}, the server of the parameters, {}", culprit.cause);
+        let error = Error::new(Kind::RankFailed, message);
+        Err(error.hint("`thalweg resume` goes on from the last checkpoint").blame(culprit))
     }
 
     /// Decides whether new members get the state in chunks while the others train: by numbers that all ranks have.
@@ -180,7 +204,9 @@ impl Driver<'_> {
         let keeps = |rank: &usize| own || holders.contains(rank);
         let is_behind = |rank: &usize| change.positions[*rank].position.is_some() && !keeps(rank);
         let behind = (0..change.positions.len()).filter(is_behind).collect();
-        let receivers = Receivers { new, behind };
+        let servers = self.roles.server_ranks(&self.cx.rank.member_ids());
+        let servers = servers.into_iter().filter(|server| new.contains(server)).collect();
+        let receivers = Receivers { new, behind, servers };
         if receivers.contains(self.cx.rank.index()) {
             // What it had is overwritten: until all has arrived it has no valid state.
             self.membership.holds = Holds::Nothing;

@@ -9,14 +9,22 @@
 //!                  at the end of an epoch: validate, audit; write a checkpoint, if one is due; change the group
 //! ```
 //!
+//! With leases a server counts the rows of all. It calls the workers by its answers: when the coordinator has called a
+//! meeting, or when no row of the epoch is left. So no lease is out when they meet.
+//!
 //! The boundaries are the ends of epochs, checkpoints and the end of the job. Workers reach them in rows, so what they
 //! computed beyond belongs to the time after.
 
 use super::group_change::giver_of;
 use super::{Driver, Next};
+use crate::context::Context;
+use crate::contributions::Contributions;
+use crate::job_progress::JobProgress;
 use crate::recent_steps::RecentSteps;
 use crate::step_report::{Requests, StepReport, StepSummary};
+use crate::strategy::NextActivity;
 use crate::work::local_rows::{LocalRows, Standing};
+use crate::work::pool::Finished;
 use crate::work::walk::Walk;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -43,19 +51,41 @@ pub(super) struct Stretch {
     reported_at: Duration,
 }
 
-/// What a worker says at a meeting.
+/// What a rank says at a meeting.
 #[derive(Serialize, Deserialize)]
 struct Attendance {
-    walk: Walk,
     report: StepReport,
     rows: u64,
+    /// With local rows.
+    walk: Option<Walk>,
+    /// Of a server that hands out leases.
+    served: Option<Served>,
+}
+
+/// What a server knows of the job: absolute, so that a meeting may be held again.
+#[derive(Serialize, Deserialize)]
+struct Served {
+    /// Rows of the epoch that were applied, and of the job.
+    applied: Vec<u8>,
+    leased_rows: u64,
+    /// No row is left to be handed out.
+    is_exhausted: bool,
+    epoch_loss: (f64, u64),
+    /// Rows and commit units of this run.
+    rows: u64,
+    units: u64,
+    contributions: Contributions,
 }
 
 impl Driver<'_> {
     /// Counts a unit of this worker.
     pub(super) fn commit_own(&mut self, summary: &StepSummary) -> Result<()> {
-        let Some(local) = &mut self.cx.local_rows else { return Ok(()) };
-        let rows = local.commit(self.cx.compute.consumed());
+        self.count_finished();
+        let consumed = self.cx.compute.consumed();
+        let rows = match &mut self.cx.local_rows {
+            Some(local) => local.commit(consumed),
+            None => consumed.len() as u64,
+        };
         let stretch = &mut self.stretch;
         stretch.loss += summary.loss;
         stretch.rows += rows;
@@ -69,24 +99,63 @@ impl Driver<'_> {
         self.checkpoints.poll()
     }
 
+    /// On a server that hands out leases: those that had their effect count.
+    fn count_finished(&mut self) {
+        let Some(pool) = &mut self.cx.pool else { return };
+        let (finished, members) = (pool.take_finished(), self.cx.rank.member_ids());
+        for Finished { member, rows, report } in finished {
+            let progress = &mut self.progress;
+            progress.epoch_loss.0 += report.loss;
+            progress.epoch_loss.1 += rows;
+            progress.rows += rows;
+            progress.units += 1;
+            if let Some(rank) = members.iter().position(|id| *id == member) {
+                progress.contributions.add(rank, rows, report.compute_ms);
+            }
+        }
+    }
+
+    /// On a server that hands out leases: they are those of the epoch in progress.
+    fn prepare_leases(&mut self) {
+        let serves = self.roles.serves(self.cx.rank.member_id());
+        let Context { pool: Some(pool), work, .. } = &mut self.cx else { return };
+        if serves {
+            pool.begin_epoch(self.progress.closed, work.end(), work.consumed());
+        }
+    }
+
+    /// Rows of all at the last meeting, this rank's since, and those of all at which the next meeting is due. A server
+    /// counts those of leases.
+    fn rows_to_report(&self) -> Option<(u64, u64, u64)> {
+        let boundary = self.cx.work.next_boundary(self.cx.job.fault.checkpoint_every);
+        match (&self.cx.local_rows, &self.cx.pool) {
+            (Some(local), _) => Some((local.agreed_rows(), local.rows_since(), local.rows_at(boundary))),
+            (None, Some(pool)) if self.roles.serves(self.cx.rank.member_id()) => {
+                let before = self.progress.leased_rows;
+                Some((before, pool.rows().saturating_sub(before), pool.sizes().rows_at(boundary)))
+            }
+            (None, Some(_)) => Some((self.progress.leased_rows, 0, u64::MAX)),
+            (None, None) => None,
+        }
+    }
+
     /// Reports the rows of this worker, and whether a request waits: always, or if enough is new.
     pub(super) fn report_work(&mut self, always: bool) {
-        let (rank, work) = (&self.cx.rank, &self.cx.work);
-        let Some(local) = &self.cx.local_rows else { return };
-        let held = self.progress.meetings;
-        let report = WorkReport {
-            held,
-            called: rank.called_meeting().max(held),
-            before: local.agreed_rows(),
-            rows: local.rows_since(),
-            until: local.rows_at(work.next_boundary(self.cx.job.fault.checkpoint_every)),
-            requested: Requests::of(rank).await_boundary(),
+        let Some((before, rows, until)) = self.rows_to_report() else { return };
+        let (rank, held) = (&self.cx.rank, self.progress.meetings);
+        let called = rank.called_meeting().max(held);
+        let requested = Requests::of(rank).await_boundary();
+        let report = WorkReport { held, called, before, rows, until, requested };
+        let (workers, all) = match &self.cx.local_rows {
+            Some(local) => (local.workers() as u64, local.rows_per_epoch()),
+            // One server reports the rows of all.
+            None => (1, self.cx.compute.data.training.len()),
         };
         let (stretch, now) = (&mut self.stretch, rank.now());
         let since = now.saturating_sub(stretch.reported_at);
         let is_new = |known: &WorkReport| {
-            let rows = report.rows.saturating_sub(known.rows) * REPORTS * local.workers() as u64;
-            let enough = since >= MIN_INTERVAL && rows >= local.rows_per_epoch();
+            let rows = report.rows.saturating_sub(known.rows) * REPORTS * workers;
+            let enough = since >= MIN_INTERVAL && rows >= all;
             enough || since >= MAX_INTERVAL || report.requested && !known.requested
         };
         if always || stretch.reported.as_ref().is_none_or(is_new) {
@@ -97,11 +166,11 @@ impl Driver<'_> {
 
     /// Rank 0 reports the steps of all workers, as far as the coordinator has counted, and its own loss.
     fn emit_step(&mut self) {
+        let Some((agreed, ..)) = self.rows_to_report() else { return };
         let (rank, work) = (&self.cx.rank, &self.cx.work);
-        let Some(local) = &self.cx.local_rows else { return };
-        let (now, known) = (rank.now(), rank.group_rows().max(local.agreed_rows()));
+        let (now, known) = (rank.now(), rank.group_rows().max(agreed));
         if rank.index() == 0 && self.recent.rows() > 0 {
-            let last = work.step(local.step(known).min(work.end()).saturating_sub(1));
+            let last = work.step(self.cx.step().min(work.end()).saturating_sub(1));
             let rows = known.saturating_sub(self.recent.before());
             rank.emit(self.recent.event(rank, last, work.steps_per_epoch(), (now, rows)));
         }
@@ -110,12 +179,12 @@ impl Driver<'_> {
 
     /// Holds the meetings that were called.
     pub(super) fn hold_meetings(&mut self) -> Result<()> {
-        let is_called = |driver: &Self| driver.cx.rank.called_meeting() > driver.progress.meetings;
-        while self.claims.local_rows
-            && !self.is_over()
-            && self.membership.next == Next::Unit
-            && is_called(self)
-        {
+        while self.claims.at_own_speed() && !self.is_over() && self.membership.next == Next::Unit {
+            self.cx.meetings = self.progress.meetings;
+            self.prepare_leases();
+            if self.strategy.next(&mut self.cx)? == NextActivity::Unit {
+                break;
+            }
             self.meet()?;
         }
         Ok(())
@@ -142,13 +211,30 @@ impl Driver<'_> {
 
     /// All workers say how far they are. From here on the meeting is held.
     fn gather(&mut self) -> Result<StepSummary> {
-        let local = self.cx.local_rows.as_ref().ok_or_else(|| Error::internal("a meeting without rows"))?;
+        self.count_finished();
         let Stretch { loss, compute_ms, units, rows, .. } = self.stretch;
         let requests = Requests::of(self.cx.rank);
         let report = StepReport { loss, compute_ms, steps: units, requests, ..StepReport::default() };
-        let mine = Attendance { walk: local.walk().clone(), report, rows };
+        let walk = self.cx.local_rows.as_ref().map(|local| local.walk().clone());
+        let mine = Attendance { report, rows, walk, served: self.served() };
         let all: Vec<Attendance> = self.all_gather("workers at a meeting", &mine)?;
-        let Some(local) = &mut self.cx.local_rows else { return Ok(StepSummary::default()) };
+        let reports: Vec<StepReport> = all.iter().map(|attendance| attendance.report).collect();
+        match self.cx.pool.is_some() {
+            true => self.agree_on_leases(all)?,
+            false => self.agree_on_walks(all)?,
+        }
+        self.progress.meetings += 1;
+        self.stretch = Stretch::default();
+        self.membership.unreported = None;
+        self.cx.rank.forget_change();
+        Ok(StepSummary::of(&reports))
+    }
+
+    /// All know what the others have computed of their rows.
+    fn agree_on_walks(&mut self, all: Vec<Attendance>) -> Result<()> {
+        let Some(local) = &mut self.cx.local_rows else {
+            return Err(Error::internal("a meeting without rows"));
+        };
         let (work, progress, before) = (&mut self.cx.work, &mut self.progress, local.agreed_rows());
         for (rank, Attendance { report, rows, .. }) in all.iter().enumerate() {
             progress.contributions.add(rank, *rows, report.compute_ms);
@@ -156,24 +242,57 @@ impl Driver<'_> {
             progress.epoch_loss.1 += rows;
             progress.units += report.steps;
         }
-        let reports: Vec<StepReport> = all.iter().map(|attendance| attendance.report).collect();
-        local.agree(all.into_iter().map(|attendance| attendance.walk).collect());
+        local.agree(all.into_iter().filter_map(|attendance| attendance.walk).collect());
         let (boundary, rows) = (work.next_boundary(self.cx.job.fault.checkpoint_every), local.agreed_rows());
         progress.rows += rows - before;
-        progress.meetings += 1;
         work.advance_to(match rows >= local.rows_at(boundary) {
             true => boundary,
             false => local.step(rows).clamp(work.next(), boundary),
         });
-        self.stretch = Stretch::default();
-        self.membership.unreported = None;
-        self.cx.rank.forget_change();
-        Ok(StepSummary::of(&reports))
+        Ok(())
     }
 
-    /// The strategy makes the model that is validated and saved, unless it has since the workers met.
+    /// What this rank knows as a server of leases.
+    fn served(&self) -> Option<Served> {
+        let pool = self.cx.pool.as_ref().filter(|_| self.roles.serves(self.cx.rank.member_id()))?;
+        let JobProgress { epoch_loss, rows, units, contributions, .. } = self.progress.clone();
+        let (applied, leased_rows) = (pool.applied().to_bytes(), pool.rows());
+        let is_exhausted = pool.is_exhausted();
+        Some(Served { applied, leased_rows, is_exhausted, epoch_loss, rows, units, contributions })
+    }
+
+    /// All know what the server knows. No lease is out.
+    fn agree_on_leases(&mut self, all: Vec<Attendance>) -> Result<()> {
+        let served = all.into_iter().find_map(|attendance| attendance.served);
+        let served = served.ok_or_else(|| Error::internal("a meeting without a server"))?;
+        let every = self.cx.job.fault.checkpoint_every;
+        let Context { work, pool: Some(pool), .. } = &mut self.cx else {
+            return Err(Error::internal("a meeting without leases"));
+        };
+        let progress = &mut self.progress;
+        work.count(&served.applied)?;
+        progress.leased_rows = served.leased_rows;
+        (progress.epoch_loss, progress.rows, progress.units) = (served.epoch_loss, served.rows, served.units);
+        progress.contributions = served.contributions;
+        let due = pool.sizes().rows_at(work.next_boundary(0));
+        if served.is_exhausted && served.leased_rows < due {
+            let lost = due - served.leased_rows;
+            return Err(Error::internal(format!(
+                "{lost} rows of the epoch were neither applied nor are they leased"
+            )));
+        }
+        let boundary = work.next_boundary(every);
+        let next = pool.sizes().step_at(served.leased_rows);
+        work.advance_to(match served.leased_rows >= pool.sizes().rows_at(boundary) {
+            true => boundary,
+            false => next.clamp(work.next(), boundary),
+        });
+        Ok(())
+    }
+
+    /// The strategy makes the model that is validated and saved, unless it has since the last unit of all.
     pub(super) fn publish(&mut self) -> Result<()> {
-        if self.claims.local_rows && !self.is_published {
+        if self.claims.makes_published() && !self.is_published && !self.server_has_finished() {
             self.strategy.meet(&mut self.cx)?;
             self.is_published = true;
         }
@@ -182,7 +301,6 @@ impl Driver<'_> {
 
     /// All go on from what they know of each other: the walks of those that stay, and what is left of those that do not.
     pub(super) fn share_local_rows(&mut self, change: &MembershipChange, source: usize) -> Result<()> {
-        self.is_published = false;
         let Some(local) = &self.cx.local_rows else { return Ok(()) };
         let mine = local.standing();
         let standings: Vec<Standing> = self.all_gather("rows of all workers", &mine)?;

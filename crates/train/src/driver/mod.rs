@@ -28,11 +28,13 @@ use crate::context::Context;
 use crate::job_progress::{JobProgress, TrainingTime};
 use crate::prepare::{Parts, Start};
 use crate::recent_steps::RecentSteps;
-use crate::registry::{self, Claims};
+use crate::registry::{self, Claims, Work};
+use crate::roles::Roles;
 use crate::state_transfer::{self, Receivers, StateTransfer};
 use crate::step_report::StepSummary;
 use crate::strategy::Strategy;
 use crate::work::local_rows::LocalRows;
+use crate::work::pool::Pool;
 use crate::work::{Proof, Shares};
 use meeting::Stretch;
 use std::path::Path;
@@ -47,11 +49,12 @@ pub(crate) struct Driver<'a> {
     cx: Context<'a>,
     strategy: Box<dyn Strategy>,
     claims: Claims,
+    roles: Roles,
     progress: JobProgress,
     recent: RecentSteps,
-    /// With local rows: what this worker has done since the last meeting.
+    /// At its own speed: what this worker has done since the last meeting.
     stretch: Stretch,
-    /// With local rows: whether the strategy has made the published model at this meeting.
+    /// At its own speed: whether the strategy has made the published model at this meeting.
     is_published: bool,
     checkpoints: Checkpoints<'a>,
     membership: Membership,
@@ -105,8 +108,13 @@ impl<'a> Driver<'a> {
         let Parts { data, model, optimizer, strategy, layers, onnx } = parts;
         let claims = registry::of(job).claims;
         let work = Shares::new(job, &data.training, start.step, &start.consumed)?;
+        let pool = match claims.work {
+            Work::Leases(per_lease) => Some(Pool::new(job, &data.training, per_lease(job))),
+            Work::Shares | Work::Local => None,
+        };
         let progress = JobProgress {
             closed: start.step / work.steps_per_epoch().max(1),
+            leased_rows: pool.as_ref().map_or(0, |pool| pool.sizes().rows_at(start.step)),
             epoch_loss: start.loss,
             time: TrainingTime::starting(now),
             ..JobProgress::default()
@@ -114,12 +122,14 @@ impl<'a> Driver<'a> {
         let holds = if start.has_state { Holds::State } else { Holds::Nothing };
         let checkpoints = Checkpoints::new(folder, job, layers, onnx, start.data_digest, start.model_digest);
         let updates = start.step.saturating_sub(start.slots_start);
-        let local_rows = claims.local_rows.then(|| LocalRows::new(job, &data.training, start.step, updates));
+        let is_local = matches!(claims.work, Work::Local);
+        let local_rows = is_local.then(|| LocalRows::new(job, &data.training, start.step, updates));
         let compute = Compute::new(job, data, model);
         Ok(Driver {
-            cx: Context::new(rank, job, compute, (work, local_rows), (optimizer, start.slots_start)),
+            cx: Context::new(rank, job, compute, (work, local_rows, pool), (optimizer, start.slots_start)),
             strategy,
             claims,
+            roles: Roles::of(job),
             progress,
             recent: RecentSteps::since(now),
             stretch: Stretch::default(),
@@ -149,7 +159,7 @@ impl<'a> Driver<'a> {
     fn train(&mut self) -> Result<Outcome> {
         while self.begin_unit()? {
             let summary = self.strategy.step(&mut self.cx)?;
-            match self.claims.local_rows {
+            match self.claims.at_own_speed() {
                 true => self.commit_own(&summary)?,
                 false => self.commit(&summary)?,
             }
@@ -162,10 +172,11 @@ impl<'a> Driver<'a> {
         // It may be due from a generation that ended meanwhile.
         self.close_due_epoch()?;
         self.hold_meetings()?;
-        if matches!(self.membership.next, Next::Change | Next::Leave) && !self.is_over() {
+        while matches!(self.membership.next, Next::Change | Next::Leave) && !self.is_over() {
             self.change_group_in_order()?;
             // If a member was lost before, the others come from the end of an epoch that this rank has passed.
             self.close_due_epoch()?;
+            self.hold_meetings()?;
         }
         if self.membership.next == Next::Left || self.is_over() {
             return Ok(false);
@@ -174,7 +185,7 @@ impl<'a> Driver<'a> {
         // The step that all agree on: faults that repeat before the next one are counted.
         self.cx.rank.begin_step(self.cx.work.next());
         // A worker at its own speed repeats no unit of all.
-        if self.membership.holds == Holds::State && !self.claims.local_rows {
+        if self.membership.holds == Holds::State && !self.claims.at_own_speed() {
             self.membership.holds = Holds::StateInUnit;
         }
         self.cx.rank.inject_faults(step);
@@ -192,7 +203,7 @@ impl<'a> Driver<'a> {
         let Some(mut transfer) = self.membership.transfer.take() else { return Ok(()) };
         let cx = &mut self.cx;
         let (chunk, is_last) = transfer.next_chunk(cx.compute.model.layout());
-        let receivers = Receivers { new: transfer.receivers.clone(), behind: Vec::new() };
+        let receivers = Receivers { new: transfer.receivers.clone(), ..Receivers::default() };
         state_transfer::transfer(cx.rank, self.strategy.state_mut(), &transfer.holders, &receivers, &chunk)?;
         if !is_last {
             self.membership.transfer = Some(transfer);
@@ -220,8 +231,10 @@ impl<'a> Driver<'a> {
         let proof = if self.claims.proves_rows { Proof::Checksum } else { Proof::Own(compute.consumed()) };
         let committed = work.commit(summary, proof)?;
         if rank.is_elastic() {
-            let workers = committed.by_worker.iter().zip(&summary.compute_ms).enumerate();
-            workers.for_each(|(worker, (rows, took))| self.progress.contributions.add(worker, *rows, *took));
+            for (rank, rows) in work.ranks().iter().zip(&committed.by_worker) {
+                let took = summary.compute_ms.get(*rank).copied().unwrap_or(0.0);
+                self.progress.contributions.add(*rank, *rows, took);
+            }
         }
         if self.membership.holds == Holds::StateInUnit {
             self.membership.holds = Holds::State;
@@ -230,6 +243,7 @@ impl<'a> Driver<'a> {
         if self.claims.own_models.is_none() {
             self.membership.unreported = None;
         }
+        self.is_published = false;
         rank.forget_change();
         self.progress.units += 1;
         self.progress.rows += committed.rows;
@@ -257,7 +271,9 @@ impl<'a> Driver<'a> {
     fn serve_requests(&mut self, summary: &StepSummary) {
         let rank = &self.cx.rank;
         let StepSummary { stopping, leaving, pausing, .. } = summary;
-        let none_stays = !leaving.is_empty() && !rank.can_spare(leaving);
+        let members = rank.member_ids();
+        let needed = leaving.iter().any(|rank| self.roles.serves(members[*rank]));
+        let none_stays = !leaving.is_empty() && (needed || !rank.can_spare(leaving));
         if !stopping.is_empty() || none_stays {
             self.progress.ended = Some(Outcome::Interrupted);
             if summary.terminating {

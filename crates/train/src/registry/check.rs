@@ -7,7 +7,7 @@ use thalweg_core::spec::Refuse;
 use thalweg_core::spec::bucket::BucketSize;
 use thalweg_core::spec::neighbours::Graph;
 use thalweg_core::spec::setting::Auto;
-use thalweg_core::spec::strategy::{Algorithm, FAMILIES, Split};
+use thalweg_core::spec::strategy::{Algorithm, FAMILIES, Scheduling, Split};
 
 /// Checks a job by the rules of all strategies and of its own.
 pub(super) fn check(job: &JobSpec, refuse: &mut Refuse<'_>) {
@@ -89,6 +89,45 @@ pub(super) fn plain_mean(job: &JobSpec, refuse: &mut Refuse<'_>) {
                 ),
             );
         }
+    }
+}
+
+/// The rates of elastic averaging at which workers and centre come closer to each other.
+pub(super) fn elastic_force(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    plain_mean(job, refuse);
+    let workers = job.engine.workers;
+    let (alpha, beta) = (job.merge.alpha(workers), job.merge.beta(workers));
+    let alpha_key = "strategy.merge.alpha";
+    if !(alpha > 0.0 && alpha <= 0.5) {
+        refuse(
+            alpha_key,
+            format!("must be above 0 and at most 1/2, or worker and centre pass each other, is {alpha}"),
+        );
+    }
+    match job.scheduling.kind {
+        Scheduling::Bsp => {
+            if beta != alpha {
+                refuse(
+                    "strategy.merge.beta",
+                    format!("is {beta}, and alpha {alpha}: synchronous merges are symmetric; drop this key"),
+                );
+            }
+            if workers as f64 * alpha > 1.0 + f64::EPSILON {
+                refuse(
+                    alpha_key,
+                    format!(
+                        "{workers} workers at {alpha} move the centre beyond their mean; use at most 1/{workers}"
+                    ),
+                );
+            }
+        }
+        Scheduling::Async if !(beta > 0.0 && beta <= alpha) => refuse(
+            "strategy.merge.beta",
+            format!(
+                "must be above 0 and at most alpha, which is {alpha}, is {beta} (Langer et al., equation 1)"
+            ),
+        ),
+        Scheduling::Async => {}
     }
 }
 

@@ -67,13 +67,13 @@ pub(crate) struct Standing {
 }
 
 /// The step that a job is at after so many rows, with `batch` rows in each step of an epoch of `total` rows.
-fn step_at(rows: u64, (total, batch): (u64, u64)) -> u64 {
+pub(super) fn step_at(rows: u64, (total, batch): (u64, u64)) -> u64 {
     let steps = total.div_ceil(batch);
     rows / total * steps + (rows % total / batch).min(steps - 1)
 }
 
 /// The rows after which a job is at that step.
-fn rows_at(step: u64, (total, batch): (u64, u64)) -> u64 {
+pub(super) fn rows_at(step: u64, (total, batch): (u64, u64)) -> u64 {
     let steps = total.div_ceil(batch);
     (step / steps * total).saturating_add((step % steps * batch).min(total))
 }

@@ -9,7 +9,7 @@ fn shares(workers: usize) -> (Shares, Data) {
     let job = crate::registry::resolve(layers).unwrap().spec;
     let data = Data::in_memory(1, vec![0.0; 20], Targets::Classes(vec![0; 20]), 0.0, 1).unwrap();
     let mut shares = Shares::new(&job, &data.training, 0, &[]).unwrap();
-    shares.divide(Some(0), Split::new(&job, workers, &[]));
+    shares.divide(0, (0..workers).collect(), Split::new(&job, workers, &[]));
     (shares, data)
 }
 
@@ -53,7 +53,7 @@ fn rows_of_later_steps_stay_left_out_where_each_rank_counts_its_own() {
     job.train.global_batch = 6;
     let mut ranks = [0, 1].map(|worker| {
         let mut shares = Shares::new(&job, &data.training, 1, &consumed).unwrap();
-        shares.divide(Some(worker), Split::new(&job, 2, &[]));
+        shares.divide(worker, vec![0, 1], Split::new(&job, 2, &[]));
         shares
     });
     for step in 1..4 {

@@ -236,7 +236,8 @@ fn check_error(schedule: &Schedule, rank: usize, error: &Error) -> Result<(), St
         // A rank that is removed is killed if it livelocks or has the role of the coordinator.
         Kind::RankFailed if words.ends_with("was killed") => may_be_lost(schedule, rank),
         Kind::RankFailed if words.contains("was removed") => held_up(schedule, rank),
-        Kind::RankFailed if is_orphaned(error) => true,
+        // A server does not go on without workers.
+        Kind::RankFailed if is_orphaned(error) || words.contains("fault.min_workers") => true,
         Kind::Rendezvous => rank >= schedule.world && words.contains("cannot join"),
         _ => false,
     };

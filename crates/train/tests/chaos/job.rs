@@ -181,10 +181,10 @@ pub fn run_job(
     let rules = MembershipConfig {
         elastic: true,
         limits: Limits {
-            min: 1,
+            min: 1 + registry::servers(job),
             max: 64,
             timeout: 10 * STEP_DEADLINE,
-            unit: thalweg_train::registry::steps_apart(job),
+            unit: registry::steps_apart(job),
         },
         step_deadline: STEP_DEADLINE,
         prepare_deadline: 2 * STEP_DEADLINE,

@@ -53,6 +53,32 @@ impl Schedule {
         Schedule { world, faults }
     }
 
+    /// The same with one more rank, the last, which no fault strikes.
+    pub fn with_server(mut self) -> Schedule {
+        let server = self.world;
+        self.world += 1;
+        let move_beyond = |rank: &mut usize| *rank += usize::from(*rank >= server);
+        for fault in &mut self.faults {
+            match &mut fault.kind {
+                SimulatedFaultKind::Kill { rank }
+                | SimulatedFaultKind::Stop { rank, .. }
+                | SimulatedFaultKind::Livelock { rank }
+                | SimulatedFaultKind::Slow { rank, .. }
+                | SimulatedFaultKind::FalseReport { rank }
+                | SimulatedFaultKind::Join { rank }
+                | SimulatedFaultKind::Leave { rank } => move_beyond(rank),
+                SimulatedFaultKind::Cut { one, other }
+                | SimulatedFaultKind::CutOneWay { from: one, to: other }
+                | SimulatedFaultKind::Garbage { from: one, to: other }
+                | SimulatedFaultKind::Forge { from: one, to: other, .. } => {
+                    move_beyond(one);
+                    move_beyond(other);
+                }
+            }
+        }
+        self
+    }
+
     /// Whether a fault of this kind is among them.
     pub fn has(&self, what: impl Fn(&SimulatedFaultKind) -> bool) -> bool {
         self.faults.iter().any(|fault| what(&fault.kind))

@@ -3,6 +3,7 @@
 use crate::invariants::{self, Bounds, Figures, Undisturbed};
 use crate::job;
 use crate::schedule::{self, Schedule};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,10 +19,20 @@ const THREADS: usize = 2;
 pub struct Sweep {
     /// A name of the test that repeats a seed.
     test: &'static str,
-    job: &'static JobSpec,
+    jobs: Jobs,
     bounds: Bounds,
     pub undisturbed: Undisturbed,
 }
+
+/// The jobs of groups of every size.
+enum Jobs {
+    Same(&'static JobSpec),
+    /// The last rank serves, whatever the number of ranks; no fault strikes it.
+    Served(BTreeMap<usize, &'static JobSpec>),
+}
+
+/// The most ranks that a schedule begins with, and a server.
+const MAX_RANKS: usize = 8;
 
 /// What the seeds did.
 pub struct Summary {
@@ -33,7 +44,30 @@ pub struct Summary {
 impl Sweep {
     pub fn new(test: &'static str, job: &'static JobSpec, bounds: Bounds) -> Sweep {
         let undisturbed = Undisturbed::of(&job::run_job(job, 0, 4, &[], || ()));
-        Sweep { test, job, bounds, undisturbed }
+        Sweep { test, jobs: Jobs::Same(job), bounds, undisturbed }
+    }
+
+    /// The same of a strategy with a server, beside as many workers as others have ranks.
+    pub fn with_server(test: &'static str, settings: &[&str], bounds: Bounds) -> Sweep {
+        let job = |ranks: usize| job::job(&[settings, &[&*format!("engine.workers={}", ranks - 1)]].concat());
+        let jobs: BTreeMap<_, _> = (2..=MAX_RANKS).map(|ranks| (ranks, job(ranks))).collect();
+        let undisturbed = Undisturbed::of(&job::run_job(jobs[&5], 0, 5, &[], || ()));
+        Sweep { test, jobs: Jobs::Served(jobs), bounds, undisturbed }
+    }
+
+    fn job(&self, world: usize) -> &'static JobSpec {
+        match &self.jobs {
+            Jobs::Same(job) => job,
+            Jobs::Served(jobs) => jobs[&world],
+        }
+    }
+
+    fn draw(&self, seed: u64) -> Schedule {
+        let schedule = Schedule::draw(seed, self.undisturbed.duration);
+        match &self.jobs {
+            Jobs::Same(_) => schedule,
+            Jobs::Served(_) => schedule.with_server(),
+        }
     }
 
     /// Accuracies are compared with those of other groups without a loss, too: of these sizes, whole to the end or until all
@@ -41,14 +75,14 @@ impl Sweep {
     pub fn with_groups(self, sizes: RangeInclusive<usize>, moments: u32) -> Sweep {
         let mut undisturbed = self.undisturbed;
         for world in sizes {
-            undisturbed = undisturbed.include(&job::run_job(self.job, 0, world, &[], || ()));
+            undisturbed = undisturbed.include(&job::run_job(self.job(world), 0, world, &[], || ()));
             let stays = 0..if world > 1 { world } else { 0 };
             for (stays, moment) in stays.flat_map(|stays| (0..moments).map(move |moment| (stays, moment))) {
                 let at = schedule::MEETING + self.undisturbed.duration * moment / moments;
                 let leave = |rank| SimulatedFault::at(at, SimulatedFaultKind::Leave { rank });
                 let leaves: Vec<SimulatedFault> =
                     (0..world).filter(|rank| *rank != stays).map(leave).collect();
-                undisturbed = undisturbed.include(&job::run_job(self.job, 0, world, &leaves, || ()));
+                undisturbed = undisturbed.include(&job::run_job(self.job(world), 0, world, &leaves, || ()));
             }
         }
         Sweep { undisturbed, ..self }
@@ -56,8 +90,8 @@ impl Sweep {
 
     /// One seed; what does not hold, in words.
     pub fn try_seed(&self, seed: u64, prologue: impl Fn() + Sync) -> Result<Figures, String> {
-        let schedule = Schedule::draw(seed, self.undisturbed.duration);
-        let run = job::run_job(self.job, seed, schedule.world, &schedule.faults, prologue);
+        let schedule = self.draw(seed);
+        let run = job::run_job(self.job(schedule.world), seed, schedule.world, &schedule.faults, prologue);
         invariants::check(&schedule, &run, &self.undisturbed, self.bounds).map_err(|reason| {
             let changes: Vec<&Event> =
                 run.events().filter(|event| matches!(event, Event::Regrouped { .. })).collect();
@@ -119,9 +153,9 @@ impl Sweep {
     }
 
     fn show(&self, seed: u64) {
-        let schedule = Schedule::draw(seed, self.undisturbed.duration);
+        let schedule = self.draw(seed);
         println!("{} ranks, {:#?}", schedule.world, schedule.faults);
-        let run = job::run_job(self.job, seed, schedule.world, &schedule.faults, || ());
+        let run = job::run_job(self.job(schedule.world), seed, schedule.world, &schedule.faults, || ());
         for (rank, ended) in run.ended.iter().enumerate() {
             println!("rank {rank}: {:?}", ended.result.as_ref().map(|end| end.outcome));
             let changes = ended.events.iter().filter(|event| matches!(event, Event::Regrouped { .. }));

@@ -27,7 +27,7 @@ use region::{BLOCK, Region, blocks};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The regions of a rank and of those that it shares memory with; see the [module](self).
+/// The regions of a rank and of those that it shares memory with; see the module.
 pub struct Window {
     rank: usize,
     generation: u32,

@@ -26,7 +26,7 @@ pub(super) fn launch(world: usize) -> Result<()> {
     let plan = LaunchPlan {
         command: std::iter::once(program.into_os_string()).chain(std::env::args_os().skip(1)).collect(),
         variables: vec![("THALWEG_TOKEN".into(), local_token::fresh()?.into())],
-        ranks: 0..world,
+        ranks: (0..world).collect(),
         world,
         master: None,
         step_deadline: DEADLINE,

@@ -2,6 +2,7 @@
 
 use super::gaps::Gaps;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use thalweg_cluster::engine::local::{LaunchAction, LaunchControl};
 use thalweg_core::Rng;
 use thalweg_core::event::{Event, Record};
@@ -79,14 +80,14 @@ impl ChaosStats {
 }
 
 /// What the schedule depends on besides its seed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Pacing {
     /// Steps of a commit unit.
     pub unit: u64,
-    /// Largest size of the group.
-    pub max_members: usize,
-    /// Members below this id hold parameters for the others: their loss ends the job.
-    pub first_victim: usize,
+    /// Largest number of workers.
+    pub max_workers: usize,
+    /// Members with these ids hold parameters for the others: their loss ends the job.
+    pub servers: Range<usize>,
 }
 
 /// Follows the events of a job and injects faults into it.
@@ -122,6 +123,11 @@ impl FaultSchedule {
         }
     }
 
+    /// Members whose loss the job survives.
+    fn workers(&self) -> impl Iterator<Item = usize> + '_ {
+        self.members.iter().copied().filter(|id| !self.pacing.servers.contains(id))
+    }
+
     fn draw(&mut self) -> ChaosAction {
         let mut draw = self.random.below(100);
         let drawn = KINDS.iter().find(|(_, share)| {
@@ -130,13 +136,14 @@ impl FaultSchedule {
             hit
         });
         let action = drawn.map_or(ChaosAction::Join, |(action, _)| *action);
-        // Keeps the group between 1 and `max_members`.
+        // Keeps the workers between 1 and `max_workers`.
+        let workers = self.workers().count();
         match action {
-            ChaosAction::Join | ChaosAction::Unreachable if self.members.len() >= self.pacing.max_members => {
+            ChaosAction::Join | ChaosAction::Unreachable if workers >= self.pacing.max_workers => {
                 ChaosAction::Fault(FaultKind::Kill)
             }
             ChaosAction::Fault(FaultKind::Slow) | ChaosAction::Join | ChaosAction::Unreachable => action,
-            _ if self.members.len() < 2 => ChaosAction::Join,
+            _ if workers < 2 => ChaosAction::Join,
             _ => action,
         }
     }
@@ -152,11 +159,11 @@ impl FaultSchedule {
         self.left -= 1;
         let action = self.draw();
         let units = GAP.start + self.random.below(GAP.end - GAP.start);
-        let Pacing { unit, first_victim, .. } = self.pacing;
+        let unit = self.pacing.unit;
         // Faults of long units strike at any step of them.
         let within = if unit > 1 { self.random.below(unit) } else { 0 };
         let step = self.step + units * unit + within;
-        let victims: Vec<usize> = self.members.iter().copied().filter(|id| *id >= first_victim).collect();
+        let victims: Vec<usize> = self.workers().collect();
         let Some(&victim) = victims.get(self.random.below(victims.len().max(1) as u64) as usize) else {
             return Vec::new();
         };
@@ -332,7 +339,7 @@ mod tests {
 
     #[test]
     fn each_fault_follows_the_recovery_from_the_last_and_then_the_job_ends() {
-        let mut chaos = FaultSchedule::new(3, 200, Pacing { unit: 1, max_members: 4, first_victim: 0 });
+        let mut chaos = FaultSchedule::new(3, 200, Pacing { unit: 1, max_workers: 4, servers: 0..0 });
         let lost = simulate(&mut chaos);
         assert!(chaos.finished);
         assert_eq!(chaos.stats.faults(), 200);
@@ -346,10 +353,10 @@ mod tests {
 
     #[test]
     fn gaps_count_in_commit_units_and_servers_are_no_victims() {
-        let pacing = Pacing { unit: 10, max_members: 4, first_victim: 2 };
+        let pacing = Pacing { unit: 10, max_workers: 4, servers: 2..3 };
         let faults: Vec<InjectedFault> = (0..300)
             .filter_map(|seed| {
-                let mut chaos = FaultSchedule::new(seed, 1, pacing);
+                let mut chaos = FaultSchedule::new(seed, 1, pacing.clone());
                 send(&mut chaos, 0.0, Event::Joined { hosts: vec!["box".into(); 4], generation: 1 });
                 chaos.begun = true;
                 match send(&mut chaos, 1.0, step(100)).pop() {
@@ -363,6 +370,6 @@ mod tests {
         assert!(gaps().any(|steps| steps / 10 == GAP.start) && gaps().any(|steps| steps / 10 == GAP.end - 1));
         assert!(gaps().any(|steps| steps % 10 != 0), "also in the middle of a unit");
         let struck: BTreeSet<usize> = faults.iter().map(|fault| fault.rank).collect();
-        assert_eq!(struck, BTreeSet::from([2, 3]));
+        assert_eq!(struck, BTreeSet::from([0, 1, 3]));
     }
 }

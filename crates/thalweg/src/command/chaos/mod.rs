@@ -20,6 +20,7 @@ use thalweg_core::spec::{JobLayers, Origin, preset};
 use thalweg_core::{Error, Result};
 use thalweg_train::kept;
 use thalweg_train::registry;
+use thalweg_train::roles::Roles;
 
 /// Arguments of `chaos`.
 #[derive(Args, Debug, Clone)]
@@ -98,8 +99,8 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
     endless.set("train.epochs", ENDLESS.into(), Origin::Flag("chaos".into()));
     let pacing = Pacing {
         unit: registry::unit_steps(&job.spec),
-        max_members: workers.max(2),
-        first_victim: registry::servers(&job.spec),
+        max_workers: workers.max(2),
+        servers: Roles::of(&job.spec).servers(),
     };
     let chaos = Rc::new(RefCell::new(FaultSchedule::new(args.fault_seed, args.faults, pacing)));
     let trainer = trainer(&name, endless, &folder.0.join("chaos.toml"))?

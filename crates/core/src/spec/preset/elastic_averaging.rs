@@ -1,0 +1,73 @@
+//! Elastic averaging: workers train models of their own around a centre that a server holds.
+
+use super::DialValue::{Float, Integer, Text};
+use super::{AVERAGED_STATISTICS, Dial, LOSS_OF_A_SERVER, OWN_ROWS, Preset, UPDATE_RULE};
+
+const DECENTRALIZED: Dial = Dial::fixed("strategy.optimization", Text("decentralized"));
+const ASYNCHRONOUS: Dial = Dial::default("strategy.scheduling.kind", Text("async"));
+const SERVER: Dial = Dial::fixed("strategy.exchange.kind", Text("parameter-server"));
+const ELASTIC: Dial = Dial::fixed("strategy.merge.kind", Text("elastic"));
+const EVERY: Dial = Dial::default("strategy.merge.every", Integer(10));
+
+const OWN_MODELS: (&str, &str) = ("a model and optimizer state per worker", "strategy.optimization");
+const CENTRE: (&str, &str) =
+    ("a centre that workers visit one by one, or all at once", "strategy.scheduling.kind");
+const MASTER: (&str, &str) = ("a master that holds the centre", "strategy.exchange.kind");
+const FORCE: (&str, &str) = ("the elastic force between worker and centre", "strategy.merge.kind");
+const TAU: (&str, &str) = ("tau local steps between two merges", "strategy.merge.every");
+const LOST: (&str, &str) = ("lost workers: the others go on", "a_lost_worker_of_a_server_is_survived");
+
+pub(super) const PRESETS: &[Preset] = &[
+    Preset {
+        name: "easgd",
+        system: "EASGD (Zhang et al. 2015)",
+        version: None,
+        dials: &[DECENTRALIZED, ASYNCHRONOUS, SERVER, ELASTIC, OWN_ROWS, EVERY],
+        summary: "Every worker trains a model of its own; every 10 steps, at its own speed, it and the centre on a server move towards each other by min(0.9/n, 1/2) of their difference.",
+        when: "Workers differ in speed and links are slow, and a single published model is wanted.",
+        covers: &[
+            OWN_MODELS,
+            CENTRE,
+            MASTER,
+            FORCE,
+            TAU,
+            AVERAGED_STATISTICS,
+            LOST,
+            (UPDATE_RULE, "elastic_averaging_follows_its_reference"),
+        ],
+        missing: &[LOSS_OF_A_SERVER],
+    },
+    Preset {
+        name: "eamsgd",
+        system: "EAMSGD (Zhang et al. 2015)",
+        version: None,
+        dials: &[
+            DECENTRALIZED,
+            ASYNCHRONOUS,
+            SERVER,
+            ELASTIC,
+            OWN_ROWS,
+            EVERY,
+            Dial::default("train.optimizer.kind", Text("nesterov")),
+            Dial::default("train.optimizer.lr", Float(0.01)),
+            Dial::default("train.optimizer.momentum", Float(0.9)),
+        ],
+        summary: "EASGD whose workers take Nesterov momentum steps.",
+        when: "As for easgd, where momentum learns faster.",
+        covers: &[
+            OWN_MODELS,
+            CENTRE,
+            MASTER,
+            FORCE,
+            TAU,
+            ("Nesterov momentum of each worker's own", "train.optimizer.kind"),
+            AVERAGED_STATISTICS,
+            LOST,
+            (UPDATE_RULE, "elastic_averaging_follows_its_reference"),
+        ],
+        missing: &[
+            "momentum 0.99, with which the paper's runs are fastest: set train.optimizer.momentum",
+            LOSS_OF_A_SERVER,
+        ],
+    },
+];

@@ -1,0 +1,309 @@
+//! EASGD: elastic averaging (Zhang, Choromanska and LeCun 2015; Langer et al., sections 3.3.2 and 3.3.5).
+//!
+//! Every worker `i` trains a model `w_i` of its own; a rank of its own holds the centre `c`. Asynchronously, each worker at
+//! its own speed:
+//!
+//! ```text
+//! worker i:   tau times:  w_i = update(w_i, gradient of its next rows)
+//!             send w_i;  receive d;  w_i = w_i - alpha * d
+//! centre:     d = w_i - c                  when w_i arrives, against the value that c has then
+//!             c = c + beta * d
+//!             send d
+//! ```
+//!
+//! So no two workers pull the centre by the same difference. Synchronously all send their models after tau steps, and
+//! `d_i = w_i - c` with the same `c` for all: `c = c + beta * (d_1 + ... + d_n)`.
+//!
+//! The elastic force keeps the workers near the centre and lets them explore around it. The centre is the published model.
+//! Optimizer state stays with its worker: with momentum this is EAMSGD.
+//!
+//! A lost worker takes its model with it; rows that it has computed since its last merge are computed again by others. A
+//! new worker begins at the centre. Synchronous merges of more than 1/alpha workers use 1/n.
+
+use super::local_round::{LocalRound, Slots};
+use crate::context::Context;
+use crate::envelope::Values;
+use crate::reduction::Description;
+use crate::serving::leased::Client;
+use crate::serving::owner::Owner;
+use crate::serving::{clocked, leased};
+use crate::state::{Spread, State};
+use crate::step_report::StepSummary;
+use crate::strategy::{NextActivity, Strategy, TransferUnit};
+use std::time::Duration;
+use thalweg_cluster::regroup::MembershipChange;
+use thalweg_core::spec::strategy::Scheduling;
+use thalweg_core::{JobSpec, Result};
+use thalweg_graph::optimizer::{Moment, Optimizer};
+
+/// The rate of a worker in a merge of so many.
+fn alpha_of(job: &JobSpec, workers: usize) -> f32 {
+    let alpha = job.merge.alpha(job.engine.workers);
+    match job.scheduling.kind {
+        Scheduling::Bsp => alpha.min(1.0 / workers.max(1) as f64) as f32,
+        Scheduling::Async => alpha as f32,
+    }
+}
+
+/// `w - alpha * (w - c)`
+fn pull(parameters: &mut [f32], alpha: f32, differences: impl Iterator<Item = f32>) {
+    parameters.iter_mut().zip(differences).for_each(|(value, difference)| *value -= alpha * difference);
+}
+
+/// What the centre's rank keeps.
+pub struct Centre {
+    state: State,
+    /// Of one worker.
+    beta: f64,
+    sum: Vec<f32>,
+}
+
+impl Centre {
+    /// With zeros for the optimizer's slots of workers that begin here.
+    pub fn new(job: &JobSpec, optimizer: &Optimizer, parameters: usize) -> Centre {
+        let state = State::of_own_parameters(parameters);
+        let state = state.with_columns(optimizer.slot_names(), Spread::PerMember);
+        Centre { state, beta: job.merge.beta(job.engine.workers), sum: vec![0.0; parameters] }
+    }
+}
+
+impl Owner for Centre {
+    fn apply(&mut self, pushed: Values<'_>, _: Moment, answer: &mut Vec<f32>) {
+        let (centre, beta) = (self.state.parameters_mut(), self.beta as f32);
+        for (centre, model) in centre.iter_mut().zip(pushed.iter()) {
+            let difference = model - *centre;
+            *centre += beta * difference;
+            answer.push(difference);
+        }
+    }
+
+    fn apply_all(&mut self, pushed: &[Values<'_>], _: Moment, answer: &mut Vec<f32>) {
+        answer.extend_from_slice(self.state.parameters());
+        self.sum.fill(0.0);
+        for model in pushed {
+            let differences = model.iter().zip(self.state.parameters()).map(|(model, centre)| model - centre);
+            self.sum.iter_mut().zip(differences).for_each(|(sum, difference)| *sum += difference);
+        }
+        let beta = self.beta.min(1.0 / pushed.len().max(1) as f64) as f32;
+        let centre = self.state.parameters_mut();
+        centre.iter_mut().zip(&self.sum).for_each(|(centre, sum)| *centre += beta * sum);
+    }
+
+    fn greet(&self) -> &[f32] {
+        &[]
+    }
+
+    fn repeats_answer(&self) -> bool {
+        true
+    }
+
+    fn published(&self) -> &[f32] {
+        self.state.parameters()
+    }
+
+    fn state(&self) -> &State {
+        &self.state
+    }
+
+    fn state_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+/// A worker that merges when all do.
+pub struct SynchronousWorker {
+    state: State,
+    round: LocalRound,
+    /// The centre before the last merge, and after it.
+    centre: Vec<f32>,
+    /// The step at which the round began whose model was sent, but not merged.
+    sent: Option<u64>,
+}
+
+impl SynchronousWorker {
+    pub fn new(optimizer: &Optimizer, parameters: usize) -> SynchronousWorker {
+        let state = State::of_own_parameters(parameters);
+        SynchronousWorker {
+            state: state.with_columns(optimizer.slot_names(), Spread::PerMember),
+            round: LocalRound::new(optimizer, parameters),
+            centre: Vec::new(),
+            sent: None,
+        }
+    }
+
+    /// `w_i - alpha * (w_i - c)` becomes this worker's model.
+    fn merge(&mut self, cx: &Context<'_>) {
+        let alpha = alpha_of(cx.job, cx.work.workers());
+        let own = self.state.parameters_mut();
+        own.copy_from_slice(self.round.local());
+        for (own, centre) in own.iter_mut().zip(&self.centre) {
+            *own -= alpha * (*own - centre);
+        }
+        self.round.commit_slots(&mut self.state);
+        self.sent = None;
+    }
+}
+
+impl Strategy for SynchronousWorker {
+    fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
+        let report = self.round.train(cx, self.state.parameters(), Slots::Kept(&self.state))?;
+        clocked::push(cx, &report, self.round.local())?;
+        self.sent = Some(cx.work.next());
+        self.centre.resize(self.state.len(), 0.0);
+        let summary = clocked::pull(cx, &mut self.centre)?;
+        self.merge(cx);
+        Ok(summary)
+    }
+
+    fn unit(&self, cx: &Context<'_>) -> u64 {
+        LocalRound::steps(cx)
+    }
+
+    fn meet(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        self.centre.resize(self.state.len(), 0.0);
+        leased::receive_published(cx, &mut self.centre)
+    }
+
+    /// A worker whose model was merged while the group changed has yet to be pulled. If it was not merged, all train the
+    /// round again.
+    fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
+        let missed = self.sent.is_some_and(|step| step < cx.work.next());
+        if clocked::answer_again(cx, missed, &mut self.centre)? && missed {
+            self.merge(cx);
+        }
+        self.sent = None;
+        Ok(())
+    }
+
+    fn published(&self) -> &[f32] {
+        &self.centre
+    }
+
+    fn set_published(&mut self, model: Vec<f32>) {
+        self.centre = model;
+    }
+
+    fn state(&self) -> &State {
+        &self.state
+    }
+
+    fn state_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
+        Ok(TransferUnit::State)
+    }
+
+    fn message_window(&self, _: &JobSpec) -> Option<usize> {
+        Some(clocked::window(self.state.len()))
+    }
+
+    fn working_columns(&self) -> usize {
+        self.round.columns() + 1
+    }
+
+    fn describe(&self, _: &Context<'_>) -> Description {
+        Description::none()
+    }
+}
+
+/// A worker that merges at its own speed.
+pub struct AsynchronousWorker {
+    /// After the last merge.
+    state: State,
+    /// After the steps of the lease.
+    local: State,
+    gradient: Vec<f32>,
+    centre: Vec<f32>,
+    client: Client,
+}
+
+impl AsynchronousWorker {
+    pub fn new(optimizer: &Optimizer, parameters: usize) -> AsynchronousWorker {
+        let state = State::of_own_parameters(parameters);
+        let state = state.with_columns(optimizer.slot_names(), Spread::PerMember);
+        AsynchronousWorker {
+            local: state.clone(),
+            state,
+            gradient: vec![0.0; parameters],
+            centre: Vec::new(),
+            client: Client::default(),
+        }
+    }
+}
+
+impl Strategy for AsynchronousWorker {
+    fn next(&mut self, cx: &mut Context<'_>) -> Result<NextActivity> {
+        let alpha = alpha_of(cx.job, cx.work.workers());
+        let AsynchronousWorker { state, local, client, .. } = self;
+        client.next(cx, |differences| {
+            if differences.len() != state.len() {
+                return Err(format!("sent a difference of {} values", differences.len()));
+            }
+            state.copy_from(local);
+            pull(state.parameters_mut(), alpha, differences.iter());
+            Ok(())
+        })
+    }
+
+    fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
+        cx.compute.clear_consumed();
+        self.local.copy_from(&self.state);
+        let (mut loss, mut took) = (0.0, Duration::ZERO);
+        for (done, piece) in self.client.lease()?.pieces.iter().enumerate() {
+            cx.rank.check()?;
+            let at = self.local.parameters();
+            let computed = cx.compute_piece(piece, piece.rows.len(), at, &mut self.gradient)?;
+            let moment =
+                Moment { updates: self.client.updates() + done as u64, rate: cx.schedule().rate(piece.step) };
+            cx.update(moment, &mut self.local, &self.gradient)?;
+            loss += computed.loss;
+            took += computed.took;
+        }
+        let report = cx.report(loss, took, 1);
+        self.client.push(cx, &report, self.local.parameters())?;
+        Ok(StepSummary::alone(&report))
+    }
+
+    fn meet(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        self.centre.resize(self.state.len(), 0.0);
+        leased::receive_published(cx, &mut self.centre)
+    }
+
+    fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
+        self.client.change(cx)
+    }
+
+    fn published(&self) -> &[f32] {
+        &self.centre
+    }
+
+    fn set_published(&mut self, model: Vec<f32>) {
+        self.centre = model;
+    }
+
+    fn state(&self) -> &State {
+        &self.state
+    }
+
+    fn state_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
+        Ok(TransferUnit::State)
+    }
+
+    fn message_window(&self, job: &JobSpec) -> Option<usize> {
+        Some(leased::window(job, self.state.len(), job.merge.every))
+    }
+
+    fn working_columns(&self) -> usize {
+        self.local.columns().len() + 1
+    }
+
+    fn describe(&self, _: &Context<'_>) -> Description {
+        Description::none()
+    }
+}

@@ -1,0 +1,12 @@
+//! Ranks that serve and the workers that talk to them: what parameter servers and elastic averaging have in common.
+//!
+//! ```text
+//! owner      what a server keeps, and what an update of a worker does to it
+//! server     runs the owner: with clocks (all work on the same step), or with leases (each at its own speed)
+//! worker     its program is the strategy's; it pushes and pulls through `clocked` or `leased`
+//! ```
+
+pub mod clocked;
+pub mod leased;
+pub mod owner;
+pub mod part;

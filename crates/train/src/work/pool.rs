@@ -1,0 +1,266 @@
+//! Work from a pool: leases on rows, handed out by a server.
+//!
+//! The steps of an epoch are cut into pieces of `global_batch / workers` rows. A worker that asks gets the next ones, so a
+//! fast worker takes more. A lease commits when its effect survives its worker: the server counts the rows in the same
+//! moment in which it applies the update, so both are there or neither is. Leases of workers that are gone are handed out
+//! again. At a meeting no lease is out: the rows applied are then a prefix of the epoch's.
+//!
+//! The server has the table of leases. It is no member that a job can lose, so the table is not replicated; what it says
+//! of the epoch is told to all at meetings, and stored with checkpoints.
+
+use super::{PlannedShare, Step, local_rows};
+use crate::audit::ConsumedRows;
+use crate::known_bugs;
+use crate::split::Share;
+use crate::step_report::StepReport;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use thalweg_core::JobSpec;
+use thalweg_data::{Rows, Sampler, even_range};
+
+/// Rows of one local step.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// The step of the job that it is a piece of.
+    pub step: u64,
+    pub epoch: u64,
+    /// The number of rows of that step.
+    pub of_step: usize,
+    pub rows: Vec<u64>,
+}
+
+impl Piece {
+    /// To be computed, as the sum of its gradients over this divisor.
+    pub(crate) fn plan(&self, divisor: f32) -> PlannedShare<'_> {
+        PlannedShare {
+            step: Step { number: self.step, epoch: self.epoch, index: 0 },
+            divisor,
+            of_step: self.of_step,
+            rows: &self.rows,
+            share: Share { rows: 0..self.rows.len(), leaves: 0..0 },
+            leaves: None,
+            slots: 1,
+            held: 1,
+        }
+    }
+}
+
+/// Rows that one worker is to compute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// No other lease has it.
+    pub number: u64,
+    pub pieces: Vec<Piece>,
+}
+
+#[cfg(test)]
+impl Lease {
+    fn rows(&self) -> impl Iterator<Item = u64> + '_ {
+        self.pieces.iter().flat_map(|piece| piece.rows.iter().copied())
+    }
+}
+
+/// A worker: its member id, and the generation in which it became a member, as ids are used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Worker {
+    pub member: usize,
+    pub since: u32,
+}
+
+/// A lease that had its effect.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Finished {
+    /// Of the worker.
+    pub member: usize,
+    pub rows: u64,
+    pub report: StepReport,
+}
+
+/// Rows of an epoch and of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    total: u64,
+    batch: u64,
+}
+
+impl Sizes {
+    /// The step that the job is at after so many rows.
+    pub fn step_at(self, rows: u64) -> u64 {
+        local_rows::step_at(rows, (self.total, self.batch))
+    }
+
+    /// The rows after which the job is at that step.
+    pub fn rows_at(self, step: u64) -> u64 {
+        local_rows::rows_at(step, (self.total, self.batch))
+    }
+}
+
+/// The rows of an epoch that are still to be computed, and those that are being computed.
+pub struct Pool {
+    sampler: Sampler,
+    sizes: Sizes,
+    /// Pieces of a step, and of a lease.
+    pieces: usize,
+    per_lease: usize,
+    /// The epoch of the table.
+    epoch: Option<u64>,
+    /// The next step to be cut, counted in the epoch, and the one after the last.
+    next_step: u64,
+    end_step: u64,
+    /// Pieces to hand out, of steps that were cut and of leases that came back.
+    ready: VecDeque<Piece>,
+    out: BTreeMap<u64, (Worker, Lease)>,
+    number: u64,
+    /// Rows of the epoch that have been applied, or were before the table was made.
+    applied: ConsumedRows,
+    /// Their number.
+    count: u64,
+    finished: Vec<Finished>,
+}
+
+impl Pool {
+    /// Of leases that have so many pieces.
+    pub(crate) fn new(job: &JobSpec, training: &Rows, per_lease: usize) -> Pool {
+        Pool {
+            sampler: Sampler::new(training, job.train.seed, job.train.global_batch),
+            sizes: Sizes { total: training.len().max(1), batch: job.train.global_batch.max(1) as u64 },
+            pieces: job.engine.workers.max(1),
+            per_lease: per_lease.max(1),
+            epoch: None,
+            next_step: 0,
+            end_step: 0,
+            ready: VecDeque::new(),
+            out: BTreeMap::new(),
+            number: 0,
+            applied: ConsumedRows::new(training.source_len()),
+            count: 0,
+            finished: Vec::new(),
+        }
+    }
+
+    pub(crate) fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// The table, of the epoch that is in progress. On a server, whenever it may have changed: the rows of `done` are not
+    /// computed again, and those of steps from `end` on, counted over the job, not at all.
+    pub(crate) fn begin_epoch(&mut self, epoch: u64, end: u64, done: &ConsumedRows) {
+        let steps = self.sampler.steps_per_epoch();
+        self.end_step = end.saturating_sub(epoch * steps).min(steps);
+        if self.epoch == Some(epoch) {
+            return;
+        }
+        self.epoch = Some(epoch);
+        self.next_step = 0;
+        self.ready.clear();
+        self.out.clear();
+        self.applied.clone_from(done);
+        self.count = done.count();
+    }
+
+    /// The next lease for a worker; None if no row is left that is not being computed.
+    pub(crate) fn hand_out(&mut self, worker: Worker) -> Option<Lease> {
+        while self.ready.len() < self.per_lease && self.next_step < self.end_step {
+            self.cut_step();
+        }
+        let count = self.per_lease.min(self.ready.len());
+        let pieces: Vec<Piece> = self.ready.drain(..count).collect();
+        if pieces.is_empty() {
+            return None;
+        }
+        self.number += 1;
+        let lease = Lease { number: self.number, pieces };
+        self.out.insert(self.number, (worker, lease.clone()));
+        Some(lease)
+    }
+
+    /// Cuts the next step into pieces, without the rows that were computed before the table was made.
+    fn cut_step(&mut self) {
+        let (epoch, index) = (self.epoch.unwrap_or(0), self.next_step);
+        let step = epoch * self.sampler.steps_per_epoch() + index;
+        let all = self.sampler.rows(epoch, index);
+        let rows: Vec<u64> = all.iter().copied().filter(|row| !self.applied.contains(*row)).collect();
+        for piece in 0..self.pieces {
+            let rows = rows[even_range(rows.len(), piece, self.pieces)].to_vec();
+            if !rows.is_empty() {
+                self.ready.push_back(Piece { step, epoch, of_step: all.len(), rows });
+            }
+        }
+        self.next_step += 1;
+    }
+
+    /// Whether this worker has that lease.
+    pub(crate) fn has(&self, worker: Worker, number: u64) -> bool {
+        self.out.get(&number).is_some_and(|(holder, _)| *holder == worker) || known_bugs::applies_repeats()
+    }
+
+    /// The effect of a lease is in the parameters now; `consumed` are the rows that arrived at the model. Returns their
+    /// number; 0 if the worker has no such lease.
+    pub(crate) fn commit(&mut self, worker: Worker, number: u64, consumed: &[u64]) -> u64 {
+        if !self.has(worker, number) {
+            return 0;
+        }
+        self.out.remove(&number);
+        self.applied.enter(consumed);
+        self.count += consumed.len() as u64;
+        consumed.len() as u64
+    }
+
+    /// These are the workers now: leases of others are handed out again, before new ones.
+    pub(crate) fn keep(&mut self, workers: &[Worker]) {
+        let gone: Vec<u64> = self
+            .out
+            .iter()
+            .filter(|(_, (holder, _))| !workers.contains(holder))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in gone.into_iter().rev() {
+            let Some((_, lease)) = self.out.remove(&number) else { continue };
+            if known_bugs::loses_leases() {
+                continue;
+            }
+            lease.pieces.into_iter().rev().for_each(|piece| self.ready.push_front(piece));
+        }
+    }
+
+    /// Whether no row is left to be handed out.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.ready.is_empty() && self.next_step >= self.end_step
+    }
+
+    /// Rows of the epoch that were applied.
+    pub(crate) fn applied(&self) -> &ConsumedRows {
+        &self.applied
+    }
+
+    /// Rows that were applied since the job began. On a server.
+    pub(crate) fn rows(&self) -> u64 {
+        self.epoch.unwrap_or(0) * self.sizes.total + self.count
+    }
+
+    /// Notes a lease that had its effect.
+    pub(crate) fn finish(&mut self, finished: Finished) {
+        self.finished.push(finished);
+    }
+
+    /// The leases that had their effect since the last call.
+    pub(crate) fn take_finished(&mut self) -> Vec<Finished> {
+        std::mem::take(&mut self.finished)
+    }
+
+    /// The rows of each piece of a lease that is out, with the number of rows of its step.
+    #[cfg(test)]
+    pub(crate) fn pieces(&self, number: u64) -> Vec<(Vec<u64>, usize)> {
+        let (_, lease) = &self.out[&number];
+        lease.pieces.iter().map(|piece| (piece.rows.clone(), piece.of_step)).collect()
+    }
+
+    /// Rows that leases which are out will add.
+    #[cfg(test)]
+    fn rows_out(&self) -> usize {
+        self.out.values().map(|(_, lease)| lease.rows().count()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Strategies with a server under faults of workers: audit clean, at most one commit unit redone for a fault, the same
+//! published model on all ranks, an accuracy near that of an undisturbed run. The loss of the server is named.
+
+use crate::invariants::{self, Bounds};
+use crate::job;
+use crate::sweep::Sweep;
+use thalweg_comm::transport::sim::{SimulatedFault, SimulatedFaultKind};
+use thalweg_train::known_bugs::{self, KnownBug};
+
+/// Seeds of each strategy, unless `THALWEG_SEEDS` is more.
+const SEEDS: u64 = 40;
+
+/// Steps between two merges, which do not divide those of an epoch.
+const EVERY: u64 = 4;
+
+/// One strategy, and how far faults may move its result. A point of accuracy is 4 of the 385 validation rows.
+struct Case {
+    test: &'static str,
+    settings: &'static [&'static str],
+    bounds: Bounds,
+}
+
+const SYNCHRONOUS: Case = Case {
+    test: "seeds_keep_promises_of_parameter_server_bsp",
+    settings: &["strategy.preset=parameter-server"],
+    bounds: invariants::ALL_REDUCE,
+};
+
+/// Without units in common nothing is done again; stale updates depend on who is where.
+const ASYNCHRONOUS: Case = Case {
+    test: "seeds_keep_promises_of_parameter_server_async",
+    settings: &[
+        "strategy.preset=parameter-server",
+        "strategy.scheduling.kind=async",
+        "train.optimizer={kind='momentum', lr=0.05}",
+    ],
+    bounds: Bounds { unit: 0, loss: 0.5, accuracy: 0.03 },
+};
+
+const ELASTIC: Case = Case {
+    test: "seeds_keep_promises_of_easgd_async",
+    settings: &[
+        "strategy.preset=easgd",
+        "strategy.merge.every=4",
+        "train.optimizer={kind='momentum', lr=0.02}",
+    ],
+    bounds: Bounds { unit: 0, loss: 0.6, accuracy: 0.05 },
+};
+
+const ELASTIC_SYNCHRONOUS: Case = Case {
+    test: "seeds_keep_promises_of_easgd_bsp",
+    settings: &[
+        "strategy.preset=easgd",
+        "strategy.scheduling.kind=bsp",
+        "strategy.merge.every=4",
+        "train.optimizer={kind='momentum', lr=0.02}",
+    ],
+    bounds: Bounds { unit: EVERY, loss: 0.6, accuracy: 0.05 },
+};
+
+fn sweep(case: &Case) -> Sweep {
+    Sweep::with_server(case.test, case.settings, case.bounds)
+}
+
+fn assert_survives(case: &Case) {
+    if let Some(summary) = sweep(case).run(SEEDS) {
+        let generations = summary.sum(|figures| figures.generations);
+        assert!(generations > summary.count && summary.finished() > summary.count / 2, "too few faults");
+    }
+}
+
+#[test]
+fn seeds_keep_promises_of_parameter_server_bsp() {
+    assert_survives(&SYNCHRONOUS);
+}
+
+#[test]
+fn seeds_keep_promises_of_parameter_server_async() {
+    assert_survives(&ASYNCHRONOUS);
+}
+
+#[test]
+fn seeds_keep_promises_of_easgd_async() {
+    assert_survives(&ELASTIC);
+}
+
+#[test]
+fn seeds_keep_promises_of_easgd_bsp() {
+    assert_survives(&ELASTIC_SYNCHRONOUS);
+}
+
+/// The server had completed the job when others lost a member; in the last, a new member had no published model.
+#[test]
+fn seeds_of_servers_that_once_failed_keep_their_promises() {
+    sweep(&ELASTIC_SYNCHRONOUS).run_again(&[408]);
+    sweep(&SYNCHRONOUS).run_again(&[70]);
+    sweep(&ELASTIC).run_again(&[70, 2047]);
+}
+
+#[test]
+fn the_loss_of_the_server_ends_the_job_and_is_named() {
+    for case in [&SYNCHRONOUS, &ASYNCHRONOUS, &ELASTIC, &ELASTIC_SYNCHRONOUS] {
+        let half = sweep(case).undisturbed.duration / 2;
+        let killed = SimulatedFault::at(half, SimulatedFaultKind::Kill { rank: 3 });
+        let job = job::job(&[case.settings, &["engine.workers=3"]].concat());
+        let run = job::run_job(job, 1, 4, &[killed], || ());
+        for (rank, ended) in run.ended.iter().enumerate().take(3) {
+            let error = ended.result.as_ref().expect_err("a job without a server");
+            let words = &error.message;
+            assert!(words.contains("rank 3, the server of the parameters"), "{}, {rank}: {words}", case.test);
+            assert_eq!(error.culprit.as_ref().map(|culprit| culprit.rank), Some(3), "{}", case.test);
+        }
+    }
+}
+
+/// A seed finds each bug of a server.
+#[test]
+fn bugs_of_a_server_are_found() {
+    for (case, bug) in [
+        (&ASYNCHRONOUS, KnownBug::LosesLeases),
+        (&SYNCHRONOUS, KnownBug::DropsHeld),
+        (&ASYNCHRONOUS, KnownBug::AppliesRepeats),
+    ] {
+        let sweep = sweep(case);
+        let found = (0..200).find_map(|seed| sweep.try_seed(seed, || known_bugs::set(bug)).err());
+        println!("{bug:?}: {}", found.unwrap_or_else(|| panic!("no seed finds {bug:?}")));
+    }
+}
