@@ -80,6 +80,7 @@ fn the_hash_changes_with_every_key() {
         "engine.pace=5ms",
         "engine.jitter=0.1",
         "engine.network.latency=1ms",
+        "engine.progress_thread=true",
         "engine.network.variation=0.5",
         "engine.network.bandwidth=2GiB",
         "engine.network.links=[{from=0,to=1,latency='1ms'}]",
