@@ -157,6 +157,7 @@ impl CoordinatorRole {
             membership: MembershipConfig {
                 elastic: config.elastic,
                 limits: config.limits,
+                servers: config.servers.clone(),
                 step_deadline: config.step_deadline,
                 prepare_deadline: config.prepare_deadline,
                 epoch: unix_time(),

@@ -21,6 +21,7 @@ use crate::rank::PREPARATION;
 use crate::rendezvous::join_validation;
 use crate::rendezvous::message::Control;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 use thalweg_core::event::{Heartbeat, Phase};
 use thalweg_core::{Culprit, Error, Kind};
@@ -31,6 +32,8 @@ pub struct MembershipConfig {
     /// Whether the others go on when a member is lost.
     pub elastic: bool,
     pub limits: Limits,
+    /// Ids of members each of which holds state that no other has: the job ends when one is lost.
+    pub servers: Range<usize>,
     /// The longest a rank may hold up a step.
     pub step_deadline: Duration,
     /// The longest the others wait for a rank that reads data or files.
@@ -45,6 +48,7 @@ impl MembershipConfig {
         MembershipConfig {
             elastic: false,
             limits: Limits { min: 1, max: usize::MAX, timeout: step_deadline, unit: 1 },
+            servers: 0..0,
             step_deadline,
             prepare_deadline: PREPARATION,
             epoch: 0.0,
@@ -82,6 +86,8 @@ pub struct MembershipPolicy {
     interrupted_at: Option<Duration>,
     /// The step of the last stall after which all members reported: no member caused it.
     stall_without_culprit: Option<u64>,
+    /// The job was ended: members that go now are not lost.
+    is_over: bool,
 }
 
 impl MembershipPolicy {
@@ -112,12 +118,13 @@ impl MembershipPolicy {
             stall: None,
             interrupted_at: None,
             stall_without_culprit: None,
+            is_over: false,
             config,
         }
     }
 
     pub fn on_message(&mut self, id: usize, message: Control, now: Duration) -> Vec<MembershipCommand> {
-        if !self.membership.has(id) {
+        if self.is_over || !self.membership.has(id) {
             return self.on_outsider_message(id, &message, now);
         }
         match message {
@@ -185,7 +192,8 @@ impl MembershipPolicy {
         }
     }
 
-    /// A process outside of the group can only leave: no message of it changes anything for the members.
+    /// A process outside of the group, or after the end of the job, can only leave: no message of it changes anything for the
+    /// members.
     fn on_outsider_message(&mut self, id: usize, message: &Control, now: Duration) -> Vec<MembershipCommand> {
         match message {
             Control::Failed(..) | Control::Leave | Control::Goodbye => {
@@ -227,7 +235,7 @@ impl MembershipPolicy {
         if self.membership.generation() == 0 {
             // It may connect again: the rendezvous has its own deadline, and the launcher knows whether it died.
             self.membership.expect(id);
-        } else if self.membership.has(id) {
+        } else if self.membership.has(id) && !self.is_over {
             commands.extend(self.on_evidence(Evidence::Vanished { rank: id, heartbeat }, seen, now));
         } else {
             let _ = self.membership.remove(id, now);
@@ -253,12 +261,40 @@ impl MembershipPolicy {
         }
         self.lost.push(culprit);
         let removed = self.membership.remove(id, now);
-        commands.extend(self.complete(removed, now));
+        match self.lost_server() {
+            Some(error) => commands.push(self.abort(error)),
+            None => commands.extend(self.complete(removed, now)),
+        }
         commands
+    }
+
+    fn abort(&mut self, error: Error) -> MembershipCommand {
+        self.is_over = true;
+        MembershipCommand::Abort(Box::new(error))
+    }
+
+    /// The error that ends the job if a server is lost. One that has completed the job has left, and is not needed any more.
+    fn lost_server(&self) -> Option<Error> {
+        let is_lost = |id: usize| self.config.servers.contains(&id) && !self.membership.has(id);
+        let culprit = self.lost.iter().find(|culprit| is_lost(culprit.rank))?;
+        let message = format!(
+            "{}, a server, {}; no other rank has its state",
+            self.diagnosis.name(culprit.rank),
+            culprit.cause
+        );
+        let error = Error::new(Kind::RankFailed, message).blame(culprit.clone());
+        Some(error.hint("`thalweg resume` goes on from the last checkpoint"))
     }
 
     /// Checks all deadlines.
     pub fn tick(&mut self, now: Duration) -> Vec<MembershipCommand> {
+        if self.is_over {
+            return Vec::new();
+        }
+        if let Some(error) = self.lost_server() {
+            // It was lost together with the coordinator before this one.
+            return vec![self.abort(error)];
+        }
         let mut commands = Vec::new();
         if !self.diagnosis.has_direct_evidence()
             && let Some(evidence) = self.monitor.find_culprit(now)
@@ -293,7 +329,8 @@ impl MembershipPolicy {
                 }
                 MembershipCommand::Form(view, _) => self.form(view, now),
                 MembershipCommand::Abort(error) => {
-                    MembershipCommand::Abort(Box::new(join_validation::after_loss(*error, &self.lost)))
+                    let error = join_validation::after_loss(*error, &self.lost);
+                    self.abort(error)
                 }
                 command @ (MembershipCommand::Pause
                 | MembershipCommand::CallMeeting(_)
@@ -309,7 +346,7 @@ impl MembershipPolicy {
             return self.remove(id, culprit, now);
         }
         let message = format!("{} {}", self.diagnosis.name(id), culprit.cause);
-        vec![MembershipCommand::Abort(Box::new(Error::new(Kind::RankFailed, message).blame(culprit)))]
+        vec![self.abort(Error::new(Kind::RankFailed, message).blame(culprit))]
     }
 
     fn form(&mut self, view: MembershipView, now: Duration) -> MembershipCommand {

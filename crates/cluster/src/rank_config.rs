@@ -3,6 +3,7 @@
 use crate::forced_exit::OnForcedExit;
 use crate::interruption::Received;
 use crate::membership::Limits;
+use std::ops::Range;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub struct RankConfig {
     /// Whether the others go on when a rank is lost.
     pub elastic: bool,
     pub limits: Limits,
+    /// Ids of ranks each of which holds state that no other has: the job ends when one is lost.
+    pub servers: Range<usize>,
     /// The token of the user or launcher; if empty, ranks of one host get one from rank 0.
     pub token: Vec<u8>,
     /// The longest a rank may hold up a step.

@@ -375,6 +375,7 @@ mod tests {
             seed: 0,
             elastic: false,
             limits: Limits { min: 1, max: 2, timeout: Duration::from_secs(60), unit: 1 },
+            servers: 0..0,
             token: Vec::new(),
             step_deadline: Duration::from_secs(60),
             join_deadline: Duration::from_secs(60),

@@ -66,6 +66,7 @@ fn run(world: usize, faults: &[(u64, SimulatedFaultKind)]) -> (Vec<RankOutcome<V
     let config = MembershipConfig {
         elastic: true,
         limits: Limits { min: 1, max: 8, timeout: Duration::from_secs(30), unit: 1 },
+        servers: 0..0,
         step_deadline: Duration::from_secs(4),
         prepare_deadline: Duration::from_secs(60),
         epoch: 0.0,

@@ -12,6 +12,7 @@ fn config(min: usize) -> MembershipConfig {
     MembershipConfig {
         elastic: true,
         limits: Limits { min, max: 4, timeout: Duration::from_secs(30), unit: 1 },
+        servers: 0..0,
         step_deadline: Duration::from_secs(4),
         prepare_deadline: Duration::from_secs(60),
         epoch: 0.0,

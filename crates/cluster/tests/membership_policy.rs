@@ -18,6 +18,7 @@ fn working(elastic: bool) -> MembershipPolicy {
     let config = MembershipConfig {
         elastic,
         limits: Limits { min: 1, max: 9, timeout: at(30.0), unit: 1 },
+        servers: 0..0,
         step_deadline: at(5.0),
         prepare_deadline: at(600.0),
         epoch: 0.0,

@@ -134,6 +134,7 @@ fn violations(seed: u64, program: impl Fn(&mut Rank) -> Result<Log> + Sync) -> V
     let config = MembershipConfig {
         elastic: true,
         limits: Limits { min: 1, max: 9, timeout: Duration::from_secs(30), unit: 1 },
+        servers: 0..0,
         step_deadline: Duration::from_secs(4),
         prepare_deadline: Duration::from_secs(60),
         epoch: 0.0,

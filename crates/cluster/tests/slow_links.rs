@@ -14,6 +14,7 @@ fn config() -> MembershipConfig {
     MembershipConfig {
         elastic: true,
         limits: Limits { min: 1, max: 9, timeout: Duration::from_secs(30), unit: 1 },
+        servers: 0..0,
         step_deadline: DEADLINE,
         prepare_deadline: Duration::from_secs(600),
         epoch: 0.0,

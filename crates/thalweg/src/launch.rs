@@ -351,6 +351,7 @@ pub(crate) fn rank_config(job: &Job, local: bool) -> RankConfig {
             timeout: job.spec.fault.join_deadline.or(deadline),
             unit: registry::steps_apart(&job.spec),
         },
+        servers: registry::server_ids(&job.spec),
         seed: job.spec.train.seed,
         token: std::env::var_os("THALWEG_TOKEN").unwrap_or_default().into_encoded_bytes(),
         step_deadline: job.spec.fault.step_deadline,

@@ -103,6 +103,7 @@ fn membership(job: &JobSpec) -> MembershipConfig {
     MembershipConfig {
         elastic: registry::is_elastic(job),
         limits,
+        servers: registry::server_ids(job),
         step_deadline: job.fault.step_deadline,
         prepare_deadline: job.fault.prepare_deadline,
         epoch: unix_time(),

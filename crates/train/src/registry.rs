@@ -10,9 +10,11 @@ use crate::decentralized::dpsgd::{self, Dpsgd};
 use crate::decentralized::easgd::{self, Centre};
 use crate::decentralized::gosgd::GoSgd;
 use crate::decentralized::sparknet::SparkNet;
+use crate::roles::Roles;
 use crate::serving::{clocked, leased};
 use crate::state::Spread;
 use crate::strategy::Strategy;
+use std::ops::Range;
 use thalweg_core::spec::engine::MAX_WORKERS;
 use thalweg_core::spec::merge::MergeKind;
 use thalweg_core::spec::strategy::{Exchange, Optimization, Scheduling};
@@ -328,6 +330,11 @@ pub fn servers(job: &JobSpec) -> usize {
 /// The same for a job that is not resolved yet; errors are reported when it is.
 pub fn servers_of_layers(layers: JobLayers) -> usize {
     servers(&Job::peek(layers))
+}
+
+/// Member ids of the servers.
+pub fn server_ids(job: &JobSpec) -> Range<usize> {
+    Roles::of(job).servers()
 }
 
 /// Steps of a commit unit, if it does not end early.

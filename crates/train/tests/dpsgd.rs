@@ -345,6 +345,7 @@ fn lose(lost: &[usize], mix: &str) -> usize {
     let config = MembershipConfig {
         elastic: true,
         limits: Limits { min: 1, max: 6, timeout: deadline, unit: registry::steps_apart(&job) },
+        servers: 0..0,
         step_deadline: deadline,
         prepare_deadline: deadline,
         epoch: 0.0,

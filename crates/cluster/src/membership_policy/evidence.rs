@@ -97,7 +97,7 @@ impl MembershipPolicy {
                 let commands = self.membership.interrupt(now);
                 self.complete(commands, now)
             }
-            _ => vec![MembershipCommand::Abort(Box::new(error))],
+            _ => vec![self.abort(error)],
         }
     }
 

@@ -13,6 +13,7 @@ fn joined(world: usize) -> MembershipPolicy {
     let config = MembershipConfig {
         elastic: true,
         limits,
+        servers: 0..0,
         step_deadline: deadline,
         prepare_deadline: deadline,
         epoch: 0.0,
@@ -53,6 +54,34 @@ fn the_failure_of_a_newcomer_does_not_end_the_job() {
     let mut policy = joined(2);
     policy.on_message(1, failed("disk full"), T0);
     assert!(aborts(&policy.tick(Duration::from_secs(2))));
+}
+
+/// Whichever member notices it first.
+#[test]
+fn the_loss_of_a_server_ends_the_job_at_once() {
+    let ends_at = |commands: &[MembershipCommand], id| {
+        let culprit = commands.iter().find_map(|command| match command {
+            MembershipCommand::Abort(error) => error.culprit.clone(),
+            _ => None,
+        });
+        assert_eq!(culprit.expect("the job does not end").rank, id, "{commands:?}");
+    };
+    let mut policy = joined(2);
+    policy.config.servers = 1..2;
+    assert!(!aborts(&policy.on_close(0, T0, T0)));
+    ends_at(&policy.on_close(1, T0, T0), 1);
+    // The members that end for it are not lost.
+    assert_eq!(policy.on_close(2, T0, T0), [MembershipCommand::Disconnect(2)]);
+    assert_eq!((policy.tick(Duration::from_secs(9)), policy.removal_reason(2)), (Vec::new(), None));
+    // Lost together with the coordinator: the next one ends the job.
+    let config = policy.config.clone();
+    let mut policy = MembershipPolicy::new(config, &[2], 2, &[0, 1], 2, T0);
+    ends_at(&policy.tick(T0), 1);
+    // One that has completed the job may go.
+    let mut policy = joined(2);
+    policy.config.servers = 1..2;
+    policy.on_message(1, Control::Goodbye, T0);
+    assert!(!aborts(&policy.on_close(1, T0, T0)) && !aborts(&policy.tick(T0)));
 }
 
 #[test]

@@ -73,7 +73,6 @@ impl Driver<'_> {
         self.is_published = false;
         self.progress.contributions.begin(&self.cx.rank.member_ids());
         let change = self.cx.rank.change().clone();
-        self.check_servers(&change)?;
         let (mut redone, mut final_model) = (false, None);
         match (change.resume_position(), change.source()) {
             (Some(at), Some(source)) => {
@@ -152,17 +151,6 @@ impl Driver<'_> {
         let alike = !self.claims.at_own_speed() && !self.claims.local_updates;
         let servers = self.roles.server_ranks(&self.cx.rank.member_ids());
         servers.into_iter().find(|server| !alike && ranks.contains(server))
-    }
-
-    /// The loss of a server ends the job: no other rank has the state that it keeps. One that has completed the job is not
-    /// needed any more.
-    fn check_servers(&self, change: &MembershipChange) -> Result<()> {
-        let Some(server) = self.roles.missing_server(&self.cx.rank.member_ids()) else { return Ok(()) };
-        let lost = change.lost.iter().find(|culprit| culprit.rank == server);
-        let Some(culprit) = lost.cloned() else { return Ok(()) };
-        let message = format!("rank {server}, the server of the parameters, {}", culprit.cause);
-        let error = Error::new(Kind::RankFailed, message);
-        Err(error.hint("`thalweg resume` goes on from the last checkpoint").blame(culprit))
     }
 
     /// Decides whether new members get the state in chunks while the others train: by numbers that all ranks have.

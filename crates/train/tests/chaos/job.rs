@@ -186,6 +186,7 @@ pub fn run_job(
             timeout: 10 * STEP_DEADLINE,
             unit: registry::steps_apart(job),
         },
+        servers: registry::server_ids(job),
         step_deadline: STEP_DEADLINE,
         prepare_deadline: 2 * STEP_DEADLINE,
         epoch: 0.0,

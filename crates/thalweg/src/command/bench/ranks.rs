@@ -62,6 +62,7 @@ pub(super) fn run_rank(
         data: String::new(),
         elastic: false,
         limits: Limits { min: 1, max: usize::MAX, timeout: Duration::from_secs(30), unit: 1 },
+        servers: 0..0,
     };
     let hooks =
         RankHooks { signals: None, on_record: Arc::new(|_| Ok(())), on_forced_exit: Arc::new(|_| {}) };
