@@ -80,6 +80,13 @@ impl<'a> Context<'a> {
         self.rank.called_meeting() > self.meetings
     }
 
+    /// Whether a meeting of workers at their own speed is due: the coordinator has called it, or this worker's own rows reach
+    /// the boundary. The others come there by their own rows, if no coordinator answers.
+    pub fn meeting_is_due(&self) -> bool {
+        let boundary = self.work.next_boundary(self.job.fault.checkpoint_every);
+        self.meeting_called() || self.local_rows.as_ref().is_some_and(|local| local.reaches(boundary))
+    }
+
     /// The step that the job is at: the next one or, with workers at their own speed, as far as is known.
     pub fn step(&self) -> u64 {
         let known = self.rank.group_rows();

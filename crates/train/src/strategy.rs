@@ -23,7 +23,7 @@ pub trait Strategy {
 
     /// With workers at their own speed: what this rank does next. It may wait for a server.
     fn next(&mut self, cx: &mut Context<'_>) -> Result<NextActivity> {
-        match cx.meeting_called() {
+        match cx.meeting_is_due() {
             true => Ok(NextActivity::Meeting),
             false => Ok(NextActivity::Unit),
         }

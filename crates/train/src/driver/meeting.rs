@@ -3,7 +3,8 @@
 //! ```text
 //! every worker     after a commit unit: reports its rows to the coordinator now and then, and requests at once
 //! coordinator      calls meeting k when the rows reach the next boundary, or for a request (`meeting_policy` of cluster)
-//! every worker     sees k after a unit, and meets the others: the clock of the step deadline runs for those that wait
+//! every worker     sees k after a unit, or that its own rows reach the boundary, and meets the others: the clock of the
+//!                  step deadline runs for those that wait
 //!                  messages in flight arrive, the strategy makes the model that it publishes
 //!                  all say how far they are: rows, losses, requests
 //!                  at the end of an epoch: validate, audit; write a checkpoint, if one is due; change the group
@@ -177,7 +178,7 @@ impl Driver<'_> {
         self.recent = RecentSteps::after(known, now);
     }
 
-    /// Holds the meetings that were called.
+    /// Holds the meetings that are due.
     pub(super) fn hold_meetings(&mut self) -> Result<()> {
         while self.claims.at_own_speed() && !self.is_over() && self.membership.next == Next::Unit {
             self.cx.meetings = self.progress.meetings;
@@ -192,6 +193,10 @@ impl Driver<'_> {
 
     fn meet(&mut self) -> Result<()> {
         let before = self.cx.work.next();
+        if !self.cx.meeting_called() {
+            // This worker knows by its own rows that it is due. The coordinator calls the others.
+            self.report_work(true);
+        }
         self.is_published = false;
         self.publish()?;
         let summary = self.gather()?;
@@ -314,7 +319,11 @@ impl Driver<'_> {
         local.regroup(from_bytes(&agreement)?, &standings, &members, (index, giver))
     }
 
-    fn all_gather<T: Serialize + DeserializeOwned>(&mut self, name: &str, mine: &T) -> Result<Vec<T>> {
+    pub(super) fn all_gather<T: Serialize + DeserializeOwned>(
+        &mut self,
+        name: &str,
+        mine: &T,
+    ) -> Result<Vec<T>> {
         let all = self.cx.rank.world().all_gather(name, &to_bytes(mine)?)?;
         all.iter().map(|bytes| from_bytes(bytes)).collect()
     }

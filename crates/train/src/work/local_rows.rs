@@ -116,6 +116,11 @@ impl LocalRows {
         self.own.counts.rows.saturating_sub(agreed)
     }
 
+    /// Whether the job is at that step by the rows of this worker alone, whatever the others have done.
+    pub(crate) fn reaches(&self, step: u64) -> bool {
+        self.agreed_rows() + self.rows_since() >= self.rows_at(step)
+    }
+
     /// Rows of this worker since it became a member.
     pub fn own_rows(&self) -> RowsComputed {
         RowsComputed { count: self.own.counts.rows, since: self.own.since }

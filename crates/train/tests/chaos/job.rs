@@ -170,14 +170,22 @@ pub fn run_job(
     faults: &[SimulatedFault],
     prologue: impl Fn() + Sync,
 ) -> Run {
+    run_on(network(world, seed), job, faults, prologue)
+}
+
+/// Steps of some milliseconds, so that there is a moment for everything.
+pub fn network(world: usize, seed: u64) -> Network {
+    Network { latency: Duration::from_micros(500), jitter: 0.5, speed: 1e7, ..Network::ordinary(world, seed) }
+}
+
+/// The same on any network.
+pub fn run_on(
+    network: Network,
+    job: &'static JobSpec,
+    faults: &[SimulatedFault],
+    prologue: impl Fn() + Sync,
+) -> Run {
     let folder = folder();
-    // Steps of some milliseconds, so that there is a moment for everything.
-    let network = Network {
-        latency: Duration::from_micros(500),
-        jitter: 0.5,
-        speed: 1e7,
-        ..Network::ordinary(world, seed)
-    };
     let rules = MembershipConfig {
         elastic: true,
         limits: Limits {

@@ -39,6 +39,11 @@ fn seeds_keep_promises_of_dpsgd_with_edges_of_its_own() {
     assert_survives("seeds_keep_promises_of_dpsgd_with_edges_of_its_own", EDGES);
 }
 
+#[test]
+fn seeds_keep_promises_of_dpsgd_with_late_messages() {
+    sweep("seeds_keep_promises_of_dpsgd_with_late_messages", RING).with_late_messages().run(SEEDS);
+}
+
 /// Each of them found a bug once: after a loss between the last meeting and its validation, every rank published a model of
 /// its own; after a loss at the very end, those that were left another one than those that had completed the job; the end of
 /// an epoch was reported by none.

@@ -1,14 +1,14 @@
 //! Runs a strategy from many seeds, each with faults of its own, and reports what all of them did and which of them failed.
 
 use crate::invariants::{self, Bounds, Figures, Undisturbed};
-use crate::job;
+use crate::job::{self, Run};
 use crate::schedule::{self, Schedule};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use thalweg_comm::transport::sim::{SimulatedFault, SimulatedFaultKind};
+use thalweg_comm::transport::sim::{Network, SimulatedFault, SimulatedFaultKind};
 use thalweg_core::JobSpec;
 use thalweg_core::event::Event;
 
@@ -21,6 +21,8 @@ pub struct Sweep {
     test: &'static str,
     jobs: Jobs,
     bounds: Bounds,
+    /// How much longer than the latency a message may take, as a multiple of it.
+    jitter: f64,
     pub undisturbed: Undisturbed,
 }
 
@@ -34,6 +36,9 @@ enum Jobs {
 /// The most ranks that a schedule begins with, and a server.
 const MAX_RANKS: usize = 8;
 
+/// Messages take up to 15 ms, several steps, so that those of one rank overtake those of another.
+const LATE: f64 = 30.0;
+
 /// What the seeds did.
 pub struct Summary {
     pub count: u64,
@@ -43,8 +48,14 @@ pub struct Summary {
 
 impl Sweep {
     pub fn new(test: &'static str, job: &'static JobSpec, bounds: Bounds) -> Sweep {
-        let undisturbed = Undisturbed::of(&job::run_job(job, 0, 4, &[], || ()));
-        Sweep { test, jobs: Jobs::Same(job), bounds, undisturbed }
+        let (jitter, undisturbed) =
+            (job::network(4, 0).jitter, Undisturbed::of(&job::run_job(job, 0, 4, &[], || ())));
+        Sweep { test, jobs: Jobs::Same(job), bounds, jitter, undisturbed }
+    }
+
+    /// With messages that come late and in another order. They change no result without faults, or little.
+    pub fn with_late_messages(self) -> Sweep {
+        Sweep { jitter: LATE, ..self }
     }
 
     /// The same of a strategy with a server, beside as many workers as others have ranks.
@@ -52,7 +63,8 @@ impl Sweep {
         let job = |ranks: usize| job::job(&[settings, &[&*format!("engine.workers={}", ranks - 1)]].concat());
         let jobs: BTreeMap<_, _> = (2..=MAX_RANKS).map(|ranks| (ranks, job(ranks))).collect();
         let undisturbed = Undisturbed::of(&job::run_job(jobs[&5], 0, 5, &[], || ()));
-        Sweep { test, jobs: Jobs::Served(jobs), bounds, undisturbed }
+        let jitter = job::network(5, 0).jitter;
+        Sweep { test, jobs: Jobs::Served(jobs), bounds, jitter, undisturbed }
     }
 
     fn job(&self, world: usize) -> &'static JobSpec {
@@ -91,7 +103,7 @@ impl Sweep {
     /// One seed; what does not hold, in words.
     pub fn try_seed(&self, seed: u64, prologue: impl Fn() + Sync) -> Result<Figures, String> {
         let schedule = self.draw(seed);
-        let run = job::run_job(self.job(schedule.world), seed, schedule.world, &schedule.faults, prologue);
+        let run = self.run_schedule(seed, &schedule, prologue);
         invariants::check(&schedule, &run, &self.undisturbed, self.bounds).map_err(|reason| {
             let changes: Vec<&Event> =
                 run.events().filter(|event| matches!(event, Event::Regrouped { .. })).collect();
@@ -101,6 +113,11 @@ impl Sweep {
                  reproduce: THALWEG_SEED={seed} cargo test -p thalweg-train --test chaos -- {test} --nocapture"
             )
         })
+    }
+
+    fn run_schedule(&self, seed: u64, schedule: &Schedule, prologue: impl Fn() + Sync) -> Run {
+        let network = Network { jitter: self.jitter, ..job::network(schedule.world, seed) };
+        job::run_on(network, self.job(schedule.world), &schedule.faults, prologue)
     }
 
     /// `THALWEG_SEED` alone, with its faults and its changes of the group; else `THALWEG_SEEDS`, or as many as `ordinarily`,
@@ -155,7 +172,7 @@ impl Sweep {
     fn show(&self, seed: u64) {
         let schedule = self.draw(seed);
         println!("{} ranks, {:#?}", schedule.world, schedule.faults);
-        let run = job::run_job(self.job(schedule.world), seed, schedule.world, &schedule.faults, || ());
+        let run = self.run_schedule(seed, &schedule, || ());
         for (rank, ended) in run.ended.iter().enumerate() {
             println!("rank {rank}: {:?}", ended.result.as_ref().map(|end| end.outcome));
             let changes = ended.events.iter().filter(|event| matches!(event, Event::Regrouped { .. }));
