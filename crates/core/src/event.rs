@@ -221,6 +221,10 @@ pub enum Event {
         loss: f64,
         validation: Metrics,
         audit: Audit,
+        /// With models of their own, how far the workers are apart: the root mean square, over the workers, of the distance
+        /// between their parameters and those published.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        consensus: Option<f64>,
     },
     /// A stop was requested: the job stops after this step, with a checkpoint.
     Stopping {

@@ -164,13 +164,15 @@ impl View for ReportView {
                 self.report.steps = step + 1;
                 self.report.train_s = self.started.map_or(0.0, |started| (record.time - started).max(0.0));
             }
-            Event::Epoch { epoch, step, loss, validation, audit } => {
-                let (epoch, step, loss) = (*epoch, *step, *loss);
+            Event::Epoch { epoch, step, loss, validation, audit, consensus } => {
+                let (epoch, step, loss, consensus) = (*epoch, *step, *loss, *consensus);
+                let time_s = self.started.map_or(0.0, |started| (record.time - started).max(0.0));
                 let (mut validation, mut training) = (validation.clone(), Metrics::new());
                 if !self.validates {
                     std::mem::swap(&mut validation, &mut training);
                 }
-                self.end_epoch(EpochReport { epoch, step, loss, validation, training }, audit);
+                let entry = EpochReport { epoch, step, loss, validation, training, consensus, time_s };
+                self.end_epoch(entry, audit);
             }
             Event::Checkpoint { step, .. } => self.report.checkpoint_step = Some(*step),
             Event::Account { account } => {

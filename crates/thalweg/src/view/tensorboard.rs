@@ -58,11 +58,12 @@ impl View for TensorBoard {
                 put(step + 1, &[("train/loss", *loss), ("train/samples_per_s", *samples_per_s)]);
                 self.journal.flush_if_due(record.time)
             }
-            Event::Epoch { step, validation, .. } => {
+            Event::Epoch { step, validation, consensus, .. } => {
                 let rows = self.rows;
                 let tags: Vec<String> = validation.keys().map(|name| format!("{rows}/{name}")).collect();
+                let metrics = tags.iter().map(String::as_str).zip(validation.values().copied());
                 let scalars: Vec<(&str, f64)> =
-                    tags.iter().map(String::as_str).zip(validation.values().copied()).collect();
+                    metrics.chain(consensus.map(|distance| ("train/consensus", distance))).collect();
                 put(*step, &scalars);
                 self.journal.flush()
             }

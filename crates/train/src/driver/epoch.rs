@@ -64,9 +64,22 @@ impl Driver<'_> {
         work.collect(&all)
     }
 
+    /// With models of their own, how far the workers are apart: the root mean square of their distances from the published
+    /// model.
+    fn measure_consensus(&mut self) -> Result<Option<f64>> {
+        if self.claims.own_models.is_none() && self.cx.local_rows.is_none() {
+            return Ok(None);
+        }
+        let pairs = self.strategy.state().parameters().iter().zip(self.strategy.published());
+        let squares = pairs.map(|(own, published)| f64::from(own - published).powi(2));
+        let all: Vec<f64> = self.all_gather("distances from the published model", &squares.sum::<f64>())?;
+        Ok(Some((all.iter().sum::<f64>() / all.len() as f64).sqrt()))
+    }
+
     /// Reports the epoch: its loss, its validation, and the rows consumed against those planned.
     pub(super) fn close_epoch(&mut self, epoch: u64, validation: Metrics) -> Result<()> {
         self.collect_rows()?;
+        let consensus = self.measure_consensus()?;
         let cx = &mut self.cx;
         let reports = cx.rank.index() == 0;
         if !reports && !cx.rank.is_elastic() {
@@ -85,6 +98,7 @@ impl Driver<'_> {
                     ..cx.work.audit(&cx.compute.data.training, epoch)
                 },
             },
+            consensus,
         };
         // Rank 0 may be lost before its event is written: until the next unit is done, the others keep it.
         self.membership.unreported = match reports {
