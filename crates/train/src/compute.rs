@@ -42,7 +42,7 @@ impl Compute {
         Compute { data, model, batch, accumulator, consumed: Vec::new(), slowdown: None, statistics_of_rank0 }
     }
 
-    /// The slowdown that the job simulates on the rank with this member id.
+    /// The slowdown that the job simulates on the worker with this member id.
     pub fn slow_down(&mut self, job: &JobSpec, member_id: usize) {
         self.slowdown = Slowdown::of(job, member_id);
     }
@@ -74,9 +74,10 @@ impl Compute {
         })?;
         let mut took = (rank.now() - start).saturating_sub(collectives);
         let mut delay = Duration::ZERO;
-        if let Some(slowdown) = &self.slowdown {
-            let chance = rank.random("jitter", &[step, rank.member_id() as u64]).uniform();
-            delay = slowdown.rest(mine, took, chance);
+        if let Some(slowdown) = &mut self.slowdown {
+            let [step, turn] = slowdown.next_turn(step);
+            let mut random = rank.random("jitter", &[step, rank.member_id() as u64, turn]);
+            delay = slowdown.rest(mine, took, &mut random);
         }
         delay += rank.injected_delay(took + delay);
         if !delay.is_zero() {

@@ -52,3 +52,43 @@ fn jitter_is_drawn_by_seed() {
     let step = Duration::from_secs_f64(64.0 / one.0);
     assert!(step > Duration::from_millis(22) && step < Duration::from_millis(31), "{step:?}");
 }
+
+/// Single steps of any worker take three times as long. Of four workers in step, one does so in 1 - 0.75^4 of the steps.
+#[test]
+fn passing_stragglers_hold_up_workers_in_step() {
+    let run = |more: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = [&["engine.pace=20ms", "engine.workers=4", "train.max_steps=200"], more].concat();
+        figures(&simulate(Network::ordinary(4, 7), &[], folder.path(), &settings).0)
+    };
+    let stragglers = "engine.stragglers={ probability = 0.25, factor = 3.0 }";
+    let (rate, accuracy) = run(&[stragglers]);
+    let expected = 0.020 * (1.0 + 2.0 * (1.0 - 0.75f64.powi(4)));
+    assert!(
+        (64.0 / rate - expected).abs() < 0.1 * expected,
+        "{} s per step, {expected} expected",
+        64.0 / rate
+    );
+    assert_eq!(run(&[stragglers]).0, rate, "drawn by seed");
+    assert_eq!(run(&[]).1, accuracy, "the same steps");
+}
+
+/// With a large jitter of a small pace, times are exponential: the longest of four has 1 + 1/2 + 1/3 + 1/4 times the mean.
+#[test]
+fn exponential_jitter_has_the_mean_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [
+        "engine.pace=200us",
+        "engine.jitter=100",
+        "engine.jitter_kind=exponential",
+        "engine.workers=4",
+        "train.max_steps=400",
+    ];
+    let (rate, _) = figures(&simulate(Network::ordinary(4, 7), &[], folder.path(), &settings).0);
+    let expected = 0.020 * (1.0 + 0.5 + 1.0 / 3.0 + 0.25);
+    assert!(
+        (64.0 / rate - expected).abs() < 0.1 * expected,
+        "{} s per step, {expected} expected",
+        64.0 / rate
+    );
+}

@@ -22,6 +22,16 @@ choice! {
     }
 }
 
+choice! {
+    /// The distribution of the extension by `engine.jitter`.
+    JitterKind {
+        /// Evenly between nothing and `engine.jitter`.
+        Uniform = "uniform",
+        /// Exponential, with `engine.jitter` as its mean: mostly short, rarely many times as long. With a large jitter of a small pace, computation times themselves are exponential.
+        Exponential = "exponential",
+    }
+}
+
 section! {
     /// Processes and threads.
     "engine" EngineSpec {
@@ -37,8 +47,10 @@ section! {
         slow: RankFactors = RankFactors::default();
         /// Simulates many hosts on few cores: the minimum time of an even share of a step, which is global_batch / workers rows; shorter computations are extended by sleeping, in proportion to their rows.
         pace: Option<Duration> = None;
-        /// Simulates variable speed: a computation takes up to this share longer, drawn by seed for every rank and step.
+        /// Simulates variable speed: a computation takes up to this share longer, drawn by seed for every worker and step.
         jitter: f64 = 0.0;
+        /// The distribution of that extension.
+        jitter_kind: JitterKind = JitterKind::Uniform;
         /// A thread in every worker moves its messages while the model computes. For models of Rust programs that do not call the hook `progress`, with strategies that send messages.
         progress_thread: bool = false;
     }
@@ -60,13 +72,34 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     if pace.is_some_and(|pace| pace.is_zero()) {
         refuse("engine.pace", "must be above 0".into());
     }
-    if !(0.0..=10.0).contains(jitter) {
-        refuse("engine.jitter", format!("must be between 0 and 10, is {jitter}"));
+    if !(0.0..=1000.0).contains(jitter) {
+        refuse("engine.jitter", format!("must be between 0 and 1000, is {jitter}"));
     }
+    check_stragglers(&spec.stragglers, refuse);
     if spec.engine.progress_thread && spec.engine.kind == EngineKind::Sim {
         refuse("engine.progress_thread", "in virtual time one simulated rank runs at a time".into());
     }
     check_network(spec, refuse);
+}
+
+section! {
+    /// Simulates passing stragglers: single steps of any worker take longer, by sleeping.
+    "engine.stragglers" StragglerSpec {
+        /// The share of all computations that take longer, drawn by seed for every worker and step.
+        probability: f64 = 0.0;
+        /// How many times longer they take.
+        factor: f64 = 3.0;
+    }
+}
+
+fn check_stragglers(stragglers: &StragglerSpec, refuse: &mut Refuse<'_>) {
+    let StragglerSpec { probability, factor } = stragglers;
+    if !(0.0..=1.0).contains(probability) {
+        refuse("engine.stragglers.probability", format!("must be between 0 and 1, is {probability}"));
+    }
+    if !(1.0..=1e6).contains(factor) {
+        refuse("engine.stragglers.factor", format!("must be between 1 and a million, is {factor}"));
+    }
 }
 
 section! {

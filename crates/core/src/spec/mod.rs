@@ -99,6 +99,7 @@ job! {
     neighbours: neighbours::NeighboursSpec,
     fault: fault::FaultSpec,
     engine: engine::EngineSpec,
+    stragglers: engine::StragglerSpec,
     network: engine::NetworkSpec,
 }
 

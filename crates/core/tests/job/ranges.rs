@@ -139,5 +139,8 @@ fn rank_factors_are_a_table() {
     refused_with("", &["engine.slow={fast=2}"], &["engine.slow", "{ 2 = 3.0 }", "fast = 2"]);
     refused_with("", &["engine.slow=3"], &["engine.slow", "{ 2 = 3.0 }", "got 3"]);
     refused_with("", &["engine.pace=0s"], &["engine.pace", "above 0"]);
-    refused_with("", &["engine.jitter=-1"], &["engine.jitter", "between 0 and 10"]);
+    refused_with("", &["engine.jitter=-1"], &["engine.jitter", "between 0 and 1000"]);
+    refused_with("", &["engine.jitter_kind=normal"], &["engine.jitter_kind", "uniform, exponential"]);
+    let stragglers = "engine.stragglers={ probability = 1.5, factor = 0.5 }";
+    refused_with("", &[stragglers], &["probability: must be between 0 and 1", "factor: must be between 1"]);
 }
