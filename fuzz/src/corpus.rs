@@ -12,6 +12,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use thalweg_cluster::checkpoint::Checkpoint;
 use thalweg_core::schema::{Column, Encoding as Encoded, RowShape, Scaling, Schema, TargetScaling};
 use thalweg_core::{JobSpec, Layout, Model, Task};
@@ -237,6 +238,7 @@ fn checkpoint(folder: &Path, schema: &Schema) -> Outcome<(Vec<Vec<u8>>, Layout)>
         model,
         audit: vec![0; 16],
         loss: (0.5, 64),
+        trained: Duration::from_micros(1500),
         slots: vec![("m".into(), parameters.clone()), ("v".into(), parameters.clone())],
         parameters,
         slots_start: 0,

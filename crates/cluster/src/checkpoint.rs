@@ -4,6 +4,7 @@ use crate::tensorfile::TensorFile;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use thalweg_core::{Error, Kind, Layout, Result};
 
 /// The training state after a step.
@@ -21,6 +22,8 @@ pub struct Checkpoint {
     pub audit: Vec<u8>,
     /// Sum of losses and number of rows of the epoch so far.
     pub loss: (f64, u64),
+    /// Training time so far. Zero in older files.
+    pub trained: Duration,
     /// In layout order.
     pub parameters: Vec<f32>,
     /// Optimizer state by slot name, each in layout order.
@@ -45,6 +48,7 @@ impl Checkpoint {
         file.metadata.insert("audit".into(), self.audit.len().to_string());
         let audit = pack(&self.audit);
         file.push(AUDIT, vec![audit.len()], audit);
+        file.metadata.insert("trained_us".into(), self.trained.as_micros().to_string());
         file.metadata.insert("loss".into(), format!("{} {}", self.loss.0, self.loss.1));
         let slots: Vec<&str> = self.slots.iter().map(|(name, _)| name.as_str()).collect();
         file.metadata.insert("slots".into(), slots.join(" "));
@@ -104,6 +108,15 @@ impl Checkpoint {
             model: model_of(file),
             audit: unpack(file, path)?,
             loss: (loss.parse().map_err(|_| broken("loss"))?, rows.parse().map_err(|_| broken("loss"))?),
+            trained: match file.metadata.get("trained_us") {
+                Some(micros) => micros
+                    .parse()
+                    .ok()
+                    .filter(sensible)
+                    .map(Duration::from_micros)
+                    .ok_or_else(|| broken("trained_us"))?,
+                None => Duration::ZERO,
+            },
             parameters,
             slots,
             // Older files have none: their slots are those of the whole job.
@@ -115,7 +128,7 @@ impl Checkpoint {
     }
 }
 
-/// Largest step accepted: it can be added to without overflow, and JSON reports hold it exactly.
+/// Largest step and number of microseconds accepted: it can be added to without overflow, and JSON reports hold it exactly.
 const MAX_STEP: u64 = 1 << 53;
 
 /// Prefix of the metadata keys of the model.
@@ -270,6 +283,7 @@ mod tests {
             step,
             job: "format = 1\n".into(),
             loss: (0.1 + 0.2, 64),
+            trained: Duration::from_micros(1500 + step),
             data: "d".into(),
             model: BTreeMap::from([("layers".to_string(), "[]".to_string())]),
             audit: vec![255, 1, 2, 3, 0xff, 0xff, 0xc1, 0x7f, 9],

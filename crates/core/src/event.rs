@@ -226,6 +226,17 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         consensus: Option<f64>,
     },
+    /// The published model was evaluated: after an epoch, every `train.evaluate_every` rows, and at the end.
+    Evaluated {
+        /// Steps done since the beginning of the job.
+        step: u64,
+        /// Rows trained on since then.
+        rows: u64,
+        /// Seconds of training since then, without evaluations.
+        train_s: f64,
+        /// On the validation rows or, without any, on the training rows.
+        metrics: Metrics,
+    },
     /// A stop was requested: the job stops after this step, with a checkpoint.
     Stopping {
         /// The ranks that received the request; empty if a launcher emits this for its own workers.

@@ -207,6 +207,9 @@ pub struct Report {
     #[serde(rename = "final")]
     pub last: Metrics,
     pub epochs: Vec<EpochReport>,
+    /// The metrics over rows and time: after every epoch, every `train.evaluate_every` rows, and at the end.
+    #[serde(default)]
+    pub evaluations: Vec<Evaluation>,
     /// Steps done since the beginning of the job.
     pub steps: u64,
     /// Commit units of this run: steps, or rounds of several.
@@ -236,6 +239,19 @@ pub struct Report {
     #[serde(default)]
     pub stopped_by: Vec<usize>,
     pub error: Option<Error>,
+}
+
+/// Metrics of the published model on the way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Steps done.
+    pub step: u64,
+    /// Rows trained on since the beginning of the job.
+    pub rows: u64,
+    /// Seconds of training since the beginning of the job, without evaluations.
+    pub train_s: f64,
+    /// On the validation rows or, without any, on the training rows.
+    pub metrics: Metrics,
 }
 
 /// Metrics after an epoch.

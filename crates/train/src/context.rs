@@ -83,7 +83,7 @@ impl<'a> Context<'a> {
     /// Whether a meeting of workers at their own speed is due: the coordinator has called it, or this worker's own rows reach
     /// the boundary. The others come there by their own rows, if no coordinator answers.
     pub fn meeting_is_due(&self) -> bool {
-        let boundary = self.work.next_boundary(self.job.fault.checkpoint_every);
+        let boundary = self.work.next_boundary();
         self.meeting_called() || self.local_rows.as_ref().is_some_and(|local| local.reaches(boundary))
     }
 

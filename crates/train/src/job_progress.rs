@@ -33,6 +33,8 @@ pub(crate) struct JobProgress {
     pub(crate) ended: Option<Outcome>,
     pub(crate) contributions: Contributions,
     pub(crate) time: TrainingTime,
+    /// Training time of earlier runs, up to the checkpoint that this one continues.
+    pub(crate) trained_before: Duration,
 }
 
 impl JobProgress {
@@ -57,6 +59,8 @@ pub(crate) struct TrainingTime {
     since: Duration,
     /// Time since then that does not count.
     excluded: Duration,
+    /// The total that was reported last.
+    reported: Duration,
 }
 
 impl TrainingTime {
@@ -68,13 +72,24 @@ impl TrainingTime {
         self.excluded += time;
     }
 
+    /// The same with a time that other ranks measured: the total does not fall below what was reported.
+    pub(crate) fn exclude_of_others(&mut self, time: Duration, now: Duration) {
+        self.excluded += time.min(self.total(now).saturating_sub(self.reported));
+    }
+
+    /// The total, to be reported.
+    pub(crate) fn report(&mut self, now: Duration) -> Duration {
+        self.reported = self.total(now);
+        self.reported
+    }
+
     pub(crate) fn total(&self, now: Duration) -> Duration {
         self.before + now.saturating_sub(self.since + self.excluded)
     }
 
     /// Continues by the clock of this rank from a total of another.
     pub(crate) fn continued(total: Duration, now: Duration) -> TrainingTime {
-        TrainingTime { before: total, since: now, excluded: Duration::ZERO }
+        TrainingTime { before: total, since: now, excluded: Duration::ZERO, reported: Duration::ZERO }
     }
 }
 
@@ -101,5 +116,22 @@ impl Transferred {
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Transferred> {
         postcard::from_bytes(bytes).map_err(|error| Error::internal(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_that_is_reported_never_falls() {
+        let at = Duration::from_secs;
+        let mut time = TrainingTime::starting(at(10));
+        time.exclude(at(1));
+        assert_eq!(time.report(at(15)), at(4));
+        time.exclude_of_others(at(2), at(18));
+        assert_eq!(time.report(at(18)), at(5));
+        time.exclude_of_others(at(9), at(20));
+        assert_eq!(time.report(at(20)), at(5));
     }
 }

@@ -6,9 +6,11 @@ use crate::registry::{self, Setup};
 use crate::resumption;
 use crate::roles::Roles;
 use crate::strategy::Strategy;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use thalweg_cluster::Rank;
 use thalweg_cluster::membership::MemberPosition;
 use thalweg_core::event::{Event, Level, Outcome};
@@ -60,12 +62,14 @@ pub(crate) struct Parts {
 }
 
 /// Where a rank starts from.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Start {
     /// Steps committed before.
     pub(crate) step: u64,
     /// Sum of losses and rows of the current epoch.
     pub(crate) loss: (f64, u64),
+    /// Training time up to then.
+    pub(crate) trained: Duration,
     /// Rows of the current epoch consumed before, by all ranks.
     pub(crate) consumed: Vec<u8>,
     /// The step before which the optimizer's slots were zero: their updates are counted from there.

@@ -35,6 +35,11 @@ impl RecentSteps {
         self.before
     }
 
+    /// So much of the time since then was no training.
+    pub(crate) fn exclude(&mut self, time: Duration) {
+        self.since += time;
+    }
+
     pub(crate) fn rows(&self) -> u64 {
         self.rows
     }

@@ -70,12 +70,12 @@ pub(crate) fn resume(
     parts: &mut Parts,
 ) -> Result<Option<Start>> {
     let internal = |error: postcard::Error| Error::internal(error.to_string());
-    let (mut position, mut stored) = (None, Vec::new());
+    let (mut start, mut stored) = (None, Vec::new());
     if rank.index() == 0
         && assignment.resume
         && let Some(found) = read(rank, assignment, data_digest, parts)?
     {
-        let Checkpoint { step, loss, audit, parameters, slots, mut slots_start, .. } = found;
+        let Checkpoint { step, loss, trained, audit, parameters, slots, mut slots_start, .. } = found;
         let state = parts.strategy.state_mut();
         state.parameters_mut().copy_from_slice(&parameters);
         stored = slots;
@@ -86,15 +86,15 @@ pub(crate) fn resume(
         for message in columns.notices(registry::of(assignment.job).name, step) {
             rank.emit(Event::Notice { level: Level::Info, message });
         }
-        position = Some((step, loss, audit, slots_start));
+        start = Some(Start { step, loss, trained, consumed: audit, slots_start, ..Start::default() });
     }
-    let sent = rank.world().broadcast("position", 0, postcard::to_stdvec(&position).map_err(internal)?)?;
-    let Some((step, loss, consumed, slots_start)) = postcard::from_bytes(&sent).map_err(internal)? else {
+    let sent = rank.world().broadcast("position", 0, postcard::to_stdvec(&start).map_err(internal)?)?;
+    let Some(start) = postcard::from_bytes::<Option<Start>>(&sent).map_err(internal)? else {
         return Ok(None);
     };
     let servers = Roles::of(assignment.job).server_ranks(&rank.member_ids());
     scatter(rank, parts.strategy.state_mut(), &stored, &servers)?;
-    Ok(Some(Start { step, loss, consumed, slots_start, ..Start::default() }))
+    Ok(Some(start))
 }
 
 /// The newest checkpoint, if it fits the job. Damaged ones are named and set aside.

@@ -6,6 +6,7 @@
 //!
 //! Workers at their own speed have rows of their own instead: `local_rows.rs`.
 
+pub(crate) mod evaluations;
 pub mod local_rows;
 pub mod pool;
 pub(crate) mod walk;
@@ -14,6 +15,7 @@ use crate::audit::ConsumedRows;
 use crate::leaves::Leaves;
 use crate::split::{Share, Split};
 use crate::step_report::{RowChecksum, StepSummary};
+use evaluations::Evaluations;
 use std::ops::Range;
 use thalweg_cluster::{PartialSums, ReductionTree};
 use thalweg_core::report::Audit;
@@ -47,6 +49,9 @@ pub struct Shares {
     next: u64,
     /// The step after which the job ends.
     end: u64,
+    /// A checkpoint is due after so many steps; 0: never.
+    checkpoint_every: u64,
+    evaluations: Evaluations,
     /// Rows of later steps that count already, as units ended early on some ranks; None if there are none. All ranks have
     /// the same: they divide the other rows.
     ahead: Option<ConsumedRows>,
@@ -120,6 +125,8 @@ impl Shares {
             ranks: Vec::new(),
             next,
             end,
+            checkpoint_every: job.fault.checkpoint_every,
+            evaluations: Evaluations::new(job, training.len()),
             ahead,
             rows: Vec::new(),
             of_step: 0,
@@ -146,12 +153,37 @@ impl Shares {
         self.next = next;
     }
 
-    /// The step at which workers at their own speed meet next: the end of the epoch or of the job, or the next checkpoint
-    /// with one after `every` steps, if it is not 0.
-    pub(crate) fn next_boundary(&self, every: u64) -> u64 {
-        let epoch_end = self.next + self.steps_left(self.next);
+    /// The step at which workers at their own speed meet next: the end of the epoch or of the job, the next checkpoint or
+    /// the next evaluation.
+    pub(crate) fn next_boundary(&self) -> u64 {
+        let every = self.checkpoint_every;
         let checkpoint = self.next.checked_div(every).map_or(u64::MAX, |passed| (passed + 1) * every);
-        epoch_end.min(checkpoint).max(self.next)
+        self.next_end().min(checkpoint).min(self.evaluations.next(self.next)).max(self.next)
+    }
+
+    /// The end of the epoch or of the job.
+    pub(crate) fn next_end(&self) -> u64 {
+        self.next + self.steps_left(self.next)
+    }
+
+    /// Whether something follows the step that ends after `next` steps: the end of the epoch or of the job, a checkpoint, an
+    /// evaluation.
+    pub(crate) fn is_boundary(&self, next: u64) -> bool {
+        let before = next.saturating_sub(1);
+        next.is_multiple_of(self.steps_per_epoch())
+            || next >= self.end
+            || self.checkpoint_is_due(before, next)
+            || self.evaluations.are_due(before, next)
+    }
+
+    /// Whether a checkpoint is due after `next` steps, if a unit began after `before` steps.
+    pub(crate) fn checkpoint_is_due(&self, before: u64, next: u64) -> bool {
+        self.checkpoint_every > 0 && before / self.checkpoint_every != next / self.checkpoint_every
+    }
+
+    /// When the published model is evaluated between the ends of epochs.
+    pub(crate) fn evaluations(&self) -> Evaluations {
+        self.evaluations
     }
 
     /// Counts the rows of the epoch's steps so far, so that work in shares can go on from a checkpoint of local rows.

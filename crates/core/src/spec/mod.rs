@@ -281,6 +281,9 @@ fn check(
     if spec.train.max_steps == Some(0) {
         refuse("train.max_steps", "must be at least 1".into());
     }
+    if spec.train.evaluate_every == Some(0) {
+        refuse("train.evaluate_every", "must be at least 1".into());
+    }
     if spec.train.accumulate == 0 {
         refuse("train.accumulate", "must be at least 1".into());
     }

@@ -17,6 +17,8 @@ section! {
         epochs: u64 = 30;
         /// Stops after this many steps, if that comes first.
         max_steps: Option<u64> = None;
+        /// Evaluates the published model on the validation rows whenever so many more rows are trained on, beside the ends of epochs. Evaluations do not count as training time; training ends with one that reaches a target.
+        evaluate_every: Option<u64> = None;
         /// Seed of the row order, the validation split and the initial parameters.
         seed: u64 = 7;
         /// The same bits for any number of workers, any transport and after any change of the group: steps are computed in fixed micro-batches of a few rows, summed along a fixed reduction tree. It costs time: see docs/data-parallel.md.
@@ -51,7 +53,7 @@ pub(super) fn derive_global_batch(spec: &mut JobSpec, layers: &mut JobLayers, er
 }
 
 section! {
-    /// Targets: training ends after the epoch that reaches them.
+    /// Targets: training ends after the epoch, or with the evaluation (train.evaluate_every), that reaches them.
     "train.target" TargetSpec {
         /// Validation accuracy to reach (classification).
         accuracy: Option<f64> = None;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use thalweg_cluster::durable::write_atomically;
 use thalweg_core::event::{Event, Metrics, Outcome, Record};
 use thalweg_core::report::{
-    Audit, EpochReport, FORMAT, Failure, MessageReport, RankReport, Report, Staleness, WorldSize,
+    Audit, EpochReport, Evaluation, FORMAT, Failure, MessageReport, RankReport, Report, Staleness, WorldSize,
 };
 use thalweg_core::{Culprit, Error, Job, Kind, Result};
 use thalweg_train::registry;
@@ -48,6 +48,7 @@ impl ReportView {
             report.world = earlier.world;
             report.last = earlier.last;
             report.epochs = earlier.epochs;
+            report.evaluations = earlier.evaluations;
             report.audit = earlier.audit;
             report.failures = earlier.failures;
             report.steps = earlier.steps;
@@ -124,6 +125,7 @@ impl ReportView {
     fn start(&mut self, first_step: u64) {
         let report = &mut self.report;
         report.epochs.retain(|epoch| epoch.step <= first_step);
+        report.evaluations.retain(|evaluation| evaluation.step <= first_step);
         let kept: Vec<u64> = report.epochs.iter().map(|epoch| epoch.epoch).collect();
         report.audit.retain(|audit| kept.contains(&audit.epoch));
         report.world.retain(|world| world.step < first_step);
@@ -173,6 +175,11 @@ impl View for ReportView {
                 }
                 let entry = EpochReport { epoch, step, loss, validation, training, consensus, time_s };
                 self.end_epoch(entry, audit);
+            }
+            Event::Evaluated { step, rows, train_s, metrics } => {
+                let (step, rows, train_s, metrics) = (*step, *rows, *train_s, metrics.clone());
+                self.report.evaluations.retain(|known| known.step < step);
+                self.report.evaluations.push(Evaluation { step, rows, train_s, metrics });
             }
             Event::Checkpoint { step, .. } => self.report.checkpoint_step = Some(*step),
             Event::Account { account } => {
@@ -257,6 +264,7 @@ fn blank(name: &str, job: &Job) -> Report {
         world: Vec::new(),
         last: BTreeMap::new(),
         epochs: Vec::new(),
+        evaluations: Vec::new(),
         steps: 0,
         units: 0,
         first_step: 0,

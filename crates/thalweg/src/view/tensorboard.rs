@@ -58,12 +58,16 @@ impl View for TensorBoard {
                 put(step + 1, &[("train/loss", *loss), ("train/samples_per_s", *samples_per_s)]);
                 self.journal.flush_if_due(record.time)
             }
-            Event::Epoch { step, validation, consensus, .. } => {
+            Event::Epoch { step, consensus, .. } => {
+                let distance = consensus.map(|distance| ("train/consensus", distance));
+                put(*step, distance.as_slice());
+                self.journal.flush()
+            }
+            Event::Evaluated { step, metrics, .. } => {
                 let rows = self.rows;
-                let tags: Vec<String> = validation.keys().map(|name| format!("{rows}/{name}")).collect();
-                let metrics = tags.iter().map(String::as_str).zip(validation.values().copied());
+                let tags: Vec<String> = metrics.keys().map(|name| format!("{rows}/{name}")).collect();
                 let scalars: Vec<(&str, f64)> =
-                    metrics.chain(consensus.map(|distance| ("train/consensus", distance))).collect();
+                    tags.iter().map(String::as_str).zip(metrics.values().copied()).collect();
                 put(*step, &scalars);
                 self.journal.flush()
             }
@@ -155,8 +159,9 @@ fn masked_checksum(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::progress_state::tests::{at, epoch, started, step};
+    use super::super::progress_state::tests::{at, started, step};
     use super::*;
+    use thalweg_core::event::Metrics;
 
     /// Takes the front of the bytes.
     fn take<'a>(bytes: &mut &'a [u8], count: usize) -> &'a [u8] {
@@ -228,7 +233,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut view = TensorBoard::create(folder.path(), 1.7e9, "host/1").unwrap();
         view.record(&at(1.7e9, step(299, 1500.0))).unwrap();
-        view.record(&at(1.7e9, epoch(0))).unwrap();
+        let metrics = Metrics::from([("accuracy".into(), 0.961), ("loss".into(), 0.2)]);
+        let evaluated = Event::Evaluated { step: 10, rows: 640, train_s: 0.5, metrics };
+        view.record(&at(1.7e9, evaluated)).unwrap();
         let bytes = std::fs::read(folder.path().join("events.out.tfevents.1700000000.host_1")).unwrap();
         let payloads = unframe(&bytes);
         assert_eq!(payloads.len(), 3);

@@ -105,11 +105,7 @@ impl Dpsgd {
 
     /// Whether all workers meet after a step.
     fn meets(&self, cx: &Context<'_>, step: u64) -> bool {
-        let (next, every) = (step + 1, cx.job.fault.checkpoint_every);
-        next.is_multiple_of(cx.work.steps_per_epoch())
-            || every > 0 && next.is_multiple_of(every)
-            || next >= cx.work.end()
-            || self.meeting.after() == Some(step)
+        cx.work.is_boundary(step + 1) || self.meeting.after() == Some(step)
     }
 
     /// After a change publishes the mean of the models that are there: the group may have changed between a meeting and the

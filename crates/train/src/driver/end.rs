@@ -19,7 +19,8 @@ impl Driver<'_> {
         }
         let receivers = self.membership.transfer.as_ref().map_or(&[][..], |transfer| &transfer.receivers);
         let loss = self.progress.epoch_loss;
-        self.checkpoints.write(&mut self.cx, self.strategy.as_ref(), loss, (start, receivers))?;
+        let trained = self.progress.trained_before + self.progress.time.total(start);
+        self.checkpoints.write(&mut self.cx, self.strategy.as_ref(), (loss, trained), (start, receivers))?;
         self.progress.time.exclude(self.cx.rank.now() - start);
         Ok(())
     }

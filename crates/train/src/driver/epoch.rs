@@ -1,10 +1,11 @@
-//! The end of an epoch: validation, audit, target.
+//! The end of an epoch: validation, audit, target; and evaluations on the way.
 
 use super::Driver;
 use crate::finite;
 use crate::recent_steps::RecentSteps;
 use crate::validate::validate;
 use crate::work::local_rows::LocalRows;
+use std::time::Duration;
 use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::report::Audit;
 use thalweg_core::{Result, Tally};
@@ -30,17 +31,46 @@ impl Driver<'_> {
         self.cx.local_rows.iter_mut().for_each(LocalRows::close_epoch);
         self.progress.epoch_loss = (0.0, 0);
         self.progress.at_risk = 0;
-        if self.progress.target_reached(self.cx.job) == Some(true) {
-            self.progress.ended = Some(Outcome::TargetReached);
-        }
+        self.end_if_target_is_reached();
         let now = self.cx.rank.now();
         self.progress.time.exclude(now - start);
         self.recent = RecentSteps::since(now);
         Ok(())
     }
 
+    fn end_if_target_is_reached(&mut self) {
+        if self.progress.target_reached(self.cx.job) == Some(true) {
+            self.progress.ended = Some(Outcome::TargetReached);
+        }
+    }
+
+    /// Evaluates the published model if that is due since the step `before`, unless the epoch that ends here did. Its time
+    /// does not count, nor do the waits of workers at their own speed, this one's being `waited`. It is left out while new
+    /// members have not all of the state.
+    pub(super) fn evaluate_if_due(&mut self, before: u64, waited: Duration) -> Result<()> {
+        let (work, progress) = (&self.cx.work, &self.progress);
+        let next = work.next();
+        let is_due = work.evaluations().are_due(before, next);
+        let is_done = progress.validated_at == Some(next) || progress.ended.is_some();
+        if !is_due || is_done || self.membership.transfer.is_some() {
+            return Ok(());
+        }
+        let start = self.cx.rank.now();
+        self.cx.rank.begin_interval("an evaluation");
+        if self.claims.at_own_speed() {
+            self.exclude_waits(waited)?;
+        }
+        self.validate_published()?;
+        self.end_if_target_is_reached();
+        let took = self.cx.rank.now() - start;
+        self.progress.time.exclude(took);
+        self.recent.exclude(took);
+        Ok(())
+    }
+
     /// Evaluates the published model on the validation rows or, without any, on the training rows.
     pub(super) fn validate_published(&mut self) -> Result<()> {
+        let trained = self.progress.trained_before + self.progress.time.report(self.cx.rank.now());
         self.publish()?;
         let (cx, published) = (&mut self.cx, self.strategy.published());
         let (data, model) = (&cx.compute.data, &mut cx.compute.model);
@@ -51,6 +81,18 @@ impl Driver<'_> {
         finite::check_model(cx.rank.member_id(), step, tally.loss, published, model.layout())?;
         self.progress.last = tally.metrics(&data.schema);
         self.progress.validated_at = Some(step);
+        if cx.rank.index() == 0 {
+            cx.rank.emit(Event::Evaluated {
+                step,
+                rows: match (&cx.local_rows, &cx.pool) {
+                    (Some(local), _) => local.agreed_rows(),
+                    (None, Some(_)) => self.progress.leased_rows,
+                    (None, None) => cx.work.evaluations().rows_at(step),
+                },
+                train_s: trained.as_secs_f64(),
+                metrics: self.progress.last.clone(),
+            });
+        }
         Ok(())
     }
 

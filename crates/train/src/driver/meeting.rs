@@ -7,13 +7,13 @@
 //!                  step deadline runs for those that wait
 //!                  messages in flight arrive, the strategy makes the model that it publishes
 //!                  all say how far they are: rows, losses, requests
-//!                  at the end of an epoch: validate, audit; write a checkpoint, if one is due; change the group
+//!                  at the end of an epoch: validate, audit; evaluate and write a checkpoint, if due; change the group
 //! ```
 //!
 //! With leases a server counts the rows of all. It calls the workers by its answers: when the coordinator has called a
 //! meeting, or when no row of the epoch is left. So no lease is out when they meet.
 //!
-//! The boundaries are the ends of epochs, checkpoints and the end of the job. Workers reach them in rows, so what they
+//! The boundaries are the ends of epochs, checkpoints, evaluations and the end of the job. Workers reach them in rows, so what they
 //! computed beyond belongs to the time after.
 
 use super::group_change::giver_of;
@@ -128,7 +128,7 @@ impl Driver<'_> {
     /// Rows of all at the last meeting, this rank's since, and those of all at which the next meeting is due. A server
     /// counts those of leases.
     fn rows_to_report(&self) -> Option<(u64, u64, u64)> {
-        let boundary = self.cx.work.next_boundary(self.cx.job.fault.checkpoint_every);
+        let boundary = self.cx.work.next_boundary();
         match (&self.cx.local_rows, &self.cx.pool) {
             (Some(local), _) => Some((local.agreed_rows(), local.rows_since(), local.rows_at(boundary))),
             (None, Some(pool)) if self.roles.serves(self.cx.rank.member_id()) => {
@@ -192,7 +192,7 @@ impl Driver<'_> {
     }
 
     fn meet(&mut self) -> Result<()> {
-        let before = self.cx.work.next();
+        let (arrived, before) = (self.cx.rank.now(), self.cx.work.next());
         if !self.cx.meeting_called() {
             // This worker knows by its own rows that it is due. The coordinator calls the others.
             self.report_work(true);
@@ -200,17 +200,29 @@ impl Driver<'_> {
         self.is_published = false;
         self.publish()?;
         let summary = self.gather()?;
+        let waited = self.cx.rank.now().saturating_sub(arrived);
         self.emit_step();
         self.serve_requests(&summary);
         self.close_due_epoch()?;
+        self.evaluate_if_due(before, waited)?;
         self.checkpoints.poll()?;
         self.checkpoints.request(summary.checkpointing);
-        let (every, next) = (self.cx.job.fault.checkpoint_every, self.cx.work.next());
-        let due = every > 0 && before / every != next / every;
+        let due = self.cx.work.checkpoint_is_due(before, self.cx.work.next());
         if (due || summary.checkpointing) && self.progress.ended.is_none() {
             self.checkpoint()?;
         }
         self.report_work(true);
+        Ok(())
+    }
+
+    /// The mean time in which workers waited for each other to meet for an evaluation does not count: without it they would
+    /// have trained on. All ranks call it.
+    pub(super) fn exclude_waits(&mut self, waited: Duration) -> Result<()> {
+        let all: Vec<Duration> = self.all_gather("waits for an evaluation", &waited)?;
+        let workers = self.cx.work.ranks();
+        let total: Duration = workers.iter().filter_map(|rank| all.get(*rank)).sum();
+        let now = self.cx.rank.now();
+        self.progress.time.exclude_of_others(total / workers.len().max(1) as u32, now);
         Ok(())
     }
 
@@ -248,7 +260,7 @@ impl Driver<'_> {
             progress.units += report.steps;
         }
         local.agree(all.into_iter().filter_map(|attendance| attendance.walk).collect());
-        let (boundary, rows) = (work.next_boundary(self.cx.job.fault.checkpoint_every), local.agreed_rows());
+        let (boundary, rows) = (work.next_boundary(), local.agreed_rows());
         progress.rows += rows - before;
         work.advance_to(match rows >= local.rows_at(boundary) {
             true => boundary,
@@ -270,7 +282,6 @@ impl Driver<'_> {
     fn agree_on_leases(&mut self, all: Vec<Attendance>) -> Result<()> {
         let served = all.into_iter().find_map(|attendance| attendance.served);
         let served = served.ok_or_else(|| Error::internal("a meeting without a server"))?;
-        let every = self.cx.job.fault.checkpoint_every;
         let Context { work, pool: Some(pool), .. } = &mut self.cx else {
             return Err(Error::internal("a meeting without leases"));
         };
@@ -279,14 +290,14 @@ impl Driver<'_> {
         progress.leased_rows = served.leased_rows;
         (progress.epoch_loss, progress.rows, progress.units) = (served.epoch_loss, served.rows, served.units);
         progress.contributions = served.contributions;
-        let due = pool.sizes().rows_at(work.next_boundary(0));
+        let due = pool.sizes().rows_at(work.next_end());
         if served.is_exhausted && served.leased_rows < due {
             let lost = due - served.leased_rows;
             return Err(Error::internal(format!(
                 "{lost} rows of the epoch were neither applied nor are they leased"
             )));
         }
-        let boundary = work.next_boundary(every);
+        let boundary = work.next_boundary();
         let next = pool.sizes().step_at(served.leased_rows);
         work.advance_to(match served.leased_rows >= pool.sizes().rows_at(boundary) {
             true => boundary,

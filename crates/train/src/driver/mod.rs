@@ -5,7 +5,8 @@
 //!         send new members a chunk of the state
 //!         strategy.step                               one commit unit
 //!         count its rows, serve requests
-//!         at the end of an epoch: validate, audit     epoch.rs
+//!         at the end of an epoch: validate, audit;    epoch.rs
+//!         evaluate, if it is due
 //!         write a checkpoint, if one is due
 //! end     validate, write the model                   end.rs
 //! ```
@@ -117,6 +118,7 @@ impl<'a> Driver<'a> {
             leased_rows: pool.as_ref().map_or(0, |pool| pool.sizes().rows_at(start.step)),
             epoch_loss: start.loss,
             time: TrainingTime::starting(now),
+            trained_before: start.trained,
             ..JobProgress::default()
         };
         let holds = if start.has_state { Holds::State } else { Holds::Nothing };
@@ -257,10 +259,10 @@ impl<'a> Driver<'a> {
         }
         self.serve_requests(summary);
         self.close_due_epoch()?;
+        self.evaluate_if_due(before, Duration::ZERO)?;
         self.checkpoints.poll()?;
         self.checkpoints.request(summary.checkpointing);
-        let every = self.cx.job.fault.checkpoint_every;
-        let due = every > 0 && before / every != next / every;
+        let due = self.cx.work.checkpoint_is_due(before, next);
         if (due || summary.checkpointing) && self.progress.ended.is_none() {
             self.checkpoint()?;
         }
