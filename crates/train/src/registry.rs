@@ -252,7 +252,7 @@ const ALL: &[Registration] = &[
                 let centre = Centre::new(of.job, of.optimizer, of.parameters);
                 Box::new(clocked::Server::new(of.job, centre))
             }
-            false => Box::new(easgd::SynchronousWorker::new(of.optimizer, of.parameters)),
+            false => Box::new(easgd::SynchronousWorker::new(of.job, of.optimizer, of.parameters)),
         },
     },
     Registration {
@@ -266,7 +266,7 @@ const ALL: &[Registration] = &[
         claims: Claims::LOCAL_ROUNDS,
         sections: &["strategy.merge"],
         check: check::plain_mean,
-        start: |of| Box::new(SparkNet::new(of.optimizer, of.parameters)),
+        start: |of| Box::new(SparkNet::new(of.job, of.optimizer, of.parameters)),
     },
     Registration {
         name: "block-momentum",
@@ -279,7 +279,7 @@ const ALL: &[Registration] = &[
         claims: Claims::LOCAL_ROUNDS,
         sections: &["strategy.merge"],
         check: |_, _| (),
-        start: |of| Box::new(BlockMomentum::new(of.optimizer, of.parameters)),
+        start: |of| Box::new(BlockMomentum::new(of.job, of.optimizer, of.parameters)),
     },
     Registration {
         name: "diloco",
@@ -292,7 +292,7 @@ const ALL: &[Registration] = &[
         claims: Claims::LOCAL_ROUNDS,
         sections: &["strategy.merge"],
         check: |_, _| (),
-        start: |of| Box::new(DiLoCo::new(of.optimizer, of.parameters)),
+        start: |of| Box::new(DiLoCo::new(of.job, of.optimizer, of.parameters)),
     },
 ];
 

@@ -7,6 +7,7 @@ use harness::{distance, parameters, train};
 use std::path::Path;
 use thalweg_core::event::{Event, Outcome};
 use thalweg_core::model::NoHooks;
+use thalweg_core::spec::merge::OptimizerState::{self, Average, Keep, Reset};
 use thalweg_core::{Model, Result};
 use thalweg_data::{Data, Sampler, even_range};
 use thalweg_graph::{Network, Options, Team};
@@ -45,13 +46,13 @@ fn assert_all_reduce(dials: &[&str]) {
 }
 
 /// A run that is stopped between two rounds goes on to the same bits: every worker with its own optimizer state.
-fn assert_resumes(preset: &str) {
-    let settings = [preset, "train.optimizer={kind='adam', lr=0.002}", "strategy.merge.every=5"];
+fn assert_resumes(dials: &[&str]) {
+    let settings = [dials, &["train.optimizer={kind='adam', lr=0.002}", "strategy.merge.every=5"]].concat();
     let (whole, halves) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     finish(3, whole.path(), &[&settings[..], &["train.max_steps=20"]].concat());
     finish(3, halves.path(), &[&settings[..], &["train.max_steps=10"]].concat());
     finish(3, halves.path(), &[&settings[..], &["train.max_steps=20"]].concat());
-    assert_eq!(parameters(whole.path()), parameters(halves.path()), "{preset}");
+    assert_eq!(parameters(whole.path()), parameters(halves.path()), "{dials:?}");
     // With more workers, and with fewer.
     finish(5, halves.path(), &[&settings[..], &["train.max_steps=32"]].concat());
     finish(1, halves.path(), &[&settings[..], &["train.max_steps=45"]].concat());
@@ -124,14 +125,15 @@ impl Reference {
         parameters
     }
 
-    /// The mean after `steps` local steps of all workers from `start`: with the slots of the round before, or with new
-    /// ones.
-    fn round(&mut self, start: &[f32], steps: u64, resets: bool) -> Result<Vec<f32>> {
+    /// The mean after `steps` local steps of all workers from `start`, with the slots of the round before, their mean or
+    /// new ones.
+    fn round(&mut self, start: &[f32], steps: u64, at_merge: OptimizerState) -> Result<Vec<f32>> {
         let (mut batch, mut gradient) = (self.data.training.empty_batch(), vec![0.0; start.len()]);
         let (mut mean, mut total) = (vec![0.0; start.len()], 0.0);
+        let mut mean_slots = vec![[0.0; 2]; start.len()];
         for worker in 0..WORKERS {
             let (mut own, mut trained, slots) = (start.to_vec(), 0, &mut self.slots[worker]);
-            if resets {
+            if at_merge == Reset {
                 slots.fill([0.0; 2]);
             }
             for done in 0..steps {
@@ -141,7 +143,7 @@ impl Reference {
                 self.data.training.load(mine, step / epoch, &mut batch)?;
                 let scale = 1.0 / mine.len() as f32;
                 self.network.gradient(&own, &batch, scale, &mut gradient, &mut NoHooks)?;
-                let updates = if resets { done } else { step };
+                let updates = if at_merge == Reset { done } else { step };
                 for ((w, slots), g) in own.iter_mut().zip(&mut *slots).zip(&gradient) {
                     (self.rule)(*g, w, slots, updates);
                 }
@@ -149,9 +151,15 @@ impl Reference {
             }
             let weight = trained as f32 / (64 * steps) as f32;
             mean.iter_mut().zip(&own).for_each(|(sum, w)| *sum += weight * w);
+            let own = mean_slots.as_flattened_mut().iter_mut().zip(slots.as_flattened());
+            own.for_each(|(sum, slot)| *sum += weight * slot);
             total += weight;
         }
         mean.iter_mut().for_each(|sum| *sum /= total);
+        mean_slots.as_flattened_mut().iter_mut().for_each(|sum| *sum /= total);
+        if at_merge == Average {
+            self.slots.fill(mean_slots);
+        }
         self.step += steps;
         Ok(mean)
     }
@@ -181,12 +189,25 @@ fn assert_replayed(
 fn sparknet_follows_its_reference() {
     assert_all_reduce(&["strategy.preset=sparknet"]);
     let preset = ["strategy.preset=sparknet"];
-    assert_replayed(&preset, MOMENTUM, |reference, w, steps| *w = reference.round(w, steps, false).unwrap());
+    assert_replayed(&preset, MOMENTUM, |reference, w, steps| *w = reference.round(w, steps, Keep).unwrap());
+}
+
+#[test]
+fn merged_optimizer_state_follows_its_reference() {
+    for (name, at_merge) in [("average", Average), ("reset", Reset)] {
+        let dials = ["strategy.preset=sparknet", &format!("strategy.merge.optimizer_state={name}")];
+        for rule in [MOMENTUM, ADAMW] {
+            assert_replayed(&dials, rule, |reference, w, steps| {
+                *w = reference.round(w, steps, at_merge).unwrap();
+            });
+        }
+        assert_resumes(&dials);
+    }
 }
 
 #[test]
 fn sparknet_resumes_and_learns() {
-    assert_resumes("strategy.preset=sparknet");
+    assert_resumes(&["strategy.preset=sparknet"]);
     assert_learns("strategy.preset=sparknet");
 }
 
@@ -199,7 +220,7 @@ fn block_momentum_follows_its_reference() {
     assert_replayed(&preset, MOMENTUM, |reference, w, steps| {
         d.resize(w.len(), 0.0);
         let start: Vec<f32> = w.iter().zip(&d).map(|(w, d)| w + eta * d).collect();
-        let mean = reference.round(&start, steps, true).unwrap();
+        let mean = reference.round(&start, steps, Reset).unwrap();
         for (((w, d), mean), start) in w.iter_mut().zip(&mut d).zip(mean).zip(start) {
             *d = eta * *d + zeta * (mean - start);
             *w += *d;
@@ -209,7 +230,7 @@ fn block_momentum_follows_its_reference() {
 
 #[test]
 fn block_momentum_resumes_and_learns() {
-    assert_resumes("strategy.preset=block-momentum");
+    assert_resumes(&["strategy.preset=block-momentum"]);
     assert_learns("strategy.preset=block-momentum");
 }
 
@@ -220,7 +241,7 @@ fn diloco_follows_its_reference() {
     let mut v = Vec::new();
     assert_replayed(&["strategy.preset=diloco"], ADAMW, |reference, w, steps| {
         v.resize(w.len(), 0.0);
-        let mean = reference.round(w, steps, false).unwrap();
+        let mean = reference.round(w, steps, Keep).unwrap();
         for ((w, v), mean) in w.iter_mut().zip(&mut v).zip(mean) {
             let gradient = *w - mean;
             *v = mu * *v + gradient;
@@ -231,6 +252,6 @@ fn diloco_follows_its_reference() {
 
 #[test]
 fn diloco_resumes_and_learns() {
-    assert_resumes("strategy.preset=diloco");
+    assert_resumes(&["strategy.preset=diloco"]);
     assert_learns("strategy.preset=diloco");
 }

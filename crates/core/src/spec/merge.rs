@@ -20,6 +20,18 @@ choice! {
     }
 }
 
+choice! {
+    /// What happens to the optimizer's state of a worker when models are merged.
+    OptimizerState {
+        /// It stays with its worker.
+        Keep = "keep",
+        /// All workers go on with its mean, weighted by their rows: it is sent with the models.
+        Average = "average",
+        /// It starts at 0 after every merge.
+        Reset = "reset",
+    }
+}
+
 section! {
     /// Merges of the workers' parameters after local steps.
     "strategy.merge" MergeSpec {
@@ -31,6 +43,8 @@ section! {
         rate: f64 = 1.0;
         /// The momentum of merges.
         momentum: f64 = 0.0;
+        /// What happens to the optimizer's state of a worker when models are merged.
+        optimizer_state: OptimizerState = OptimizerState::Keep;
         /// Elastic averaging: the part of its difference from the centre by which a worker moves to it. auto: min(0.9/n, 1/2) with n = engine.workers.
         alpha: Auto<f64> = Auto::Auto;
         /// Elastic averaging: the part of that difference by which the centre moves to a worker. auto: alpha.
@@ -56,6 +70,10 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     if has_rates && spec.merge.kind != MergeKind::Elastic {
         let reason = "alpha and beta are the rates of elastic averaging; drop them, or set strategy.merge.kind = \"elastic\"";
         refuse("strategy.merge", reason.into());
+    }
+    if spec.merge.kind == MergeKind::Elastic && spec.merge.optimizer_state != OptimizerState::Keep {
+        let reason = "elastic averaging moves models towards each other, and no worker gives up its own; drop this key";
+        refuse("strategy.merge.optimizer_state", reason.into());
     }
     if every == 0 {
         refuse("strategy.merge.every", "must be at least 1".into());

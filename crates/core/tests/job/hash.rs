@@ -61,6 +61,7 @@ fn the_hash_changes_with_every_key() {
         "strategy.merge.every=5",
         "strategy.merge.rate=0.7",
         "strategy.merge.momentum=0.9",
+        "strategy.merge.optimizer_state=average",
         "strategy.neighbours.graph=torus",
         "strategy.neighbours.mix=after",
         "fault.step_deadline=31s",

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! worker i:   w_i = w + eta * d                           look-ahead
-//!             reset the optimizer's state
+//!             reset the optimizer's state                 merge.optimizer_state, by the preset
 //!             tau times:  w_i = update(w_i, gradient of its share of the next step's rows)
 //!             m   = sum of n_i * w_i / sum of n_i         n_i: rows that worker i has trained on
 //!             d   = eta * d + zeta * (m - (w + eta * d))
@@ -14,14 +14,14 @@
 //! `eta` is `merge.momentum`, by the preset 1 - 1/n; `zeta` is `merge.rate`. The published model is `w`, without the
 //! look-ahead. With eta = 0 and zeta = 1 the round is the plain average of SparkNet.
 
-use super::local_round::{LocalRound, Slots};
+use super::local_round::{LocalRound, with_slots};
 use crate::context::Context;
 use crate::reduction::Description;
 use crate::state::{Spread, State};
 use crate::step_report::StepSummary;
 use crate::strategy::Strategy;
 use thalweg_cluster::regroup::MembershipChange;
-use thalweg_core::Result;
+use thalweg_core::{JobSpec, Result};
 use thalweg_graph::optimizer::Optimizer;
 
 /// The column of `d`.
@@ -35,10 +35,11 @@ pub struct BlockMomentum {
 }
 
 impl BlockMomentum {
-    pub fn new(optimizer: &Optimizer, parameters: usize) -> BlockMomentum {
+    pub fn new(job: &JobSpec, optimizer: &Optimizer, parameters: usize) -> BlockMomentum {
+        let state = State::of_parameters(parameters).with_columns(&[MOMENTUM], Spread::Replicated);
         BlockMomentum {
-            state: State::of_parameters(parameters).with_columns(&[MOMENTUM], Spread::Replicated),
-            round: LocalRound::new(optimizer, parameters),
+            state: with_slots(state, job, optimizer),
+            round: LocalRound::new(job, optimizer, parameters),
             start: vec![0.0; parameters],
         }
     }
@@ -49,8 +50,8 @@ impl Strategy for BlockMomentum {
         let (eta, zeta) = (cx.job.merge.momentum as f32, cx.job.merge.rate as f32);
         let ahead = self.state.parameters().iter().zip(self.state.column(MOMENTUM));
         self.start.iter_mut().zip(ahead).for_each(|(start, (w, d))| *start = w + eta * d);
-        let report = self.round.train(cx, &self.start, Slots::Reset)?;
-        let summary = self.round.merge(cx, &self.start, &report)?;
+        let report = self.round.train(cx, &self.start, &self.state)?;
+        let summary = self.round.merge(cx, &report)?;
         let (parameters, momentum) = self.state.parameters_and(MOMENTUM);
         let block = self.round.mean().iter().zip(&self.start);
         for ((w, d), (mean, start)) in parameters.iter_mut().zip(momentum).zip(block) {
@@ -58,6 +59,7 @@ impl Strategy for BlockMomentum {
             *w += *d;
         }
         self.round.merge_statistics(cx.compute.model.layout(), parameters);
+        self.round.commit_slots(&mut self.state);
         Ok(summary)
     }
 

@@ -13,14 +13,14 @@
 //! `H` is `merge.every`, `mu` is `merge.momentum`, 0.9 by the preset, and `rate` is `merge.rate`, 0.7. With mu = 0 and rate 1
 //! (outer gradient descent) the round is the plain average of SparkNet.
 
-use super::local_round::{LocalRound, Slots};
+use super::local_round::{LocalRound, with_slots};
 use crate::context::Context;
 use crate::reduction::Description;
 use crate::state::{Spread, State};
 use crate::step_report::StepSummary;
 use crate::strategy::Strategy;
 use thalweg_cluster::regroup::MembershipChange;
-use thalweg_core::Result;
+use thalweg_core::{JobSpec, Result};
 use thalweg_graph::optimizer::Optimizer;
 
 /// The column of `v`.
@@ -32,11 +32,11 @@ pub struct DiLoCo {
 }
 
 impl DiLoCo {
-    pub fn new(optimizer: &Optimizer, parameters: usize) -> DiLoCo {
+    pub fn new(job: &JobSpec, optimizer: &Optimizer, parameters: usize) -> DiLoCo {
         let state = State::of_parameters(parameters).with_columns(&[VELOCITY], Spread::Replicated);
         DiLoCo {
-            state: state.with_columns(optimizer.slot_names(), Spread::PerMember),
-            round: LocalRound::new(optimizer, parameters),
+            state: with_slots(state, job, optimizer),
+            round: LocalRound::new(job, optimizer, parameters),
         }
     }
 }
@@ -45,8 +45,8 @@ impl Strategy for DiLoCo {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
         let (mu, rate) = (cx.job.merge.momentum as f32, cx.job.merge.rate as f32);
         let start = self.state.parameters();
-        let report = self.round.train(cx, start, Slots::Kept(&self.state))?;
-        let summary = self.round.merge(cx, start, &report)?;
+        let report = self.round.train(cx, start, &self.state)?;
+        let summary = self.round.merge(cx, &report)?;
         let (parameters, velocity) = self.state.parameters_and(VELOCITY);
         for ((w, v), mean) in parameters.iter_mut().zip(velocity).zip(self.round.mean()) {
             let gradient = *w - mean;

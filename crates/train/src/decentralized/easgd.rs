@@ -20,7 +20,7 @@
 //! A lost worker takes its model with it; rows that it has computed since its last merge are computed again by others. A
 //! new worker begins at the centre. Synchronous merges of more than 1/alpha workers use 1/n.
 
-use super::local_round::{LocalRound, Slots};
+use super::local_round::LocalRound;
 use crate::context::Context;
 use crate::envelope::Values;
 use crate::reduction::Description;
@@ -121,11 +121,11 @@ pub struct SynchronousWorker {
 }
 
 impl SynchronousWorker {
-    pub fn new(optimizer: &Optimizer, parameters: usize) -> SynchronousWorker {
+    pub fn new(job: &JobSpec, optimizer: &Optimizer, parameters: usize) -> SynchronousWorker {
         let state = State::of_own_parameters(parameters);
         SynchronousWorker {
             state: state.with_columns(optimizer.slot_names(), Spread::PerMember),
-            round: LocalRound::new(optimizer, parameters),
+            round: LocalRound::new(job, optimizer, parameters),
             centre: Vec::new(),
             sent: None,
         }
@@ -146,7 +146,7 @@ impl SynchronousWorker {
 
 impl Strategy for SynchronousWorker {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
-        let report = self.round.train(cx, self.state.parameters(), Slots::Kept(&self.state))?;
+        let report = self.round.train(cx, self.state.parameters(), &self.state)?;
         clocked::push(cx, &report, self.round.local())?;
         self.sent = Some(cx.work.next());
         self.centre.resize(self.state.len(), 0.0);

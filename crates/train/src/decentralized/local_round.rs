@@ -3,6 +3,9 @@
 //! Every worker takes `merge.every` steps with its share of each step's rows, on a model of its own. Then all workers
 //! average their models, weighted by rows: shares differ, and a round ends early at the end of an epoch and, on each
 //! worker by itself, when a request is pending. A round that fails leaves no trace: the model it started from is untouched.
+//!
+//! The optimizer's state stays with its worker, is averaged with the models, or starts at 0 in every round
+//! (`merge.optimizer_state`).
 
 use crate::context::Context;
 use crate::finite;
@@ -12,7 +15,8 @@ use crate::state::{Spread, State};
 use crate::step_report::{self, StepReport, StepSummary};
 use std::time::Duration;
 use thalweg_core::model::TensorRole;
-use thalweg_core::{Layout, Result};
+use thalweg_core::spec::merge::OptimizerState;
+use thalweg_core::{JobSpec, Layout, Result};
 use thalweg_graph::optimizer::{Moment, Optimizer};
 
 /// The local model of a worker, and the memory to average it.
@@ -22,25 +26,27 @@ pub struct LocalRound {
     gradient: Vec<f32>,
     /// The mean of all models after a merge.
     mean: Vec<f32>,
+    at_merge: OptimizerState,
     plan: BucketPlan,
 }
 
-/// The optimizer's slots at the start of a round.
-#[derive(Clone, Copy)]
-pub enum Slots<'a> {
-    /// Those of this worker, from the state.
-    Kept(&'a State),
-    /// All zero, as at the start of the job.
-    Reset,
+/// Adds the optimizer's slots to what a strategy keeps between two rounds.
+pub fn with_slots(state: State, job: &JobSpec, optimizer: &Optimizer) -> State {
+    match job.merge.optimizer_state {
+        OptimizerState::Keep => state.with_columns(optimizer.slot_names(), Spread::PerMember),
+        OptimizerState::Average => state.with_columns(optimizer.slot_names(), Spread::Replicated),
+        OptimizerState::Reset => state,
+    }
 }
 
 impl LocalRound {
-    pub fn new(optimizer: &Optimizer, parameters: usize) -> LocalRound {
+    pub fn new(job: &JobSpec, optimizer: &Optimizer, parameters: usize) -> LocalRound {
         let local = State::of_parameters(parameters);
         LocalRound {
             local: local.with_columns(optimizer.slot_names(), Spread::PerMember),
             gradient: vec![0.0; parameters],
             mean: Vec::new(),
+            at_merge: job.merge.optimizer_state,
             plan: BucketPlan::default(),
         }
     }
@@ -58,13 +64,14 @@ impl LocalRound {
         (cx.job.merge.every as u64).min(cx.work.steps_left(cx.work.next())).max(1)
     }
 
-    /// Trains the local model from `start` on.
-    pub fn train(&mut self, cx: &mut Context<'_>, start: &[f32], slots: Slots<'_>) -> Result<StepReport> {
+    /// Trains the local model from `start` on, with the optimizer's slots of the state.
+    pub fn train(&mut self, cx: &mut Context<'_>, start: &[f32], state: &State) -> Result<StepReport> {
+        let resets = self.at_merge == OptimizerState::Reset;
         self.local.parameters_mut().copy_from_slice(start);
         for column in self.local.columns_mut().iter_mut().skip(1) {
-            match slots {
-                Slots::Kept(state) => column.values.copy_from_slice(state.column(column.name)),
-                Slots::Reset => column.values.fill(0.0),
+            match resets {
+                true => column.values.fill(0.0),
+                false => column.values.copy_from_slice(state.column(column.name)),
             }
         }
         cx.compute.clear_consumed();
@@ -78,9 +85,9 @@ impl LocalRound {
             }
             let computed = cx.compute_local_gradient(step, self.local.parameters(), &mut self.gradient)?;
             if computed.rows > 0 {
-                let moment = match slots {
-                    Slots::Kept(_) => cx.moment(step),
-                    Slots::Reset => Moment { updates: done, ..cx.moment(step) },
+                let moment = match resets {
+                    true => Moment { updates: done, ..cx.moment(step) },
+                    false => cx.moment(step),
                 };
                 cx.update(moment, &mut self.local, &self.gradient)?;
             }
@@ -94,24 +101,42 @@ impl LocalRound {
         Ok(cx.report(loss, took, done))
     }
 
-    /// Averages the local models of all workers, weighted by their rows; without any row the mean is `start`.
-    pub fn merge(&mut self, cx: &mut Context<'_>, start: &[f32], report: &StepReport) -> Result<StepSummary> {
+    /// Averages the local models of all workers, weighted by their rows; without any row they are what they were.
+    pub fn merge(&mut self, cx: &mut Context<'_>, report: &StepReport) -> Result<StepSummary> {
         let (rank, step, layout) = (cx.rank.member_id(), cx.work.next(), cx.compute.model.layout());
         finite::check_model(rank, step, 0.0, self.local.parameters(), layout)?;
         // Relative to a whole round, so that sums stay in the range of the parameters.
         let round = (cx.job.train.global_batch as u64 * LocalRound::steps(cx)) as f32;
         let weight = cx.compute.consumed().len() as f32 / round;
         self.mean.clear();
-        self.mean.extend(self.local.parameters().iter().map(|value| weight * value));
+        for column in &self.local.columns()[..self.averaged()] {
+            self.mean.extend(column.values.iter().map(|value| weight * value));
+        }
         self.mean.push(weight);
         let summary = cx.all_reduce_with_report("models", &mut self.mean, report)?;
         match self.mean.pop() {
             Some(total) if total > 0.0 => self.mean.iter_mut().for_each(|sum| *sum /= total),
-            _ => self.mean.copy_from_slice(start),
+            _ => {
+                let own = self.local.columns().iter().flat_map(|column| &column.values);
+                self.mean.iter_mut().zip(own).for_each(|(mean, own)| *mean = *own);
+            }
+        }
+        let slots = self.mean.split_off(self.local.len());
+        let columns = self.local.columns_mut()[1..].iter_mut();
+        for (column, mean) in columns.zip(slots.chunks_exact(self.mean.len().max(1))) {
+            column.values.copy_from_slice(mean);
         }
         let (rank, step, layout) = (cx.rank.member_id(), cx.work.next(), cx.compute.model.layout());
         finite::check_model(rank, step, 0.0, &self.mean, layout)?;
         Ok(summary)
+    }
+
+    /// Columns that a merge averages: the parameters first.
+    fn averaged(&self) -> usize {
+        match self.at_merge {
+            OptimizerState::Average => self.local.columns().len(),
+            OptimizerState::Keep | OptimizerState::Reset => 1,
+        }
     }
 
     /// The model of this worker.
@@ -142,7 +167,7 @@ impl LocalRound {
 
     /// Vectors as long as the parameters: the local model with its slots, and the mean.
     pub fn columns(&self) -> usize {
-        self.local.columns().len() + 1
+        self.local.columns().len() + self.averaged()
     }
 
     pub fn describe(&self, cx: &Context<'_>) -> Description {
@@ -151,6 +176,6 @@ impl LocalRound {
 
     /// Elements of the exchange: the model, its weight, the reports.
     fn exchanged(&self, cx: &Context<'_>) -> usize {
-        self.local.len() + 1 + step_report::len(cx.rank.size())
+        self.averaged() * self.local.len() + 1 + step_report::len(cx.rank.size())
     }
 }

@@ -9,16 +9,16 @@
 //! ```
 //!
 //! With tau = 1 and plain gradient descent the round is the step of an all-reduce, up to rounding. Optimizer state stays
-//! with its worker. The model is sent once in tau steps.
+//! with its worker, unless `merge.optimizer_state` says otherwise. The model is sent once in tau steps.
 
-use super::local_round::{LocalRound, Slots};
+use super::local_round::{LocalRound, with_slots};
 use crate::context::Context;
 use crate::reduction::Description;
-use crate::state::{Spread, State};
+use crate::state::State;
 use crate::step_report::StepSummary;
 use crate::strategy::Strategy;
 use thalweg_cluster::regroup::MembershipChange;
-use thalweg_core::Result;
+use thalweg_core::{JobSpec, Result};
 use thalweg_graph::optimizer::Optimizer;
 
 pub struct SparkNet {
@@ -27,11 +27,10 @@ pub struct SparkNet {
 }
 
 impl SparkNet {
-    pub fn new(optimizer: &Optimizer, parameters: usize) -> SparkNet {
-        let state = State::of_parameters(parameters);
+    pub fn new(job: &JobSpec, optimizer: &Optimizer, parameters: usize) -> SparkNet {
         SparkNet {
-            state: state.with_columns(optimizer.slot_names(), Spread::PerMember),
-            round: LocalRound::new(optimizer, parameters),
+            state: with_slots(State::of_parameters(parameters), job, optimizer),
+            round: LocalRound::new(job, optimizer, parameters),
         }
     }
 }
@@ -39,8 +38,8 @@ impl SparkNet {
 impl Strategy for SparkNet {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
         let start = self.state.parameters();
-        let report = self.round.train(cx, start, Slots::Kept(&self.state))?;
-        let summary = self.round.merge(cx, start, &report)?;
+        let report = self.round.train(cx, start, &self.state)?;
+        let summary = self.round.merge(cx, &report)?;
         self.state.parameters_mut().copy_from_slice(self.round.mean());
         self.round.commit_slots(&mut self.state);
         Ok(summary)

@@ -58,6 +58,7 @@ pub(super) const PRESETS: &[Preset] = &[
             Dial::default("strategy.merge.every", Integer(10)),
             Dial::default("strategy.merge.momentum", Rule(MOMENTUM)),
             Dial::default("strategy.merge.rate", Float(1.0)),
+            Dial::default("strategy.merge.optimizer_state", Text("reset")),
         ],
         summary: "Every worker takes 10 steps on a model of its own; the change of their mean is filtered by Nesterov momentum 1 - 1/n.",
         when: "Links are slow, and plain averaging learns too slowly with many workers.",
@@ -70,6 +71,7 @@ pub(super) const PRESETS: &[Preset] = &[
             ("local steps in a block", "strategy.merge.every"),
             ("block momentum 1 - 1/n", "strategy.merge.momentum"),
             ("block learning rate", "strategy.merge.rate"),
+            ("optimizer state that starts at 0 in every block", "strategy.merge.optimizer_state"),
             (UPDATE_RULE, "block_momentum_follows_its_reference"),
         ],
         missing: &[
