@@ -34,6 +34,21 @@ pub enum Origin {
     Derived(&'static str),
 }
 
+impl Origin {
+    /// Whether both are lines of one file.
+    fn is_in_file_of(&self, other: &Origin) -> bool {
+        matches!((self, other), (Origin::File { path, .. }, Origin::File { path: its, .. }) if path == its)
+    }
+
+    /// The earlier of two lines of a file.
+    fn earlier<'a>(&'a self, other: &'a Origin) -> &'a Origin {
+        match (self, other) {
+            (Origin::File { line, .. }, Origin::File { line: its, .. }) if its < line => other,
+            _ => self,
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -228,17 +243,25 @@ impl JobLayers {
         }
     }
 
-    /// An error per unknown key, with the nearest known one.
+    /// An error per unknown key, with the nearest known one. A misspelt section of a file is one error, at its first key.
     pub(super) fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
         let is_group = |path: &str| known.iter().any(|key| key.starts_with(&format!("{path}.")));
         let group = Value::Table(toml::Table::new());
         let unset = self.unset.iter().map(|(path, origin)| (path.as_str(), &group, origin));
-        self.iter()
+        let unknown = self
+            .iter()
             .chain(unset)
             .filter(|(path, ..)| !known.contains(path))
-            .filter(|(path, value, _)| !(value.is_table() && is_group(path)))
-            .map(|(path, value, origin)| format!("{origin}: {}", self.explain_unknown(path, value, known)))
-            .collect()
+            .filter(|(path, value, _)| !(value.is_table() && is_group(path)));
+        let mut errors: Vec<(&Origin, String)> = Vec::new();
+        for (path, value, origin) in unknown {
+            let reason = self.explain_unknown(path, value, known);
+            match errors.iter_mut().find(|(first, same)| *same == reason && first.is_in_file_of(origin)) {
+                Some((first, _)) => *first = first.earlier(origin),
+                None => errors.push((origin, reason)),
+            }
+        }
+        errors.iter().map(|(origin, reason)| format!("{origin}: {reason}")).collect()
     }
 
     fn explain_unknown(&self, path: &str, value: &Value, known: &[&str]) -> String {

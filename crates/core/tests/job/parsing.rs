@@ -24,6 +24,12 @@ fn unknown_names_are_refused_with_a_suggestion() {
     refused_with("[train]\nepoch = 3", &[], &["job.toml:2", "`epoch`", "did you mean `epochs`"]);
     refused_with("[trian]\nepochs = 3", &[], &["unknown section `trian`", "did you mean `train`"]);
     refused_with("[trian]", &[], &["job.toml:1", "unknown section `trian`", "did you mean `train`"]);
+    let misspelt = refused(
+        "[data]\nsorce = 1\n[trian]\nseed = 3\nepochs = 3\n[trian.optimizer]\nlr = 1",
+        &["trian.accumulate=4"],
+    );
+    assert_eq!(misspelt.matches("`trian`").count(), 2, "once for the file, once for the flag: {misspelt}");
+    assert!(misspelt.contains("job.toml:4: unknown section"), "{misspelt}");
     refused_with("", &["enigne.workers=2"], &["--set enigne.workers=2", "did you mean `engine`"]);
     refused_with("[train]\nworkers = 3", &[], &["did you mean `engine.workers`"]);
     refused_with("epochs = 3", &[], &["did you mean `train.epochs`"]);
