@@ -6,7 +6,7 @@ use crate::folder::{self, JOB};
 use crate::join_info::JoinInfo;
 use crate::launch;
 use crate::token;
-use crate::view::formatting::{count, counted};
+use crate::view::formatting::counted;
 use crate::view::jsonl;
 use clap::Args;
 use serde::Serialize;
@@ -210,7 +210,7 @@ fn describe(found: &JobStatus) -> String {
         JobState::Killed => "killed: no job holds the folder, and there is no report",
     };
     let mut parts = vec![state.to_string()];
-    parts.extend(found.step.map(|step| format!("step {}", count(step))));
+    parts.extend(found.step.map(|step| format!("step {step}")));
     parts.extend(found.joined.map(|joined| match found.expected {
         Some(expected) if expected != joined => {
             format!("{joined} of {} joined", counted(expected as u64, "rank"))

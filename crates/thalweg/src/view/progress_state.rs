@@ -93,7 +93,7 @@ impl ProgressState {
                 vec![stopping(record.rank, ranks, hosts)]
             }
             Event::Checkpoint { step, asked: true, .. } => {
-                vec![format!("checkpoint of step {} written", count(*step))]
+                vec![format!("checkpoint of step {step} written")]
             }
             Event::Started { .. } => self.start(record),
             Event::Step {

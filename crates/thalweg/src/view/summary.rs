@@ -150,10 +150,10 @@ fn measured_before_the_end(report: &Report) -> Option<u64> {
 /// The checkpoint that a stopped job can resume from.
 fn saved(report: &Report) -> String {
     match report.checkpoint_step {
-        Some(step) if step >= report.steps => format!("checkpoint of step {}", count(step)),
+        Some(step) if step >= report.steps => format!("checkpoint of step {step}"),
         Some(step) => {
             let lost = counted(report.steps - step, "step");
-            format!("checkpoint of step {}; {lost} after it are lost", count(step))
+            format!("checkpoint of step {step}; {lost} after it are lost")
         }
         None => "no checkpoint".into(),
     }

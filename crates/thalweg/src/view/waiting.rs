@@ -48,6 +48,9 @@ pub(super) struct WaitLines {
     last: Option<f64>,
     /// Whether the current wait was printed.
     printed: bool,
+    /// The line about the end of a printed wait, until a step shows that training goes on: the wait may also have ended
+    /// because the rank is removed.
+    end: Option<String>,
 }
 
 impl WaitLines {
@@ -55,11 +58,17 @@ impl WaitLines {
     pub fn update(&mut self, record: &Record, status: Option<&str>) -> Option<String> {
         match &record.event {
             Event::Waiting { waited_s, .. } if self.is_due(record.time, *waited_s) => {
-                (self.last, self.printed) = (Some(record.time), true);
+                (self.last, self.printed, self.end) = (Some(record.time), true, None);
                 status.map(str::to_owned)
             }
             Event::WaitEnded { ranks, waited_s } if std::mem::take(&mut self.printed) => {
-                Some(format!("going on after {waited_s:.0} s of waiting for {}", named(ranks)))
+                self.end = Some(format!("going on after {waited_s:.0} s of waiting for {}", named(ranks)));
+                None
+            }
+            Event::Step { .. } | Event::Epoch { .. } => self.end.take(),
+            Event::Waiting { .. } | Event::Regrouped { .. } => {
+                self.end = None;
+                None
             }
             _ => None,
         }
@@ -81,6 +90,19 @@ mod tests {
 
     fn wait(waited_s: f64) -> Event {
         Event::Waiting { ranks: vec![2], operation: "all-reduce".into(), step: 12, waited_s }
+    }
+
+    fn regrouped() -> Event {
+        Event::Regrouped {
+            generation: 2,
+            step: 12,
+            members: vec![0, 1],
+            lost: Vec::new(),
+            joined: Vec::new(),
+            left: Vec::new(),
+            recover_s: 0.1,
+            steps_redone: 0,
+        }
     }
 
     fn over(waited_s: f64) -> Event {
@@ -112,12 +134,19 @@ mod tests {
             (103.0, wait(3.0)),
             (107.0, wait(7.0)),
             (108.0, over(7.0)),
+            (108.1, step(13, 20_000.0)),
             // A slow worker: the next step has the same wait.
             (111.0, wait(2.0)),
             (112.0, over(2.0)),
             (120.0, wait(2.0)),
             (128.0, wait(10.0)),
             (129.0, over(10.0)),
+            (129.1, step(14, 20_000.0)),
+            // The rank is removed.
+            (140.0, wait(10.0)),
+            (141.0, over(10.0)),
+            (141.0, regrouped()),
+            (141.1, step(15, 20_000.0)),
         ] {
             let record = at(time, event);
             waiting.update(&record);
@@ -131,6 +160,7 @@ mod tests {
                 "going on after 7 s of waiting for rank 2",
                 "waiting for rank 2 for 10 s: all-reduce, step 12",
                 "going on after 10 s of waiting for rank 2",
+                "waiting for rank 2 for 10 s: all-reduce, step 12",
             ]
         );
     }
