@@ -66,6 +66,8 @@ pub struct RunFolder {
     pub resumes: bool,
     /// Whether [`RunFolder::clear`] deletes an earlier run.
     overwrites: bool,
+    /// Whether it holds an earlier run.
+    has_run: bool,
     created: CreatedFolders,
     /// Held until the run ends: no other run writes here meanwhile.
     _lock: File,
@@ -88,9 +90,10 @@ impl RunFolder {
         let created = CreatedFolders { folders, lock: path.join(LOCK) };
         let lock = acquire(&created.lock, &path).inspect_err(|_| created.remove())?;
         let resumes = options.resume && has_checkpoint(&path);
-        let folder = RunFolder { resumes, overwrites: options.overwrite, created, _lock: lock, path };
+        let (overwrites, has_run) = (options.overwrite, has_run(&path));
+        let folder = RunFolder { resumes, overwrites, has_run, created, _lock: lock, path };
         folder.probe().inspect_err(|_| folder.created.remove())?;
-        if !options.overwrite && !options.resume && has_run(&folder.path) {
+        if !options.overwrite && !options.resume && has_run {
             return Err(Error::job(format!("{} holds a run already", folder.path.display()))
                 .hint("choose another --out, resume it with --resume, or delete it with --overwrite"));
         }
@@ -114,15 +117,27 @@ impl RunFolder {
         }
         let broken =
             |error: std::io::Error| Error::io(format!("cannot clear {}", self.path.display()), &error);
-        for entry in fs::read_dir(&self.path).map_err(broken)?.flatten() {
+        self.delete_run().map_err(broken)
+    }
+
+    fn delete_run(&self) -> std::io::Result<()> {
+        for entry in fs::read_dir(&self.path)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if RUN_FILES.contains(&name.as_str()) || name.starts_with("events.out.tfevents.") {
-                fs::remove_file(entry.path()).map_err(broken)?;
+                fs::remove_file(entry.path())?;
             } else if name == "checkpoints" {
-                checkpoint::clear(&entry.path()).map_err(broken)?;
+                checkpoint::clear(&entry.path())?;
             }
         }
         Ok(())
+    }
+
+    /// Deletes the files of a run that was refused before it began, and the folders created for it. Those of an earlier
+    /// run stay.
+    pub fn discard(&self) {
+        if !self.has_run && self.delete_run().is_ok() {
+            self.created.remove();
+        }
     }
 
     /// Writes the resolved job and its name to `job.toml`.

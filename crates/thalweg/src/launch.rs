@@ -54,7 +54,10 @@ pub fn run_launcher(trainer: &Trainer, job: &Job) -> Result<RunResult> {
         return run_other_host(trainer, job, &signals);
     }
     let (mut results, checked) = Results::open(trainer, job, &signals)?;
-    let plan = plan(trainer, job, &checked, &results.folder.path, results.folder.resumes)?;
+    let plan = match plan(trainer, job, &checked, &results.folder.path, results.folder.resumes) {
+        Ok(plan) => plan,
+        Err(error) => return results.close(Err(error)),
+    };
     drop(checked);
     let event = Event::Launched {
         name: trainer.name.clone(),
@@ -177,7 +180,19 @@ pub fn run_joining_worker(
         train(rank, &assignment, Some(prepared), &terminated)
     };
     let outcome = session::run(&rank_env, &rank_config, hooks, program).map_err(as_rank_failure)?;
+    if !quiet {
+        eprintln!("{}", last_words(outcome, signals.has_received()));
+    }
     Ok(outcome_code(outcome, &signals, &terminated))
+}
+
+/// How the job ended for a worker that joined it. One that leaves has received a signal, and the job goes on.
+fn last_words(outcome: Outcome, signalled: bool) -> &'static str {
+    match outcome {
+        Outcome::Interrupted => "the job was stopped",
+        _ if signalled => "this worker has left; the job goes on without it",
+        _ => "the job is complete",
+    }
 }
 
 /// Adds the digests of model and rows, which the coordinator compares before it admits the worker.

@@ -27,6 +27,8 @@ pub struct Results {
     /// Whether the strategy takes the same steps with any number of workers.
     same_steps: bool,
     started: Instant,
+    /// Whether rank 0 has listened for the others.
+    listened: bool,
     /// The job of a resumed run, written with its first step: a resume without steps left changes nothing.
     resumed_job: Option<(String, JobSpec)>,
 }
@@ -61,22 +63,34 @@ impl Results {
         let rerun_args = trainer.rerun_args.clone();
         let resumed_job = checked.step.map(|_| (trainer.name.clone(), job.spec.clone()));
         let same_steps = !registry::of(&job.spec).claims.local_updates;
-        Ok((Results { folder, views, summary, rerun_args, same_steps, started, resumed_job }, checked))
+        let listened = false;
+        let results =
+            Results { folder, views, summary, rerun_args, same_steps, started, listened, resumed_job };
+        Ok((results, checked))
     }
 
     /// Passes an event to the views.
     pub fn record(&mut self, record: &Record) -> Result<()> {
         let steps = matches!(record.event, Event::Step { .. });
+        self.listened |= matches!(record.event, Event::Listening { .. });
         if let Some((name, job)) = self.resumed_job.take_if(|_| steps) {
             self.folder.write_job(&name, &job)?;
         }
         self.views.record(record)
     }
 
-    /// Closes the views and writes the report, also if the run failed. `ended` is the exit code or the failure.
+    /// Closes the views and writes the report, also if the run failed. `ended` is the exit code or the failure. Nothing is
+    /// left of a job refused for its token or port.
     pub fn close(self, ended: Result<u8>) -> Result<RunResult> {
         let folder = &self.folder.path;
         let (view, closed) = self.views.close();
+        if let Err(error) = &ended
+            && error.kind == Kind::Rendezvous
+            && !self.listened
+        {
+            self.folder.discard();
+            return Err(error.clone());
+        }
         let ended =
             ended.and_then(|code| closed.map(|()| code)).and_then(|code| match (code, view.outcome()) {
                 (0, None) => {
@@ -133,7 +147,7 @@ fn resume_notice(folder: &RunFolder, step: Option<u64>) -> (Level, String) {
     let shown = folder.path.display();
     let fresh = format!("{shown} holds no checkpoint: training starts from the beginning");
     match step {
-        Some(step) => (Level::Info, format!("going on with {shown} after step {}", count(step))),
+        Some(step) => (Level::Info, format!("going on with {shown} after step {step}")),
         None if folder.has_model() => (Level::Warning, format!("{fresh} and replaces {MODEL}")),
         None => (Level::Info, fresh),
     }

@@ -79,6 +79,11 @@ impl Signals {
         });
     }
 
+    /// Whether this process has received a signal that ends it.
+    pub fn has_received(&self) -> bool {
+        self.first.load(Ordering::Relaxed) != 0
+    }
+
     /// Exit code of an interrupted process: that of its first signal, or of SIGINT if another rank was signalled.
     pub fn code(&self) -> u8 {
         self.code_or(Signal::Interrupt)

@@ -76,6 +76,7 @@ fn the_job_stops_with_the_last_worker_of_the_launcher() {
     site.signal_worker(0, Signal::SIGTERM);
     let (job, joining) = (job.end(TRAINING_LIMIT), joining.end(TRAINING_LIMIT));
     assert_eq!((job.code, joining.code), (Some(130), Some(130)), "{} {}", job.stderr, joining.stderr);
+    assert_eq!(joining.stderr.lines().last(), Some("the job was stopped"), "{}", joining.stderr);
     assert!(!site.checkpoints("run").is_empty());
     assert_eq!(site.report("run")["outcome"], "interrupted");
     site.assert_empty();
@@ -94,7 +95,9 @@ fn workers_leave_and_join_during_a_coordinator_handover() {
     }
     joining.await_stderr("joined as rank 3; ");
     let report = assert_complete(&site, job);
-    assert_eq!(joining.end(TRAINING_LIMIT).code, Some(0));
+    let joining = joining.end(TRAINING_LIMIT);
+    assert_eq!(joining.code, Some(0));
+    assert_eq!(joining.stderr.lines().last(), Some("the job is complete"), "{}", joining.stderr);
     assert_eq!(report["failures"], serde_json::json!([]));
     assert_eq!(worlds(&report).last(), Some(&2), "{:?}", worlds(&report));
     let events = site.events("run");
@@ -112,7 +115,10 @@ fn a_worker_joins_by_the_run_folder_and_trains_to_the_end() {
     assert_eq!(refused.code, Some(4), "without the token: {}", refused.stderr);
     site.await_event("run", "regrouped");
     joining.signal(Signal::SIGINT);
-    assert_eq!(joining.end(TRAINING_LIMIT).code, Some(0));
+    let left = joining.end(TRAINING_LIMIT);
+    assert_eq!(left.code, Some(0));
+    let last = left.stderr.lines().last();
+    assert_eq!(last, Some("this worker has left; the job goes on without it"), "{}", left.stderr);
     let ended = job.end(TRAINING_LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let report = site.report("run");

@@ -230,6 +230,7 @@ fn a_second_job_on_the_port_is_refused_and_the_first_continues() {
     let launched = site.run(&["train", "--out", "launched", "--set", &format!("engine.port={port}")]);
     launched.assert_error(4, &[&format!("port {port} of 127.0.0.1 is in use")]);
     launched.assert_advice("engine.port");
+    assert!(!site.path("other").exists() && !site.path("launched").exists(), "nothing is left of them");
     complete(&site, first, port, RIGHT);
 }
 
@@ -332,6 +333,7 @@ fn hosts_without_a_token_are_refused_before_anything_starts() {
     let ended = site.run(&[&SHORT[..], &nodes].concat());
     ended.assert_error(4, &["192.0.2.1:29500, and there is no token"]);
     ended.assert_advice("mpirun -x THALWEG_TOKEN");
+    assert!(!site.path("run").exists(), "nothing is left of it");
 }
 
 #[test]
