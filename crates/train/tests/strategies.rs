@@ -172,3 +172,19 @@ fn all_three_run_unchanged_on_the_simulated_network() {
         assert_eq!(parameters(folders[0].path()), parameters(folders[1].path()), "{strategy}");
     }
 }
+
+/// A lone worker of a centre goes on to the same bits after a stop: its optimizer state is as old as it was.
+#[test]
+fn elastic_workers_resume_with_their_optimizer_state() {
+    for scheduling in [ASYNCHRONOUS, "strategy.scheduling.kind=bsp"] {
+        let settings = [EASGD, scheduling, "train.optimizer={kind='adam', lr=0.002}"];
+        let (whole, halves) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for (folder, epochs) in [(&whole, 4), (&halves, 2), (&halves, 4)] {
+            let epochs = format!("train.epochs={epochs}");
+            for ended in train(1, folder.path(), &[&settings[..], &[&epochs]].concat()) {
+                assert_eq!(ended.result.unwrap(), Outcome::Completed);
+            }
+        }
+        assert_eq!(parameters(whole.path()), parameters(halves.path()), "{scheduling}: not the same bits");
+    }
+}

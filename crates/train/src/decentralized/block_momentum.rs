@@ -50,7 +50,8 @@ impl Strategy for BlockMomentum {
         let (eta, zeta) = (cx.job.merge.momentum as f32, cx.job.merge.rate as f32);
         let ahead = self.state.parameters().iter().zip(self.state.column(MOMENTUM));
         self.start.iter_mut().zip(ahead).for_each(|(start, (w, d))| *start = w + eta * d);
-        let report = self.round.train(cx, &self.start, &self.state)?;
+        let updates = cx.moment(cx.work.next()).updates;
+        let report = self.round.train(cx, &self.start, &self.state, updates)?;
         let summary = self.round.merge(cx, &report)?;
         let (parameters, momentum) = self.state.parameters_and(MOMENTUM);
         let block = self.round.mean().iter().zip(&self.start);

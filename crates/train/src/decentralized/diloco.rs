@@ -45,7 +45,8 @@ impl Strategy for DiLoCo {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
         let (mu, rate) = (cx.job.merge.momentum as f32, cx.job.merge.rate as f32);
         let start = self.state.parameters();
-        let report = self.round.train(cx, start, &self.state)?;
+        let updates = cx.moment(cx.work.next()).updates;
+        let report = self.round.train(cx, start, &self.state, updates)?;
         let summary = self.round.merge(cx, &report)?;
         let (parameters, velocity) = self.state.parameters_and(VELOCITY);
         for ((w, v), mean) in parameters.iter_mut().zip(velocity).zip(self.round.mean()) {

@@ -50,6 +50,13 @@ fn pull(parameters: &mut [f32], alpha: f32, differences: impl Iterator<Item = f3
     parameters.iter_mut().zip(differences).for_each(|(value, difference)| *value -= alpha * difference);
 }
 
+/// The updates that this worker's optimizer state has had, in its first group: none in a new member.
+fn earlier_updates(cx: &Context<'_>, change: &MembershipChange) -> u64 {
+    let mine = change.positions.get(cx.rank.index());
+    let is_new = mine.is_some_and(|mine| mine.position.is_none());
+    if is_new { 0 } else { cx.moment(cx.work.next()).updates }
+}
+
 /// What the centre's rank keeps.
 pub struct Centre {
     state: State,
@@ -116,8 +123,19 @@ pub struct SynchronousWorker {
     round: LocalRound,
     /// The centre before the last merge, and after it.
     centre: Vec<f32>,
-    /// The step at which the round began whose model was sent, but not merged.
-    sent: Option<u64>,
+    sent: Option<Sent>,
+    /// That the optimizer state has had.
+    updates: Option<u64>,
+}
+
+/// A round whose model was sent, and not merged yet.
+struct Sent {
+    /// At which it began.
+    step: u64,
+    /// Of the workers that take part in the merge.
+    alpha: f32,
+    /// Local steps.
+    updates: u64,
 }
 
 impl SynchronousWorker {
@@ -128,30 +146,33 @@ impl SynchronousWorker {
             round: LocalRound::new(job, optimizer, parameters),
             centre: Vec::new(),
             sent: None,
+            updates: None,
         }
     }
 
     /// `w_i - alpha * (w_i - c)` becomes this worker's model.
-    fn merge(&mut self, cx: &Context<'_>) {
-        let alpha = alpha_of(cx.job, cx.work.workers());
+    fn merge(&mut self) {
+        let Some(Sent { alpha, updates, .. }) = self.sent.take() else { return };
         let own = self.state.parameters_mut();
         own.copy_from_slice(self.round.local());
         for (own, centre) in own.iter_mut().zip(&self.centre) {
             *own -= alpha * (*own - centre);
         }
         self.round.commit_slots(&mut self.state);
-        self.sent = None;
+        *self.updates.get_or_insert_default() += updates;
     }
 }
 
 impl Strategy for SynchronousWorker {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
-        let report = self.round.train(cx, self.state.parameters(), &self.state)?;
+        let updates = self.updates.unwrap_or(0);
+        let report = self.round.train(cx, self.state.parameters(), &self.state, updates)?;
         clocked::push(cx, &report, self.round.local())?;
-        self.sent = Some(cx.work.next());
+        let alpha = alpha_of(cx.job, cx.work.workers());
+        self.sent = Some(Sent { step: cx.work.next(), alpha, updates: report.steps });
         self.centre.resize(self.state.len(), 0.0);
         let summary = clocked::pull(cx, &mut self.centre)?;
-        self.merge(cx);
+        self.merge();
         Ok(summary)
     }
 
@@ -166,10 +187,11 @@ impl Strategy for SynchronousWorker {
 
     /// A worker whose model was merged while the group changed has yet to be pulled. If it was not merged, all train the
     /// round again.
-    fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
-        let missed = self.sent.is_some_and(|step| step < cx.work.next());
+    fn change(&mut self, cx: &mut Context<'_>, change: &MembershipChange) -> Result<()> {
+        self.updates.get_or_insert_with(|| earlier_updates(cx, change));
+        let missed = self.sent.as_ref().is_some_and(|sent| sent.step < cx.work.next());
         if clocked::answer_again(cx, missed, &mut self.centre)? && missed {
-            self.merge(cx);
+            self.merge();
         }
         self.sent = None;
         Ok(())
@@ -217,6 +239,8 @@ pub struct AsynchronousWorker {
     gradient: Vec<f32>,
     centre: Vec<f32>,
     client: Client,
+    /// That the optimizer state has had.
+    updates: Option<u64>,
 }
 
 impl AsynchronousWorker {
@@ -229,6 +253,7 @@ impl AsynchronousWorker {
             gradient: vec![0.0; parameters],
             centre: Vec::new(),
             client: Client::default(),
+            updates: None,
         }
     }
 }
@@ -250,19 +275,20 @@ impl Strategy for AsynchronousWorker {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
         cx.compute.clear_consumed();
         self.local.copy_from(&self.state);
-        let (mut loss, mut took) = (0.0, Duration::ZERO);
-        for (done, piece) in self.client.lease()?.pieces.iter().enumerate() {
+        let (mut loss, mut took, mut updates) = (0.0, Duration::ZERO, self.updates.unwrap_or(0));
+        for piece in &self.client.lease()?.pieces {
             cx.rank.check()?;
             let at = self.local.parameters();
             let computed = cx.compute_piece(piece, piece.rows.len(), at, &mut self.gradient)?;
-            let moment =
-                Moment { updates: self.client.updates() + done as u64, rate: cx.schedule().rate(piece.step) };
+            let moment = Moment { updates, rate: cx.schedule().rate(piece.step) };
             cx.update(moment, &mut self.local, &self.gradient)?;
+            updates += 1;
             loss += computed.loss;
             took += computed.took;
         }
         let report = cx.report(loss, took, 1);
         self.client.push(cx, &report, self.local.parameters())?;
+        self.updates = Some(updates);
         Ok(StepSummary::alone(&report))
     }
 
@@ -271,7 +297,8 @@ impl Strategy for AsynchronousWorker {
         leased::receive_published(cx, &mut self.centre)
     }
 
-    fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
+    fn change(&mut self, cx: &mut Context<'_>, change: &MembershipChange) -> Result<()> {
+        self.updates.get_or_insert_with(|| earlier_updates(cx, change));
         self.client.change(cx)
     }
 

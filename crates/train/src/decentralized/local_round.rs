@@ -64,8 +64,14 @@ impl LocalRound {
         (cx.job.merge.every as u64).min(cx.work.steps_left(cx.work.next())).max(1)
     }
 
-    /// Trains the local model from `start` on, with the optimizer's slots of the state.
-    pub fn train(&mut self, cx: &mut Context<'_>, start: &[f32], state: &State) -> Result<StepReport> {
+    /// Trains the local model from `start` on, with the optimizer's slots of the state, which have had so many updates.
+    pub fn train(
+        &mut self,
+        cx: &mut Context<'_>,
+        start: &[f32],
+        state: &State,
+        updates: u64,
+    ) -> Result<StepReport> {
         let resets = self.at_merge == OptimizerState::Reset;
         self.local.parameters_mut().copy_from_slice(start);
         for column in self.local.columns_mut().iter_mut().skip(1) {
@@ -85,10 +91,8 @@ impl LocalRound {
             }
             let computed = cx.compute_local_gradient(step, self.local.parameters(), &mut self.gradient)?;
             if computed.rows > 0 {
-                let moment = match resets {
-                    true => Moment { updates: done, ..cx.moment(step) },
-                    false => cx.moment(step),
-                };
+                let before = if resets { 0 } else { updates };
+                let moment = Moment { updates: before + done, ..cx.moment(step) };
                 cx.update(moment, &mut self.local, &self.gradient)?;
             }
             loss += computed.loss;

@@ -38,7 +38,8 @@ impl SparkNet {
 impl Strategy for SparkNet {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
         let start = self.state.parameters();
-        let report = self.round.train(cx, start, &self.state)?;
+        let updates = cx.moment(cx.work.next()).updates;
+        let report = self.round.train(cx, start, &self.state, updates)?;
         let summary = self.round.merge(cx, &report)?;
         self.state.parameters_mut().copy_from_slice(self.round.mean());
         self.round.commit_slots(&mut self.state);

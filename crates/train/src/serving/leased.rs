@@ -77,8 +77,6 @@ pub struct Client {
     worker: Worker,
     phase: Phase,
     version: u64,
-    /// Local steps of its leases so far.
-    updates: u64,
 }
 
 #[derive(Debug, Default)]
@@ -140,20 +138,13 @@ impl Client {
         }
     }
 
-    /// Local steps that this worker has made in its leases, before the one that it has.
-    pub fn updates(&self) -> u64 {
-        self.updates
-    }
-
     /// The rows of the lease are computed, as the report says.
     pub fn push(&mut self, cx: &mut Context<'_>, report: &StepReport, values: &[f32]) -> Result<()> {
         let rows = cx.compute.consumed().to_vec();
         let done = Done { lease: self.lease()?.number, version: self.version, rows, report: *report };
         let request = Request { worker: self.worker, done: Some(done) };
-        let steps = self.lease()?.pieces.len() as u64;
         part::request(cx, envelope::encode(&request, values)?)?;
         self.phase = Phase::Waiting;
-        self.updates += steps;
         Ok(())
     }
 
