@@ -152,3 +152,48 @@ fn merges_without_a_strategy_and_settings_of_another_family_are_refused() {
     refused_with("", &[probability], &["the strategy `allreduce` does not use [strategy.gossip]"]);
     accepted("", &[probability, "strategy.preset=gosgd"]);
 }
+
+/// Rates at which workers and centre pass each other, or the centre the mean of the workers.
+#[test]
+fn elastic_averaging_is_refused_where_it_does_not_converge() {
+    let easgd = |set: &[&str], pieces: &[&str]| {
+        let all = [&["strategy.preset=easgd", "engine.workers=4"], set].concat();
+        match pieces {
+            [] => drop(accepted("", &all)),
+            pieces => refused_with("", &all, pieces),
+        }
+    };
+    let (alpha, beta) = ("strategy.merge.alpha", "strategy.merge.beta");
+    // Asynchronous: 0 < beta <= alpha <= 1/2.
+    for set in
+        [&[][..], &["strategy.merge.alpha=0.5"], &["strategy.merge.alpha=0.5", "strategy.merge.beta=0.01"]]
+    {
+        easgd(set, &[]);
+    }
+    for value in ["0", "-0.1", "0.51", "1e-60"] {
+        easgd(&[&format!("{alpha}={value}")], &[alpha, "worker and centre pass each other"]);
+    }
+    for value in ["0.3", "0", "-0.1", "1e-60"] {
+        easgd(
+            &[&format!("{beta}={value}")],
+            &[beta, "at most alpha, which is 0.225", "Langer et al., equation 1"],
+        );
+    }
+    // Synchronous: beta = alpha <= 1/2, n alpha <= 1.
+    let bsp = "strategy.scheduling.kind=bsp";
+    easgd(&[bsp], &[]);
+    easgd(&[bsp, "strategy.merge.alpha=0.25", "strategy.merge.beta=0.25"], &[]);
+    easgd(&[bsp, "strategy.merge.beta=0.1"], &[beta, "synchronous merges are symmetric"]);
+    easgd(&[bsp, "strategy.merge.alpha=0.26"], &[alpha, "4 workers at 0.26", "use at most 1/4"]);
+    easgd(&[bsp, "strategy.merge.alpha=0.6"], &[alpha, "worker and centre pass each other"]);
+    // tau, and the rates of other merges.
+    for scheduling in [bsp, "strategy.scheduling.kind=async"] {
+        easgd(&[scheduling, "strategy.merge.every=0"], &["strategy.merge.every", "at least 1"]);
+        easgd(&[scheduling, "strategy.merge.rate=0.5"], &["strategy.merge.rate", "drop this key"]);
+    }
+    refused_with(
+        "",
+        &["strategy.preset=sparknet", "strategy.merge.alpha=0.1"],
+        &["rates of elastic averaging"],
+    );
+}

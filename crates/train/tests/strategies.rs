@@ -22,27 +22,63 @@ fn accuracy(events: &[Event]) -> f64 {
     last.unwrap()
 }
 
-/// Each tensor's values, by name.
-fn tensors(folder: &Path) -> BTreeMap<String, Vec<f32>> {
-    let file = TensorFile::read(&folder.join("model.safetensors")).unwrap();
-    file.tensors.into_iter().map(|(name, tensor)| (name, tensor.values.into_owned())).collect()
+/// What a run wrote after `steps` steps, by name: parameters, and the optimizer's slots. It goes on from `base`, if there is
+/// one.
+fn state_after(
+    steps: u64,
+    workers: usize,
+    settings: &[&str],
+    base: Option<&Path>,
+) -> (tempfile::TempDir, BTreeMap<String, Vec<f32>>) {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = folder.path().join("checkpoints");
+    if let Some(base) = base {
+        std::fs::create_dir(&checkpoints).unwrap();
+        for file in std::fs::read_dir(base.join("checkpoints")).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), checkpoints.join(file.file_name())).unwrap();
+        }
+    }
+    let max_steps = format!("train.max_steps={steps}");
+    for ended in train(workers, folder.path(), &[settings, &[max_steps.as_str()]].concat()) {
+        assert_eq!(ended.result.unwrap(), Outcome::Completed);
+    }
+    let file = TensorFile::read(&checkpoints.join(format!("step-{steps:09}.safetensors"))).unwrap();
+    let tensors = file.tensors.into_iter().filter(|(name, _)| name != "thalweg.audit");
+    let tensors = tensors.map(|(name, tensor)| (name, tensor.values.into_owned())).collect();
+    (folder, tensors)
 }
 
+/// From the same parameters: the gradient that is applied (without momentum it is the velocity) and the parameters
+/// after it, within 1e-6 of the largest element of each tensor.
 #[test]
 fn a_step_with_a_server_is_a_step_with_all_reduce() {
-    for workers in [1, 2, 3, 4] {
-        let [reduced, served] = ["strategy.preset=allreduce", PARAMETER_SERVER].map(|strategy| {
-            let folder = tempfile::tempdir().unwrap();
-            for ended in train(workers, folder.path(), &[strategy, "train.max_steps=1"]) {
-                assert_eq!(ended.result.unwrap(), Outcome::Completed);
+    let optimizers = [
+        "train.optimizer={kind='momentum', lr=0.1, momentum=0}",
+        "train.optimizer={kind='momentum', lr=0.1}",
+        "train.optimizer={kind='sgd', lr=0.1}",
+    ];
+    for (workers, optimizer) in [1, 2, 3, 5].into_iter().flat_map(|n| optimizers.map(|one| (n, one))) {
+        let allreduce = ["strategy.preset=allreduce", optimizer];
+        let mut base: Option<(tempfile::TempDir, _)> = None;
+        // The last is the short step at the end of an epoch.
+        for before in [0, 1, 22] {
+            if before > 0 {
+                let from = base.as_ref().map(|(folder, _)| folder.path());
+                base = Some(state_after(before, workers, &allreduce, from));
             }
-            tensors(folder.path())
-        });
-        assert!(reduced.len() > 1 && reduced.keys().eq(served.keys()));
-        for (name, reduced) in &reduced {
-            let largest = reduced.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
-            let worst = reduced.iter().zip(&served[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(worst <= 1e-6 * largest, "{workers} workers, {name}: {worst:e} of {largest}");
+            let from = base.as_ref().map(|(folder, _)| folder.path());
+            let (_, reduced) = state_after(before + 1, workers, &allreduce, from);
+            let (_, served) = state_after(before + 1, workers, &[PARAMETER_SERVER, optimizer], from);
+            assert!(reduced.len() > 1 && reduced.keys().eq(served.keys()), "{:?}", served.keys());
+            let velocities = reduced.keys().filter(|name| name.starts_with("velocity.")).count();
+            assert_eq!(velocities > 0, optimizer.contains("momentum"));
+            for (name, reduced) in &reduced {
+                let largest = reduced.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
+                let worst = reduced.iter().zip(&served[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                let case = format!("{workers} workers, {optimizer}, step {before}, {name}");
+                assert!(largest > 0.0 && worst <= 1e-6 * largest, "{case}: {worst:e} of {largest}");
+            }
         }
     }
 }

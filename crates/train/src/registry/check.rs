@@ -98,7 +98,8 @@ pub(super) fn elastic_force(job: &JobSpec, refuse: &mut Refuse<'_>) {
     let workers = job.engine.workers;
     let (alpha, beta) = (job.merge.alpha(workers), job.merge.beta(workers));
     let alpha_key = "strategy.merge.alpha";
-    if !(alpha > 0.0 && alpha <= 0.5) {
+    // Rates are used in single precision.
+    if !(alpha as f32 > 0.0 && alpha <= 0.5) {
         refuse(
             alpha_key,
             format!("must be above 0 and at most 1/2, or worker and centre pass each other, is {alpha}"),
@@ -121,7 +122,7 @@ pub(super) fn elastic_force(job: &JobSpec, refuse: &mut Refuse<'_>) {
                 );
             }
         }
-        Scheduling::Async if !(beta > 0.0 && beta <= alpha) => refuse(
+        Scheduling::Async if !(beta as f32 > 0.0 && beta <= alpha) => refuse(
             "strategy.merge.beta",
             format!(
                 "must be above 0 and at most alpha, which is {alpha}, is {beta} (Langer et al., equation 1)"

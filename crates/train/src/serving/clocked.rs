@@ -12,6 +12,8 @@
 
 use super::owner::Owner;
 use super::part::{self, Outbox, Part};
+#[cfg(test)]
+use super::replay::{self, Recorded};
 use crate::context::Context;
 use crate::envelope;
 use crate::known_bugs;
@@ -163,6 +165,8 @@ impl<O: Owner> Part for Handler<'_, O> {
             Admission::Hold => shard.held.insert(from, (push.report, message.to_vec())),
             Admission::Apply => return Err("pushed an update that does not wait for others".into()),
         };
+        #[cfg(test)]
+        replay::record(|| Recorded::Arrived(from));
         shard.clocks.complete(from);
         if shard.policy.may_begin(&shard.clocks, from) == Decision::Go {
             self.complete(outbox)?;
@@ -188,6 +192,12 @@ impl<O: Owner> Handler<'_, O> {
         }
         let mut answer = Vec::new();
         self.owner.apply_all(&pushed, self.moment, &mut answer);
+        #[cfg(test)]
+        replay::record(|| Recorded::AppliedAll {
+            step: *step,
+            pushed: pushed.iter().map(|values| values.iter().collect()).collect(),
+            published: self.owner.published().to_vec(),
+        });
         let pull = Pull { generation: *generation, step: *step, summary };
         let message = envelope::encode(&pull, &answer).map_err(|error| error.message)?;
         for worker in self.shard.clocks.workers() {

@@ -12,12 +12,10 @@
 //! between members that stay outlive a change of the group, so neither side does anything again after one. Leases of lost
 //! workers go back to the pool; what they have pushed and was not handled yet is ignored.
 
-#[cfg(test)]
-#[path = "leased_record.rs"]
-mod recorded;
-
 use super::owner::Owner;
 use super::part::{self, Outbox, Part};
+#[cfg(test)]
+use super::replay::{self, Recorded};
 use crate::context::Context;
 use crate::envelope::{self, Values};
 use crate::known_bugs;
@@ -262,7 +260,11 @@ impl<O: Owner> Handler<'_, O> {
         }
         owner.apply(values, moment(desk.earlier + desk.version, pool.rows()), answer);
         #[cfg(test)]
-        recorded::record(|| recorded::Applied { member: worker.member, pieces: pool.pieces(done.lease) });
+        replay::record(|| Recorded::Applied {
+            member: worker.member,
+            pieces: pool.pieces(done.lease),
+            age: desk.version - done.version,
+        });
         pool.commit(worker, done.lease, &done.rows);
         pool.finish(Finished { member: worker.member, rows: done.rows.len() as u64, report: done.report });
         let behind = desk.clocks.fastest() - desk.clocks.of(worker.member);

@@ -10,3 +10,5 @@ pub mod clocked;
 pub mod leased;
 pub mod owner;
 pub mod part;
+#[cfg(test)]
+mod replay;

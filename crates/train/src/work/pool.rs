@@ -5,8 +5,8 @@
 //! moment in which it applies the update, so both are there or neither is. Leases of workers that are gone are handed out
 //! again. At a meeting no lease is out: the rows applied are then a prefix of the epoch's.
 //!
-//! The server has the table of leases. It is no member that a job can lose, so the table is not replicated; what it says
-//! of the epoch is told to all at meetings, and stored with checkpoints.
+//! The server has the table of leases. It is no member that a job can lose, so the table is not replicated, and a loss of the
+//! coordinator leaves it as it is; what it says of the epoch is told to all at meetings, and stored with checkpoints.
 
 use super::{PlannedShare, Step, local_rows};
 use crate::audit::ConsumedRows;

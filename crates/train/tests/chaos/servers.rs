@@ -3,8 +3,10 @@
 
 use crate::invariants::{self, Bounds};
 use crate::job;
+use crate::schedule::Schedule;
 use crate::sweep::Sweep;
 use thalweg_comm::transport::sim::{SimulatedFault, SimulatedFaultKind};
+use thalweg_core::event::Event;
 use thalweg_train::known_bugs::{self, KnownBug};
 
 /// Seeds of each strategy, unless `THALWEG_SEEDS` is more.
@@ -113,11 +115,36 @@ fn the_loss_of_the_server_ends_the_job_and_is_named() {
     }
 }
 
+/// The coordinator dies, and its successors, until the role falls to the server: it has the table of leases all the time.
+#[test]
+fn coordinators_die_until_the_server_coordinates() {
+    for case in [&SYNCHRONOUS, &ASYNCHRONOUS, &ELASTIC, &ELASTIC_SYNCHRONOUS] {
+        let sweep = sweep(case);
+        let at = |part: f64, kind| SimulatedFault::at(sweep.undisturbed.duration.mul_f64(part), kind);
+        let kills = [(0.3, 0), (0.45, 1), (0.6, 2)];
+        let mut faults = vec![at(0.1, SimulatedFaultKind::Join { rank: 4 })];
+        faults.extend(kills.map(|(part, rank)| at(part, SimulatedFaultKind::Kill { rank })));
+        let job = job::job(&[case.settings, &["engine.workers=3"]].concat());
+        let run = job::run_job(job, 1, 4, &faults, || ());
+        let changes = run.events().filter_map(|event| match event {
+            Event::Regrouped { members, .. } => Some(&members[..]),
+            _ => None,
+        });
+        assert_eq!(changes.last(), Some(&[3, 4][..]), "{}", case.test);
+        // One worker is left, with models of other groups.
+        let bounds = Bounds { loss: 1.0, accuracy: 0.1, ..case.bounds };
+        let schedule = Schedule { world: 4, faults };
+        let figures = invariants::check(&schedule, &run, &sweep.undisturbed, bounds);
+        assert!(figures.unwrap_or_else(|reason| panic!("{}: {reason}", case.test)).finished, "{}", case.test);
+    }
+}
+
 /// A seed finds each bug of a server.
 #[test]
 fn bugs_of_a_server_are_found() {
     for (case, bug) in [
         (&ASYNCHRONOUS, KnownBug::LosesLeases),
+        (&ELASTIC, KnownBug::LosesLeases),
         (&SYNCHRONOUS, KnownBug::DropsHeld),
         (&ASYNCHRONOUS, KnownBug::AppliesRepeats),
     ] {
