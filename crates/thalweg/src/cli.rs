@@ -52,6 +52,9 @@ enum Command {
     Status(command::status::StatusArgs),
     /// Train a job under random faults, and report how it recovered
     Chaos(command::chaos::ChaosArgs),
+    /// Train the same job under many strategies, and compare the time and rows to a quality
+    #[command(after_help = EXIT_CODES)]
+    Compare(command::compare::CompareArgs),
     /// Resume a run from its newest checkpoint
     #[command(after_help = EXIT_CODES)]
     Resume(command::resume::ResumeArgs),
@@ -220,6 +223,7 @@ impl Cli {
             Some(Command::Join(args)) => command::join::run(&args),
             Some(Command::Status(args)) => command::status::run(&args),
             Some(Command::Chaos(args)) => command::chaos::run(&args),
+            Some(Command::Compare(args)) => command::compare::run(&args),
             Some(Command::Resume(args)) => command::resume::run(&args),
             Some(Command::Evaluate(args)) => command::evaluate::run(&args).map(|()| 0),
             Some(Command::Predict(args)) => command::predict::run(&args).map(|()| 0),

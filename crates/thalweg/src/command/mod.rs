@@ -7,6 +7,7 @@ use thalweg_data::UnseenCategory;
 
 pub(crate) mod bench;
 pub(crate) mod chaos;
+pub(crate) mod compare;
 pub mod config;
 pub(crate) mod doctor;
 pub(crate) mod evaluate;
