@@ -154,10 +154,13 @@ impl Driver<'_> {
         };
         let (stretch, now) = (&mut self.stretch, rank.now());
         let since = now.saturating_sub(stretch.reported_at);
+        // If all are as fast, the meeting is due.
+        let has_done_share = |rows: u64| rows.saturating_mul(workers) >= until.saturating_sub(before);
         let is_new = |known: &WorkReport| {
             let rows = report.rows.saturating_sub(known.rows) * REPORTS * workers;
             let enough = since >= MIN_INTERVAL && rows >= all;
-            enough || since >= MAX_INTERVAL || report.requested && !known.requested
+            let done = has_done_share(report.rows) && !has_done_share(known.rows);
+            enough || done || since >= MAX_INTERVAL || report.requested && !known.requested
         };
         if always || stretch.reported.as_ref().is_none_or(is_new) {
             (stretch.reported, stretch.reported_at) = (Some(report), now);

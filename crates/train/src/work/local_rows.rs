@@ -243,14 +243,12 @@ impl LocalRows {
     ) -> Result<()> {
         let mut agreed = agreement;
         let is_first = agreed.number == 0;
-        // Who has the agreement has gone on from it; no one has if some have not.
-        let all_agreed = standings
-            .iter()
-            .filter(|standing| standing.walk.is_some())
-            .all(|standing| standing.agreement == agreed.number);
-        for (member, standing) in members.iter().zip(standings).filter(|_| all_agreed) {
+        // Who has the agreement may have gone on from it. Who was interrupted while they agreed has not.
+        for (member, standing) in members.iter().zip(standings) {
             let known = agreed.walks.workers.iter_mut().find(|walk| walk.worker == *member);
-            if let (Some(known), Some(walk)) = (known, &standing.walk) {
+            if let (Some(known), Some(walk)) = (known, &standing.walk)
+                && standing.agreement == agreed.number
+            {
                 known.clone_from(walk);
             }
         }
@@ -292,5 +290,49 @@ impl LocalRows {
     /// The epoch is closed.
     pub(crate) fn close_epoch(&mut self) {
         self.agreed.closed = self.agreed.walks.counts();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_core::batch::Targets;
+    use thalweg_data::Data;
+
+    fn compute(worker: &mut LocalRows, batches: usize) {
+        for _ in 0..batches {
+            let rows = worker.plan(0).rows.to_vec();
+            assert_eq!(worker.commit(&rows), 2);
+        }
+    }
+
+    /// One of two workers has seen that all have met and has gone on; the other was interrupted before.
+    #[test]
+    fn rows_after_a_meeting_that_a_worker_did_not_complete_are_not_computed_again() {
+        let mut job = JobSpec::default();
+        job.train.global_batch = 4;
+        let data = Data::in_memory(1, vec![0.0; 20], Targets::Classes(vec![0; 20]), 0.0, 1).unwrap();
+        let mut workers = [0, 1].map(|_| LocalRows::new(&job, &data.training, 0, 0));
+        let change_group = |workers: &mut [LocalRows; 2]| {
+            let standings: Vec<Standing> = workers.iter().map(LocalRows::standing).collect();
+            let agreement = workers[LocalRows::newest(&standings, 1)].agreement().clone();
+            for (index, worker) in workers.iter_mut().enumerate() {
+                worker.regroup(agreement.clone(), &standings, &[0, 1], (index, None)).unwrap();
+            }
+        };
+        change_group(&mut workers);
+        workers.iter_mut().for_each(|worker| compute(worker, 1));
+        let walks: Vec<Walk> = workers.iter().map(|worker| worker.walk().clone()).collect();
+        workers[0].agree(walks);
+        compute(&mut workers[0], 2);
+        change_group(&mut workers);
+        assert_eq!([workers[0].agreed_rows(), workers[1].agreed_rows()], [8, 8]);
+        compute(&mut workers[0], 2);
+        compute(&mut workers[1], 4);
+        let walks: Vec<Walk> = workers.iter().map(|worker| worker.walk().clone()).collect();
+        workers[0].agree(walks);
+        let audit = workers[0].audit(0);
+        assert_eq!((audit.expected, audit.once, audit.missed, audit.repeated), (20, 20, 0, 0));
+        assert!(workers[0].reaches(5) && !workers[0].reaches(6));
     }
 }

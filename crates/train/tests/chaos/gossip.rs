@@ -11,18 +11,21 @@ const SEEDS: u64 = 60;
 /// A point of accuracy is 4 of the 385 validation rows. Nothing is done again: workers have no unit in common.
 const BOUNDS: Bounds = Bounds { unit: 0, loss: 0.6, accuracy: 0.05 };
 
-fn sweep(test: &'static str) -> Sweep {
+/// Weights under way are trained by no worker.
+const LATE: Bounds = Bounds { accuracy: 0.07, ..BOUNDS };
+
+fn sweep(test: &'static str, bounds: Bounds) -> Sweep {
     let settings = [
         "strategy.preset=gosgd",
         "strategy.gossip.probability=0.5",
         "train.optimizer={kind='momentum', lr=0.02}",
     ];
-    Sweep::new(test, job::job(&settings), BOUNDS)
+    Sweep::new(test, job::job(&settings), bounds)
 }
 
 #[test]
 fn seeds_keep_promises_of_gosgd() {
-    if let Some(summary) = sweep("seeds_keep_promises_of_gosgd").run(SEEDS) {
+    if let Some(summary) = sweep("seeds_keep_promises_of_gosgd", BOUNDS).run(SEEDS) {
         let at_risk = summary.sum(|figures| figures.at_risk);
         assert!(summary.finished() > summary.count / 2 && at_risk > 0, "too few faults");
     }
@@ -30,12 +33,14 @@ fn seeds_keep_promises_of_gosgd() {
 
 #[test]
 fn seeds_keep_promises_of_gosgd_with_late_messages() {
-    sweep("seeds_keep_promises_of_gosgd_with_late_messages").with_late_messages().run(SEEDS);
+    let sweep = sweep("seeds_keep_promises_of_gosgd_with_late_messages", LATE);
+    sweep.with_late_messages().run(SEEDS);
 }
 
 /// Each of them found a bug once: after a loss at the very end, ranks that were left ended with another model than those that
-/// had completed the job; while a coordinator that stood still called no meeting, the others trained on for hundreds of epochs.
+/// had completed the job; while a coordinator that stood still called no meeting, the others trained on for hundreds of epochs;
+/// rows after a meeting that some had not completed were computed again.
 #[test]
 fn seeds_of_gosgd_that_once_failed_keep_their_promises() {
-    sweep("seeds_of_gosgd").run_again(&[1798, 854, 7346]);
+    sweep("seeds_of_gosgd", BOUNDS).run_again(&[1798, 854, 7346, 3651]);
 }
