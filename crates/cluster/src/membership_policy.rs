@@ -106,7 +106,10 @@ impl MembershipPolicy {
             membership: Membership::new(expected.iter().copied(), after, config.limits, now),
             monitor: HeartbeatMonitor::new(world, step_deadline, step_deadline, prepare_deadline),
             diagnosis: Diagnosis::new(world, EVIDENCE_TIMEOUT),
-            lost: lost.iter().map(|id| join_validation::exited(*id)).collect(),
+            lost: lost
+                .iter()
+                .map(|id| join_validation::exited(*id, config.epoch + now.as_secs_f64()))
+                .collect(),
             failures: BTreeMap::new(),
             conflicts: BTreeMap::new(),
             sole_witnesses: BTreeSet::new(),

@@ -75,7 +75,7 @@ pub fn run_launcher(trainer: &Trainer, job: &Job) -> Result<RunResult> {
         .try_for_each(|event| results.record(&Record { time: unix_time(), rank: None, event }))
         .and_then(|()| {
             let (incoming, mut limit) = (signals.forward(), trainer.time_limit);
-            let mut directing = trainer.director.as_ref().map(|director| director.borrow_mut());
+            let mut directing = trainer.director.as_ref().map(|director| lock(director));
             let director = directing.as_mut().map(|director| &mut **director as &mut dyn LaunchControl);
             local::launch(&plan, &incoming, director, &mut |record| {
                 if let Event::Listening { address } = &record.event {
@@ -275,7 +275,7 @@ pub(crate) fn train(
     outcome
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

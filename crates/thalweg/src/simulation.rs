@@ -1,7 +1,8 @@
 //! `engine.kind = "sim"`: all ranks of a job in this process, on a simulated network and in virtual time.
 //!
 //! The training is real; only time is simulated, from the network's figures and the floating-point operations of each
-//! step. Faults of `fault.inject` strike ranks, and the others go on as in a job of processes. Two runs of a job give the
+//! step. Events have the times of the simulation. Faults of `fault.inject` and of `thalweg chaos` strike ranks, and the
+//! others go on as in a job of processes; workers that join come from a reserve. Two runs of a job give the
 //! same model, byte for byte, and the same `trace.txt`.
 
 use crate::components::OpenedData;
@@ -16,15 +17,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use thalweg_cluster::RankStatus;
 use thalweg_cluster::engine::environment::RankEnvironment;
+use thalweg_cluster::engine::local::LaunchAction;
 use thalweg_cluster::engine::simulated::simulate_observed;
 use thalweg_cluster::engine::threads::RankObserver;
 use thalweg_cluster::interruption::{Interruption, Request};
 use thalweg_cluster::membership::Limits;
 use thalweg_cluster::membership_policy::MembershipConfig;
 use thalweg_cluster::session::unix_time;
-use thalweg_cluster::sim::{LinkParameters, Network, Trace};
+use thalweg_cluster::sim::{LinkParameters, Network, SimulationControl, Trace};
 use thalweg_core::event::{Event, Outcome, Record};
 use thalweg_core::spec::Job;
+use thalweg_core::spec::inject::FaultKind;
 use thalweg_core::spec::links::LinkSpecs;
 use thalweg_core::{Error, JobSpec, Kind, Result};
 use thalweg_train::Assignment;
@@ -43,32 +46,37 @@ pub fn run(trainer: &Trainer, job: &Job, rank_env: Option<&RankEnvironment>) -> 
     let (results, checked) = Results::open(trainer, job, &signals)?;
     let (folder, resume) = (results.folder.path.clone(), results.folder.resumes);
     let shared = Arc::new(SharedResults { results: Mutex::new(Some(results)), view_error: Mutex::new(None) });
-    shared.record(
-        None,
-        Event::Launched {
-            name: trainer.name.clone(),
-            workers: job.spec.engine.workers,
-            strategy: job.spec.strategy.preset.clone(),
-        },
-    );
+    let config = membership(&job.spec);
+    let (name, strategy) = (trainer.name.clone(), job.spec.strategy.preset.clone());
+    let event = Event::Launched { name, workers: job.spec.engine.workers, strategy };
+    shared.record(&Record { time: config.epoch, rank: None, event });
+    let reserved = trainer.director.as_ref().map_or(0, |director| lock(director).max_started());
     let rank_statuses: Vec<Arc<RankStatus>> =
-        (0..registry::ranks(&job.spec)).map(|_| RankStatus::new()).collect();
+        (0..registry::ranks(&job.spec) + reserved).map(|_| RankStatus::new()).collect();
     forward_signals(&signals, &rank_statuses, &shared);
     let components = &trainer.components;
-    let watcher = |rank: usize| {
-        let results = Arc::clone(&shared);
-        let emit = Arc::new(move |event| results.record(Some(rank), event));
-        RankObserver { emit, rank_status: Arc::clone(&rank_statuses[rank]) }
+    let observer = |rank: usize, simulation: &SimulationControl| {
+        let (results, simulation, epoch) = (Arc::clone(&shared), simulation.clone(), config.epoch);
+        let director = trainer.director.clone().map(|control| (control, rank_statuses.clone()));
+        let emit = move |event| {
+            let time = epoch + simulation.now().as_secs_f64();
+            let record = Record { time, rank: Some(rank), event };
+            results.record(&record);
+            if let Some((control, rank_statuses)) = &director {
+                let actions = lock(control).on_record(&record);
+                actions.into_iter().for_each(|action| act(action, rank_statuses, &simulation));
+            }
+        };
+        RankObserver { emit: Arc::new(emit), rank_status: Arc::clone(&rank_statuses[rank]) }
     };
-    let (ended, trace) =
-        simulate_observed(network(&job.spec), &[], &membership(&job.spec), &watcher, |rank| {
-            let components = OpenedData::shared(components, &checked.data);
-            thalweg_train::run(
-                rank,
-                &Assignment { job: &job.spec, components: &components, folder: &folder, resume },
-                None,
-            )
-        });
+    let (ended, trace) = simulate_observed(network(&job.spec), (&[], reserved), &config, &observer, |rank| {
+        let components = OpenedData::shared(components, &checked.data);
+        thalweg_train::run(
+            rank,
+            &Assignment { job: &job.spec, components: &components, folder: &folder, resume },
+            None,
+        )
+    });
     let written = write_trace(&trace, &folder);
     let code = |outcome| if outcome == Outcome::Interrupted { signals.code() } else { 0 };
     let ended = job_outcome(ended).map(code).map_err(as_rank_failure);
@@ -96,7 +104,7 @@ fn check_supported(trainer: &Trainer, rank_env: Option<&RankEnvironment>) -> Res
 fn membership(job: &JobSpec) -> MembershipConfig {
     let limits = Limits {
         min: job.fault.min_workers + registry::servers(job),
-        max: registry::ranks(job),
+        max: job.fault.max_workers.or(usize::MAX).saturating_add(registry::servers(job)),
         timeout: job.fault.join_deadline.or(JOIN_DEADLINE),
         unit: registry::steps_apart(job),
     };
@@ -135,6 +143,25 @@ fn links(listed: &LinkSpecs) -> BTreeMap<(usize, usize), LinkParameters> {
         }
     }
     links
+}
+
+/// Does what a [`LaunchControl`](thalweg_cluster::engine::local::LaunchControl) asks for.
+fn act(action: LaunchAction, rank_statuses: &[Arc<RankStatus>], simulation: &SimulationControl) {
+    let finish = || rank_statuses.iter().for_each(|rank_status| rank_status.request_finish());
+    match action {
+        LaunchAction::Inject(fault) => {
+            rank_statuses
+                .get(fault.rank)
+                .into_iter()
+                .for_each(|rank_status| rank_status.inject(fault.clone()));
+        }
+        LaunchAction::StartWorker(fault) => {
+            if simulation.start_rank(fault == Some(FaultKind::Unreachable)).is_none() {
+                finish();
+            }
+        }
+        LaunchAction::Finish => finish(),
+    }
 }
 
 /// Applies a signal's request to all ranks.
@@ -201,12 +228,12 @@ struct SharedResults {
 }
 
 impl SharedResults {
-    fn record(&self, rank: Option<usize>, event: Event) {
-        if matches!(event, Event::Heartbeat(_)) {
+    /// Failures are told by the end of the job.
+    fn record(&self, record: &Record) {
+        if matches!(record.event, Event::Heartbeat(_) | Event::Failed { .. }) {
             return;
         }
-        let record = Record { time: unix_time(), rank, event };
-        let shown = lock(&self.results).as_mut().map_or(Ok(()), |results| results.record(&record));
+        let shown = lock(&self.results).as_mut().map_or(Ok(()), |results| results.record(record));
         if let Err(error) = shown {
             lock(&self.view_error).get_or_insert(error);
         }

@@ -6,10 +6,9 @@ use crate::folder::FolderOptions;
 use crate::launch;
 use crate::preflight;
 use crate::simulation;
-use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use thalweg_cluster::engine::environment::{self, RankEnvironment};
 use thalweg_cluster::engine::local::LaunchControl;
@@ -51,7 +50,7 @@ pub struct Trainer {
     pub(crate) command: Option<Vec<OsString>>,
     pub(crate) time_limit: Option<(u64, Duration)>,
     pub(crate) address_file: Option<PathBuf>,
-    pub(crate) director: Option<Rc<RefCell<dyn LaunchControl>>>,
+    pub(crate) director: Option<Arc<Mutex<dyn LaunchControl>>>,
     invalid_settings: Vec<String>,
 }
 
@@ -153,7 +152,7 @@ impl Trainer {
     }
 
     /// Passes every event to `director`, which may inject faults and start workers.
-    pub(crate) fn director(mut self, director: Rc<RefCell<dyn LaunchControl>>) -> Trainer {
+    pub(crate) fn director(mut self, director: Arc<Mutex<dyn LaunchControl>>) -> Trainer {
         self.director = Some(director);
         self
     }

@@ -3,6 +3,7 @@
 mod harness;
 
 use harness::Site;
+use serde_json::Value;
 
 const SIM: [&str; 4] = ["train", "--quiet", "--set", "engine.kind=sim"];
 
@@ -99,6 +100,29 @@ fn simulated_workers_are_lost_as_real_ones_and_two_runs_give_the_same_bytes() {
         .map(|failure| failure["rank"].as_u64().unwrap())
         .collect();
     assert_eq!(culprits, [2, 0, 5, 1]);
+    site.assert_empty();
+}
+
+/// Faults strike simulated ranks as they strike processes, workers join from a reserve, and time is virtual: a repeat prints
+/// the same.
+#[test]
+fn chaos_on_simulated_ranks_loses_no_row_and_repeats() {
+    let site = Site::new();
+    for strategy in ["allreduce", "dpsgd", "gosgd"] {
+        let chaos =
+            ["chaos", "--strategy", strategy, "--workers", "4", "--faults", "40", "--fault-seed", "5"];
+        let run = [&chaos[..], &["--set", "engine.kind=sim", "--json", "--quiet"]].concat();
+        let [one, other] = [0, 1].map(|_| site.succeed(&run).stdout);
+        assert_eq!(one, other, "{strategy}");
+        let outcome: Value = serde_json::from_str(&one).unwrap();
+        assert_eq!((&outcome["finished"], &outcome["faults"]), (&true.into(), &40.into()), "{outcome}");
+        let lost = (&outcome["samples_missed"], &outcome["samples_repeated"]);
+        assert_eq!(lost, (&0.into(), &0.into()), "{outcome}");
+        assert!(outcome["max_steps_redone"].as_u64().unwrap() <= 1, "{outcome}");
+        for kind in ["kill", "join", "livelock", "stop", "cut"] {
+            assert!(outcome["kinds"][kind].is_u64(), "{strategy}: no {kind} among {}", outcome["kinds"]);
+        }
+    }
     site.assert_empty();
 }
 

@@ -23,6 +23,7 @@ use crate::membership_policy::{MembershipActions, MembershipPolicy};
 use crate::rendezvous::handshake_acceptor::HandshakeAcceptor;
 use crate::rendezvous::message::{Control, ControlRequest, send};
 use crate::rendezvous::{REMINDER, handshake::Purpose, join_validation};
+use crate::session::unix_time;
 use crate::stall::StallReporter;
 use connection::{ConnectedMember, ConnectionEvent};
 use probe::Candidate;
@@ -262,7 +263,7 @@ impl Coordinator {
     fn on_exit(&mut self, id: usize) {
         let expected = self.policy.membership.has(id) && !self.connected.contains_key(&id);
         if self.config.membership.elastic && expected {
-            self.remove(id, join_validation::exited(id));
+            self.remove(id, join_validation::exited(id, unix_time()));
         }
     }
 

@@ -55,8 +55,11 @@ pub enum LaunchOutcome {
 }
 
 /// Observes the job's records and acts on its workers, for fault injection.
-pub trait LaunchControl {
+pub trait LaunchControl: Send {
     fn on_record(&mut self, record: &Record) -> Vec<LaunchAction>;
+
+    /// The most workers that it starts.
+    fn max_started(&self) -> usize;
 }
 
 /// An action of [`LaunchControl`].

@@ -104,7 +104,7 @@ fn messages_of_processes_outside_of_the_group_have_no_effect() {
 #[test]
 fn a_member_that_reports_a_false_generation_is_removed_and_the_others_go_on() {
     let mut policy = joined(2);
-    policy.remove(0, join_validation::exited(0), T0);
+    policy.remove(0, join_validation::exited(0, 0.0), T0);
     policy.on_message(2, Control::Report(u32::MAX, MemberPosition::default(), Heartbeat::default()), T0);
     let commands =
         policy.on_message(1, Control::Report(2, MemberPosition::default(), Heartbeat::default()), T0);
@@ -185,7 +185,7 @@ fn after_second_hand_reports(
 ) -> (Vec<usize>, Option<String>) {
     let mut policy = joined(3);
     // The newcomer left: the others are equal.
-    policy.remove(3, join_validation::exited(3), T0);
+    policy.remove(3, join_validation::exited(3, 0.0), T0);
     regroup(&mut policy, T0);
     let culprit = Culprit { rank: accused, step: Some(7), cause: cause.into(), ..Culprit::default() };
     let lost = Error::new(Kind::RankFailed, "it was lost").blame(culprit);

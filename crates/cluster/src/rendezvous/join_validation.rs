@@ -4,7 +4,6 @@ use super::message::{JoinKind, JoinRequest};
 use super::{describe, ranks};
 use crate::heartbeat_monitor::StalledGroup;
 use crate::membership::Limits;
-use crate::session::unix_time;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -55,10 +54,10 @@ pub fn is_closed(stream: &TcpStream) -> bool {
     closed
 }
 
-/// The culprit for a rank whose launcher reported its exit.
-pub fn exited(rank: usize) -> Culprit {
+/// The culprit for a rank whose launcher reported its exit at that time, in seconds since 1970.
+pub fn exited(rank: usize, noticed: f64) -> Culprit {
     let cause = "ended: its process is gone".into();
-    Culprit { rank, cause, detect_s: Some(0.0), noticed: Some(unix_time()), ..Culprit::default() }
+    Culprit { rank, cause, detect_s: Some(0.0), noticed: Some(noticed), ..Culprit::default() }
 }
 
 /// The error with which members leave their operations.

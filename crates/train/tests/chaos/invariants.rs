@@ -128,7 +128,8 @@ fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a F
                 }
             }
             Ok(end) => finished.push((rank, end)),
-            Err(error) if did_not_meet(schedule, run, error) => {}
+            Err(error)
+                if did_not_meet(schedule, run, error) || was_left_alone(schedule, run, rank, error) => {}
             Err(error) => check_error(schedule, rank, error)?,
         }
     }
@@ -161,7 +162,14 @@ fn did_not_meet(schedule: &Schedule, run: &Run, error: &Error) -> bool {
         })
     };
     let culprit = error.culprit.as_ref().filter(|_| error.message.contains("did not arrive"));
-    run.events().next().is_none() && culprit.is_some_and(|culprit| hangs(culprit.rank))
+    let began = run.events().any(|event| !matches!(event, Event::Failed { .. }));
+    !began && culprit.is_some_and(|culprit| hangs(culprit.rank))
+}
+
+/// Whether a new rank waited for a group of which no member is left to admit it.
+fn was_left_alone(schedule: &Schedule, run: &Run, rank: usize, error: &Error) -> bool {
+    let are_lost = run.ended[..schedule.world].iter().all(|ended| ended.result.is_err());
+    rank >= schedule.world && are_lost && error.message.starts_with("no group was formed")
 }
 
 /// Whether a rank ended because all ranks with the job's state were lost before it had received all of it.

@@ -9,7 +9,7 @@ use thalweg_cluster::RankStatus;
 use thalweg_cluster::engine::simulated;
 use thalweg_cluster::engine::threads::{self, RankObserver, RankOutcome};
 use thalweg_cluster::membership_policy::MembershipConfig;
-use thalweg_comm::transport::sim::{Network as Simulated, SimulatedFault, Trace};
+use thalweg_comm::transport::sim::{Network as Simulated, SimulatedFault, SimulationControl, Trace};
 use thalweg_core::event::Outcome;
 use thalweg_core::spec::JobLayers;
 use thalweg_core::{Batch, Gradient, Hooks, JobSpec, Layout, Model, Result, Schema, Tally};
@@ -149,10 +149,12 @@ pub fn simulate_stopped(
     let workers = format!("engine.workers={}", network.world);
     let job = job(&[settings, &[workers.as_str()]].concat());
     let statuses: Vec<Arc<RankStatus>> = (0..network.world).map(|_| RankStatus::new()).collect();
-    let observer =
-        |rank: usize| RankObserver { emit: Arc::new(|_| ()), rank_status: Arc::clone(&statuses[rank]) };
+    let observer = |rank: usize, _: &SimulationControl| RankObserver {
+        emit: Arc::new(|_| ()),
+        rank_status: Arc::clone(&statuses[rank]),
+    };
     let config = MembershipConfig::fixed(job.fault.step_deadline);
-    let (results, _) = simulated::simulate_observed(network, &[], &config, &observer, |rank| {
+    let (results, _) = simulated::simulate_observed(network, (&[], 0), &config, &observer, |rank| {
         let network = FromJob(job.model.layers.clone(), Options::of(&job));
         let left = if rank.index() == stopped { gradients } else { u64::MAX };
         let components = Stopped { network, status: Arc::clone(&statuses[rank.index()]), left };

@@ -213,7 +213,10 @@ impl SimulatedCoordinator {
                 // launcher notices the death.
                 let early = self.policy.membership.generation() == 0;
                 let commands = match early || !self.known.contains(&id) {
-                    true => self.policy.remove(id, join_validation::exited(id), now),
+                    true => {
+                        let noticed = self.config.epoch + now.as_secs_f64();
+                        self.policy.remove(id, join_validation::exited(id, noticed), now)
+                    }
                     false => self.policy.on_close(id, now, now),
                 };
                 self.execute(commands);

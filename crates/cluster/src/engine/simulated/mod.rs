@@ -23,7 +23,10 @@ use coordinator::SimulatedCoordinator;
 use member::{Killed, SimulatedMember};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use thalweg_comm::transport::sim::{Network, SimulatedFault, SimulatedFaultKind, Simulation, Trace};
+use thalweg_comm::transport::sim::{
+    Network, SimulatedFault, SimulatedFaultKind, Simulation, SimulationControl, Trace,
+};
+use thalweg_core::event::Event;
 use thalweg_core::{Error, Kind, Result};
 
 /// Runs a program on every rank of a simulated group, and on the ranks that join it. The outcomes are in the order of
@@ -35,25 +38,26 @@ pub fn simulate<T: Send>(
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
 ) -> (Vec<RankOutcome<T>>, Trace) {
     let collected = CollectedEvents::default();
-    let (results, trace) =
-        simulate_observed(network, faults, config, &|rank| collected.observer(rank), program);
+    let observer = |rank, _: &SimulationControl| collected.observer(rank);
+    let (results, trace) = simulate_observed(network, (faults, 0), config, &observer, program);
     (collected.outcomes(results), trace)
 }
 
-/// The same, with an observer of each running rank.
+/// The same, with an observer of each running rank, and with so many ranks in reserve, which join when an observer tells
+/// them to.
 pub fn simulate_observed<T: Send>(
     network: Network,
-    faults: &[SimulatedFault],
+    (faults, reserved): (&[SimulatedFault], usize),
     config: &MembershipConfig,
-    observer: &dyn Fn(usize) -> RankObserver,
+    observer: &dyn Fn(usize, &SimulationControl) -> RankObserver,
     program: impl Fn(&mut Rank) -> Result<T> + Sync,
 ) -> (Vec<Result<T>>, Trace) {
     let (seed, world) = (network.seed, network.world);
-    let simulation = Simulation::with_coordinator(network, faults);
-    let size = simulation.size();
+    let simulation = Simulation::with_coordinator(network, faults, reserved);
+    let (size, outside) = (simulation.size(), simulation.control());
     let joins = |id| faults.iter().any(|fault| fault.kind == SimulatedFaultKind::Join { rank: id });
     let (emits, rank_statuses): (Vec<Emit>, Vec<_>) =
-        (0..size).map(observer).map(|observer| (observer.emit, observer.rank_status)).unzip();
+        (0..size).map(|id| observer(id, &outside)).map(|of| (of.emit, of.rank_status)).unzip();
     let control = SimulatedControl::new(rank_statuses);
     let coordinator =
         SimulatedCoordinator::new(simulation.endpoint(size), Arc::clone(&control), config.clone(), world);
@@ -76,8 +80,8 @@ pub fn simulate_observed<T: Send>(
     let results = std::thread::scope(|scope| {
         scope.spawn(move || coordinator.run());
         let start = |(member, emit): (SimulatedMember, Emit)| {
-            let takes_part = member.id < world || joins(member.id);
-            scope.spawn(move || match takes_part {
+            let planned = member.id < world || joins(member.id);
+            scope.spawn(move || match planned || member.endpoint.await_join() {
                 true => run(member, emit, world, seed, program),
                 false => unused(member),
             })
@@ -114,7 +118,9 @@ fn run<T>(
     let id = member.id;
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let mut client = member.clone();
-        let first = client.join(id >= world)?;
+        let first = client.join(id >= world).inspect_err(|error| {
+            emit(Event::Failed { error: error.clone(), heartbeat: rank_status.heartbeat() });
+        })?;
         let mut rank = rank(client, first, emit, seed);
         let result = program(&mut rank).map_err(|error| rank.final_error(error));
         // A rank that the others went on without is killed by its launcher, even if it had received all it waited for.

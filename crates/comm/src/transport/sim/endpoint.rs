@@ -63,6 +63,11 @@ impl SimulatedEndpoint {
         StreamTransport::over(rank, SimLinks { endpoint, generation, links, member_ids: member_ids.to_vec() })
     }
 
+    /// Blocks until this reserved rank is told to join; false if the simulation ends before.
+    pub fn await_join(&self) -> bool {
+        self.0.simulator.await_join(self.0.rank)
+    }
+
     pub fn clock(&self) -> SimClock {
         SimClock::new(Arc::clone(&self.0.simulator), self.0.rank)
     }

@@ -11,11 +11,12 @@
 //! [`network`]    latency, bandwidth, speed                  [`simulated_fault`]  faults and their times
 //! [`simulator`]  runs ranks; holds all state                [`streams`]         bytes in transit
 //! [`schedule`]   which rank runs next                       [`endpoint`]        a rank's streams and clock
-//! [`trace`]      events of a run
+//! [`trace`]      events of a run                           [`reserve`]         ranks that join when they are told to
 //! ```
 
 mod endpoint;
 mod network;
+mod reserve;
 mod schedule;
 mod simulated_fault;
 mod simulator;
@@ -26,6 +27,7 @@ mod wakeup;
 pub use super::link_fault::ForgedFrame;
 pub use endpoint::{Sim, SimClock, SimulatedEndpoint};
 pub use network::{LinkParameters, Network};
+pub use reserve::SimulationControl;
 pub use simulated_fault::{SimulatedFault, SimulatedFaultKind};
 pub use simulator::SimulatedRankState;
 pub use trace::{Trace, TraceEntry, TraceEvent};
@@ -41,20 +43,21 @@ pub struct Simulation {
 impl Simulation {
     /// A group in which rank 0 runs first. Every rank must be run.
     pub fn new(network: Network, faults: &[SimulatedFault]) -> Simulation {
-        Simulation { simulator: Simulator::new(network, faults, Scheduling::Deterministic) }
+        Simulation { simulator: Simulator::new(network, faults, 0, Scheduling::Deterministic) }
     }
 
     /// A group whose members change, with one more endpoint behind all ranks (those that will join included) for the
-    /// coordinator. It is woken one latency after every fault and every end of a rank.
-    pub fn with_coordinator(network: Network, faults: &[SimulatedFault]) -> Simulation {
-        Simulation { simulator: Simulator::new(network, faults, Scheduling::WithCoordinator) }
+    /// coordinator. It is woken one latency after every fault and every end of a rank. `reserved` more ranks join when
+    /// [`SimulationControl`] tells them to.
+    pub fn with_coordinator(network: Network, faults: &[SimulatedFault], reserved: usize) -> Simulation {
+        Simulation { simulator: Simulator::new(network, faults, reserved, Scheduling::WithCoordinator) }
     }
 
     /// A group whose threads may start late, never, or wait for each other by other means. Correct, but not
     /// reproducible: for tests.
     #[doc(hidden)]
     pub fn unordered(network: Network) -> Simulation {
-        Simulation { simulator: Simulator::new(network, &[], Scheduling::Unordered) }
+        Simulation { simulator: Simulator::new(network, &[], 0, Scheduling::Unordered) }
     }
 
     /// The transports of all ranks.
@@ -71,6 +74,11 @@ impl Simulation {
     /// The endpoint of a rank, by which it connects in each generation. To be called once per rank.
     pub fn endpoint(&self, rank: usize) -> SimulatedEndpoint {
         SimulatedEndpoint::new(&self.simulator, rank)
+    }
+
+    /// Acts on the ranks from outside while they run.
+    pub fn control(&self) -> SimulationControl {
+        SimulationControl::new(&self.simulator)
     }
 
     pub fn clock(&self, rank: usize) -> SimClock {

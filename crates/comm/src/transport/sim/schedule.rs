@@ -17,6 +17,8 @@ pub(super) enum RunState {
     Sleeping(Duration),
     /// Until it is killed.
     Livelocked,
+    /// Until it is told to join. Nothing waits for it.
+    Reserved,
     Ended,
 }
 
@@ -102,8 +104,8 @@ impl Schedule {
         }
     }
 
-    pub fn first_livelocked(&self) -> Option<usize> {
-        self.ranks.iter().position(|rank| rank.state == RunState::Livelocked)
+    pub fn first(&self, state: RunState) -> Option<usize> {
+        self.ranks.iter().position(|rank| rank.state == state)
     }
 
     /// The rank whose wait ends first, the lower one of two, and when.
@@ -156,7 +158,7 @@ mod tests {
         schedule.stop(0, ms(20));
         assert_eq!(schedule.next(), Some((ms(8), 1)));
         schedule.set(1, Livelocked);
-        assert_eq!((schedule.next(), schedule.first_livelocked()), (Some((ms(20), 0)), Some(1)));
+        assert_eq!((schedule.next(), schedule.first(Livelocked)), (Some((ms(20), 0)), Some(1)));
         schedule.stop(0, ms(10));
         assert_eq!(schedule.next(), Some((ms(10), 0)));
         schedule.set(0, Ended);

@@ -24,7 +24,7 @@ pub(super) struct Simulator {
     pub(super) size: usize,
     state: Mutex<SimulatorState>,
     /// One for each rank: notified when it runs.
-    scheduled: Vec<Condvar>,
+    pub(super) scheduled: Vec<Condvar>,
 }
 
 pub(super) struct SimulatorState {
@@ -56,7 +56,7 @@ pub(super) enum Scheduling {
 pub struct SimulatedRankState {
     /// It was killed.
     pub is_dead: bool,
-    /// Its thread has ended.
+    /// Its thread has ended, or was not told to join.
     pub has_ended: bool,
     pub is_stopped: bool,
     /// It makes no progress inside a wait, although its heartbeats continue.
@@ -80,7 +80,13 @@ pub(super) struct SimulatedRank {
 }
 
 impl Simulator {
-    pub fn new(network: Network, faults: &[SimulatedFault], scheduling: Scheduling) -> Arc<Simulator> {
+    /// `reserved` more ranks join when they are told to.
+    pub fn new(
+        network: Network,
+        faults: &[SimulatedFault],
+        reserved: usize,
+        scheduling: Scheduling,
+    ) -> Arc<Simulator> {
         let joins: BTreeMap<usize, Duration> = faults
             .iter()
             .filter_map(|fault| match fault.kind {
@@ -88,12 +94,14 @@ impl Simulator {
                 _ => None,
             })
             .collect();
-        let size = joins.keys().map(|rank| rank + 1).max().unwrap_or(0).max(network.world);
+        let planned = joins.keys().map(|rank| rank + 1).max().unwrap_or(0).max(network.world);
+        let size = planned + reserved;
         let run_state = |number: usize| match (scheduling, joins.get(&number)) {
             (Scheduling::Unordered, _) => RunState::Absent,
             // A rank that joins sleeps until then.
             (_, Some(at)) if number >= network.world => RunState::Sleeping(*at),
-            (_, None) if number >= network.world && number < size => RunState::Ended,
+            (_, None) if number >= network.world && number < planned => RunState::Ended,
+            (_, None) if number >= planned && number < size => RunState::Reserved,
             _ => RunState::Waiting(Duration::ZERO),
         };
         let rank = |_| SimulatedRank {
@@ -138,7 +146,7 @@ impl Simulator {
         let subject = &state.ranks[rank];
         SimulatedRankState {
             is_dead: subject.dead,
-            has_ended: state.schedule.state(rank) == RunState::Ended,
+            has_ended: matches!(state.schedule.state(rank), RunState::Reserved | RunState::Ended),
             is_stopped: state.schedule.is_stopped(rank, state.now),
             is_livelocked: state.schedule.state(rank) == RunState::Livelocked,
             is_asked_to_leave: subject.asked_to_leave,
@@ -272,10 +280,16 @@ impl Simulator {
                 return None;
             }
             let Some((time, rank)) = state.schedule.next() else {
-                // No rank is left that could kill the livelocked ones: they end with the simulation.
-                let rank = state.schedule.first_livelocked()?;
-                self.kill_rank(state, rank);
-                continue;
+                // No rank is left that could kill the livelocked ones, or tell others to join: they end with the simulation.
+                if let Some(rank) = state.schedule.first(RunState::Livelocked) {
+                    self.kill_rank(state, rank);
+                    continue;
+                }
+                while let Some(rank) = state.schedule.first(RunState::Reserved) {
+                    state.schedule.set(rank, RunState::Ended);
+                    self.notify(Some(rank));
+                }
+                return None;
             };
             if let Some(fault) = state.faults.pop_if(|fault| fault.at <= time) {
                 state.now = state.now.max(fault.at);
@@ -325,6 +339,10 @@ impl Simulator {
                     let key = StreamKey { generation, from: *from, to: *to };
                     self.transmit(state, key, frame.encode(generation).into(), true);
                 }
+            }
+            SimulatedFaultKind::Join { rank } if state.schedule.state(*rank) == RunState::Reserved => {
+                state.schedule.set(*rank, RunState::Waiting(state.now));
+                self.notify(Some(*rank));
             }
             // The rank has slept until now.
             SimulatedFaultKind::Join { .. } => {}

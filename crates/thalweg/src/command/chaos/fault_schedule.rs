@@ -84,6 +84,8 @@ impl ChaosStats {
 pub struct Pacing {
     /// Steps of a commit unit.
     pub unit: u64,
+    /// Ranks at the start.
+    pub ranks: usize,
     /// Largest number of workers.
     pub max_workers: usize,
     /// Members with these ids hold parameters for the others: their loss ends the job.
@@ -112,8 +114,8 @@ impl FaultSchedule {
         FaultSchedule {
             random: Rng::keyed(seed, "chaos", &[]),
             left: faults,
+            members: (0..pacing.ranks).collect(),
             pacing,
-            members: Vec::new(),
             step: 0,
             victim: 0,
             action: None,
@@ -218,7 +220,6 @@ impl LaunchControl for FaultSchedule {
     fn on_record(&mut self, record: &Record) -> Vec<LaunchAction> {
         self.stats.gaps.follow(record);
         match &record.event {
-            Event::Joined { hosts, .. } => self.members = (0..hosts.len()).collect(),
             Event::Started { first_step, .. } => (self.step, self.begun) = (*first_step, true),
             Event::Step { step, steps_per_epoch, .. } => {
                 self.step = *step;
@@ -248,6 +249,11 @@ impl LaunchControl for FaultSchedule {
             _ => return Vec::new(),
         }
         self.next()
+    }
+
+    /// Some join while a rank is lost, and are started again.
+    fn max_started(&self) -> usize {
+        usize::try_from(self.left).unwrap_or(usize::MAX).saturating_mul(2)
     }
 }
 
@@ -292,7 +298,6 @@ mod tests {
     /// Simulates a group that survives every fault; returns the number of ranks killed, stopped or livelocked.
     fn simulate(chaos: &mut FaultSchedule) -> u64 {
         let mut members: Vec<usize> = (0..4).collect();
-        send(chaos, 0.0, Event::Joined { hosts: vec!["box".into(); 4], generation: 1 });
         assert!(send(chaos, 0.0, step(1)).is_empty(), "no fault before training begins");
         chaos.begun = true;
         let mut acts = send(chaos, 1.0, step(2));
@@ -339,7 +344,8 @@ mod tests {
 
     #[test]
     fn each_fault_follows_the_recovery_from_the_last_and_then_the_job_ends() {
-        let mut chaos = FaultSchedule::new(3, 200, Pacing { unit: 1, max_workers: 4, servers: 0..0 });
+        let mut chaos =
+            FaultSchedule::new(3, 200, Pacing { unit: 1, ranks: 4, max_workers: 4, servers: 0..0 });
         let lost = simulate(&mut chaos);
         assert!(chaos.finished);
         assert_eq!(chaos.stats.faults(), 200);
@@ -353,11 +359,10 @@ mod tests {
 
     #[test]
     fn gaps_count_in_commit_units_and_servers_are_no_victims() {
-        let pacing = Pacing { unit: 10, max_workers: 4, servers: 2..3 };
+        let pacing = Pacing { unit: 10, ranks: 4, max_workers: 4, servers: 2..3 };
         let faults: Vec<InjectedFault> = (0..300)
             .filter_map(|seed| {
                 let mut chaos = FaultSchedule::new(seed, 1, pacing.clone());
-                send(&mut chaos, 0.0, Event::Joined { hosts: vec!["box".into(); 4], generation: 1 });
                 chaos.begun = true;
                 match send(&mut chaos, 1.0, step(100)).pop() {
                     Some(LaunchAction::Inject(fault)) => Some(fault),

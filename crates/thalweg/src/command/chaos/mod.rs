@@ -5,17 +5,16 @@ mod gaps;
 
 use crate::cli::TrainArgs;
 use crate::command::{print, print_json};
+use crate::launch::lock;
 use crate::scratch::Scratch;
 use crate::trainer::Trainer;
 use clap::Args;
 use fault_schedule::{ChaosStats, FaultSchedule, Pacing};
 use serde::Serialize;
-use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use thalweg_core::report::Report;
-use thalweg_core::spec::engine::EngineKind;
 use thalweg_core::spec::{JobLayers, Origin, preset};
 use thalweg_core::{Error, Result};
 use thalweg_train::kept;
@@ -87,22 +86,17 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
         return Err(Error::job("this job ends when a worker is lost, so it cannot run under faults")
             .hint(format!("{} continue, unless fault.elastic = false (docs/elastic.md)", names.join(", "))));
     }
-    if job.spec.engine.kind == EngineKind::Sim {
-        return Err(Error::job(
-            "chaos injects faults into processes, not into simulated ranks: engine.kind is \"sim\"",
-        )
-        .hint("use another engine, or `thalweg train` with fault.inject, which takes simulated ranks too"));
-    }
     let workers = job.spec.engine.workers;
     let folder = Scratch::create("chaos")?;
     let mut endless = layers.clone();
     endless.set("train.epochs", ENDLESS.into(), Origin::Flag("chaos".into()));
     let pacing = Pacing {
         unit: registry::unit_steps(&job.spec),
+        ranks: registry::ranks(&job.spec),
         max_workers: workers.max(2),
         servers: Roles::of(&job.spec).servers(),
     };
-    let chaos = Rc::new(RefCell::new(FaultSchedule::new(args.fault_seed, args.faults, pacing)));
+    let chaos = Arc::new(Mutex::new(FaultSchedule::new(args.fault_seed, args.faults, pacing)));
     let trainer = trainer(&name, endless, &folder.0.join("chaos.toml"))?
         .overwrite(args.train.overwrite)
         .quiet(args.train.quiet)
@@ -116,7 +110,7 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
     if result.code != 0 {
         return Ok(result.code);
     }
-    let stats = chaos.borrow().stats.clone();
+    let stats = lock(&chaos).stats.clone();
     let plain = without_faults(layers, &report, &folder)?;
     let outcome = ChaosReport { notice, ..summarize(args.fault_seed, &stats, &report, &plain) };
     if args.train.json {
