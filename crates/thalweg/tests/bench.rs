@@ -68,6 +68,30 @@ fn pushes_pulls_and_updates_are_measured_between_real_processes() {
     site.assert_empty();
 }
 
+/// The ranks check every message and every sum themselves.
+#[test]
+fn messages_and_an_all_reduce_are_measured_alone_and_at_once() {
+    let site = Site::new();
+    for (transport, ranks) in [("shm", 2), ("tcp", 3)] {
+        let count = ranks.to_string();
+        let flags = ["--ranks", &count, "--sizes", "4B,300004B", "--seconds", "0.05", "--json"];
+        let ended = site.succeed(&[&["bench", "messages", "--transport", transport][..], &flags].concat());
+        let lines: Vec<Value> =
+            ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let sizes: Vec<_> = lines.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
+        assert_eq!(sizes, [4, 300_004], "{transport}");
+        for line in &lines {
+            assert_eq!((&line["transport"], &line["n"]), (&transport.into(), &ranks.into()));
+            for key in ["message_us", "allreduce_us", "message_at_once_us", "allreduce_at_once_us", "ratio"] {
+                assert!(line[key].as_f64() > Some(0.0), "{key} of {line}");
+            }
+        }
+    }
+    site.run(&["bench", "messages", "--ranks", "1"]).assert_error(2, &["--ranks 1"]);
+    site.run(&["bench", "messages", "--seconds", "0"]).assert_error(2, &["--seconds 0"]);
+    site.assert_empty();
+}
+
 #[test]
 fn several_threads_give_the_result_of_one() {
     let site = Site::new();

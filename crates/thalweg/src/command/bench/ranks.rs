@@ -1,6 +1,7 @@
 //! Starts the ranks of a benchmark: the local launcher runs this same command once per rank, or another launcher did.
 
 use crate::signals::Signals;
+use clap::ValueEnum;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_cluster::collective::operator::Max;
@@ -19,6 +20,31 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Time for the scheduler to spread the ranks over the cores before the first measurement.
 const SETTLING: Duration = Duration::from_millis(200);
+
+/// The transport between the ranks, where memory of the caller is carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Connection {
+    /// Shared memory
+    Shm,
+    /// Sockets
+    Tcp,
+}
+
+impl Connection {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Connection::Shm => "shm",
+            Connection::Tcp => "tcp",
+        }
+    }
+
+    pub(super) fn carrier(self) -> TransportChoice {
+        match self {
+            Connection::Shm => TransportChoice::Shm,
+            Connection::Tcp => TransportChoice::Tcp,
+        }
+    }
+}
 
 /// Starts this same command once per rank and waits for all of them.
 pub(super) fn launch(world: usize) -> Result<()> {

@@ -23,7 +23,7 @@ mod updates;
 mod values;
 mod windows;
 
-use super::ranks::{launch, run_rank, settle, size};
+use super::ranks::{Connection, launch, run_rank, settle, size};
 use carrier::Carrier;
 use clap::{Args, ValueEnum};
 use messages::Messages;
@@ -32,7 +32,6 @@ use std::ops::Range;
 use thalweg_cluster::collective::partition::shard_range;
 use thalweg_cluster::engine::environment;
 use thalweg_cluster::{Rank, Window};
-use thalweg_core::spec::strategy::TransportChoice;
 use thalweg_core::{Error, Result};
 use windows::Windows;
 
@@ -61,31 +60,6 @@ pub struct ParamserverArgs {
     /// One JSON object per line
     #[arg(long)]
     json: bool,
-}
-
-/// The transport between the ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Connection {
-    /// Shared memory
-    Shm,
-    /// Sockets; also measures a plain socket
-    Tcp,
-}
-
-impl Connection {
-    fn name(self) -> &'static str {
-        match self {
-            Connection::Shm => "shm",
-            Connection::Tcp => "tcp",
-        }
-    }
-
-    fn carrier(self) -> TransportChoice {
-        match self {
-            Connection::Shm => TransportChoice::Shm,
-            Connection::Tcp => TransportChoice::Tcp,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
