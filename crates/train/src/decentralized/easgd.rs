@@ -334,3 +334,46 @@ impl Strategy for AsynchronousWorker {
         Description::none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::envelope;
+    use thalweg_core::spec::JobLayers;
+
+    /// More workers than 1/alpha have joined: alpha follows them, and a merge still conserves and contracts.
+    #[test]
+    fn synchronous_rates_follow_the_members() {
+        let rates = |kind: &str, members: usize| {
+            let mut layers = JobLayers::default();
+            for setting in ["strategy.preset=easgd", "engine.workers=4", kind] {
+                layers.add_assignment(setting).expect("a setting");
+            }
+            let job = crate::registry::resolve(layers).expect("a job").spec;
+            (alpha_of(&job, members), job)
+        };
+        let alphas = [1, 4, 5, 20].map(|members| rates("strategy.scheduling.kind=bsp", members).0);
+        assert_eq!(alphas, [0.225, 0.225, 0.2, 0.05]);
+        assert_eq!(rates("strategy.scheduling.kind=async", 20).0, 0.225);
+        let (alpha, job) = rates("strategy.scheduling.kind=bsp", 20);
+        let mut centre = Centre::new(&job, &Optimizer::new(job.optimizer.rule(), 1), 1);
+        let mut models: Vec<f32> = (0..20).map(|worker| worker as f32 - 3.0).collect();
+        let mean = models.iter().sum::<f32>() / 21.0;
+        let spread = |models: &[f32], centre: f32| {
+            models.iter().chain([&centre]).map(|value| (value - mean).powi(2)).sum::<f32>().sqrt()
+        };
+        for _ in 0..3 {
+            let before = spread(&models, centre.published()[0]);
+            let messages: Vec<Vec<u8>> =
+                models.iter().map(|model| envelope::encode(&(), &[*model]).expect("a message")).collect();
+            let pushed: Vec<Values<'_>> =
+                messages.iter().map(|message| envelope::decode::<()>(message).expect("a model").1).collect();
+            let mut answer = Vec::new();
+            centre.apply_all(&pushed, Moment { updates: 0, rate: 0.0 }, &mut answer);
+            models.iter_mut().for_each(|model| *model -= alpha * (*model - answer[0]));
+            let (after, sum) = (spread(&models, centre.published()[0]), models.iter().sum::<f32>());
+            assert!((sum + centre.published()[0] - 21.0 * mean).abs() < 1e-3, "conserved");
+            assert!(after <= (1.0 - alpha + 1e-4) * before, "{after} after {before}");
+        }
+    }
+}
