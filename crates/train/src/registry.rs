@@ -4,12 +4,6 @@
 
 use crate::centralized::allreduce::AllReduce;
 use crate::centralized::parameter_server::{self, AsynchronousWorker, Parameters};
-use crate::decentralized::block_momentum::BlockMomentum;
-use crate::decentralized::diloco::DiLoCo;
-use crate::decentralized::dpsgd::{self, Dpsgd};
-use crate::decentralized::easgd::{self, Centre};
-use crate::decentralized::gosgd::GoSgd;
-use crate::decentralized::sparknet::SparkNet;
 use crate::roles::Roles;
 use crate::serving::{clocked, leased};
 use crate::state::Spread;
@@ -24,6 +18,7 @@ use thalweg_graph::Optimizer;
 
 mod check;
 mod claims;
+mod decentralized;
 mod dials;
 mod reproducible;
 
@@ -64,7 +59,7 @@ impl Registration {
     }
 }
 
-const ALL: &[Registration] = &[
+const CENTRALIZED: &[Registration] = &[
     Registration {
         name: "allreduce",
         dials: Dials {
@@ -150,161 +145,17 @@ const ALL: &[Registration] = &[
             false => Box::new(AsynchronousWorker::new(of.optimizer, of.parameters)),
         },
     },
-    Registration {
-        name: "gosgd",
-        dials: Dials {
-            optimization: Optimization::Decentralized,
-            scheduling: Scheduling::Async,
-            exchange: Exchange::Gossip,
-            merge: MergeKind::None,
-        },
-        claims: Claims {
-            equal_start: false,
-            all_reduced: AllReduced::Parameters,
-            proves_rows: false,
-            work: Work::Local,
-            sends_messages: true,
-            deterministic: false,
-            splits_by_speed: false,
-            synchronizes_statistics: false,
-            local_updates: true,
-            irreproducible: Some(
-                "the result of `gossip` depends on the world size, as workers have separate parameters; use `allreduce`",
-            ),
-            ..Claims::ALLREDUCE
-        },
-        sections: &["strategy.gossip"],
-        check: |_, _| (),
-        start: |of| Box::new(GoSgd::new(of.optimizer, of.parameters)),
-    },
-    Registration {
-        name: "dpsgd",
-        dials: Dials {
-            optimization: Optimization::Decentralized,
-            scheduling: Scheduling::Bsp,
-            exchange: Exchange::Neighbours,
-            merge: MergeKind::None,
-        },
-        claims: Claims {
-            own_models: Some(dpsgd::reach),
-            sends_messages: true,
-            all_reduced: AllReduced::Parameters,
-            equal_start: false,
-            proves_rows: false,
-            splits_by_speed: false,
-            synchronizes_statistics: false,
-            local_updates: true,
-            irreproducible: Some(
-                "workers average models of their own with `neighbours`, so the result depends on the world size; use `allreduce`",
-            ),
-            ..Claims::ALLREDUCE
-        },
-        sections: &["strategy.neighbours"],
-        check: check::connected_graph,
-        start: |of| Box::new(Dpsgd::new(of.optimizer, of.parameters)),
-    },
-    Registration {
-        name: "easgd",
-        dials: Dials {
-            optimization: Optimization::Decentralized,
-            scheduling: Scheduling::Async,
-            exchange: Exchange::ParameterServer,
-            merge: MergeKind::Elastic,
-        },
-        claims: Claims {
-            servers: 1,
-            all_reduced: AllReduced::Nothing,
-            rounds: false,
-            equal_start: false,
-            proves_rows: false,
-            work: Work::Leases(|job| job.merge.every),
-            deterministic: false,
-            ..Claims::LOCAL_ROUNDS
-        },
-        sections: &["strategy.merge"],
-        check: check::elastic_force,
-        start: |of| match of.serves {
-            true => {
-                let centre = Centre::new(of.job, of.optimizer, of.parameters);
-                Box::new(leased::Server::new(of.job, centre, of.job.merge.every))
-            }
-            false => Box::new(easgd::AsynchronousWorker::new(of.optimizer, of.parameters)),
-        },
-    },
-    Registration {
-        name: "easgd-sync",
-        dials: Dials {
-            optimization: Optimization::Decentralized,
-            scheduling: Scheduling::Bsp,
-            exchange: Exchange::ParameterServer,
-            merge: MergeKind::Elastic,
-        },
-        claims: Claims {
-            servers: 1,
-            all_reduced: AllReduced::Nothing,
-            equal_start: false,
-            ..Claims::LOCAL_ROUNDS
-        },
-        sections: &["strategy.merge"],
-        check: check::elastic_force,
-        start: |of| match of.serves {
-            true => {
-                let centre = Centre::new(of.job, of.optimizer, of.parameters);
-                Box::new(clocked::Server::new(of.job, centre))
-            }
-            false => Box::new(easgd::SynchronousWorker::new(of.job, of.optimizer, of.parameters)),
-        },
-    },
-    Registration {
-        name: "sparknet",
-        dials: Dials {
-            optimization: Optimization::Decentralized,
-            scheduling: Scheduling::Bsp,
-            exchange: Exchange::Allreduce,
-            merge: MergeKind::Mean,
-        },
-        claims: Claims::LOCAL_ROUNDS,
-        sections: &["strategy.merge"],
-        check: check::plain_mean,
-        start: |of| Box::new(SparkNet::new(of.job, of.optimizer, of.parameters)),
-    },
-    Registration {
-        name: "block-momentum",
-        dials: Dials {
-            optimization: Optimization::Decentralized,
-            scheduling: Scheduling::Bsp,
-            exchange: Exchange::Allreduce,
-            merge: MergeKind::BlockMomentum,
-        },
-        claims: Claims::LOCAL_ROUNDS,
-        sections: &["strategy.merge"],
-        check: |_, _| (),
-        start: |of| Box::new(BlockMomentum::new(of.job, of.optimizer, of.parameters)),
-    },
-    Registration {
-        name: "diloco",
-        dials: Dials {
-            optimization: Optimization::Decentralized,
-            scheduling: Scheduling::Bsp,
-            exchange: Exchange::Allreduce,
-            merge: MergeKind::OuterNesterov,
-        },
-        claims: Claims::LOCAL_ROUNDS,
-        sections: &["strategy.merge"],
-        check: |_, _| (),
-        start: |of| Box::new(DiLoCo::new(of.job, of.optimizer, of.parameters)),
-    },
 ];
 
 /// Every strategy.
-pub fn all() -> &'static [Registration] {
-    ALL
+pub fn all() -> impl Iterator<Item = &'static Registration> + Clone {
+    CENTRALIZED.iter().chain(decentralized::ENTRIES)
 }
 
 /// The strategy that a job's dials choose; None if no strategy has them.
 pub fn find(job: &JobSpec) -> Option<&'static Registration> {
     let dials = Dials::of(job);
-    ALL.iter().find(|strategy| strategy.dials == dials)
+    all().find(|strategy| strategy.dials == dials)
 }
 
 /// The strategy of a resolved job.
@@ -373,8 +224,8 @@ mod tests {
 
     #[test]
     fn every_strategy_has_dials_and_a_name_of_its_own() {
-        for (index, one) in ALL.iter().enumerate() {
-            for other in &ALL[index + 1..] {
+        for (index, one) in all().enumerate() {
+            for other in all().skip(index + 1) {
                 assert!(one.name != other.name && one.dials != other.dials, "{} twice", one.name);
             }
         }

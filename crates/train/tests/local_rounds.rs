@@ -71,17 +71,17 @@ fn assert_learns(preset: &str) {
 /// Workers of a replay: 64 rows are shares of 22, 21 and 21, so that the mean is not the plain one.
 const WORKERS: usize = 3;
 
-/// An inner rule: gradient, parameter, slots, updates before this one.
-type Rule = fn(f32, &mut f32, &mut [f32; 2], u64);
+/// An inner rule: gradient, parameter, slots, updates before this one, learning rate of a rule that has no fixed one.
+type Rule = fn(f32, &mut f32, &mut [f32; 2], u64, f32);
 
 const MOMENTUM: (&str, Rule) =
-    ("train.optimizer={kind='momentum', lr=0.1}", |gradient, w, [velocity, _], _| {
+    ("train.optimizer={kind='momentum', lr=0.1}", |gradient, w, [velocity, _], _, rate| {
         *velocity = 0.9 * *velocity + gradient;
-        *w -= 0.1 * *velocity;
+        *w -= rate * *velocity;
     });
 
 const ADAMW: (&str, Rule) =
-    ("train.optimizer={kind='adamw', lr=0.002}", |gradient, w, [first, second], updates| {
+    ("train.optimizer={kind='adamw', lr=0.002}", |gradient, w, [first, second], updates, _| {
         let [rate, beta1, beta2, decay] = [0.002, 0.9, 0.999, 0.01f32].map(f64::from);
         let corrected = |beta: f64| 1.0 - beta.powf(updates as f64 + 1.0);
         *first += (1.0 - beta1) as f32 * (gradient - *first);
@@ -100,6 +100,7 @@ struct Reference {
     /// Of each worker, by parameter.
     slots: Vec<Vec<[f32; 2]>>,
     step: u64,
+    rate: f32,
 }
 
 impl Reference {
@@ -116,13 +117,34 @@ impl Reference {
         let network = network.with_team(Team::shared(1, 1));
         let sampler = Sampler::new(&data.training, job.train.seed, job.train.global_batch);
         let slots = vec![vec![[0.0; 2]; network.layout().len()]; WORKERS];
-        Reference { data, network, sampler, rule, slots, step: 0 }
+        Reference { data, network, sampler, rule, slots, step: 0, rate: 0.1 }
     }
 
     fn initial(&self) -> Vec<f32> {
         let mut parameters = vec![0.0; self.network.layout().len()];
         self.network.initialize(thalweg_core::JobSpec::default().train.seed, &mut parameters);
         parameters
+    }
+
+    /// A step with the sum of all workers' gradients.
+    fn reduce(&mut self, w: &mut [f32]) -> Result<()> {
+        let mut batch = self.data.training.empty_batch();
+        let (mut sum, mut gradient) = (vec![0.0; w.len()], vec![0.0; w.len()]);
+        let (step, epoch) = (self.step, self.sampler.steps_per_epoch());
+        for worker in 0..WORKERS {
+            let all = self.sampler.rows(step / epoch, step % epoch);
+            let (mine, scale) = (&all[even_range(all.len(), worker, WORKERS)], 1.0 / all.len() as f32);
+            self.data.training.load(mine, step / epoch, &mut batch)?;
+            self.network.gradient(w, &batch, scale, &mut gradient, &mut NoHooks)?;
+            sum.iter_mut().zip(&gradient).for_each(|(sum, g)| *sum += g);
+        }
+        for ((w, slots), g) in w.iter_mut().zip(&mut self.slots[0]).zip(&sum) {
+            (self.rule)(*g, w, slots, step, self.rate);
+        }
+        let slots = self.slots[0].clone();
+        self.slots.fill(slots);
+        self.step += 1;
+        Ok(())
     }
 
     /// The mean after `steps` local steps of all workers from `start`, with the slots of the round before, their mean or
@@ -145,7 +167,7 @@ impl Reference {
                 self.network.gradient(&own, &batch, scale, &mut gradient, &mut NoHooks)?;
                 let updates = if at_merge == Reset { done } else { step };
                 for ((w, slots), g) in own.iter_mut().zip(&mut *slots).zip(&gradient) {
-                    (self.rule)(*g, w, slots, updates);
+                    (self.rule)(*g, w, slots, updates, self.rate);
                 }
                 trained += mine.len();
             }
@@ -254,4 +276,54 @@ fn diloco_follows_its_reference() {
 fn diloco_resumes_and_learns() {
     assert_resumes(&["strategy.preset=diloco"]);
     assert_learns("strategy.preset=diloco");
+}
+
+#[test]
+fn slowmo_follows_its_reference() {
+    let one = ["strategy.preset=slowmo", "strategy.merge.momentum=0", "strategy.merge.optimizer_state=keep"];
+    assert_all_reduce(&one);
+    // The rate changes from round to round.
+    let schedule = "train.schedule={kind='step', step_every=4, gamma=0.5}";
+    let preset = ["strategy.preset=slowmo", "strategy.merge.rate=0.9", schedule];
+    let (beta, alpha) = (0.7, 0.9);
+    let (mut u, mut rates) = (Vec::new(), [0.1, 0.05, 0.025].into_iter());
+    assert_replayed(&preset, MOMENTUM, |reference, w, steps| {
+        u.resize(w.len(), 0.0);
+        reference.rate = rates.next().unwrap();
+        let gamma = reference.rate;
+        let mean = reference.round(w, steps, Reset).unwrap();
+        for ((w, u), mean) in w.iter_mut().zip(&mut u).zip(mean) {
+            *u = beta * *u + (*w - mean) / gamma;
+            *w -= alpha * gamma * *u;
+        }
+    });
+}
+
+#[test]
+fn slowmo_resumes_and_learns() {
+    assert_resumes(&["strategy.preset=slowmo"]);
+    assert_learns("strategy.preset=slowmo");
+}
+
+/// Four steps of an all-reduce of gradients, then two rounds.
+#[test]
+fn post_local_sgd_follows_its_reference() {
+    assert_all_reduce(&["strategy.preset=post-local-sgd"]);
+    assert_all_reduce(&["strategy.preset=post-local-sgd", "strategy.merge.start=1"]);
+    let dials = ["strategy.preset=post-local-sgd", "strategy.merge.start=0.4"];
+    for rule in [MOMENTUM, ADAMW] {
+        assert_replayed(&dials, rule, |reference, w, steps| match reference.step {
+            0 => (0..steps).for_each(|_| reference.reduce(w).unwrap()),
+            _ => *w = reference.round(w, steps, Keep).unwrap(),
+        });
+    }
+}
+
+/// The phases follow the end of the job, which the halves do not share: each phase by itself.
+#[test]
+fn post_local_sgd_resumes_and_learns() {
+    for start in ["0", "1"] {
+        assert_resumes(&["strategy.preset=post-local-sgd", &format!("strategy.merge.start={start}")]);
+    }
+    assert_learns("strategy.preset=post-local-sgd");
 }

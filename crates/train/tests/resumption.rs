@@ -9,7 +9,7 @@ use thalweg_comm::transport::sim::Network;
 use thalweg_core::event::{Event, Level, Outcome};
 
 /// Each with the workers it runs on.
-const STRATEGIES: [(&str, usize); 8] = [
+const STRATEGIES: [(&str, usize); 10] = [
     ("allreduce", 3),
     ("parameter-server", 2),
     ("gosgd", 3),
@@ -18,6 +18,8 @@ const STRATEGIES: [(&str, usize); 8] = [
     ("sparknet", 3),
     ("block-momentum", 2),
     ("diloco", 3),
+    ("slowmo", 2),
+    ("post-local-sgd", 3),
 ];
 
 /// Update together in every step: the steps are those of a single worker.
@@ -83,6 +85,7 @@ fn every_strategy_goes_on_from_every_other() {
 fn columns(strategy: &str) -> &[&str] {
     match strategy {
         "block-momentum" => &["block_momentum"],
+        "slowmo" => &["slow_momentum"],
         "diloco" => &["outer_velocity", "first_moment", "second_moment"],
         _ => &["first_moment", "second_moment"],
     }

@@ -15,6 +15,10 @@ choice! {
         BlockMomentum = "block-momentum",
         /// The change of the mean since the last merge is the gradient of an outer optimizer, Nesterov momentum.
         OuterNesterov = "outer-nesterov",
+        /// Slow momentum: the change of the mean since the last merge, in units of the learning rate, is added to a momentum that all workers follow.
+        SlowMomentum = "slow-momentum",
+        /// Gradients are summed in every step at first; later the parameters are merged as their mean.
+        PostLocal = "post-local",
         /// Elastic averaging: a server's centre and the workers' parameters attract each other.
         Elastic = "elastic",
     }
@@ -43,6 +47,8 @@ section! {
         rate: f64 = 1.0;
         /// The momentum of merges.
         momentum: f64 = 0.0;
+        /// With kind post-local: the share of the job's steps before the first local one.
+        start: f64 = 0.5;
         /// What happens to the optimizer's state of a worker when models are merged.
         optimizer_state: OptimizerState = OptimizerState::Keep;
         /// Elastic averaging: the part of its difference from the centre by which a worker moves to it. auto: min(0.9/n, 1/2) with n = engine.workers.
@@ -65,7 +71,7 @@ impl MergeSpec {
 }
 
 pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
-    let MergeSpec { every, rate, momentum, .. } = spec.merge;
+    let MergeSpec { every, rate, momentum, start, .. } = spec.merge;
     let has_rates = spec.merge.alpha != Auto::Auto || spec.merge.beta != Auto::Auto;
     if has_rates && spec.merge.kind != MergeKind::Elastic {
         let reason = "alpha and beta are the rates of elastic averaging; drop them, or set strategy.merge.kind = \"elastic\"";
@@ -74,6 +80,13 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     if spec.merge.kind == MergeKind::Elastic && spec.merge.optimizer_state != OptimizerState::Keep {
         let reason = "elastic averaging moves models towards each other, and no worker gives up its own; drop this key";
         refuse("strategy.merge.optimizer_state", reason.into());
+    }
+    if !(0.0..=1.0).contains(&start) {
+        refuse("strategy.merge.start", format!("must be at least 0 and at most 1, is {start}"));
+    } else if start != MergeSpec::default().start && spec.merge.kind != MergeKind::PostLocal {
+        let reason =
+            "only strategy.merge.kind = \"post-local\" has steps before the first local one; drop this key";
+        refuse("strategy.merge.start", reason.into());
     }
     if every == 0 {
         refuse("strategy.merge.every", "must be at least 1".into());

@@ -106,6 +106,7 @@ fn the_hash_changes_with_every_key() {
         "train.schedule.final_lr",
         "train.schedule.steps",
         "strategy.exchange.first_bucket",
+        "strategy.merge.start",
         "strategy.merge.alpha",
         "strategy.merge.beta",
         "strategy.optimization",

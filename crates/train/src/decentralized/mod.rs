@@ -9,4 +9,6 @@ pub mod local_round;
 pub mod meeting;
 pub mod mixing;
 pub mod model_message;
+pub mod post_local;
+pub mod slowmo;
 pub mod sparknet;

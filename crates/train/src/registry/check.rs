@@ -1,6 +1,6 @@
 //! Rules between the settings of a job and its strategy.
 
-use super::{ALL, AllReduced, Dials, Registration, find, is_elastic, ranks, reproducible};
+use super::{AllReduced, Dials, Registration, all, find, is_elastic, ranks, reproducible};
 use crate::decentralized::mixing::MixingMatrix;
 use thalweg_core::JobSpec;
 use thalweg_core::spec::Refuse;
@@ -29,7 +29,7 @@ fn refuse_dials(job: &JobSpec, refuse: &mut Refuse<'_>) {
     let Some(index) = (0..dials.len()).rev().find(|&index| dials[index] != defaults[index]) else { return };
     let listed: Vec<String> = dials.iter().map(|(key, value)| format!("{key} = \"{value}\"")).collect();
     let mut reason = format!("no strategy is built for {}", listed.join(", "));
-    for strategy in ALL.iter().filter(|strategy| strategy.dials.named()[index] == dials[index]) {
+    for strategy in all().filter(|strategy| strategy.dials.named()[index] == dials[index]) {
         let needed = strategy.dials.named().into_iter().filter(|dial| !dials.contains(dial));
         let needed: Vec<String> = needed.map(|(key, value)| format!("{key} = \"{value}\"")).collect();
         reason += &format!("; `{}` needs {}", strategy.name, needed.join(" and "));

@@ -55,6 +55,17 @@ fn seeds_keep_promises_of_diloco() {
     assert_survives("seeds_keep_promises_of_diloco", "diloco", &["strategy.merge.momentum=0.5"]);
 }
 
+#[test]
+fn seeds_keep_promises_of_slowmo() {
+    let more = ["strategy.merge.momentum=0.5", "strategy.merge.optimizer_state=average"];
+    assert_survives("seeds_keep_promises_of_slowmo", "slowmo", &more);
+}
+
+#[test]
+fn seeds_keep_promises_of_post_local_sgd() {
+    assert_survives("seeds_keep_promises_of_post_local_sgd", "post-local-sgd", &["strategy.merge.start=0.4"]);
+}
+
 /// Each of them found a bug once: a rank that had passed the end of an epoch did not repeat it with those that had not.
 #[test]
 fn seeds_of_rounds_that_once_failed_keep_their_promises() {

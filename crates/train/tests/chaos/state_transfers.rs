@@ -90,7 +90,14 @@ fn so_are_corrections_schedules_and_statistics() {
 /// The model that all merge is the same on all ranks; optimizer state is each worker's own.
 #[test]
 fn new_ranks_take_over_the_state_of_local_rounds() {
-    for (strategy, momentum) in [("sparknet", "0"), ("block-momentum", "0.5"), ("diloco", "0.5")] {
+    let strategies = [
+        ("sparknet", "0"),
+        ("block-momentum", "0.5"),
+        ("diloco", "0.5"),
+        ("slowmo", "0.5"),
+        ("post-local-sgd", "0"),
+    ];
+    for (strategy, momentum) in strategies {
         let (preset, momentum) =
             (format!("strategy.preset={strategy}"), format!("strategy.merge.momentum={momentum}"));
         let bounds = Bounds { unit: 2, loss: 0.5, accuracy: 0.05 };

@@ -81,7 +81,7 @@ pub fn run(args: &ChaosArgs) -> Result<u8> {
     let notice = preset::prefer_optimizer(&mut layers);
     let job = registry::resolve(layers.clone())?;
     if !registry::is_elastic(&job.spec) {
-        let elastic = registry::all().iter().filter(|strategy| strategy.claims.elastic);
+        let elastic = registry::all().filter(|strategy| strategy.claims.elastic);
         let names: Vec<String> = elastic.map(|strategy| format!("`{}`", strategy.name)).collect();
         return Err(Error::job("this job ends when a worker is lost, so it cannot run under faults")
             .hint(format!("{} continue, unless fault.elastic = false (docs/elastic.md)", names.join(", "))));

@@ -1,0 +1,187 @@
+//! Strategies of workers with parameters and an optimizer state of their own.
+
+use super::{AllReduced, Claims, Dials, Registration, Work, check};
+use crate::decentralized::block_momentum::BlockMomentum;
+use crate::decentralized::diloco::DiLoCo;
+use crate::decentralized::dpsgd::{self, Dpsgd};
+use crate::decentralized::easgd::{self, Centre};
+use crate::decentralized::gosgd::GoSgd;
+use crate::decentralized::post_local::PostLocal;
+use crate::decentralized::slowmo::SlowMo;
+use crate::decentralized::sparknet::SparkNet;
+use crate::serving::{clocked, leased};
+use thalweg_core::spec::merge::MergeKind;
+use thalweg_core::spec::strategy::{Exchange, Optimization, Scheduling};
+
+pub(super) const ENTRIES: &[Registration] = &[
+    Registration {
+        name: "gosgd",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Async,
+            exchange: Exchange::Gossip,
+            merge: MergeKind::None,
+        },
+        claims: Claims {
+            equal_start: false,
+            all_reduced: AllReduced::Parameters,
+            proves_rows: false,
+            work: Work::Local,
+            sends_messages: true,
+            deterministic: false,
+            splits_by_speed: false,
+            synchronizes_statistics: false,
+            local_updates: true,
+            irreproducible: Some(
+                "the result of `gossip` depends on the world size, as workers have separate parameters; use `allreduce`",
+            ),
+            ..Claims::ALLREDUCE
+        },
+        sections: &["strategy.gossip"],
+        check: |_, _| (),
+        start: |of| Box::new(GoSgd::new(of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "dpsgd",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Neighbours,
+            merge: MergeKind::None,
+        },
+        claims: Claims {
+            own_models: Some(dpsgd::reach),
+            sends_messages: true,
+            all_reduced: AllReduced::Parameters,
+            equal_start: false,
+            proves_rows: false,
+            splits_by_speed: false,
+            synchronizes_statistics: false,
+            local_updates: true,
+            irreproducible: Some(
+                "workers average models of their own with `neighbours`, so the result depends on the world size; use `allreduce`",
+            ),
+            ..Claims::ALLREDUCE
+        },
+        sections: &["strategy.neighbours"],
+        check: check::connected_graph,
+        start: |of| Box::new(Dpsgd::new(of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "easgd",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Async,
+            exchange: Exchange::ParameterServer,
+            merge: MergeKind::Elastic,
+        },
+        claims: Claims {
+            servers: 1,
+            all_reduced: AllReduced::Nothing,
+            rounds: false,
+            equal_start: false,
+            proves_rows: false,
+            work: Work::Leases(|job| job.merge.every),
+            deterministic: false,
+            ..Claims::LOCAL_ROUNDS
+        },
+        sections: &["strategy.merge"],
+        check: check::elastic_force,
+        start: |of| match of.serves {
+            true => {
+                let centre = Centre::new(of.job, of.optimizer, of.parameters);
+                Box::new(leased::Server::new(of.job, centre, of.job.merge.every))
+            }
+            false => Box::new(easgd::AsynchronousWorker::new(of.optimizer, of.parameters)),
+        },
+    },
+    Registration {
+        name: "easgd-sync",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::ParameterServer,
+            merge: MergeKind::Elastic,
+        },
+        claims: Claims {
+            servers: 1,
+            all_reduced: AllReduced::Nothing,
+            equal_start: false,
+            ..Claims::LOCAL_ROUNDS
+        },
+        sections: &["strategy.merge"],
+        check: check::elastic_force,
+        start: |of| match of.serves {
+            true => {
+                let centre = Centre::new(of.job, of.optimizer, of.parameters);
+                Box::new(clocked::Server::new(of.job, centre))
+            }
+            false => Box::new(easgd::SynchronousWorker::new(of.job, of.optimizer, of.parameters)),
+        },
+    },
+    Registration {
+        name: "sparknet",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Allreduce,
+            merge: MergeKind::Mean,
+        },
+        claims: Claims::LOCAL_ROUNDS,
+        sections: &["strategy.merge"],
+        check: check::plain_mean,
+        start: |of| Box::new(SparkNet::new(of.job, of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "block-momentum",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Allreduce,
+            merge: MergeKind::BlockMomentum,
+        },
+        claims: Claims::LOCAL_ROUNDS,
+        sections: &["strategy.merge"],
+        check: |_, _| (),
+        start: |of| Box::new(BlockMomentum::new(of.job, of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "diloco",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Allreduce,
+            merge: MergeKind::OuterNesterov,
+        },
+        claims: Claims::LOCAL_ROUNDS,
+        sections: &["strategy.merge"],
+        check: |_, _| (),
+        start: |of| Box::new(DiLoCo::new(of.job, of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "slowmo",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Allreduce,
+            merge: MergeKind::SlowMomentum,
+        },
+        claims: Claims::LOCAL_ROUNDS,
+        sections: &["strategy.merge"],
+        check: |_, _| (),
+        start: |of| Box::new(SlowMo::new(of.job, of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "post-local-sgd",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Allreduce,
+            merge: MergeKind::PostLocal,
+        },
+        claims: Claims::LOCAL_ROUNDS,
+        sections: &["strategy.merge"],
+        check: check::plain_mean,
+        start: |of| Box::new(PostLocal::new(of.job, of.optimizer, of.parameters)),
+    },
+];
