@@ -5,8 +5,8 @@
 //!
 //! ```text
 //! s_i          steps of worker i, if it stays
-//! h_ij         steps until rows of worker i are in the model of worker j
-//! K_i          = max over all j that stay of s_j - h_ij:    rows of i of earlier steps are in another model
+//! k_ij         steps of worker i that are in the model of worker j after its s_j
+//! K_i          = max over all j that stay of k_ij:          rows of i of earlier steps are in another model
 //! counted_i    = max(s_i, K_i) if it stays, else K_i:       rows of i of earlier steps count
 //! next         = min counted_i:                             the job goes on from there
 //! ```
@@ -28,6 +28,16 @@ pub(crate) enum End {
     Lost,
 }
 
+impl End {
+    /// The steps of a worker that stays; every one had the first ones when the generation began.
+    pub(crate) fn steps(self, first: u64) -> Option<u64> {
+        match self {
+            End::Stays(steps) => Some(steps.max(first)),
+            End::Left | End::Lost => None,
+        }
+    }
+}
+
 /// What counts of a generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Alignment {
@@ -41,18 +51,15 @@ pub(crate) struct Alignment {
     pub(crate) next: u64,
 }
 
-/// Aligns the workers of a generation that began after `first` steps, or closed an epoch there. `reach` gives the steps
-/// until rows of one worker are in the model of another, if they ever are.
-pub(crate) fn align(ends: &[End], first: u64, reach: impl Fn(usize, usize) -> Option<u64>) -> Alignment {
-    let stays = |worker: usize| match ends[worker] {
-        End::Stays(steps) => Some(steps.max(first)),
-        _ => None,
-    };
+/// Aligns the workers of a generation that began after `first` steps, or closed an epoch there. `arrived` gives the steps of
+/// one worker that are in the model of another, which stays.
+pub(crate) fn align(ends: &[End], first: u64, arrived: impl Fn(usize, usize) -> Option<u64>) -> Alignment {
+    let stays = |worker: usize| ends[worker].steps(first);
     let workers = 0..ends.len();
     let together = workers.clone().filter_map(stays).min().unwrap_or(first);
     let known = |worker: usize| {
         let others = workers.clone().filter(|other| *other != worker);
-        let reached = others.filter_map(|other| stays(other)?.checked_sub(reach(worker, other)?));
+        let reached = others.filter_map(|other| arrived(worker, other));
         reached.max().unwrap_or(0)
     };
     let counted = |worker: usize| match ends[worker] {
@@ -83,17 +90,20 @@ mod tests {
     #[test]
     fn the_rows_of_a_lost_worker_count_if_a_neighbour_has_them() {
         let ring = |one: usize, other: usize| Some([0, 1, 2, 1][(one + 4 - other) % 4]);
+        let align = |ends: &[End], first| {
+            align(ends, first, |one, other| ends[other].steps(first)?.checked_sub(ring(one, other)?))
+        };
         let ends = [End::Stays(8), End::Stays(9), End::Lost, End::Stays(9)];
-        let aligned = align(&ends, FIRST, ring);
+        let aligned = align(&ends, FIRST);
         // Its neighbours have done step 8: they had its model of that step, with the rows of step 7.
         assert_eq!((aligned.next, &aligned.counted[..]), (8, &[8, 9, 8, 9][..]));
         let apart = [End::Stays(7), End::Stays(8), End::Lost, End::Lost];
-        assert_eq!(align(&apart, FIRST, ring).counted, [7, 8, 7, 6]);
+        assert_eq!(align(&apart, FIRST).counted, [7, 8, 7, 6]);
         let left = [End::Stays(8), End::Stays(8), End::Left, End::Stays(8)];
-        let aligned = align(&left, FIRST, ring);
+        let aligned = align(&left, FIRST);
         assert_eq!((aligned.next, aligned.unspread[2].clone()), (8, 7..8));
         let at_once = [End::Stays(5), End::Stays(5), End::Lost, End::Stays(5)];
-        let aligned = align(&at_once, FIRST, ring);
+        let aligned = align(&at_once, FIRST);
         assert_eq!((aligned.next, aligned.unspread[2].clone(), aligned.is_unspread[2]), (5, 5..5, true));
     }
 
@@ -142,7 +152,8 @@ mod tests {
                 .map(|worker| if is_lost(worker) { End::Lost } else { End::Stays(steps[worker]) })
                 .collect();
             let aligned = align(&ends, FIRST, |one, other| {
-                matrix.distances(one)[other].map(|edges| edges as u64 - u64::from(!before))
+                let edges = matrix.distances(one)[other]? as u64;
+                ends[other].steps(FIRST)?.checked_sub(edges - u64::from(!before))
             });
             prop_assert!(aligned.next >= FIRST);
             let left: BTreeSet<(usize, u64)> =

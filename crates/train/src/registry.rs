@@ -22,7 +22,7 @@ mod decentralized;
 mod dials;
 mod reproducible;
 
-pub use claims::{AllReduced, Claims, Reach, Work};
+pub use claims::{AllReduced, Arrived, Claims, Work};
 pub use dials::Dials;
 
 /// What the strategy of a rank is made from.

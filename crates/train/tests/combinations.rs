@@ -83,7 +83,7 @@ fn buckets_and_tuning_need_an_all_reduce() {
 #[test]
 fn a_progress_thread_needs_messages_to_move() {
     let on = "engine.progress_thread=true";
-    for preset in ["gosgd", "dpsgd"] {
+    for preset in ["gosgd", "dpsgd", "sgp"] {
         accepted("", &[&format!("strategy.preset={preset}"), on]);
     }
     refused_with("", &[on], &["engine.progress_thread", "`allreduce` sends no messages"]);
@@ -134,6 +134,16 @@ fn a_fault_of_a_rank_that_does_not_exist_is_refused() {
         &[],
         &["job.toml:2", "engine.network.links", "there is no rank 3: there are 2 ranks"],
     );
+}
+
+#[test]
+fn what_is_pushed_must_reach_all_workers() {
+    let edges = |list: &str| format!("strategy.neighbours.graph={list}");
+    let sgp = ["strategy.preset=sgp", "engine.workers=3"];
+    accepted("", &[&sgp[..], &[&*edges("[[0, 1], [1, 2], [2, 0]]")]].concat());
+    let line = edges("[[0, 1], [1, 2]]");
+    let pieces = ["strategy.neighbours.graph", "what worker 1 pushes does not reach all others"];
+    refused_with("", &[&sgp[..], &[&*line]].concat(), &pieces);
 }
 
 #[test]

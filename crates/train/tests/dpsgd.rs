@@ -2,10 +2,11 @@
 
 mod harness;
 
+use harness::still::{Seen, StillModels};
 use harness::{distance, parameters, simulate, simulate_stopped, train};
 use std::f64::consts::TAU;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use thalweg_cluster::engine::simulated;
 use thalweg_cluster::membership::Limits;
@@ -13,15 +14,14 @@ use thalweg_cluster::membership_policy::MembershipConfig;
 use thalweg_comm::transport::sim::{
     LinkParameters, Network as Simulated, SimulatedFault, SimulatedFaultKind,
 };
-use thalweg_core::batch::Targets;
 use thalweg_core::event::{Event, Outcome};
-use thalweg_core::model::{Density, Hooks, NoHooks, TensorRole};
+use thalweg_core::model::NoHooks;
 use thalweg_core::spec::JobLayers;
-use thalweg_core::{Batch, JobSpec, Layout, Model, Result, Schema, Tally};
+use thalweg_core::{JobSpec, Model};
 use thalweg_data::{Data, Sampler, even_range};
 use thalweg_graph::{Network, Options, Team};
 use thalweg_train::mixing::MixingMatrix;
-use thalweg_train::{Assignment, JobComponents, registry};
+use thalweg_train::{Assignment, registry};
 
 const DPSGD: &str = "strategy.preset=dpsgd";
 
@@ -229,67 +229,6 @@ fn a_graph_in_two_parts_is_refused() {
     let error = registry::resolve(layers).unwrap_err();
     for piece in ["strategy.neighbours.graph", "not connected", "from worker 0 to worker 2"] {
         assert!(error.message.contains(piece), "{error}");
-    }
-}
-
-/// The worker of each gradient, and its parameter, in the order of time.
-type Seen = Arc<Mutex<Vec<(usize, f32)>>>;
-
-/// A model of two parameters with a gradient of zero, which starts differently on every worker.
-struct Still {
-    worker: usize,
-    start: f64,
-    layout: Layout,
-    seen: Seen,
-}
-
-struct StillModels {
-    worker: usize,
-    start: f64,
-    rows: usize,
-    seen: Seen,
-}
-
-impl JobComponents for StillModels {
-    fn data(&self, job: &JobSpec) -> Result<Data> {
-        let targets = Targets::Classes((0..self.rows as u32).map(|row| row % 2).collect());
-        Data::in_memory(1, vec![0.5; self.rows], targets, 0.0, job.train.seed)
-    }
-    fn model(&self, _: &Schema, _: &Arc<Team>) -> Result<Box<dyn Model>> {
-        let mut layout = Layout::default();
-        layout.push("w", &[2], TensorRole::Trainable, Density::Dense);
-        Ok(Box::new(Still { worker: self.worker, start: self.start, layout, seen: Arc::clone(&self.seen) }))
-    }
-}
-
-impl Model for Still {
-    fn layout(&self) -> &Layout {
-        &self.layout
-    }
-    fn initialize(&self, _: u64, parameters: &mut [f32]) {
-        parameters.fill(self.start as f32);
-    }
-    fn gradient(
-        &mut self,
-        parameters: &[f32],
-        batch: &Batch,
-        _: f32,
-        gradient: &mut [f32],
-        _: &mut dyn Hooks,
-    ) -> Result<Tally> {
-        gradient.fill(0.0);
-        self.seen.lock().unwrap().push((self.worker, parameters[0]));
-        Ok(Tally { rows: batch.rows.len() as u64, ..Tally::default() })
-    }
-    fn evaluate(&mut self, _: &[f32], batch: &Batch) -> Result<Tally> {
-        Ok(Tally { rows: batch.rows.len() as u64, ..Tally::default() })
-    }
-    fn predict(&mut self, _: &[f32], batch: &Batch, outputs: &mut Vec<f32>) -> Result<()> {
-        outputs.extend(std::iter::repeat_n(0.5, 2 * batch.rows.len()));
-        Ok(())
-    }
-    fn flops_per_row(&self) -> u64 {
-        1000
     }
 }
 

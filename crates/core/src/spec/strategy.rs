@@ -36,6 +36,8 @@ choice! {
         Gossip = "gossip",
         /// Workers send their parameters to their neighbours in a graph, and wait for theirs.
         Neighbours = "neighbours",
+        /// Workers push shares of their parameters along the edges of a directed graph, with the weights of the shares.
+        PushSum = "push-sum",
         /// No exchange: there is one worker.
         None = "none",
     }

@@ -103,24 +103,6 @@ impl Dpsgd {
         Ok(())
     }
 
-    /// Whether all workers meet after a step.
-    fn meets(&self, cx: &Context<'_>, step: u64) -> bool {
-        cx.work.is_boundary(step + 1) || self.meeting.after() == Some(step)
-    }
-
-    /// After a change publishes the mean of the models that are there: the group may have changed between a meeting and the
-    /// validation of its model.
-    fn share_mean(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        self.mean = self.state.parameters().to_vec();
-        // In the first generation all models are the same.
-        if cx.rank.generation() > 1 {
-            let share = 1.0 / cx.rank.size() as f32;
-            self.mean.iter_mut().for_each(|value| *value *= share);
-            cx.rank.world().all_reduce("parameters", &mut self.mean)?;
-        }
-        Ok(())
-    }
-
     /// Publishes the mean of all models.
     fn meet(&mut self, cx: &mut Context<'_>, report: &StepReport) -> Result<StepSummary> {
         // Others may be steps behind: the step deadline does not apply.
@@ -134,15 +116,34 @@ impl Dpsgd {
     }
 }
 
-/// Steps until rows of a worker are in the model of each of the members with these ids.
-pub fn reach(job: &JobSpec, members: &[usize], worker: usize) -> Vec<Option<u64>> {
+/// Whether all workers meet after a step.
+pub(super) fn meets(meeting: &Meeting, cx: &Context<'_>, step: u64) -> bool {
+    cx.work.is_boundary(step + 1) || meeting.after() == Some(step)
+}
+
+/// The mean of the models that are there after a change: the group may have changed between a meeting and the validation
+/// of its model.
+pub(super) fn mean_of_all(cx: &mut Context<'_>, own: &[f32]) -> Result<Vec<f32>> {
+    let mut mean = own.to_vec();
+    // In the first generation all models are the same.
+    if cx.rank.generation() > 1 {
+        let share = 1.0 / cx.rank.size() as f32;
+        mean.iter_mut().for_each(|value| *value *= share);
+        cx.rank.world().all_reduce("parameters", &mut mean)?;
+    }
+    Ok(mean)
+}
+
+/// How many steps of a worker are in the model of each of the members with these ids, after so many of theirs.
+pub fn arrived(job: &JobSpec, members: &[usize], worker: usize, steps: &[Option<u64>]) -> Vec<Option<u64>> {
     let mixing = MixingMatrix::of_members(&job.neighbours.graph, job.engine.workers, members);
     // A model that is sent after its update takes the rows of its step along.
     let ahead = usize::from(job.neighbours.mix == Mix::After);
-    mixing.distances(worker).into_iter().map(|edges| Some(edges?.saturating_sub(ahead) as u64)).collect()
+    let distances = mixing.distances(worker).into_iter().zip(steps);
+    distances.map(|(edges, steps)| (*steps)?.checked_sub(edges?.saturating_sub(ahead) as u64)).collect()
 }
 
-fn invalid(member: usize, cause: String) -> Error {
+pub(super) fn invalid(member: usize, cause: String) -> Error {
     let culprit = Culprit { rank: member, cause: cause.clone(), ..Culprit::default() };
     Error::new(Kind::RankFailed, format!("rank {member} {cause}")).blame(culprit)
 }
@@ -169,7 +170,7 @@ impl Strategy for Dpsgd {
             self.mix(cx, step)?;
         }
         let report = cx.report(computed.loss, computed.took, 1);
-        let summary = match self.meets(cx, step) {
+        let summary = match meets(&self.meeting, cx, step) {
             true => self.meet(cx, &report)?,
             false => StepSummary::estimate(&report, cx.work.workers(), cx.rank.index(), cx.rank.size()),
         };
@@ -185,7 +186,7 @@ impl Strategy for Dpsgd {
         self.own_weight = mixing.own_weight(rank) as f32;
         self.neighbours = mixing.neighbours(rank).map(|(other, weight)| (other, weight as f32)).collect();
         self.meeting = Meeting::new(diameter);
-        self.share_mean(cx)?;
+        self.mean = mean_of_all(cx, self.state.parameters())?;
         let hosts = cx.rank.world().host_numbers().to_vec();
         let length = self.state.len() + step_report::len(cx.rank.size());
         self.plan = BucketPlan::whole(cx.job, cx.compute.model.layout(), &hosts).adopt(cx, length)?;

@@ -23,7 +23,7 @@ pub struct MixingMatrix {
 }
 
 /// The edges of a graph of that many workers.
-fn edges(graph: &Graph, workers: usize) -> Vec<(usize, usize)> {
+pub(super) fn edges(graph: &Graph, workers: usize) -> Vec<(usize, usize)> {
     let at_distance = |distance: usize| (0..workers).map(move |one| (one, (one + distance) % workers));
     match graph {
         Graph::Ring => at_distance(1).collect(),

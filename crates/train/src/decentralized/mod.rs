@@ -10,5 +10,7 @@ pub mod meeting;
 pub mod mixing;
 pub mod model_message;
 pub mod post_local;
+pub mod push_graph;
+pub mod sgp;
 pub mod slowmo;
 pub mod sparknet;

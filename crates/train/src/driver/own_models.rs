@@ -103,12 +103,13 @@ impl Driver<'_> {
             None => End::Lost,
         };
         let ends: Vec<End> = before.iter().map(end).collect();
-        let reach: Vec<Vec<Option<u64>>> = match self.claims.own_models {
-            Some(reach) => (0..before.len()).map(|worker| reach(job, &before, worker)).collect(),
+        let steps: Vec<Option<u64>> = ends.iter().map(|end| end.steps(first)).collect();
+        let arrived: Vec<Vec<Option<u64>>> = match self.claims.own_models {
+            Some(arrived) => (0..before.len()).map(|worker| arrived(job, &before, worker, &steps)).collect(),
             None => return Err(Error::internal("models of their own are not claimed")),
         };
         let Alignment { counted, unspread, is_unspread, next } =
-            align(&ends, first, |worker, other| reach[worker][other]);
+            align(&ends, first, |worker, other| arrived[worker][other]);
         let mut consumed = ConsumedRows::like(work.consumed());
         let of_epoch =
             |report: &&Report| (report.generation, report.closed) == (generation, self.progress.closed);

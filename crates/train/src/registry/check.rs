@@ -2,6 +2,7 @@
 
 use super::{AllReduced, Dials, Registration, all, find, is_elastic, ranks, reproducible};
 use crate::decentralized::mixing::MixingMatrix;
+use crate::decentralized::push_graph::PushGraph;
 use thalweg_core::JobSpec;
 use thalweg_core::spec::Refuse;
 use thalweg_core::spec::bucket::BucketSize;
@@ -184,6 +185,22 @@ pub(super) fn connected_graph(job: &JobSpec, refuse: &mut Refuse<'_>) {
     }
     if let Err(reason) = MixingMatrix::metropolis(workers, edges).check() {
         refuse("strategy.neighbours.graph", format!("{reason}; add an edge between them"));
+    }
+}
+
+/// In a directed graph what each worker pushes must reach all others.
+pub(super) fn reaches_all(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    let (workers, graph) = (job.engine.workers, &job.neighbours.graph);
+    let Graph::Edges(edges) = graph else { return };
+    if edges.iter().any(|(one, other)| *one.max(other) >= workers) {
+        return;
+    }
+    let all: Vec<usize> = (0..workers).collect();
+    if let Err(reason) = PushGraph::of_members(graph, workers, &all).check() {
+        refuse(
+            "strategy.neighbours.graph",
+            format!("{reason}; add edges, which lead from the first to the second"),
+        );
     }
 }
 

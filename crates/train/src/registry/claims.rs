@@ -24,8 +24,9 @@ pub enum Work {
     Leases(fn(&JobSpec) -> usize),
 }
 
-/// The steps until rows of a worker are in the model of each of the members with these ids; None if they never are.
-pub type Reach = fn(&JobSpec, members: &[usize], worker: usize) -> Vec<Option<u64>>;
+/// How many steps of a worker are in the model of each of the members with these ids, which have done so many steps of their
+/// own; None if none are, or if the member is gone.
+pub type Arrived = fn(&JobSpec, members: &[usize], worker: usize, steps: &[Option<u64>]) -> Vec<Option<u64>>;
 
 /// What a strategy can do.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +54,7 @@ pub struct Claims {
     /// Each worker updates its own parameters, by the mean gradient of its own rows.
     pub local_updates: bool,
     /// Workers keep models of their own that no merge makes equal, and no exchange of all keeps them in step.
-    pub own_models: Option<Reach>,
+    pub own_models: Option<Arrived>,
     /// Why `train.reproducible` is refused; None if every world size can give the same bits.
     pub irreproducible: Option<&'static str>,
 }

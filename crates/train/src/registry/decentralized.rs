@@ -7,6 +7,8 @@ use crate::decentralized::dpsgd::{self, Dpsgd};
 use crate::decentralized::easgd::{self, Centre};
 use crate::decentralized::gosgd::GoSgd;
 use crate::decentralized::post_local::PostLocal;
+use crate::decentralized::push_graph;
+use crate::decentralized::sgp::Sgp;
 use crate::decentralized::slowmo::SlowMo;
 use crate::decentralized::sparknet::SparkNet;
 use crate::serving::{clocked, leased};
@@ -50,7 +52,7 @@ pub(super) const ENTRIES: &[Registration] = &[
             merge: MergeKind::None,
         },
         claims: Claims {
-            own_models: Some(dpsgd::reach),
+            own_models: Some(dpsgd::arrived),
             sends_messages: true,
             all_reduced: AllReduced::Parameters,
             equal_start: false,
@@ -66,6 +68,32 @@ pub(super) const ENTRIES: &[Registration] = &[
         sections: &["strategy.neighbours"],
         check: check::connected_graph,
         start: |of| Box::new(Dpsgd::new(of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "sgp",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::PushSum,
+            merge: MergeKind::None,
+        },
+        claims: Claims {
+            own_models: Some(push_graph::arrived),
+            sends_messages: true,
+            all_reduced: AllReduced::Parameters,
+            equal_start: false,
+            proves_rows: false,
+            splits_by_speed: false,
+            synchronizes_statistics: false,
+            local_updates: true,
+            irreproducible: Some(
+                "workers push shares of models of their own with `push-sum`, so the result depends on the world size; use `allreduce`",
+            ),
+            ..Claims::ALLREDUCE
+        },
+        sections: &["strategy.neighbours"],
+        check: check::reaches_all,
+        start: |of| Box::new(Sgp::new(of.optimizer, of.parameters)),
     },
     Registration {
         name: "easgd",

@@ -16,6 +16,10 @@ const RING: &[&str] = &["fault.checkpoint_every=5"];
 const EDGES: &[&str] =
     &["strategy.neighbours.graph=[[0, 1], [1, 2], [2, 3]]", "strategy.neighbours.mix=after"];
 
+const PUSHED: &[&str] = &["strategy.preset=sgp", "fault.checkpoint_every=5"];
+const DIRECTED: &[&str] =
+    &["strategy.preset=sgp", "strategy.neighbours.graph=[[0, 1], [1, 2], [2, 0], [2, 3], [3, 1]]"];
+
 fn sweep(test: &'static str, more: &[&str]) -> Sweep {
     let settings = ["strategy.preset=dpsgd", "train.optimizer={kind='momentum', lr=0.02}"];
     Sweep::new(test, job::job(&[&settings, more].concat()), BOUNDS)
@@ -42,6 +46,16 @@ fn seeds_keep_promises_of_dpsgd_with_edges_of_its_own() {
 #[test]
 fn seeds_keep_promises_of_dpsgd_with_late_messages() {
     sweep("seeds_keep_promises_of_dpsgd_with_late_messages", RING).with_late_messages().run(SEEDS);
+}
+
+#[test]
+fn seeds_keep_promises_of_sgp_in_the_exponential_graph() {
+    assert_survives("seeds_keep_promises_of_sgp_in_the_exponential_graph", PUSHED);
+}
+
+#[test]
+fn seeds_keep_promises_of_sgp_with_edges_of_its_own() {
+    assert_survives("seeds_keep_promises_of_sgp_with_edges_of_its_own", DIRECTED);
 }
 
 /// Each of them found a bug once: after a loss between the last meeting and its validation, every rank published a model of

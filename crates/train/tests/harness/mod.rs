@@ -3,6 +3,8 @@
 // Every test program uses a part of it.
 #![allow(dead_code)]
 
+pub mod still;
+
 use std::path::Path;
 use std::sync::Arc;
 use thalweg_cluster::RankStatus;

@@ -1,9 +1,11 @@
-//! Neighbours: workers with separate parameters that average them along the edges of a graph.
+//! Neighbours: workers with separate parameters that average or push them along the edges of a graph.
 
 use super::DialValue::Text;
 use super::{AVERAGED_STATISTICS, Dial, OWN_ROWS, Preset, UPDATE_RULE};
 
-pub(super) const PRESETS: &[Preset] = &[Preset {
+pub(super) const PRESETS: &[Preset] = &[DPSGD, SGP];
+
+const DPSGD: Preset = Preset {
     name: "dpsgd",
     system: "D-PSGD (Lian et al. 2017; Langer et al. 2020, Figure 15)",
     version: None,
@@ -31,4 +33,39 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         "weights other than Metropolis weights, such as those of a symmetric matrix of the job's own",
         "a data set per worker: here workers split the rows of each global step",
     ],
-}];
+};
+
+const SGP: Preset = Preset {
+    name: "sgp",
+    system: "stochastic gradient push (Assran et al. 2019)",
+    version: None,
+    dials: &[
+        Dial::fixed("strategy.optimization", Text("decentralized")),
+        Dial::fixed("strategy.scheduling.kind", Text("bsp")),
+        Dial::fixed("strategy.exchange.kind", Text("push-sum")),
+        Dial::default("strategy.neighbours.graph", Text("exponential")),
+        Dial::default("strategy.neighbours.mix", Text("after")),
+        OWN_ROWS,
+    ],
+    summary: "Every worker sends half of its parameters, and of their weight, to one other in each step, at distances 1, 2, 4, ... in turn.",
+    when: "As for dpsgd, with one message per step and many workers: all have heard of each other after log2 n steps.",
+    covers: &[
+        ("parameters and optimizer state per worker", "strategy.optimization"),
+        ("a step waits for what predecessors push in the same step", "strategy.scheduling.kind"),
+        ("shares of parameters and of weights pushed along directed edges", "strategy.exchange.kind"),
+        (
+            "the exponential graph with one successor per step, or any strongly connected graph",
+            "strategy.neighbours.graph",
+        ),
+        ("the gradient at the de-biased parameters is applied before the push", "strategy.neighbours.mix"),
+        AVERAGED_STATISTICS,
+        ("weights that add up to n", "push_sum_weights_add_up_to_the_number_of_workers"),
+        ("consensus on the mean of all models", "without_a_gradient_all_models_become_their_mean"),
+        (UPDATE_RULE, "sgp_follows_its_reference"),
+    ],
+    missing: &[
+        "overlap SGP, whose messages may arrive steps later",
+        "two successors per step in the exponential graph",
+        "a data set per worker: here workers split the rows of each global step",
+    ],
+};
