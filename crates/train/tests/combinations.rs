@@ -137,6 +137,14 @@ fn a_fault_of_a_rank_that_does_not_exist_is_refused() {
 }
 
 #[test]
+fn an_alpha_adapts_where_workers_merge_one_by_one() {
+    let adaptive = "strategy.merge.adaptive_alpha=true";
+    accepted("", &["strategy.preset=easgd", adaptive]);
+    let together = ["strategy.preset=easgd", "strategy.scheduling.kind=bsp", adaptive];
+    refused_with("", &together, &["strategy.merge.adaptive_alpha", "one alpha"]);
+}
+
+#[test]
 fn what_is_pushed_must_reach_all_workers() {
     let edges = |list: &str| format!("strategy.neighbours.graph={list}");
     let sgp = ["strategy.preset=sgp", "engine.workers=3"];

@@ -55,6 +55,8 @@ section! {
         alpha: Auto<f64> = Auto::Auto;
         /// Elastic averaging: the part of that difference by which the centre moves to a worker. auto: alpha.
         beta: Auto<f64> = Auto::Auto;
+        /// Elastic averaging at the workers' own speed: alpha grows with the difference, in proportion to its norm over the usual one, from beta to 1/2.
+        adaptive_alpha: bool = false;
     }
 }
 
@@ -76,6 +78,11 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     if has_rates && spec.merge.kind != MergeKind::Elastic {
         let reason = "alpha and beta are the rates of elastic averaging; drop them, or set strategy.merge.kind = \"elastic\"";
         refuse("strategy.merge", reason.into());
+    }
+    if spec.merge.adaptive_alpha && spec.merge.kind != MergeKind::Elastic {
+        let reason =
+            "alpha is a rate of elastic averaging; drop this key, or set strategy.merge.kind = \"elastic\"";
+        refuse("strategy.merge.adaptive_alpha", reason.into());
     }
     if spec.merge.kind == MergeKind::Elastic && spec.merge.optimizer_state != OptimizerState::Keep {
         let reason = "elastic averaging moves models towards each other, and no worker gives up its own; drop this key";

@@ -109,6 +109,7 @@ fn the_hash_changes_with_every_key() {
         "strategy.merge.start",
         "strategy.merge.alpha",
         "strategy.merge.beta",
+        "strategy.merge.adaptive_alpha",
         "strategy.optimization",
         "strategy.scheduling.kind",
         "strategy.exchange.kind",

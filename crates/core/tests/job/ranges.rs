@@ -28,6 +28,7 @@ fn values_out_of_range_are_refused() {
         ("strategy.merge.rate=0", "above 0"),
         ("strategy.merge.rate=1e39", "finite in single precision"),
         ("strategy.merge.momentum=1", "below 1"),
+        ("strategy.merge.adaptive_alpha=true", "elastic"),
         ("strategy.merge.start=1.5", "at most 1"),
         ("strategy.merge.start=0.25", "post-local"),
         ("strategy.merge.momentum=-0.1", "at least 0"),

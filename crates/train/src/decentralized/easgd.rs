@@ -15,11 +15,13 @@
 //! `d_i = w_i - c` with the same `c` for all: `c = c + beta * (d_1 + ... + d_n)`.
 //!
 //! The elastic force keeps the workers near the centre and lets them explore around it. The centre is the published model.
-//! Optimizer state stays with its worker: with momentum this is EAMSGD.
+//! Optimizer state stays with its worker: with momentum this is EAMSGD. With an alpha that adapts (`elastic_rate.rs`) and a
+//! slower centre it is DeepSpark.
 //!
 //! A lost worker takes its model with it; rows that it has computed since its last merge are computed again by others. A
 //! new worker begins at the centre. Synchronous merges of more than 1/alpha workers use 1/n.
 
+use super::elastic_rate::ElasticRate;
 use super::local_round::LocalRound;
 use crate::context::Context;
 use crate::envelope::Values;
@@ -32,17 +34,12 @@ use crate::step_report::StepSummary;
 use crate::strategy::{NextActivity, Strategy, TransferUnit};
 use std::time::Duration;
 use thalweg_cluster::regroup::MembershipChange;
-use thalweg_core::spec::strategy::Scheduling;
 use thalweg_core::{JobSpec, Result};
 use thalweg_graph::optimizer::{Moment, Optimizer};
 
-/// The rate of a worker in a merge of so many.
+/// The rate of a worker in a merge of so many at once.
 fn alpha_of(job: &JobSpec, workers: usize) -> f32 {
-    let alpha = job.merge.alpha(job.engine.workers);
-    match job.scheduling.kind {
-        Scheduling::Bsp => alpha.min(1.0 / workers.max(1) as f64) as f32,
-        Scheduling::Async => alpha as f32,
-    }
+    job.merge.alpha(job.engine.workers).min(1.0 / workers.max(1) as f64) as f32
 }
 
 /// `w - alpha * (w - c)`
@@ -238,6 +235,7 @@ pub struct AsynchronousWorker {
     local: State,
     gradient: Vec<f32>,
     centre: Vec<f32>,
+    rate: ElasticRate,
     client: Client,
     /// That the optimizer state has had.
     updates: Option<u64>,
@@ -252,6 +250,7 @@ impl AsynchronousWorker {
             state,
             gradient: vec![0.0; parameters],
             centre: Vec::new(),
+            rate: ElasticRate::default(),
             client: Client::default(),
             updates: None,
         }
@@ -260,12 +259,13 @@ impl AsynchronousWorker {
 
 impl Strategy for AsynchronousWorker {
     fn next(&mut self, cx: &mut Context<'_>) -> Result<NextActivity> {
-        let alpha = alpha_of(cx.job, cx.work.workers());
-        let AsynchronousWorker { state, local, client, .. } = self;
+        let job = cx.job;
+        let AsynchronousWorker { state, local, rate, client, .. } = self;
         client.next(cx, |differences| {
             if differences.len() != state.len() {
                 return Err(format!("sent a difference of {} values", differences.len()));
             }
+            let alpha = rate.of(job, job.merge.alpha(job.engine.workers), differences.iter());
             state.copy_from(local);
             pull(state.parameters_mut(), alpha, differences.iter());
             Ok(())
@@ -344,18 +344,13 @@ mod tests {
     /// More workers than 1/alpha have joined: alpha follows them, and a merge still conserves and contracts.
     #[test]
     fn synchronous_rates_follow_the_members() {
-        let rates = |kind: &str, members: usize| {
-            let mut layers = JobLayers::default();
-            for setting in ["strategy.preset=easgd", "engine.workers=4", kind] {
-                layers.add_assignment(setting).expect("a setting");
-            }
-            let job = crate::registry::resolve(layers).expect("a job").spec;
-            (alpha_of(&job, members), job)
-        };
-        let alphas = [1, 4, 5, 20].map(|members| rates("strategy.scheduling.kind=bsp", members).0);
-        assert_eq!(alphas, [0.225, 0.225, 0.2, 0.05]);
-        assert_eq!(rates("strategy.scheduling.kind=async", 20).0, 0.225);
-        let (alpha, job) = rates("strategy.scheduling.kind=bsp", 20);
+        let mut layers = JobLayers::default();
+        for setting in ["strategy.preset=easgd", "engine.workers=4", "strategy.scheduling.kind=bsp"] {
+            layers.add_assignment(setting).expect("a setting");
+        }
+        let job = crate::registry::resolve(layers).expect("a job").spec;
+        assert_eq!([1, 4, 5, 20].map(|members| alpha_of(&job, members)), [0.225, 0.225, 0.2, 0.05]);
+        let alpha = alpha_of(&job, 20);
         let mut centre = Centre::new(&job, &Optimizer::new(job.optimizer.rule(), 1), 1);
         let mut models: Vec<f32> = (0..20).map(|worker| worker as f32 - 3.0).collect();
         let mean = models.iter().sum::<f32>() / 21.0;

@@ -4,6 +4,7 @@ pub mod block_momentum;
 pub mod diloco;
 pub mod dpsgd;
 pub mod easgd;
+pub mod elastic_rate;
 pub mod gosgd;
 pub mod local_round;
 pub mod meeting;

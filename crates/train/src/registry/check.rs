@@ -108,6 +108,10 @@ pub(super) fn elastic_force(job: &JobSpec, refuse: &mut Refuse<'_>) {
     }
     match job.scheduling.kind {
         Scheduling::Bsp => {
+            if job.merge.adaptive_alpha {
+                let reason = "workers that merge together have one alpha; drop this key, or set strategy.scheduling.kind = \"async\"";
+                refuse("strategy.merge.adaptive_alpha", reason.into());
+            }
             if beta != alpha {
                 refuse(
                     "strategy.merge.beta",

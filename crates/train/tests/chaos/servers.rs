@@ -49,6 +49,16 @@ const ELASTIC: Case = Case {
     bounds: Bounds { unit: 0, loss: 0.6, accuracy: 0.05 },
 };
 
+const ADAPTIVE: Case = Case {
+    test: "seeds_keep_promises_of_deepspark",
+    settings: &[
+        "strategy.preset=deepspark",
+        "strategy.merge.every=4",
+        "train.optimizer={kind='momentum', lr=0.02}",
+    ],
+    bounds: ELASTIC.bounds,
+};
+
 const ELASTIC_SYNCHRONOUS: Case = Case {
     test: "seeds_keep_promises_of_easgd_bsp",
     settings: &[
@@ -84,6 +94,11 @@ fn seeds_keep_promises_of_parameter_server_async() {
 #[test]
 fn seeds_keep_promises_of_easgd_async() {
     assert_survives(&ELASTIC);
+}
+
+#[test]
+fn seeds_keep_promises_of_deepspark() {
+    assert_survives(&ADAPTIVE);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Elastic averaging: workers train models of their own around a centre that a server holds.
 
-use super::DialValue::{Float, Integer, Text};
-use super::{AVERAGED_STATISTICS, Dial, LOSS_OF_A_SERVER, OWN_ROWS, Preset, UPDATE_RULE};
+use super::DialValue::{Bool, Float, Integer, Rule, Text};
+use super::{AVERAGED_STATISTICS, Dial, LOSS_OF_A_SERVER, OWN_ROWS, Preset, Rule as OfWorkers, UPDATE_RULE};
 
 const DECENTRALIZED: Dial = Dial::fixed("strategy.optimization", Text("decentralized"));
 const ASYNCHRONOUS: Dial = Dial::default("strategy.scheduling.kind", Text("async"));
@@ -16,6 +16,9 @@ const MASTER: (&str, &str) = ("a master that holds the centre", "strategy.exchan
 const FORCE: (&str, &str) = ("the elastic force between worker and centre", "strategy.merge.kind");
 const TAU: (&str, &str) = ("tau local steps between two merges", "strategy.merge.every");
 const LOST: (&str, &str) = ("lost workers: the others go on", "a_lost_worker_of_a_server_is_survived");
+
+/// Half of the usual alpha, so that alpha can adapt on both sides of it.
+const BETA: OfWorkers = OfWorkers { formula: "min(0.45/n, 1/4)", of: |n| (0.45 / n as f64).min(0.25) };
 
 pub(super) const PRESETS: &[Preset] = &[
     Preset {
@@ -67,6 +70,40 @@ pub(super) const PRESETS: &[Preset] = &[
         ],
         missing: &[
             "momentum 0.99, with which the paper's runs are fastest: set train.optimizer.momentum",
+            LOSS_OF_A_SERVER,
+        ],
+    },
+    Preset {
+        name: "deepspark",
+        system: "DeepSpark (Kim et al. 2016)",
+        version: None,
+        dials: &[
+            DECENTRALIZED,
+            Dial::fixed("strategy.scheduling.kind", Text("async")),
+            SERVER,
+            ELASTIC,
+            OWN_ROWS,
+            EVERY,
+            Dial::default("strategy.merge.adaptive_alpha", Bool(true)),
+            Dial::default("strategy.merge.beta", Rule(BETA)),
+        ],
+        summary: "EASGD whose workers move to the centre by more the farther they are from it than usual.",
+        when: "As for easgd, where workers differ in speed or in their data and some drift away.",
+        covers: &[
+            OWN_MODELS,
+            ("workers that visit the centre at their own speed", "strategy.scheduling.kind"),
+            MASTER,
+            FORCE,
+            TAU,
+            ("an alpha that adapts at every visit", "strategy.merge.adaptive_alpha"),
+            ("a slower centre, so that alpha is never below beta", "strategy.merge.beta"),
+            AVERAGED_STATISTICS,
+            LOST,
+            (UPDATE_RULE, "an_adaptive_alpha_follows_its_reference"),
+        ],
+        missing: &[
+            "its rule for alpha: the one here is ours, by the norm of the difference",
+            "Spark's data sets and Caffe's solvers",
             LOSS_OF_A_SERVER,
         ],
     },

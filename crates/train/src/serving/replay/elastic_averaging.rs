@@ -44,26 +44,46 @@ fn variants(more: &[&str]) -> [(JobSpec, f32); 2] {
     })
 }
 
+/// Replays a job; `alpha` gives the rate of a worker's merge from the norms of its differences so far.
+fn assert_replayed(job: &JobSpec, momentum: f32, beta: f32, alpha: impl Fn(&[f64]) -> f32) {
+    let Run { record, parameters, .. } = run(job, (2.0, 2), |_| 0.0);
+    let mut replay = Replay::of(job);
+    let mut centre = replay.initial.clone();
+    let mut workers = vec![Worker::at(&centre); WORKERS];
+    let mut norms = vec![Vec::new(); WORKERS];
+    for recorded in &record {
+        let Recorded::Applied { member, pieces, .. } = recorded else { panic!("{recorded:?}") };
+        let worker = &mut workers[*member];
+        pieces.iter().for_each(|(rows, _)| worker.step(&mut replay, rows, momentum));
+        let differences: Vec<f32> = worker.w.iter().zip(&centre).map(|(w, c)| w - c).collect();
+        norms[*member].push(differences.iter().map(|d| f64::from(*d).powi(2)).sum::<f64>().sqrt());
+        let alpha = alpha(&norms[*member]);
+        for ((w, c), difference) in worker.w.iter_mut().zip(&mut centre).zip(differences) {
+            *c += beta * difference;
+            *w -= alpha * difference;
+        }
+    }
+    assert!(record.len() > 50, "{} merges", record.len());
+    assert_eq!(different(&centre, &parameters), 0, "momentum {momentum}");
+}
+
 #[test]
 fn elastic_averaging_follows_its_reference() {
     for (job, momentum) in variants(&[]) {
-        let Run { record, parameters, .. } = run(&job, (2.0, 2), |_| 0.0);
-        let mut replay = Replay::of(&job);
-        let mut centre = replay.initial.clone();
-        let mut workers = vec![Worker::at(&centre); WORKERS];
-        for recorded in &record {
-            let Recorded::Applied { member, pieces, .. } = recorded else { panic!("{recorded:?}") };
-            let worker = &mut workers[*member];
-            pieces.iter().for_each(|(rows, _)| worker.step(&mut replay, rows, momentum));
-            for (w, c) in worker.w.iter_mut().zip(&mut centre) {
-                let difference = *w - *c;
-                *c += ALPHA * difference;
-                *w -= ALPHA * difference;
-            }
-        }
-        assert!(record.len() > 50, "{} merges", record.len());
-        assert_eq!(different(&centre, &parameters), 0, "momentum {momentum}");
+        assert_replayed(&job, momentum, ALPHA, |_| ALPHA);
     }
+}
+
+#[test]
+fn an_adaptive_alpha_follows_its_reference() {
+    let preset = ["strategy.preset=deepspark", "train.optimizer={kind='sgd', lr=0.05}"];
+    let own = ["strategy.merge.every=3", "train.epochs=3", "engine.workers=4"];
+    let job = job(&[&preset[..], &own].concat());
+    assert_replayed(&job, 0.0, ALPHA / 2.0, |norms| {
+        let earlier = norms[..norms.len() - 1].iter();
+        let usual = earlier.fold(norms[0], |usual, norm| 0.9 * usual + 0.1 * norm);
+        (0.225 * norms[norms.len() - 1] / usual).clamp(0.1125, 0.5) as f32
+    });
 }
 
 #[test]
