@@ -83,7 +83,7 @@ fn buckets_and_tuning_need_an_all_reduce() {
 #[test]
 fn a_progress_thread_needs_messages_to_move() {
     let on = "engine.progress_thread=true";
-    for preset in ["gosgd", "dpsgd", "sgp"] {
+    for preset in ["gosgd", "dpsgd", "sgp", "tree-easgd"] {
         accepted("", &[&format!("strategy.preset={preset}"), on]);
     }
     refused_with("", &[on], &["engine.progress_thread", "`allreduce` sends no messages"]);
@@ -142,6 +142,20 @@ fn an_alpha_adapts_where_workers_merge_one_by_one() {
     accepted("", &["strategy.preset=easgd", adaptive]);
     let together = ["strategy.preset=easgd", "strategy.scheduling.kind=bsp", adaptive];
     refused_with("", &together, &["strategy.merge.adaptive_alpha", "one alpha"]);
+}
+
+#[test]
+fn a_tree_deeper_than_the_world_is_refused() {
+    let tree = ["strategy.preset=tree-easgd", "engine.workers=4"];
+    accepted("", &[&tree[..], &["strategy.tree.depth=3"]].concat());
+    for (setting, key, piece) in [
+        ("strategy.tree.depth=4", "strategy.tree.depth", "needs 5 workers, but there are 4"),
+        ("strategy.tree.depth=1", "strategy.tree.depth", "need 2 levels"),
+        ("strategy.merge.alpha=0.6", "strategy.merge.alpha", "at most 1/2"),
+    ] {
+        refused_with("", &[&tree[..], &[setting]].concat(), &[key, piece]);
+    }
+    refused_with("", &["strategy.tree.depth=2"], &["does not use [strategy.tree]"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use thalweg_core::event::{Event, Outcome};
 
 const PARAMETER_SERVER: &str = "strategy.preset=parameter-server";
 const GOSGD: &str = "strategy.preset=gosgd";
+const TREE: &str = "strategy.preset=tree-easgd";
 const EASGD: &str = "strategy.preset=easgd";
 const ASYNCHRONOUS: &str = "strategy.scheduling.kind=async";
 
@@ -172,6 +173,29 @@ fn four_gossips_learn_the_digits_and_lose_no_row() {
     assert!(epochs == 40 && rows >= 40 * 1438, "{rows} rows in {epochs} epochs");
 }
 
+/// Each worker goes on with its own model; with more workers than before some share one.
+#[test]
+fn trees_and_pairs_learn_the_digits_lose_no_row_and_resume() {
+    for strategy in [TREE] {
+        learn_and_resume(strategy);
+    }
+}
+
+fn learn_and_resume(strategy: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    for (workers, epochs) in [(4, 20), (2, 24), (6, 40)] {
+        let epochs = format!("train.epochs={epochs}");
+        let ended = train(workers, folder.path(), &[strategy, &epochs]);
+        assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)), "{workers} workers");
+        for event in &ended[0].events {
+            if let Event::Epoch { audit, .. } = event {
+                assert_eq!((audit.once, audit.missed, audit.repeated), (audit.expected, 0, 0));
+            }
+        }
+        assert!(workers != 6 || accuracy(&ended[0].events) >= 0.85, "{}", accuracy(&ended[0].events));
+    }
+}
+
 /// One of four is three times slower: the others do not wait for it.
 #[test]
 fn fast_workers_are_not_held_by_a_slow_one() {
@@ -185,7 +209,9 @@ fn fast_workers_are_not_held_by_a_slow_one() {
         trace.entries.last().unwrap().time.as_secs_f64()
     };
     let even = duration(&["strategy.preset=allreduce"]);
-    for strategy in [&[GOSGD][..], &[PARAMETER_SERVER, ASYNCHRONOUS], &[EASGD, "strategy.merge.every=2"]] {
+    for strategy in
+        [&[GOSGD][..], &[TREE], &[PARAMETER_SERVER, ASYNCHRONOUS], &[EASGD, "strategy.merge.every=2"]]
+    {
         // Three of four workers at full speed and one at a third: 2.5 of all at a third.
         let own = duration(strategy);
         assert!(even / own >= 2.0, "{strategy:?}: {even} s and {own} s");
@@ -193,8 +219,8 @@ fn fast_workers_are_not_held_by_a_slow_one() {
 }
 
 #[test]
-fn all_three_run_unchanged_on_the_simulated_network() {
-    for strategy in ["strategy.preset=allreduce", PARAMETER_SERVER, GOSGD] {
+fn all_kinds_run_unchanged_on_the_simulated_network() {
+    for strategy in ["strategy.preset=allreduce", PARAMETER_SERVER, GOSGD, TREE] {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let traces = [&folders[0], &folders[1]].map(|folder| {
             let settings = [strategy, "train.epochs=2", "fault.checkpoint_every=10"];

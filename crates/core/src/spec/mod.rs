@@ -35,6 +35,7 @@ pub mod section;
 pub mod setting;
 pub mod strategy;
 pub mod train;
+pub mod tree;
 
 pub use layers::{JobLayers, Origin};
 pub use preset::Preset;
@@ -97,6 +98,7 @@ job! {
     gossip: gossip::GossipSpec,
     merge: merge::MergeSpec,
     neighbours: neighbours::NeighboursSpec,
+    tree: tree::TreeSpec,
     fault: fault::FaultSpec,
     engine: engine::EngineSpec,
     stragglers: engine::StragglerSpec,
@@ -313,6 +315,7 @@ fn check(
     gossip::check(spec, &mut refuse);
     merge::check(spec, &mut refuse);
     neighbours::check(spec, &mut refuse);
+    tree::check(spec, &mut refuse);
     engine::check(spec, &mut refuse);
     rules(spec, &mut refuse);
     let deadlines =

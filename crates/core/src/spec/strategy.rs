@@ -38,6 +38,8 @@ choice! {
         Neighbours = "neighbours",
         /// Workers push shares of their parameters along the edges of a directed graph, with the weights of the shares.
         PushSum = "push-sum",
+        /// Workers form a tree: each sends its parameters to its parent and to its children now and then.
+        Tree = "tree",
         /// No exchange: there is one worker.
         None = "none",
     }
@@ -92,7 +94,7 @@ choice! {
 }
 
 /// Sections with the settings of one family of strategies; other strategies have no use for them.
-pub const FAMILIES: [&str; 3] = ["strategy.gossip", "strategy.merge", "strategy.neighbours"];
+pub const FAMILIES: [&str; 4] = ["strategy.gossip", "strategy.merge", "strategy.neighbours", "strategy.tree"];
 
 section! {
     /// How training is distributed.

@@ -29,6 +29,8 @@ fn values_out_of_range_are_refused() {
         ("strategy.merge.rate=1e39", "finite in single precision"),
         ("strategy.merge.momentum=1", "below 1"),
         ("strategy.merge.adaptive_alpha=true", "elastic"),
+        ("strategy.tree.children=0", "at least 1"),
+        ("strategy.tree.down=0", "at least 1"),
         ("strategy.merge.start=1.5", "at most 1"),
         ("strategy.merge.start=0.25", "post-local"),
         ("strategy.merge.momentum=-0.1", "at least 0"),

@@ -16,7 +16,7 @@ use thalweg_data::Data;
 use thalweg_graph::{Network, Options, Team};
 
 /// What a worker has done; workers are named by member id.
-pub(super) enum Recorded {
+pub(in crate::decentralized) enum Recorded {
     /// In a new group, with this weight and these parameters.
     Began(f64, Vec<f32>),
     Received(usize, f64),
@@ -37,7 +37,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn record(worker: usize, what: impl FnOnce() -> Recorded) {
+pub(in crate::decentralized) fn record(worker: usize, what: impl FnOnce() -> Recorded) {
     if let Some(record) = lock(&RECORD).as_mut() {
         record.push((worker, what()));
     }
@@ -99,7 +99,7 @@ impl Model for Moved {
     }
 }
 
-fn job(settings: &[&str]) -> JobSpec {
+pub(in crate::decentralized) fn job(settings: &[&str]) -> JobSpec {
     let mut layers = JobLayers::default();
     let own = ["strategy.preset=gosgd", "train.optimizer={kind='sgd', lr=0.1}"];
     own.iter().chain(settings).for_each(|setting| layers.add_assignment(setting).expect("a setting"));
@@ -107,7 +107,7 @@ fn job(settings: &[&str]) -> JobSpec {
 }
 
 /// What the workers did, the members that finished the job, and when. Worker i begins `i * offset` from the others.
-fn gossip(
+pub(in crate::decentralized) fn gossip(
     job: &JobSpec,
     network: Simulated,
     faults: &[SimulatedFault],

@@ -15,3 +15,5 @@ pub mod push_graph;
 pub mod sgp;
 pub mod slowmo;
 pub mod sparknet;
+pub mod tree_easgd;
+pub mod worker_tree;

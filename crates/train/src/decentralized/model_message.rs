@@ -1,4 +1,8 @@
-//! Models as messages between neighbours.
+//! Models as messages between workers: of a step, between neighbours that wait for each other; or with the rows that are in
+//! them, between workers at their own speed.
+
+use crate::work::local_rows::RowsComputed;
+use thalweg_core::{Culprit, Error, Kind, Result};
 
 /// What precedes the parameters in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +55,53 @@ impl Header {
     }
 }
 
+/// Bytes of a model with that many parameters and its sender's rows.
+pub fn own_bytes(parameters: usize) -> usize {
+    16 + 4 * parameters
+}
+
+/// The message with a worker's model after so many rows.
+pub fn before_own(rows: RowsComputed, parameters: &[f32]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(own_bytes(parameters.len()));
+    message.extend_from_slice(&rows.count.to_le_bytes());
+    message.extend_from_slice(&rows.since.to_le_bytes());
+    parameters.iter().for_each(|value| message.extend_from_slice(&value.to_le_bytes()));
+    message
+}
+
+/// Reads a message of a member with as many parameters.
+pub fn read_own(member: usize, message: &[u8], parameters: usize) -> Result<(RowsComputed, Vec<f32>)> {
+    let invalid = |cause: String| {
+        let culprit = Culprit { rank: member, cause: cause.clone(), ..Culprit::default() };
+        Err(Error::new(Kind::RankFailed, format!("rank {member} {cause}")).blame(culprit))
+    };
+    let (numbers, values) = match message.split_first_chunk::<16>() {
+        Some((numbers, values)) if values.len() == 4 * parameters => (numbers, values),
+        _ => return invalid(format!("sent a model of {} bytes", message.len())),
+    };
+    let number = |at: usize| numbers[8 * at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let rows = RowsComputed { count: number(0), since: number(1) };
+    let values: Vec<f32> = values.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    match values.iter().all(|value| value.is_finite()) {
+        true => Ok((rows, values)),
+        false => invalid("sent parameters that are not finite".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn models_with_rows_are_read_or_refused() {
+        let rows = RowsComputed { count: 7, since: 2 };
+        let message = before_own(rows, &[1.0, -2.0]);
+        assert_eq!((message.len(), read_own(3, &message, 2)), (own_bytes(2), Ok((rows, vec![1.0, -2.0]))));
+        for wrong in [&message[1..], &before_own(rows, &[f32::NAN, 0.0]), &[]] {
+            let error = read_own(3, wrong, 2).unwrap_err();
+            assert_eq!(error.culprit.map(|culprit| culprit.rank), Some(3));
+        }
+    }
 
     #[test]
     fn models_are_read_or_refused() {

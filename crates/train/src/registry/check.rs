@@ -3,6 +3,7 @@
 use super::{AllReduced, Dials, Registration, all, find, is_elastic, ranks, reproducible};
 use crate::decentralized::mixing::MixingMatrix;
 use crate::decentralized::push_graph::PushGraph;
+use crate::decentralized::tree_easgd;
 use thalweg_core::JobSpec;
 use thalweg_core::spec::Refuse;
 use thalweg_core::spec::bucket::BucketSize;
@@ -134,6 +135,26 @@ pub(super) fn elastic_force(job: &JobSpec, refuse: &mut Refuse<'_>) {
             ),
         ),
         Scheduling::Async => {}
+    }
+}
+
+/// A tree of that depth must exist, and models that are merged must not pass each other.
+pub(super) fn tree(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    plain_mean(job, refuse);
+    if let Err(reason) = tree_easgd::check_depth(job) {
+        refuse("strategy.tree.depth", reason);
+    }
+    let alpha = job.merge.alpha(job.tree.children + 1);
+    if !(alpha > 0.0 && alpha <= 0.5) {
+        let reason = format!("must be above 0 and at most 1/2, or two models pass each other, is {alpha}");
+        refuse("strategy.merge.alpha", reason);
+    }
+    let beta = job.merge.beta.or(alpha);
+    if !(beta > 0.0 && beta <= alpha) {
+        let reason = format!(
+            "the least rate of a merge must be above 0 and at most alpha, which is {alpha}, is {beta}"
+        );
+        refuse("strategy.merge.beta", reason);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::decentralized::push_graph;
 use crate::decentralized::sgp::Sgp;
 use crate::decentralized::slowmo::SlowMo;
 use crate::decentralized::sparknet::SparkNet;
+use crate::decentralized::tree_easgd::TreeEasgd;
 use crate::serving::{clocked, leased};
 use thalweg_core::spec::merge::MergeKind;
 use thalweg_core::spec::strategy::{Exchange, Optimization, Scheduling};
@@ -146,6 +147,33 @@ pub(super) const ENTRIES: &[Registration] = &[
             }
             false => Box::new(easgd::SynchronousWorker::new(of.job, of.optimizer, of.parameters)),
         },
+    },
+    Registration {
+        name: "tree-easgd",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Async,
+            exchange: Exchange::Tree,
+            merge: MergeKind::Elastic,
+        },
+        claims: Claims {
+            equal_start: false,
+            all_reduced: AllReduced::Nothing,
+            proves_rows: false,
+            work: Work::Local,
+            sends_messages: true,
+            deterministic: false,
+            splits_by_speed: false,
+            synchronizes_statistics: false,
+            local_updates: true,
+            irreproducible: Some(
+                "workers of a `tree` have models of their own, so the result depends on the world size; use `allreduce`",
+            ),
+            ..Claims::ALLREDUCE
+        },
+        sections: &["strategy.merge", "strategy.tree"],
+        check: check::tree,
+        start: |of| Box::new(TreeEasgd::new(of.optimizer, of.parameters)),
     },
     Registration {
         name: "sparknet",

@@ -1,4 +1,4 @@
-//! GoSGD under faults: no worker waits for ever, every row of a pass is computed once, and the published model stays near
+//! GoSGD and EASGD Tree under faults: no worker waits for ever, every row of a pass is computed once, and the published model stays near
 //! that of a run without faults.
 
 use crate::invariants::Bounds;
@@ -28,6 +28,23 @@ fn seeds_keep_promises_of_gosgd() {
     if let Some(summary) = sweep("seeds_keep_promises_of_gosgd", BOUNDS).run(SEEDS) {
         let at_risk = summary.sum(|figures| figures.at_risk);
         assert!(summary.finished() > summary.count / 2 && at_risk > 0, "too few faults");
+    }
+}
+
+/// The published model is that of one worker, the root; after its loss that of another.
+const TREE_BOUNDS: Bounds = Bounds { unit: 0, loss: 1.0, accuracy: 0.08 };
+
+#[test]
+fn seeds_keep_promises_of_tree_easgd() {
+    let settings = [
+        "strategy.preset=tree-easgd",
+        "strategy.tree.up=2",
+        "strategy.tree.down=2",
+        "train.optimizer={kind='momentum', lr=0.02}",
+    ];
+    let sweep = Sweep::new("seeds_keep_promises_of_tree_easgd", job::job(&settings), TREE_BOUNDS);
+    if let Some(summary) = sweep.run(SEEDS) {
+        assert!(summary.finished() > summary.count / 2, "too few faults");
     }
 }
 
