@@ -83,7 +83,7 @@ fn buckets_and_tuning_need_an_all_reduce() {
 #[test]
 fn a_progress_thread_needs_messages_to_move() {
     let on = "engine.progress_thread=true";
-    for preset in ["gosgd", "dpsgd", "sgp", "tree-easgd"] {
+    for preset in ["gosgd", "dpsgd", "sgp", "adpsgd", "tree-easgd"] {
         accepted("", &[&format!("strategy.preset={preset}"), on]);
     }
     refused_with("", &[on], &["engine.progress_thread", "`allreduce` sends no messages"]);
@@ -142,6 +142,16 @@ fn an_alpha_adapts_where_workers_merge_one_by_one() {
     accepted("", &["strategy.preset=easgd", adaptive]);
     let together = ["strategy.preset=easgd", "strategy.scheduling.kind=bsp", adaptive];
     refused_with("", &together, &["strategy.merge.adaptive_alpha", "one alpha"]);
+}
+
+#[test]
+fn pairs_are_averaged_between_two_sides() {
+    let adpsgd = ["strategy.preset=adpsgd", "engine.workers=4"];
+    accepted("", &[&adpsgd[..], &["strategy.neighbours.graph=complete"]].concat());
+    for setting in ["strategy.neighbours.graph=torus", "strategy.neighbours.mix=after"] {
+        let key = setting.split_once('=').unwrap().0;
+        refused_with("", &[&adpsgd[..], &[setting]].concat(), &[key, "at their own speed"]);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use thalweg_comm::transport::sim::Network;
 use thalweg_core::event::{Event, Level, Outcome};
 
 /// Each with the workers it runs on.
-const STRATEGIES: [(&str, usize); 12] = [
+const STRATEGIES: [(&str, usize); 13] = [
     ("allreduce", 3),
     ("parameter-server", 2),
     ("gosgd", 3),
@@ -21,6 +21,7 @@ const STRATEGIES: [(&str, usize); 12] = [
     ("slowmo", 2),
     ("post-local-sgd", 3),
     ("sgp", 3),
+    ("adpsgd", 3),
     ("tree-easgd", 3),
 ];
 

@@ -251,8 +251,8 @@ fn push_sum_weights_add_up_to_the_number_of_workers() {
     let (mut a, mut x) = ([1.0f32; WORKERS], std::array::from_fn::<f32, WORKERS, _>(|i| i as f32));
     let models = still(&[EDGES], WORKERS, 30);
     for step in 0..30 {
-        for i in 0..WORKERS {
-            assert!((models[i][step] - x[i] / a[i]).abs() < 1e-4, "worker {i} at step {step}");
+        for (i, model) in models.iter().enumerate() {
+            assert!((model[step] - x[i] / a[i]).abs() < 1e-4, "worker {i} at step {step}");
         }
         let to = successors(false, step as u64);
         let push = |values: &[f32; WORKERS]| -> [f32; WORKERS] {

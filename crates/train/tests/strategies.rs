@@ -12,6 +12,7 @@ use thalweg_core::event::{Event, Outcome};
 const PARAMETER_SERVER: &str = "strategy.preset=parameter-server";
 const GOSGD: &str = "strategy.preset=gosgd";
 const TREE: &str = "strategy.preset=tree-easgd";
+const ADPSGD: &str = "strategy.preset=adpsgd";
 const EASGD: &str = "strategy.preset=easgd";
 const ASYNCHRONOUS: &str = "strategy.scheduling.kind=async";
 
@@ -176,7 +177,7 @@ fn four_gossips_learn_the_digits_and_lose_no_row() {
 /// Each worker goes on with its own model; with more workers than before some share one.
 #[test]
 fn trees_and_pairs_learn_the_digits_lose_no_row_and_resume() {
-    for strategy in [TREE] {
+    for strategy in [TREE, ADPSGD] {
         learn_and_resume(strategy);
     }
 }
@@ -220,7 +221,7 @@ fn fast_workers_are_not_held_by_a_slow_one() {
 
 #[test]
 fn all_kinds_run_unchanged_on_the_simulated_network() {
-    for strategy in ["strategy.preset=allreduce", PARAMETER_SERVER, GOSGD, TREE] {
+    for strategy in ["strategy.preset=allreduce", PARAMETER_SERVER, GOSGD, TREE, ADPSGD] {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let traces = [&folders[0], &folders[1]].map(|folder| {
             let settings = [strategy, "train.epochs=2", "fault.checkpoint_every=10"];

@@ -1,5 +1,6 @@
 //! Decentralized optimization: every worker has parameters and an optimizer state of its own.
 
+pub mod adpsgd;
 pub mod block_momentum;
 pub mod diloco;
 pub mod dpsgd;

@@ -212,10 +212,10 @@ mod tests {
                 if after {
                     pushed.iter_mut().enumerate().for_each(|(worker, rows)| rows.extend([own(worker)]));
                 }
-                for worker in 0..count {
-                    models[worker].insert(own(worker));
+                for (worker, model) in models.iter_mut().enumerate() {
+                    model.insert(own(worker));
                     for from in graph.predecessors(worker, step) {
-                        models[worker].extend(pushed[from].iter());
+                        model.extend(pushed[from].iter());
                     }
                 }
             }

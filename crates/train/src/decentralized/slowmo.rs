@@ -46,7 +46,7 @@ impl SlowMo {
 impl Strategy for SlowMo {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
         let (beta, alpha) = (cx.job.merge.momentum as f32, cx.job.merge.rate as f32);
-        let gamma = cx.schedule().rate(cx.work.next()) as f32;
+        let gamma = cx.schedule().rate(cx.work.next());
         let updates = cx.moment(cx.work.next()).updates;
         let report = self.round.train(cx, self.state.parameters(), &self.state, updates)?;
         let summary = self.round.merge(cx, &report)?;

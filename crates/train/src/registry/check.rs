@@ -7,7 +7,7 @@ use crate::decentralized::tree_easgd;
 use thalweg_core::JobSpec;
 use thalweg_core::spec::Refuse;
 use thalweg_core::spec::bucket::BucketSize;
-use thalweg_core::spec::neighbours::Graph;
+use thalweg_core::spec::neighbours::{Graph, Mix};
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::spec::strategy::{Algorithm, FAMILIES, Scheduling, Split};
 
@@ -210,6 +210,18 @@ pub(super) fn connected_graph(job: &JobSpec, refuse: &mut Refuse<'_>) {
     }
     if let Err(reason) = MixingMatrix::metropolis(workers, edges).check() {
         refuse("strategy.neighbours.graph", format!("{reason}; add an edge between them"));
+    }
+}
+
+/// Pairs are averaged between even and odd workers; the gradient is always computed before.
+pub(super) fn two_sides(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    if !matches!(job.neighbours.graph, Graph::Ring | Graph::Exponential | Graph::Complete) {
+        let reason = "workers at their own speed average with those of the other parity; use `ring`, `exponential` or `complete`";
+        refuse("strategy.neighbours.graph", reason.into());
+    }
+    if job.neighbours.mix != Mix::Before {
+        let reason = "workers at their own speed average between the gradient and its update; drop this key";
+        refuse("strategy.neighbours.mix", reason.into());
     }
 }
 

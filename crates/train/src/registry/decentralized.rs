@@ -1,6 +1,7 @@
 //! Strategies of workers with parameters and an optimizer state of their own.
 
 use super::{AllReduced, Claims, Dials, Registration, Work, check};
+use crate::decentralized::adpsgd::AdPsgd;
 use crate::decentralized::block_momentum::BlockMomentum;
 use crate::decentralized::diloco::DiLoCo;
 use crate::decentralized::dpsgd::{self, Dpsgd};
@@ -69,6 +70,33 @@ pub(super) const ENTRIES: &[Registration] = &[
         sections: &["strategy.neighbours"],
         check: check::connected_graph,
         start: |of| Box::new(Dpsgd::new(of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "adpsgd",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Async,
+            exchange: Exchange::Neighbours,
+            merge: MergeKind::None,
+        },
+        claims: Claims {
+            equal_start: false,
+            all_reduced: AllReduced::Parameters,
+            proves_rows: false,
+            work: Work::Local,
+            sends_messages: true,
+            deterministic: false,
+            splits_by_speed: false,
+            synchronizes_statistics: false,
+            local_updates: true,
+            irreproducible: Some(
+                "workers average models of their own with `neighbours`, so the result depends on the world size; use `allreduce`",
+            ),
+            ..Claims::ALLREDUCE
+        },
+        sections: &["strategy.neighbours"],
+        check: check::two_sides,
+        start: |of| Box::new(AdPsgd::new(of.optimizer, of.parameters)),
     },
     Registration {
         name: "sgp",

@@ -31,6 +31,15 @@ fn seeds_keep_promises_of_gosgd() {
     }
 }
 
+#[test]
+fn seeds_keep_promises_of_adpsgd() {
+    let settings = ["strategy.preset=adpsgd", "train.optimizer={kind='momentum', lr=0.02}"];
+    let sweep = Sweep::new("seeds_keep_promises_of_adpsgd", job::job(&settings), BOUNDS);
+    if let Some(summary) = sweep.run(SEEDS) {
+        assert!(summary.finished() > summary.count / 2, "too few faults");
+    }
+}
+
 /// The published model is that of one worker, the root; after its loss that of another.
 const TREE_BOUNDS: Bounds = Bounds { unit: 0, loss: 1.0, accuracy: 0.08 };
 

@@ -3,7 +3,7 @@
 use super::DialValue::Text;
 use super::{AVERAGED_STATISTICS, Dial, OWN_ROWS, Preset, UPDATE_RULE};
 
-pub(super) const PRESETS: &[Preset] = &[DPSGD, SGP];
+pub(super) const PRESETS: &[Preset] = &[DPSGD, SGP, ADPSGD];
 
 const DPSGD: Preset = Preset {
     name: "dpsgd",
@@ -67,5 +67,34 @@ const SGP: Preset = Preset {
         "overlap SGP, whose messages may arrive steps later",
         "two successors per step in the exponential graph",
         "a data set per worker: here workers split the rows of each global step",
+    ],
+};
+
+const ADPSGD: Preset = Preset {
+    name: "adpsgd",
+    system: "AD-PSGD (Lian et al. 2018)",
+    version: None,
+    dials: &[
+        Dial::fixed("strategy.optimization", Text("decentralized")),
+        Dial::fixed("strategy.scheduling.kind", Text("async")),
+        Dial::fixed("strategy.exchange.kind", Text("neighbours")),
+        Dial::default("strategy.neighbours.graph", Text("ring")),
+        OWN_ROWS,
+    ],
+    summary: "At its own speed, every odd worker averages its parameters with a random even neighbour while it computes a gradient; both go on with the average.",
+    when: "As for dpsgd, where workers differ in speed: one waits for a step of one other at most.",
+    covers: &[
+        ("parameters and optimizer state per worker", "strategy.optimization"),
+        ("workers at their own speed", "strategy.scheduling.kind"),
+        ("parameters averaged in pairs of neighbours", "strategy.exchange.kind"),
+        ("a bipartite graph: edges between even and odd workers", "strategy.neighbours.graph"),
+        AVERAGED_STATISTICS,
+        ("atomic averages that keep the mean", "without_a_gradient_pairs_come_to_the_mean_of_all_models"),
+        ("a gradient from before the average", "adpsgd_follows_its_reference"),
+        (UPDATE_RULE, "adpsgd_follows_its_reference"),
+    ],
+    missing: &[
+        "averages in the middle of a neighbour's gradient: here between it and its update",
+        "an epoch's end without a meeting: here all workers meet then, and for each checkpoint",
     ],
 };
