@@ -135,28 +135,6 @@ fn a_complete_graph_takes_the_steps_of_all_reduce() {
     }
 }
 
-/// Epochs say how far the models are apart: on the complete graph not at all, and in a ring less than without neighbours.
-#[test]
-fn epochs_report_the_distance_of_the_models() {
-    let distances = |settings: &[&str]| -> Vec<Option<f64>> {
-        let events =
-            finish(4, tempfile::tempdir().unwrap().path(), &[settings, &["train.epochs=3"]].concat());
-        let consensus = events.iter().filter_map(|event| match event {
-            Event::Epoch { consensus, .. } => Some(*consensus),
-            _ => None,
-        });
-        consensus.collect()
-    };
-    let complete = ["strategy.neighbours.graph=complete", "strategy.neighbours.mix=after"];
-    let complete = distances(&[&[DPSGD], &complete[..]].concat());
-    assert!(complete.len() == 3 && complete.iter().all(|apart| apart.unwrap() < 1e-5), "{complete:?}");
-    let ring = distances(&[DPSGD]);
-    assert!(ring.iter().all(|apart| apart.unwrap() > 1e-3), "{ring:?}");
-    let gossip = distances(&["strategy.preset=gosgd"]);
-    assert!(gossip.iter().all(|apart| apart.unwrap() > 1e-3), "{gossip:?}");
-    assert_eq!(distances(&["strategy.preset=allreduce"]), [None; 3]);
-}
-
 #[test]
 fn any_graph_learns_the_digits_and_loses_no_row() {
     for graph in ["ring", "torus", "exponential", "complete", "[[0, 1], [1, 2], [1, 3]]"] {

@@ -251,3 +251,25 @@ fn elastic_workers_resume_with_their_optimizer_state() {
         assert_eq!(parameters(whole.path()), parameters(halves.path()), "{scheduling}: not the same bits");
     }
 }
+
+/// Epochs say how far models of workers' own are apart: on the complete graph not at all.
+#[test]
+fn epochs_report_the_distance_of_the_models() {
+    let distances = |settings: &[&str]| -> Vec<Option<f64>> {
+        let folder = tempfile::tempdir().unwrap();
+        let ended = train(4, folder.path(), &[settings, &["train.epochs=3"]].concat());
+        let consensus = ended[0].events.iter().filter_map(|event| match event {
+            Event::Epoch { consensus, .. } => Some(*consensus),
+            _ => None,
+        });
+        consensus.collect()
+    };
+    let mixed = ["strategy.preset=dpsgd", "strategy.neighbours.mix=after"];
+    let complete = distances(&[&mixed[..], &["strategy.neighbours.graph=complete"]].concat());
+    assert!(complete.len() == 3 && complete.iter().all(|apart| apart.unwrap() < 1e-5), "{complete:?}");
+    for own in [&mixed[..], &[GOSGD]] {
+        let apart = distances(own);
+        assert!(apart.iter().all(|apart| apart.unwrap() > 1e-3), "{own:?}: {apart:?}");
+    }
+    assert_eq!(distances(&["strategy.preset=allreduce"]), [None; 3]);
+}
