@@ -110,13 +110,15 @@ pub fn check(
 /// their results.
 fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a Finished)>, String> {
     let mut finished = Vec::new();
-    let gone: BTreeSet<usize> = left(run).union(&lost(run)).copied().collect();
+    let (left, lost) = (left(run), lost(run));
+    let gone: BTreeSet<usize> = left.union(&lost).copied().collect();
+    // It may have received all it waited for when it was killed or given up, or when another was that had to tell the rest.
+    let may_be_missed = |rank| may_be_lost(schedule, rank) || lost.contains(&rank) && !left.contains(&rank);
     for (rank, ended) in run.ended.iter().enumerate() {
         match &ended.result {
-            // It may have received all it waited for when it was killed or given up.
             Ok(end)
                 if end.outcome == Outcome::Completed
-                    && may_be_lost(schedule, rank)
+                    && may_be_missed(rank)
                     && !schedule.has(|kind| *kind == SimulatedFaultKind::Leave { rank }) =>
             {
                 finished.push((rank, end));

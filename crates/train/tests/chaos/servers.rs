@@ -36,7 +36,7 @@ const ASYNCHRONOUS: Case = Case {
         "strategy.scheduling.kind=async",
         "train.optimizer={kind='momentum', lr=0.05}",
     ],
-    bounds: Bounds { unit: 0, loss: 0.5, accuracy: 0.03 },
+    bounds: Bounds { unit: 0, loss: 0.05, accuracy: 0.03 },
 };
 
 const ELASTIC: Case = Case {
@@ -46,7 +46,7 @@ const ELASTIC: Case = Case {
         "strategy.merge.every=4",
         "train.optimizer={kind='momentum', lr=0.02}",
     ],
-    bounds: Bounds { unit: 0, loss: 0.6, accuracy: 0.05 },
+    bounds: Bounds { unit: 0, loss: 0.25, accuracy: 0.03 },
 };
 
 const ADAPTIVE: Case = Case {
@@ -67,7 +67,7 @@ const ELASTIC_SYNCHRONOUS: Case = Case {
         "strategy.merge.every=4",
         "train.optimizer={kind='momentum', lr=0.02}",
     ],
-    bounds: Bounds { unit: EVERY, loss: 0.6, accuracy: 0.05 },
+    bounds: Bounds { unit: EVERY, loss: 0.25, accuracy: 0.03 },
 };
 
 fn sweep(case: &Case) -> Sweep {
@@ -106,10 +106,11 @@ fn seeds_keep_promises_of_easgd_bsp() {
     assert_survives(&ELASTIC_SYNCHRONOUS);
 }
 
-/// The server had completed the job when others lost a member; in the last, a new member had no published model.
+/// The server had completed the job when others lost a member; in 2047, a new member had no published model; in 9050, a
+/// worker had completed the job when the one that tells all of them of the end was lost.
 #[test]
 fn seeds_of_servers_that_once_failed_keep_their_promises() {
-    sweep(&ELASTIC_SYNCHRONOUS).run_again(&[408]);
+    sweep(&ELASTIC_SYNCHRONOUS).run_again(&[408, 9050]);
     sweep(&SYNCHRONOUS).run_again(&[70]);
     sweep(&ELASTIC).run_again(&[70, 2047]);
 }
