@@ -270,9 +270,6 @@ pub struct EpochReport {
     /// Of workers with models of their own: the root mean square of their distances from the published model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consensus: Option<f64>,
-    /// Seconds since training began, virtual ones on a simulated network.
-    #[serde(default)]
-    pub time_s: f64,
 }
 
 impl EpochReport {

@@ -168,12 +168,11 @@ impl View for ReportView {
             }
             Event::Epoch { epoch, step, loss, validation, audit, consensus } => {
                 let (epoch, step, loss, consensus) = (*epoch, *step, *loss, *consensus);
-                let time_s = self.started.map_or(0.0, |started| (record.time - started).max(0.0));
                 let (mut validation, mut training) = (validation.clone(), Metrics::new());
                 if !self.validates {
                     std::mem::swap(&mut validation, &mut training);
                 }
-                let entry = EpochReport { epoch, step, loss, validation, training, consensus, time_s };
+                let entry = EpochReport { epoch, step, loss, validation, training, consensus };
                 self.end_epoch(entry, audit);
             }
             Event::Evaluated { step, rows, train_s, metrics } => {

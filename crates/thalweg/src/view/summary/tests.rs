@@ -19,7 +19,6 @@ fn report(outcome: Outcome) -> Report {
         validation: [("accuracy".to_string(), 0.9)].into(),
         training: Default::default(),
         consensus: None,
-        time_s: 0.0,
     };
     report.epochs = (0..20).map(entry).collect();
     (report.steps, report.train_s, report.samples_per_s) = (460, 1.2, 41_000.0);
