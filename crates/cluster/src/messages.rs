@@ -75,9 +75,21 @@ impl Rank {
         Ok(())
     }
 
-    /// Counts a message that the program does not send because its receiver is not ready for it.
+    /// The same in a pause of the training, such as an evaluation: the longest gap of the report leaves it out.
+    pub fn poll_messages_in_pause(&mut self) -> Result<()> {
+        let now = self.now();
+        self.parts.transport.messages_mut().into_iter().for_each(|messages| messages.leave_out_gap(now));
+        self.poll_messages()
+    }
+
+    /// Counts a message that the program does not send because there was no room for what goes before it.
     pub fn count_skipped_message(&mut self) {
         self.parts.transport.messages_mut().into_iter().for_each(Messages::count_skipped);
+    }
+
+    /// Counts a message for which another one stands that the program has still to send.
+    pub fn count_combined_message(&mut self) {
+        self.parts.transport.messages_mut().into_iter().for_each(Messages::count_combined);
     }
 
     /// Takes the messages to lost members that these are not known to have received.
@@ -116,6 +128,7 @@ impl Rank {
         Some(MessageReport {
             sent: counts.sent,
             skipped: counts.skipped,
+            combined: counts.combined,
             median_delay_s: delays.spread().median / 1e3,
             longest_gap_s: counts.longest_gap.as_secs_f64(),
         })

@@ -66,11 +66,14 @@ pub struct RankReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MessageReport {
     pub sent: u64,
-    /// Messages that were not sent because the receiver had not taken enough of those before, or was not ready.
+    /// Messages that were not sent because the receiver had not taken enough of those before.
     pub skipped: u64,
+    /// Messages to a receiver for which another one waited to be sent: that one has newer contents and stands for both.
+    #[serde(default)]
+    pub combined: u64,
     /// Median seconds from sending a message until the sender knew that it had arrived.
     pub median_delay_s: f64,
-    /// The longest time in which a rank did not move its messages.
+    /// The longest time in which a rank did not move its messages, without evaluations.
     pub longest_gap_s: f64,
 }
 
@@ -88,6 +91,7 @@ impl MessageReport {
         Some(MessageReport {
             sent,
             skipped: all.iter().map(|report| report.skipped).sum(),
+            combined: all.iter().map(|report| report.combined).sum(),
             median_delay_s: median.median_delay_s,
             longest_gap_s: all.iter().map(|report| report.longest_gap_s).fold(0.0, f64::max),
         })

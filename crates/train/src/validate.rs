@@ -13,7 +13,8 @@ const FEWEST: u64 = 32;
 const MOST: u64 = 512;
 const BLOCKS: u64 = 64;
 
-/// Evaluates this rank's share of the blocks and adds up all of them: every rank gets the same sums.
+/// Evaluates this rank's share of the blocks and adds up all of them: every rank gets the same sums. Messages move between
+/// blocks.
 pub fn validate(
     rank: &mut Rank,
     model: &mut dyn Model,
@@ -22,7 +23,10 @@ pub fn validate(
     batch: &mut Batch,
 ) -> Result<Tally> {
     let mine = even_range(blocks(rows), rank.index(), rank.size());
-    let tallies = rank.compute("validation", 0, || evaluate_blocks(model, parameters, rows, mine, batch))?;
+    let evaluate = |rank: &mut Rank| {
+        evaluate_blocks(model, parameters, rows, mine, batch, || rank.poll_messages_in_pause())
+    };
+    let tallies = rank.compute_with_collectives("validation", 0, evaluate)?;
     let text = postcard::to_stdvec(&tallies).map_err(|error| Error::internal(error.to_string()))?;
     let mut total = Tally::default();
     for part in rank.world().all_gather("validation", &text)? {
@@ -36,7 +40,7 @@ pub fn validate(
 /// Evaluates all rows of a set, to the same bits.
 pub fn evaluate(model: &mut dyn Model, parameters: &[f32], rows: &Rows, batch: &mut Batch) -> Result<Tally> {
     let mut total = Tally::default();
-    let tallies = evaluate_blocks(model, parameters, rows, 0..blocks(rows), batch)?;
+    let tallies = evaluate_blocks(model, parameters, rows, 0..blocks(rows), batch, || Ok(()))?;
     tallies.iter().for_each(|tally| total.add(tally));
     Ok(total)
 }
@@ -55,6 +59,7 @@ fn evaluate_blocks(
     rows: &Rows,
     blocks: Range<usize>,
     batch: &mut Batch,
+    mut after_block: impl FnMut() -> Result<()>,
 ) -> Result<Vec<Tally>> {
     let mut ids = Vec::new();
     let evaluate = |number: usize| {
@@ -62,7 +67,9 @@ fn evaluate_blocks(
         ids.clear();
         ids.extend((start..(start + block(rows)).min(rows.len())).map(|index| rows.id(index)));
         rows.load(&ids, 0, batch)?;
-        model.evaluate(parameters, batch)
+        let tally = model.evaluate(parameters, batch)?;
+        after_block()?;
+        Ok(tally)
     };
     blocks.map(evaluate).collect()
 }

@@ -5,9 +5,11 @@ mod harness;
 use harness::{Silence, distance, parameters, simulate, train, train_with};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_comm::transport::sim::Network;
 use thalweg_core::event::{Event, Outcome};
+use thalweg_core::report::{MessageReport, RankReport};
 
 const PARAMETER_SERVER: &str = "strategy.preset=parameter-server";
 const GOSGD: &str = "strategy.preset=gosgd";
@@ -195,6 +197,27 @@ fn learn_and_resume(strategy: &str) {
         }
         assert!(workers != 6 || accuracy(&ended[0].events) >= 0.85, "{}", accuracy(&ended[0].events));
     }
+}
+
+/// With probability 1 every local step, here of one row, draws a receiver: each draw becomes a message or is part of one, but for
+/// receivers that have not answered in the end. With 5 ms of latency many are drawn again before they are ready.
+#[test]
+fn no_draw_of_a_gossip_is_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let network = Network { latency: Duration::from_millis(5), speed: 1e8, ..Network::ordinary(4, 3) };
+    let settings = [GOSGD, "strategy.gossip.probability=1", "train.global_batch=4", "train.epochs=2"];
+    let (ended, _) = simulate(network, &[], folder.path(), &settings);
+    let accounts = ended[0].events.iter().filter_map(|event| match event {
+        Event::Account { account } => Some(account.clone()),
+        _ => None,
+    });
+    let accounts: Vec<RankReport> = accounts.collect();
+    let rows: u64 = accounts.iter().map(|account| account.rows).sum();
+    let messages = MessageReport::total(&accounts).unwrap();
+    assert_eq!(messages.skipped, 0);
+    assert!(messages.sent > 0 && messages.combined > 0, "{messages:?}");
+    let draws = messages.sent + messages.combined;
+    assert!((rows - 4 * 3..=rows).contains(&draws), "{rows} local steps, {messages:?}");
 }
 
 /// One of four is three times slower: the others do not wait for it.

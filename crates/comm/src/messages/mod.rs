@@ -65,7 +65,9 @@ pub struct MessageCounts {
     pub sent: u64,
     /// Messages that were not sent because there was no credit for them, or because the program says so.
     pub skipped: u64,
-    /// The longest time in which this rank did not move its messages.
+    /// Messages of the program for which another one stood that was still to be sent.
+    pub combined: u64,
+    /// The longest time in which this rank did not move its messages, pauses left out.
     pub longest_gap: Duration,
 }
 
@@ -172,9 +174,14 @@ impl Messages {
         has_room
     }
 
-    /// Counts a message that the program does not send because the receiver is not ready for it.
+    /// Counts a message that the program does not send because there was no credit for what goes before it.
     pub fn count_skipped(&mut self) {
         self.counts.skipped += 1;
+    }
+
+    /// Counts a message for which another one stands that the program has still to send.
+    pub fn count_combined(&mut self) {
+        self.counts.combined += 1;
     }
 
     /// The first message with this group and tag, from this member or from any.
@@ -256,6 +263,11 @@ impl Messages {
             moved |= self.send_to(transport, peer, may_begin, now)?;
         }
         Ok(moved)
+    }
+
+    /// Until now the rank did not train: the time since messages were last moved is no gap.
+    pub fn leave_out_gap(&mut self, now: Duration) {
+        self.on_waited(now);
     }
 
     /// The rank has waited: until now every event would have ended its wait.

@@ -19,7 +19,9 @@
 //! In the paper a drawn worker is sent the parameters at once. That assumes that it runs: the weight of a message that is
 //! not merged is trained by no worker, and its parameters are old when it is. With more workers than cores, steps of 0.02 ms
 //! and time slices of several milliseconds the weights flow to the workers that stand still, and what the others learn
-//! meanwhile counts for little. So parameters and weight leave when the receiver is about to merge them.
+//! meanwhile counts for little. So parameters and weight leave when the receiver is about to merge them. One that is drawn
+//! again before it is ready gets one message for all of its draws, with the newest parameters and half of the weight: with
+//! more of it the weights would flow to where they are not trained again.
 //!
 //! A worker that has sent its parameters lately weighs less, as the others have them already. Optimizer slots are not
 //! sent: momenta are those of the worker's own gradients. When the workers meet, they publish their weighted mean; each
@@ -148,23 +150,17 @@ impl GoSgd {
         Ok(Some(Received { member, rows, weight, parameters }))
     }
 
-    /// With the job's probability another worker, drawn at random: the same on every repeat.
-    fn draw_receiver(&self, cx: &Context<'_>, rows: RowsComputed) -> Option<usize> {
-        let (rank, workers) = (cx.rank.index(), cx.rank.size());
-        let mut random = cx.rank.random("gossip", &[cx.rank.member_id() as u64, rows.since, rows.count]);
-        let sends = f64::from(random.uniform()) < cx.job.gossip.probability;
-        // All others are equally likely: a distance of 1 to n - 1 around the circle.
-        (sends && workers > 1).then(|| (rank + 1 + random.below(workers as u64 - 1) as usize) % workers)
-    }
-
-    /// Asks a worker for its readiness, unless it was asked before.
+    /// Asks a worker for its readiness. If it was asked before, the message that it gets then is that of this draw, too.
     fn ask(&mut self, cx: &mut Context<'_>, receiver: usize) {
         let member = cx.rank.member_id_at(receiver);
-        let is_waiting = self.asked.contains(&member);
-        if !is_waiting && cx.rank.world().send(receiver, REQUEST, Vec::new()) == Ok(SendOutcome::Queued) {
-            self.asked.insert(member);
-        } else {
-            cx.rank.count_skipped_message();
+        if self.asked.contains(&member) {
+            return cx.rank.count_combined_message();
+        }
+        match cx.rank.world().send(receiver, REQUEST, Vec::new()) {
+            Ok(SendOutcome::Queued) => drop(self.asked.insert(member)),
+            Ok(SendOutcome::Full) => cx.rank.count_skipped_message(),
+            // The next operation fails, too.
+            Err(_) => {}
         }
     }
 
@@ -230,6 +226,15 @@ impl GoSgd {
     }
 }
 
+/// With the job's probability another worker, drawn at random: the same on every repeat.
+pub(super) fn draw_receiver(cx: &Context<'_>, rows: RowsComputed) -> Option<usize> {
+    let (rank, workers) = (cx.rank.index(), cx.rank.size());
+    let mut random = cx.rank.random("gossip", &[cx.rank.member_id() as u64, rows.since, rows.count]);
+    let sends = f64::from(random.uniform()) < cx.job.gossip.probability;
+    // All others are equally likely: a distance of 1 to n - 1 around the circle.
+    (sends && workers > 1).then(|| (rank + 1 + random.below(workers as u64 - 1) as usize) % workers)
+}
+
 /// The weights of all workers, and their sum, after a change. A worker without a weight is new and gets half of that of
 /// another one; the others give in turn.
 fn share_weights(mut weights: Vec<f64>, sums: &[f64]) -> (Vec<f64>, f64) {
@@ -272,7 +277,7 @@ impl Strategy for GoSgd {
         let rows = cx.local_rows.as_ref().map(LocalRows::own_rows).unwrap_or_default();
         let rows = RowsComputed { count: rows.count + computed.rows as u64, ..rows };
         self.send_to_ready(cx, rows);
-        if let Some(receiver) = self.draw_receiver(cx, rows) {
+        if let Some(receiver) = draw_receiver(cx, rows) {
             self.ask(cx, receiver);
         }
         Ok(StepSummary::alone(&cx.report(computed.loss, computed.took, 1)))

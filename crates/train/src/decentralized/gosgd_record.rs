@@ -342,3 +342,30 @@ fn workers_that_stand_still_do_not_collect_the_weights() {
     let effect = 3.0 * effect / updates(&record) as f64;
     assert!(effect > 0.82, "{effect}");
 }
+
+/// It gives weight away a third as often as the others, and gets as much as they do: the weight of a worker is as its steps
+/// are long, so all have the same part in the mean.
+#[test]
+fn a_worker_that_is_three_times_slower_has_three_times_the_weight() {
+    let job = job(&["train.epochs=100", "engine.workers=4", "engine.slow={ 2 = 3.0 }"]);
+    let network = Simulated { speed: 1e8, ..Simulated::ordinary(4, 1) };
+    let (record, finished, _) = gossip(&job, network, &[], 0.0);
+    assert_eq!(finished.len(), 4);
+    let (mut held, mut effect, mut updates) = ([0.25; 4], [0.0; 4], [0.0; 4]);
+    for (i, recorded) in &record {
+        match recorded {
+            Recorded::Received(_, weight) => held[*i] += weight,
+            Recorded::Sent(_, weight) => held[*i] -= weight,
+            Recorded::Updated(_) => {
+                effect[*i] += held[*i];
+                updates[*i] += 1.0;
+            }
+            Recorded::Began(..) | Recorded::Met(..) => {}
+        }
+    }
+    let others = |of: &[f64; 4]| (of[0] + of[1] + of[3]) / 3.0;
+    let (steps, weight) = (others(&updates) / updates[2], effect[2] / updates[2]);
+    assert!((2.5..3.1).contains(&steps), "{updates:?}");
+    assert!((0.4..0.6).contains(&weight), "{weight}");
+    assert!((0.8..1.25).contains(&(effect[2] / others(&effect))), "{effect:?}");
+}

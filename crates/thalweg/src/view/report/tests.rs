@@ -107,7 +107,7 @@ fn messages_of_all_ranks_are_added_up() {
     let account =
         |rank, messages| Event::Account { account: RankReport { rank, messages, ..RankReport::default() } };
     let of = |sent, skipped, median_delay_s, longest_gap_s| {
-        Some(MessageReport { sent, skipped, median_delay_s, longest_gap_s })
+        Some(MessageReport { sent, skipped, combined: 2 * skipped, median_delay_s, longest_gap_s })
     };
     let report = run(folder.path(), false, vec![started(0), account(0, None), epoch(0)]);
     assert_eq!(report.messages, None);
