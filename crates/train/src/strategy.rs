@@ -63,9 +63,12 @@ pub trait Strategy {
     fn set_published(&mut self, _model: Vec<f32>) {}
 
     /// The pieces in which new members of this generation may take the state over while the others train. All ranks must
-    /// call it, as it may run a collective.
+    /// call it, as it may run a collective. A new member with parameters of its own has nothing to update before it has all.
     fn agree_on_transfer_unit(&self, _cx: &mut Context<'_>) -> Result<TransferUnit> {
-        Ok(TransferUnit::Element)
+        match self.state().has_own_parameters() {
+            true => Ok(TransferUnit::State),
+            false => Ok(TransferUnit::Element),
+        }
     }
 
     /// The window of the messages that it sends, in bytes: they are opened before the first collective of a generation, as

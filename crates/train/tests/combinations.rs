@@ -102,7 +102,7 @@ fn settings_that_are_not_reproducible_are_refused_by_name() {
     accepted(on, &["strategy.preset=single"]);
     accepted(on, &["strategy.exchange.bucket=whole"]);
     for (setting, piece) in [
-        ("strategy.preset=gosgd", "`gossip`"),
+        ("strategy.preset=gosgd", "workers have models of their own"),
         ("strategy.preset=parameter-server", "`parameter-server`"),
         ("strategy.preset=horovod", "the summation order of `ring` depends on the ranks"),
         ("strategy.tune=true", "strategy.tune = false"),

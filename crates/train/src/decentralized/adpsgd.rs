@@ -30,7 +30,7 @@ use crate::reduction::Description;
 use crate::reduction::bucket_plan::BucketPlan;
 use crate::state::{Spread, State};
 use crate::step_report::StepSummary;
-use crate::strategy::{Strategy, TransferUnit};
+use crate::strategy::Strategy;
 use crate::work::local_rows::{LocalRows, RowsComputed};
 use std::collections::BTreeMap;
 use thalweg_cluster::regroup::MembershipChange;
@@ -270,11 +270,6 @@ impl Strategy for AdPsgd {
 
     fn set_published(&mut self, model: Vec<f32>) {
         self.mean = model;
-    }
-
-    /// A new worker has nothing to update before it has all of its giver's state.
-    fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
-        Ok(TransferUnit::State)
     }
 
     fn state(&self) -> &State {

@@ -25,7 +25,7 @@ use crate::reduction::Description;
 use crate::reduction::bucket_plan::BucketPlan;
 use crate::state::{Spread, State};
 use crate::step_report::{self, Requests, StepReport, StepSummary};
-use crate::strategy::{Strategy, TransferUnit};
+use crate::strategy::Strategy;
 use thalweg_cluster::regroup::MembershipChange;
 use thalweg_cluster::{MessageTag, SendOutcome};
 use thalweg_core::event::{Event, Level};
@@ -214,10 +214,6 @@ impl Strategy for Dpsgd {
 
     fn state_mut(&mut self) -> &mut State {
         &mut self.state
-    }
-
-    fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
-        Ok(TransferUnit::State)
     }
 
     fn message_window(&self, _: &JobSpec) -> Option<usize> {

@@ -31,7 +31,7 @@ use crate::serving::owner::Owner;
 use crate::serving::{clocked, leased};
 use crate::state::{Spread, State};
 use crate::step_report::StepSummary;
-use crate::strategy::{NextActivity, Strategy, TransferUnit};
+use crate::strategy::{NextActivity, Strategy};
 use std::time::Duration;
 use thalweg_cluster::regroup::MembershipChange;
 use thalweg_core::{JobSpec, Result};
@@ -210,10 +210,6 @@ impl Strategy for SynchronousWorker {
         &mut self.state
     }
 
-    fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
-        Ok(TransferUnit::State)
-    }
-
     fn message_window(&self, _: &JobSpec) -> Option<usize> {
         Some(clocked::window(self.state.len()))
     }
@@ -316,10 +312,6 @@ impl Strategy for AsynchronousWorker {
 
     fn state_mut(&mut self) -> &mut State {
         &mut self.state
-    }
-
-    fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
-        Ok(TransferUnit::State)
     }
 
     fn message_window(&self, job: &JobSpec) -> Option<usize> {

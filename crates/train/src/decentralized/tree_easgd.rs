@@ -32,7 +32,7 @@ use crate::context::Context;
 use crate::reduction::Description;
 use crate::state::{Spread, State};
 use crate::step_report::StepSummary;
-use crate::strategy::{Strategy, TransferUnit};
+use crate::strategy::Strategy;
 use crate::work::local_rows::{LocalRows, RowsComputed};
 use thalweg_cluster::regroup::MembershipChange;
 use thalweg_cluster::{MessageTag, SendOutcome};
@@ -177,11 +177,6 @@ impl Strategy for TreeEasgd {
 
     fn set_published(&mut self, model: Vec<f32>) {
         self.root = model;
-    }
-
-    /// A new worker has nothing to update before it has all of its giver's state.
-    fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
-        Ok(TransferUnit::State)
     }
 
     fn state(&self) -> &State {

@@ -100,4 +100,23 @@ impl Claims {
         ),
         ..Claims::ALLREDUCE
     };
+
+    /// Workers with models of their own, which no merge makes equal.
+    pub(super) const OWN_MODELS: Claims = Claims {
+        all_reduced: AllReduced::Parameters,
+        equal_start: false,
+        proves_rows: false,
+        sends_messages: true,
+        splits_by_speed: false,
+        synchronizes_statistics: false,
+        local_updates: true,
+        irreproducible: Some(
+            "workers have models of their own, so the result depends on the world size; use `allreduce`",
+        ),
+        ..Claims::ALLREDUCE
+    };
+
+    /// The same at their own speed.
+    pub(super) const OWN_SPEED: Claims =
+        Claims { work: Work::Local, deterministic: false, ..Claims::OWN_MODELS };
 }
