@@ -98,6 +98,34 @@ impl MessageReport {
     }
 }
 
+/// Local steps of strategies whose workers train models of their own, and what it cost to bring these together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LocalReport {
+    /// Local steps of all workers.
+    pub steps: f64,
+    /// Bytes that were sent, of all kinds, per local step.
+    pub bytes_per_step: f64,
+    /// Seconds of all workers together in which they computed on models of their own.
+    pub exploration_s: f64,
+    /// Seconds in which they exchanged or waited for each other, and did not compute.
+    pub exploitation_s: f64,
+}
+
+impl LocalReport {
+    /// Of all ranks, whose local steps have so many rows; `None` if they have computed no row.
+    pub fn of(ranks: &[RankReport], rows_per_step: f64) -> Option<LocalReport> {
+        let rows: u64 = ranks.iter().map(|rank| rank.rows).sum();
+        let steps = rows as f64 / rows_per_step;
+        let bytes: u64 = ranks.iter().map(|rank| rank.bytes_sent).sum();
+        (steps > 0.0 && steps.is_finite()).then(|| LocalReport {
+            steps,
+            bytes_per_step: bytes as f64 / steps,
+            exploration_s: ranks.iter().map(|rank| rank.compute_s).sum(),
+            exploitation_s: ranks.iter().map(|rank| rank.exchange_s + rank.wait_s).sum(),
+        })
+    }
+}
+
 /// How old updates were when they were applied: the number of updates at each age.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staleness {
@@ -234,6 +262,9 @@ pub struct Report {
     /// Messages of all ranks, of strategies that send them.
     #[serde(default)]
     pub messages: Option<MessageReport>,
+    /// Of strategies whose workers have models of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<LocalReport>,
     /// Of strategies with a server that does not wait for all workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staleness: Option<Staleness>,
@@ -286,6 +317,23 @@ impl EpochReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn local_steps_share_what_was_sent() {
+        let rank = |rows, bytes_sent| RankReport {
+            rows,
+            bytes_sent,
+            compute_s: 2.0,
+            exchange_s: 0.25,
+            wait_s: 0.5,
+            ..RankReport::default()
+        };
+        let local = LocalReport::of(&[rank(320, 4000), rank(160, 800)], 16.0);
+        let expected =
+            LocalReport { steps: 30.0, bytes_per_step: 160.0, exploration_s: 4.0, exploitation_s: 1.5 };
+        assert_eq!(local, Some(expected));
+        assert_eq!((LocalReport::of(&[], 16.0), LocalReport::of(&[rank(5, 1)], 0.0)), (None, None));
+    }
 
     #[test]
     fn ages_of_updates_are_counted_and_summed_over_servers() {

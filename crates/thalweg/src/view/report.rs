@@ -9,7 +9,8 @@ use std::time::Duration;
 use thalweg_cluster::durable::write_atomically;
 use thalweg_core::event::{Event, Metrics, Outcome, Record};
 use thalweg_core::report::{
-    Audit, EpochReport, Evaluation, FORMAT, Failure, MessageReport, RankReport, Report, Staleness, WorldSize,
+    Audit, EpochReport, Evaluation, FORMAT, Failure, LocalReport, MessageReport, RankReport, Report,
+    Staleness, WorldSize,
 };
 use thalweg_core::{Culprit, Error, Job, Kind, Result};
 use thalweg_train::registry;
@@ -30,6 +31,8 @@ pub struct ReportView {
     outcome: Option<Outcome>,
     /// Whether there are validation rows.
     validates: bool,
+    /// Rows of a local step, if workers have models of their own.
+    local_rows: Option<f64>,
 }
 
 impl ReportView {
@@ -75,6 +78,7 @@ impl ReportView {
     fn continuing(report: Report, job: &Job) -> ReportView {
         let (workers, servers) = (job.spec.engine.workers, registry::servers(&job.spec));
         let report = Report { train_s: 0.0, samples_per_s: 0.0, ..report };
+        let has_own = registry::find(&job.spec).is_some_and(|strategy| strategy.claims.local_updates);
         ReportView {
             report,
             earlier: None,
@@ -84,6 +88,7 @@ impl ReportView {
             mean_rate: MeanRate::default(),
             outcome: None,
             validates: true,
+            local_rows: has_own.then(|| job.spec.train.global_batch as f64 / workers.max(1) as f64),
         }
     }
 
@@ -187,6 +192,8 @@ impl View for ReportView {
                 self.report.ranks.push(account.clone());
                 self.report.ranks.sort_by_key(|known| known.rank);
                 self.report.messages = MessageReport::total(&self.report.ranks);
+                self.report.local =
+                    self.local_rows.and_then(|rows| LocalReport::of(&self.report.ranks, rows));
                 let mut staleness: Option<Staleness> = None;
                 for known in self.report.ranks.iter().filter_map(|rank| rank.staleness.as_ref()) {
                     staleness.get_or_insert_default().merge(known);
@@ -273,6 +280,7 @@ fn blank(name: &str, job: &Job) -> Report {
         samples_per_s: 0.0,
         ranks: Vec::new(),
         messages: None,
+        local: None,
         staleness: None,
         audit: Vec::new(),
         failures: Vec::new(),
