@@ -232,6 +232,7 @@ fn checkpoint(folder: &Path, schema: &Schema) -> Outcome<(Vec<Vec<u8>>, Layout)>
         ("layers".to_string(), serde_json::to_string(&layers)?),
     ]);
     let checkpoint = Checkpoint {
+        interval: (2.5, 7),
         step: 5,
         job: JobSpec::default().recipe(),
         data: "d".into(),

@@ -22,6 +22,8 @@ pub struct Checkpoint {
     pub audit: Vec<u8>,
     /// Sum of losses and number of rows of the epoch so far.
     pub loss: (f64, u64),
+    /// Of local rounds that adapt: the loss of the first epoch, and the steps between two merges; zeros if there are none.
+    pub interval: (f64, u64),
     /// Training time so far. Zero in older files.
     pub trained: Duration,
     /// In layout order.
@@ -50,6 +52,9 @@ impl Checkpoint {
         file.push(AUDIT, vec![audit.len()], audit);
         file.metadata.insert("trained_us".into(), self.trained.as_micros().to_string());
         file.metadata.insert("loss".into(), format!("{} {}", self.loss.0, self.loss.1));
+        if self.interval != (0.0, 0) {
+            file.metadata.insert(INTERVAL.into(), format!("{} {}", self.interval.0, self.interval.1));
+        }
         let slots: Vec<&str> = self.slots.iter().map(|(name, _)| name.as_str()).collect();
         file.metadata.insert("slots".into(), slots.join(" "));
         file.metadata.insert("slots_start".into(), self.slots_start.to_string());
@@ -108,6 +113,10 @@ impl Checkpoint {
             model: model_of(file),
             audit: unpack(file, path)?,
             loss: (loss.parse().map_err(|_| broken("loss"))?, rows.parse().map_err(|_| broken("loss"))?),
+            interval: match file.metadata.get(INTERVAL) {
+                Some(text) => read_interval(text).ok_or_else(|| broken(INTERVAL))?,
+                None => (0.0, 0),
+            },
             trained: match file.metadata.get("trained_us") {
                 Some(micros) => micros
                     .parse()
@@ -130,6 +139,14 @@ impl Checkpoint {
 
 /// Largest step and number of microseconds accepted: it can be added to without overflow, and JSON reports hold it exactly.
 const MAX_STEP: u64 = 1 << 53;
+
+const INTERVAL: &str = "merge_interval";
+
+fn read_interval(text: &str) -> Option<(f64, u64)> {
+    let (loss, steps) = text.split_once(' ')?;
+    let loss: f64 = loss.parse().ok().filter(|loss: &f64| loss.is_finite() && *loss >= 0.0)?;
+    Some((loss, steps.parse().ok().filter(|steps| *steps <= MAX_STEP)?))
+}
 
 /// Prefix of the metadata keys of the model.
 const MODEL: &str = "model.";
@@ -283,6 +300,7 @@ mod tests {
             step,
             job: "format = 1\n".into(),
             loss: (0.1 + 0.2, 64),
+            interval: (step as f64 / 3.0, step % 10),
             trained: Duration::from_micros(1500 + step),
             data: "d".into(),
             model: BTreeMap::from([("layers".to_string(), "[]".to_string())]),

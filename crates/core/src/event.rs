@@ -225,6 +225,9 @@ pub enum Event {
         /// between their parameters and those published.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         consensus: Option<f64>,
+        /// With `strategy.merge.adaptive_every`: the local steps between two merges of the epoch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        merge_every: Option<u64>,
     },
     /// The published model was evaluated: after an epoch, every `train.evaluate_every` rows, and at the end.
     Evaluated {

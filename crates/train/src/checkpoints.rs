@@ -99,7 +99,7 @@ impl<'a> Checkpoints<'a> {
         &mut self,
         cx: &mut Context<'_>,
         strategy: &dyn Strategy,
-        (loss, trained): ((f64, u64), Duration),
+        (loss, interval, trained): ((f64, u64), (f64, u64), Duration),
         (start, receivers): (Duration, &[usize]),
     ) -> Result<()> {
         let servers = Roles::of(cx.job).server_ranks(&cx.rank.member_ids());
@@ -112,7 +112,7 @@ impl<'a> Checkpoints<'a> {
         if let Some(writer) = &mut self.writer {
             let buffer = writer.buffer();
             (buffer.step, buffer.loss, buffer.slots_start) = (cx.work.next(), loss, cx.slots_start);
-            buffer.trained = trained;
+            (buffer.trained, buffer.interval) = (trained, interval);
             buffer.job = kept(cx.job).to_toml();
             buffer.data.clone_from(&self.data_digest);
             if buffer.model.is_empty() {

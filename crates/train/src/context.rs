@@ -25,6 +25,8 @@ pub struct Context<'a> {
     pub local_rows: Option<LocalRows>,
     /// The same with leases from a server: the rows of all, on the server.
     pub pool: Option<Pool>,
+    /// Local steps between two merges.
+    pub(crate) merge_every: u64,
     /// Meetings that workers at their own speed have held.
     pub(crate) meetings: u64,
     pub optimizer: Optimizer,
@@ -51,6 +53,7 @@ impl<'a> Context<'a> {
             work,
             local_rows,
             pool,
+            merge_every: job.merge.every as u64,
             meetings: 0,
             optimizer,
             schedule,

@@ -1,6 +1,7 @@
 //! What the job has done so far, besides parameters and rows: the same on every rank, and told to new members.
 
 use crate::contributions::Contributions;
+use crate::work::merge_interval::MergeInterval;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub(crate) struct JobProgress {
     pub(crate) meetings: u64,
     /// Sum of losses and rows of the current epoch.
     pub(crate) epoch_loss: (f64, u64),
+    /// Of local rounds that adapt.
+    pub(crate) interval: MergeInterval,
     /// Rows of the current epoch whose effect losses may have erased.
     pub(crate) at_risk: u64,
     /// By member id: rows that were in no model but its own when the generation began, where workers have their own.

@@ -68,6 +68,8 @@ pub(crate) struct Start {
     pub(crate) step: u64,
     /// Sum of losses and rows of the current epoch.
     pub(crate) loss: (f64, u64),
+    /// Of rounds that adapt: the loss of the first epoch, and the steps between two merges.
+    pub(crate) interval: (f64, u64),
     /// Training time up to then.
     pub(crate) trained: Duration,
     /// Rows of the current epoch consumed before, by all ranks.

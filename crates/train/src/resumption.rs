@@ -75,7 +75,8 @@ pub(crate) fn resume(
         && assignment.resume
         && let Some(found) = read(rank, assignment, data_digest, parts)?
     {
-        let Checkpoint { step, loss, trained, audit, parameters, slots, mut slots_start, .. } = found;
+        let Checkpoint { step, loss, trained, interval, audit, parameters, slots, mut slots_start, .. } =
+            found;
         let state = parts.strategy.state_mut();
         state.parameters_mut().copy_from_slice(&parameters);
         stored = slots;
@@ -86,7 +87,8 @@ pub(crate) fn resume(
         for message in columns.notices(registry::of(assignment.job).name, step) {
             rank.emit(Event::Notice { level: Level::Info, message });
         }
-        start = Some(Start { step, loss, trained, consumed: audit, slots_start, ..Start::default() });
+        start =
+            Some(Start { step, loss, interval, trained, consumed: audit, slots_start, ..Start::default() });
     }
     let sent = rank.world().broadcast("position", 0, postcard::to_stdvec(&start).map_err(internal)?)?;
     let Some(start) = postcard::from_bytes::<Option<Start>>(&sent).map_err(internal)? else {

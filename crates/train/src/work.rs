@@ -8,6 +8,7 @@
 
 pub(crate) mod evaluations;
 pub mod local_rows;
+pub(crate) mod merge_interval;
 pub mod pool;
 pub(crate) mod walk;
 

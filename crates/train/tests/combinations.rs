@@ -165,6 +165,12 @@ fn a_tree_deeper_than_the_world_is_refused() {
     ] {
         refused_with("", &[&tree[..], &[setting]].concat(), &[key, piece]);
     }
+    accepted("", &["strategy.preset=sparknet", "strategy.merge.adaptive_every=true"]);
+    for preset in ["easgd", "tree-easgd"] {
+        let preset = format!("strategy.preset={preset}");
+        let adapts = "strategy.merge.adaptive_every";
+        refused_with("", &[&preset, "strategy.merge.adaptive_every=true"], &[adapts, "all merge together"]);
+    }
     refused_with("", &["strategy.tree.depth=2"], &["does not use [strategy.tree]"]);
 }
 

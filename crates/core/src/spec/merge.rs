@@ -43,6 +43,8 @@ section! {
         kind: MergeKind = MergeKind::None;
         /// Local steps between two merges.
         every: usize = 10;
+        /// Between two merges of all workers there are fewer local steps as the loss falls: after each epoch `every` times the square root of its loss over that of the first, rounded up.
+        adaptive_every: bool = false;
         /// The learning rate of a merge: the share of the change that is taken.
         rate: f64 = 1.0;
         /// The momentum of merges.

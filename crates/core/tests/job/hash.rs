@@ -59,6 +59,7 @@ fn the_hash_changes_with_every_key() {
         "strategy.gossip.probability=0.2",
         "strategy.merge.kind=mean",
         "strategy.merge.every=5",
+        "strategy.merge.adaptive_every=true",
         "strategy.merge.rate=0.7",
         "strategy.merge.momentum=0.9",
         "strategy.merge.optimizer_state=average",

@@ -1,6 +1,6 @@
 //! A round of local training: what SparkNet, block momentum and DiLoCo have in common.
 //!
-//! Every worker takes `merge.every` steps with its share of each step's rows, on a model of its own. Then all workers
+//! Every worker takes `merge.every` steps (or fewer as the loss falls: `work/merge_interval.rs`) with its share of each step's rows, on a model of its own. Then all workers
 //! average their models, weighted by rows: shares differ, and a round ends early at the end of an epoch and, on each
 //! worker by itself, when a request is pending. A round that fails leaves no trace: the model it started from is untouched.
 //!
@@ -61,7 +61,7 @@ impl LocalRound {
 
     /// Steps of the next round, which ends with its epoch.
     pub fn steps(cx: &Context<'_>) -> u64 {
-        (cx.job.merge.every as u64).min(cx.work.steps_left(cx.work.next())).max(1)
+        cx.merge_every.min(cx.work.steps_left(cx.work.next())).max(1)
     }
 
     /// Trains the local model from `start` on, with the optimizer's slots of the state, which have had so many updates.

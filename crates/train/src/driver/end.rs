@@ -18,9 +18,14 @@ impl Driver<'_> {
             self.cx.work.count_earlier_steps();
         }
         let receivers = self.membership.transfer.as_ref().map_or(&[][..], |transfer| &transfer.receivers);
-        let loss = self.progress.epoch_loss;
+        let (loss, interval) = (self.progress.epoch_loss, self.progress.interval.parts());
         let trained = self.progress.trained_before + self.progress.time.total(start);
-        self.checkpoints.write(&mut self.cx, self.strategy.as_ref(), (loss, trained), (start, receivers))?;
+        self.checkpoints.write(
+            &mut self.cx,
+            self.strategy.as_ref(),
+            (loss, interval, trained),
+            (start, receivers),
+        )?;
         self.progress.time.exclude(self.cx.rank.now() - start);
         Ok(())
     }

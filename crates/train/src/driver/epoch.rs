@@ -27,6 +27,7 @@ impl Driver<'_> {
         self.cx.rank.begin_interval("end of the epoch");
         self.validate_published()?;
         self.close_epoch(epoch, self.progress.last.clone())?;
+        self.adapt_interval();
         self.cx.work.begin_epoch();
         self.cx.local_rows.iter_mut().for_each(LocalRows::close_epoch);
         self.progress.epoch_loss = (0.0, 0);
@@ -36,6 +37,16 @@ impl Driver<'_> {
         self.progress.time.exclude(now - start);
         self.recent = RecentSteps::since(now);
         Ok(())
+    }
+
+    /// Shorter rounds for the next epoch, if they adapt.
+    fn adapt_interval(&mut self) {
+        let (loss, rows) = self.progress.epoch_loss;
+        let merge = &self.cx.job.merge;
+        if merge.adaptive_every {
+            self.progress.interval.close_epoch(merge.every as u64, loss / rows.max(1) as f64);
+        }
+        self.cx.merge_every = self.progress.interval.of(self.cx.job);
     }
 
     fn end_if_target_is_reached(&mut self) {
@@ -141,6 +152,7 @@ impl Driver<'_> {
                 },
             },
             consensus,
+            merge_every: cx.job.merge.adaptive_every.then_some(cx.merge_every),
         };
         // Rank 0 may be lost before its event is written: until the next unit is done, the others keep it.
         self.membership.unreported = match reports {

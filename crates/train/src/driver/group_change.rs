@@ -261,6 +261,7 @@ impl Driver<'_> {
         self.cx.slots_start = sent.slots_start;
         self.membership.unreported = sent.unreported.as_deref().map(from_json).transpose()?;
         self.progress = sent.progress;
+        self.cx.merge_every = self.progress.interval.of(self.cx.job);
         self.progress.time = TrainingTime::continued(sent.trained, self.cx.rank.now());
         Ok(())
     }

@@ -35,6 +35,7 @@ use crate::state_transfer::{self, Receivers, StateTransfer};
 use crate::step_report::StepSummary;
 use crate::strategy::Strategy;
 use crate::work::local_rows::LocalRows;
+use crate::work::merge_interval::MergeInterval;
 use crate::work::pool::Pool;
 use crate::work::{Proof, Shares};
 use meeting::Stretch;
@@ -117,6 +118,7 @@ impl<'a> Driver<'a> {
             closed: start.step / work.steps_per_epoch().max(1),
             leased_rows: pool.as_ref().map_or(0, |pool| pool.sizes().rows_at(start.step)),
             epoch_loss: start.loss,
+            interval: MergeInterval::restored(start.interval),
             time: TrainingTime::starting(now),
             trained_before: start.trained,
             ..JobProgress::default()
@@ -127,8 +129,11 @@ impl<'a> Driver<'a> {
         let is_local = matches!(claims.work, Work::Local);
         let local_rows = is_local.then(|| LocalRows::new(job, &data.training, start.step, updates));
         let compute = Compute::new(job, data, model);
+        let mut cx =
+            Context::new(rank, job, compute, (work, local_rows, pool), (optimizer, start.slots_start));
+        cx.merge_every = progress.interval.of(job);
         Ok(Driver {
-            cx: Context::new(rank, job, compute, (work, local_rows, pool), (optimizer, start.slots_start)),
+            cx,
             strategy,
             claims,
             roles: Roles::of(job),

@@ -57,6 +57,12 @@ fn check_claims(job: &JobSpec, strategy: &Registration, refuse: &mut Refuse<'_>)
             format!("algorithms are those of an all-reduce, and `{name}` has none; drop this key"),
         );
     }
+    if job.merge.adaptive_every && !(claims.rounds && claims.servers == 0) {
+        let reason = format!(
+            "adapts the rounds of workers that all merge together, and `{name}` has none; drop this key"
+        );
+        refuse("strategy.merge.adaptive_every", reason);
+    }
     if job.strategy.split == Split::Speed && !claims.splits_by_speed {
         let reason = format!(
             "`speed` needs the step times that are appended to an all-reduce, and `{name}` is none; use `even`"

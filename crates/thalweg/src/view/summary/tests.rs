@@ -19,6 +19,7 @@ fn report(outcome: Outcome) -> Report {
         validation: [("accuracy".to_string(), 0.9)].into(),
         training: Default::default(),
         consensus: None,
+        merge_every: None,
     };
     report.epochs = (0..20).map(entry).collect();
     (report.steps, report.train_s, report.samples_per_s) = (460, 1.2, 41_000.0);
