@@ -45,6 +45,12 @@ impl Group<'_> {
 }
 
 impl Rank {
+    /// Progresses all operations in flight between two pieces of computation, without waiting.
+    pub fn progress_operations(&mut self) -> Result<()> {
+        let moved = self.parts.transport.advance();
+        moved.map(drop).map_err(|fault| self.explain(&fault, "operations in flight"))
+    }
+
     /// Waits for a started collective of any group, and returns its buffer.
     pub fn finish<T: Element>(&mut self, pending: PendingOperation<T>) -> Result<Vec<T>> {
         let PendingOperation { id, generation, title } = pending;

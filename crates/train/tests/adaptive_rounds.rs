@@ -9,7 +9,7 @@ use thalweg_core::event::{Event, Outcome};
 /// is resumed, with any number of workers.
 #[test]
 fn rounds_shorten_as_the_loss_falls() {
-    for preset in ["sparknet", "block-momentum", "diloco", "slowmo", "post-local-sgd"] {
+    for preset in ["sparknet", "block-momentum", "diloco", "slowmo", "post-local-sgd", "mpca-sgd"] {
         let settings = [
             &format!("strategy.preset={preset}"),
             "strategy.merge.every=16",

@@ -165,6 +165,20 @@ fn a_tree_deeper_than_the_world_is_refused() {
     ] {
         refused_with("", &[&tree[..], &[setting]].concat(), &[key, piece]);
     }
+    let penalized = |set: &[&str], pieces: &[&str]| {
+        refused_with(
+            "",
+            &[&["strategy.preset=mpca-sgd", "train.optimizer={kind='sgd', lr=0.3}"], set].concat(),
+            pieces,
+        );
+    };
+    accepted("", &["strategy.preset=mpca-sgd", "train.optimizer={kind='sgd', lr=0.3}"]);
+    penalized(&["strategy.merge.penalty=0.2"], &["strategy.merge.penalty", "swings up above 0.33"]);
+    penalized(&["strategy.merge.penalty=0"], &["strategy.merge.penalty", "above 0"]);
+    penalized(&["strategy.merge.extrapolation=1.5"], &["strategy.merge.extrapolation", "at most 1"]);
+    penalized(&["strategy.merge.rate=0.5"], &["strategy.merge.rate", "drop this key"]);
+    penalized(&["strategy.merge.optimizer_state=reset"], &["models are not merged"]);
+    refused_with("", &["strategy.preset=sparknet", "strategy.merge.penalty=0.3"], &["drop them"]);
     accepted("", &["strategy.preset=sparknet", "strategy.merge.adaptive_every=true"]);
     for preset in ["easgd", "tree-easgd"] {
         let preset = format!("strategy.preset={preset}");

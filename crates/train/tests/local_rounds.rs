@@ -207,6 +207,60 @@ fn assert_replayed(
     assert_eq!(different, 0, "{dials:?}: parameters of {}, apart {:e}", w.len(), distance(&merged, &w));
 }
 
+/// MPCA-SGD with plain descent, rounds of 4, 4 and 2 steps: all models at once. The published model is their mean.
+#[test]
+fn mpca_sgd_follows_its_reference() {
+    let (rho, gamma, rate) = (0.4, 0.5, 0.1);
+    let mut reference = Reference::new(MOMENTUM.1);
+    let initial = reference.initial();
+    let mut w = vec![initial.clone(); WORKERS];
+    let (mut mean, mut movement) = (initial.clone(), vec![0.0; initial.len()]);
+    let (mut weights, mut gradient) = (vec![1.0; WORKERS], vec![0.0; initial.len()]);
+    let mean_of = |w: &[Vec<f32>], weights: &[f32]| -> Vec<f32> {
+        let sum = |index: usize| w.iter().zip(weights).map(|(w, weight)| weight * w[index]).sum::<f32>();
+        (0..initial.len()).map(|index| sum(index) / weights.iter().sum::<f32>()).collect()
+    };
+    let Reference { data, network, sampler, .. } = &mut reference;
+    let (mut batch, mut first) = (data.training.empty_batch(), 0);
+    for tau in [4, 4, 2] {
+        let summed = mean_of(&w, &weights);
+        for (worker, w) in w.iter_mut().enumerate() {
+            let mut rows = 0;
+            for k in 0..tau {
+                let all = sampler.rows(0, first + k);
+                let mine = &all[even_range(all.len(), worker, WORKERS)];
+                data.training.load(mine, 0, &mut batch).unwrap();
+                let scale = 1.0 / mine.len() as f32;
+                network.gradient(w, &batch, scale, &mut gradient, &mut NoHooks).unwrap();
+                for (index, w) in w.iter_mut().enumerate() {
+                    let ahead = gamma * (1.0 + k as f32 / tau as f32) * movement[index];
+                    *w -= rate * (gradient[index] + rho * (*w - (mean[index] + ahead)));
+                }
+                rows += mine.len();
+            }
+            weights[worker] = rows as f32 / (64 * tau) as f32;
+        }
+        movement = summed.iter().zip(&mean).map(|(summed, mean)| summed - mean).collect();
+        (mean, first) = (summed, first + tau);
+    }
+    let dials =
+        ["strategy.preset=mpca-sgd", "strategy.merge.penalty=0.4", "strategy.merge.extrapolation=0.5"];
+    let settings = [SGD, "engine.threads=1", "train.max_steps=10", "strategy.merge.every=4"];
+    let trained = trained(WORKERS, &[&dials[..], &settings].concat());
+    let (apart, moved) = (distance(&trained, &mean_of(&w, &weights)), distance(&trained, &initial));
+    assert!(apart < 1e-4 * moved, "{apart:e} from the reference, after {moved}");
+}
+
+#[test]
+fn mpca_sgd_resumes_and_learns() {
+    let folder = tempfile::tempdir().unwrap();
+    for (workers, steps) in [(3, 10), (3, 20), (5, 32), (1, 45)] {
+        let steps = format!("train.max_steps={steps}");
+        finish(workers, folder.path(), &["strategy.preset=mpca-sgd", "strategy.merge.every=5", &steps]);
+    }
+    assert_learns("strategy.preset=mpca-sgd");
+}
+
 #[test]
 fn sparknet_follows_its_reference() {
     assert_all_reduce(&["strategy.preset=sparknet"]);

@@ -19,6 +19,8 @@ choice! {
         SlowMomentum = "slow-momentum",
         /// Gradients are summed in every step at first; later the parameters are merged as their mean.
         PostLocal = "post-local",
+        /// No model is replaced: a penalty in the cost of each worker pulls its parameters to their mean, which is summed meanwhile.
+        Penalized = "penalized",
         /// Elastic averaging: a server's centre and the workers' parameters attract each other.
         Elastic = "elastic",
     }
@@ -51,6 +53,10 @@ section! {
         momentum: f64 = 0.0;
         /// With kind post-local: the share of the job's steps before the first local one.
         start: f64 = 0.5;
+        /// With kind penalized: rho, the factor of half the squared distance from the mean in the cost.
+        penalty: f64 = 0.1;
+        /// With kind penalized: by how much the last change of the mean is extrapolated, as the mean that is known is old.
+        extrapolation: f64 = 1.0;
         /// What happens to the optimizer's state of a worker when models are merged.
         optimizer_state: OptimizerState = OptimizerState::Keep;
         /// Elastic averaging: the part of its difference from the centre by which a worker moves to it. auto: min(0.9/n, 1/2) with n = engine.workers.
@@ -89,6 +95,28 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     if spec.merge.kind == MergeKind::Elastic && spec.merge.optimizer_state != OptimizerState::Keep {
         let reason = "elastic averaging moves models towards each other, and no worker gives up its own; drop this key";
         refuse("strategy.merge.optimizer_state", reason.into());
+    }
+    let MergeSpec { penalty, extrapolation, .. } = spec.merge;
+    if spec.merge.kind == MergeKind::Penalized {
+        if !(penalty as f32 > 0.0 && (penalty as f32).is_finite()) {
+            refuse(
+                "strategy.merge.penalty",
+                format!("must be above 0 and finite in single precision, is {penalty}"),
+            );
+        }
+        if !(0.0..=1.0).contains(&extrapolation) {
+            refuse(
+                "strategy.merge.extrapolation",
+                format!("must be at least 0 and at most 1, is {extrapolation}"),
+            );
+        }
+        if spec.merge.optimizer_state != OptimizerState::Keep {
+            let reason = "models are not merged, and no worker gives up its own; drop this key";
+            refuse("strategy.merge.optimizer_state", reason.into());
+        }
+    } else if (penalty, extrapolation) != (MergeSpec::default().penalty, MergeSpec::default().extrapolation) {
+        let reason = "penalty and extrapolation are those of strategy.merge.kind = \"penalized\"; drop them";
+        refuse("strategy.merge", reason.into());
     }
     if !(0.0..=1.0).contains(&start) {
         refuse("strategy.merge.start", format!("must be at least 0 and at most 1, is {start}"));

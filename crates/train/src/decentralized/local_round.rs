@@ -72,6 +72,18 @@ impl LocalRound {
         state: &State,
         updates: u64,
     ) -> Result<StepReport> {
+        self.train_with(cx, start, state, updates, |_, _, _, _| Ok(()))
+    }
+
+    /// The same; `adjust` is given the steps done, the local model and its gradient before each update.
+    pub fn train_with(
+        &mut self,
+        cx: &mut Context<'_>,
+        start: &[f32],
+        state: &State,
+        updates: u64,
+        mut adjust: impl FnMut(&mut Context<'_>, u64, &[f32], &mut [f32]) -> Result<()>,
+    ) -> Result<StepReport> {
         let resets = self.at_merge == OptimizerState::Reset;
         self.local.parameters_mut().copy_from_slice(start);
         for column in self.local.columns_mut().iter_mut().skip(1) {
@@ -91,6 +103,7 @@ impl LocalRound {
             }
             let computed = cx.compute_local_gradient(step, self.local.parameters(), &mut self.gradient)?;
             if computed.rows > 0 {
+                adjust(cx, done, self.local.parameters(), &mut self.gradient)?;
                 let before = if resets { 0 } else { updates };
                 let moment = Moment { updates: before + done, ..cx.moment(step) };
                 cx.update(moment, &mut self.local, &self.gradient)?;

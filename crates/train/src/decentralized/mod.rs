@@ -11,6 +11,7 @@ pub mod local_round;
 pub mod meeting;
 pub mod mixing;
 pub mod model_message;
+pub mod mpca;
 pub mod post_local;
 pub mod push_graph;
 pub mod sgp;

@@ -120,7 +120,7 @@ impl Driver<'_> {
     /// With models of their own, how far the workers are apart: the root mean square of their distances from the published
     /// model.
     fn measure_consensus(&mut self) -> Result<Option<f64>> {
-        if self.claims.own_models.is_none() && self.cx.local_rows.is_none() {
+        if self.claims.own_models.is_none() && self.cx.local_rows.is_none() && !self.claims.meets {
             return Ok(None);
         }
         let pairs = self.strategy.state().parameters().iter().zip(self.strategy.published());

@@ -8,6 +8,7 @@ use thalweg_core::JobSpec;
 use thalweg_core::spec::Refuse;
 use thalweg_core::spec::bucket::BucketSize;
 use thalweg_core::spec::neighbours::{Graph, Mix};
+use thalweg_core::spec::optimizer::OptimizerKind;
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::spec::strategy::{Algorithm, FAMILIES, Scheduling, Split};
 
@@ -141,6 +142,23 @@ pub(super) fn elastic_force(job: &JobSpec, refuse: &mut Refuse<'_>) {
             ),
         ),
         Scheduling::Async => {}
+    }
+}
+
+/// Without gradients, plain descent under a penalty must bring workers together although the mean is a round old: with A, the
+/// part of its distance from the extrapolated mean that a worker covers in a round, the roots of z^2 + A z - 2 gamma A are
+/// within the unit circle if A < 1 / (1 + 2 gamma).
+pub(super) fn penalty(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    plain_mean(job, refuse);
+    let (penalty, gamma) = (job.merge.penalty, job.merge.extrapolation);
+    let pull = 1.0 - (1.0 - job.optimizer.lr * penalty).powf(job.merge.every as f64);
+    if job.optimizer.kind == OptimizerKind::Sgd && !(0.0..1.0 / (1.0 + 2.0 * gamma)).contains(&pull) {
+        let limit = 1.0 / (1.0 + 2.0 * gamma);
+        let reason = format!(
+            "{penalty} pulls a worker by {pull:.2} of its distance from the mean in a round, which swings up above {limit:.2}; \
+             lower it, strategy.merge.every or strategy.merge.extrapolation"
+        );
+        refuse("strategy.merge.penalty", reason);
     }
 }
 

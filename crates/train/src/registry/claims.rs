@@ -38,6 +38,8 @@ pub struct Claims {
     pub all_reduced: AllReduced,
     /// The commit unit is a round of `merge.every` steps, not a step.
     pub rounds: bool,
+    /// Models of the workers' own: the published one comes about when all meet for it between two units.
+    pub meets: bool,
     /// All ranks start from the same parameters, which is checked.
     pub equal_start: bool,
     /// A step's summary proves on every rank which rows were computed.
@@ -67,7 +69,7 @@ impl Claims {
 
     /// Whether the model that is evaluated and saved comes about only when all ranks meet for it.
     pub fn makes_published(&self) -> bool {
-        self.at_own_speed() || self.servers > 0 && self.local_updates
+        self.at_own_speed() || self.meets || self.servers > 0 && self.local_updates
     }
 
     /// Synchronous data parallelism among equal workers.
@@ -76,6 +78,7 @@ impl Claims {
         elastic: true,
         all_reduced: AllReduced::Gradients,
         rounds: false,
+        meets: false,
         equal_start: true,
         proves_rows: true,
         work: Work::Shares,

@@ -7,6 +7,7 @@ use crate::decentralized::diloco::DiLoCo;
 use crate::decentralized::dpsgd::{self, Dpsgd};
 use crate::decentralized::easgd::{self, Centre};
 use crate::decentralized::gosgd::GoSgd;
+use crate::decentralized::mpca::MpcaSgd;
 use crate::decentralized::post_local::PostLocal;
 use crate::decentralized::push_graph;
 use crate::decentralized::sgp::Sgp;
@@ -147,6 +148,19 @@ pub(super) const ENTRIES: &[Registration] = &[
         sections: &["strategy.merge"],
         check: check::plain_mean,
         start: |of| Box::new(SparkNet::new(of.job, of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "mpca-sgd",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Bsp,
+            exchange: Exchange::Allreduce,
+            merge: MergeKind::Penalized,
+        },
+        claims: Claims { meets: true, equal_start: false, ..Claims::LOCAL_ROUNDS },
+        sections: &["strategy.merge"],
+        check: check::penalty,
+        start: |of| Box::new(MpcaSgd::new(of.job, of.optimizer, of.parameters)),
     },
     Registration {
         name: "block-momentum",
