@@ -34,6 +34,13 @@ impl Rank {
         self.account.wait_s += seconds;
     }
 
+    /// Books time of the current computation as exchange.
+    pub fn book_exchange(&mut self, took: Duration) {
+        if self.training {
+            self.account.exchange_s += took.as_secs_f64();
+        }
+    }
+
     /// Adds exchange that overlapped with computation.
     pub fn book_hidden(&mut self, seconds: f64) {
         if self.training {

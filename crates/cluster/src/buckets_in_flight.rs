@@ -161,9 +161,7 @@ impl Group<'_> {
         let end = self.rank.now();
         buckets.last_poll = (end, buckets.operations.first_incomplete().is_some());
         buckets.progress_time += end - start;
-        if self.rank.training {
-            self.rank.account.exchange_s += (end - start).as_secs_f64();
-        }
+        self.rank.book_exchange(end - start);
         Ok(())
     }
 
@@ -201,9 +199,7 @@ impl Group<'_> {
         let start = self.rank.now();
         let result = self.wait_for_buckets(buckets, buffer);
         let took = self.rank.now() - start;
-        if self.rank.training {
-            self.rank.account.exchange_s += took.as_secs_f64();
-        }
+        self.rank.book_exchange(took);
         result.map_err(|fault| self.bucket_error(buckets, &fault))?;
         Ok(took)
     }

@@ -65,3 +65,4 @@ pub use thalweg_comm::collective::{self, AllReduceMethod, Collective, PartialSum
 pub use thalweg_comm::linux;
 pub use thalweg_comm::transport::sim;
 pub use thalweg_comm::wait::set_threads_per_rank;
+pub use window::visit_earlier_window;

@@ -7,7 +7,7 @@
 use crate::group::{Group, Operation};
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_comm::arena::{OperationContext, Versions, Window};
+use thalweg_comm::arena::{OperationContext, Versions, Window, WindowRead};
 use thalweg_comm::transport::TransportError;
 use thalweg_core::{Error, Result};
 
@@ -88,6 +88,11 @@ impl Group<'_> {
         Ok(versions)
     }
 
+    /// Whether this rank may share memory with another one.
+    pub fn has_local_peers(&self) -> bool {
+        self.rank.parts.local_peers.iter().any(Option::is_some)
+    }
+
     fn run_on_window(
         &mut self,
         kind: &str,
@@ -119,8 +124,21 @@ impl Group<'_> {
     }
 }
 
+/// The same for a window of an earlier generation, whose regions are not written any more: without waiting. False if `from`
+/// shares no such range, or writes to it all the same.
+pub fn visit_earlier_window(
+    window: &mut Window,
+    from: usize,
+    range: Range<usize>,
+    visit: impl FnMut(Range<usize>, &[f32], u64),
+) -> bool {
+    let is_there = window.length_of(from).is_some_and(|length| range.end <= length);
+    is_there && window.shares_with(from) && window.try_visit(&mut WindowRead::new(from, range), visit)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::visit_earlier_window;
     use crate::engine::threads;
     use thalweg_core::Result;
 
@@ -171,6 +189,12 @@ mod tests {
             let far = refusal(world.read_window("parameters", &mut window, peer, 5, &mut into));
             assert!(far.contains("elements 5..13 are not among its 10"), "{far}");
             world.read_window("parameters", &mut window, peer, 2, &mut into)?;
+            let mut seen = 0;
+            let mut earlier = |from, range| {
+                visit_earlier_window(&mut window, from, range, |_, values, _| seen += values.len())
+            };
+            assert!(earlier(peer, 2..10) && !earlier(peer, 2..11) && !earlier(1 - peer, 0..1));
+            assert_eq!(seen, 8);
             rank.world().barrier("the end").map(drop)
         });
         assert!(ended.iter().all(|ended| ended.result == Ok(())), "{:?}", ended[0].result);

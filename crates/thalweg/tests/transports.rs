@@ -212,6 +212,39 @@ fn a_group_on_two_hosts_mixes_shm_and_tcp() {
     site.assert_empty();
 }
 
+/// One worker is beside the server and reads its memory; the other is on another host and is sent messages.
+#[test]
+fn a_server_serves_workers_beside_it_and_on_another_host() {
+    let site = Site::new();
+    site.succeed(&[&["train", "--workers", "1", "--out", "one"][..], &STEPS].concat());
+    for (run, kind) in [("sync", "bsp"), ("async", "async")] {
+        let (port, kind) = (free_port(), format!("strategy.scheduling.kind={kind}"));
+        let flags = ["train", "--out", run, "--strategy", "parameter-server", "--set", &kind];
+        let flags = [&flags[..], &STEPS].concat();
+        let ranks: Vec<Process> = ["a", "b", "a"]
+            .iter()
+            .enumerate()
+            .map(|(rank, host)| {
+                let mut command = site.rank(rank, 3, port, &flags);
+                command.env("THALWEG_HOST", host);
+                Process::start(command)
+            })
+            .collect();
+        for rank in ranks {
+            let ended = rank.end(LIMIT);
+            assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        }
+        let report = site.report(run);
+        assert_eq!(transports(&report), ["shm+tcp", "tcp", "shm+tcp"], "{run}");
+        for epoch in report["audit"].as_array().unwrap() {
+            assert_eq!((&epoch["missed"], &epoch["repeated"]), (&0.into(), &0.into()), "{run}");
+        }
+    }
+    let loss = |run: &str| site.report(run)["final"]["loss"].as_f64().unwrap();
+    assert!((loss("sync") - loss("one")).abs() < 1e-5, "{} {}", loss("sync"), loss("one"));
+    site.assert_empty();
+}
+
 #[test]
 fn all_reduce_in_shared_memory_is_measured_in_place_and_copying() {
     let site = Site::new();

@@ -1,8 +1,9 @@
 //! What a strategy's program is written against: the rank and its groups, compute, work and the update rule.
 
-use crate::compute::{Compute, Computed};
+use crate::compute::{Compute, Computed, Pass};
 use crate::finite;
 use crate::reduction::Reduction;
+use crate::serving::windows::Windows;
 use crate::state::State;
 use crate::step_report::{self, Requests, RowChecksum, StepReport, StepSummary};
 use crate::work::local_rows::LocalRows;
@@ -11,7 +12,7 @@ use crate::work::{PlannedShare, Shares};
 use std::time::Duration;
 use thalweg_cluster::Rank;
 use thalweg_core::spec::schedule::LearningRateSchedule;
-use thalweg_core::{Error, JobSpec, Result};
+use thalweg_core::{Error, JobSpec, Result, Tally};
 use thalweg_graph::Optimizer;
 use thalweg_graph::optimizer::Moment;
 
@@ -25,6 +26,8 @@ pub struct Context<'a> {
     pub local_rows: Option<LocalRows>,
     /// The same with leases from a server: the rows of all, on the server.
     pub pool: Option<Pool>,
+    /// With a server: memory that it shares with the workers of its host.
+    pub windows: Windows,
     /// Local steps between two merges.
     pub(crate) merge_every: u64,
     /// Meetings that workers at their own speed have held.
@@ -53,6 +56,7 @@ impl<'a> Context<'a> {
             work,
             local_rows,
             pool,
+            windows: Windows::default(),
             merge_every: job.merge.every as u64,
             meetings: 0,
             optimizer,
@@ -144,10 +148,17 @@ impl<'a> Context<'a> {
         reduction: &mut dyn Reduction,
         state: &State,
     ) -> Result<StepReport> {
+        self.compute_share(|pass| reduction.gradient(pass, state))
+    }
+
+    /// Computes this rank's share of the next step, divided by all rows of the step.
+    pub(crate) fn compute_share(
+        &mut self,
+        gradient: impl FnOnce(&mut Pass<'_>) -> Result<Tally>,
+    ) -> Result<StepReport> {
         let Context { rank, compute, work, .. } = self;
         compute.clear_consumed();
-        let planned = work.plan(work.next(), rank.index());
-        let computed = compute.run(rank, planned, |pass| reduction.gradient(pass, state))?;
+        let computed = compute.run(rank, work.plan(work.next()), gradient)?;
         Ok(self.report(computed.loss, computed.took, 1))
     }
 
@@ -192,7 +203,7 @@ impl<'a> Context<'a> {
         divisor: impl FnOnce(&PlannedShare<'_>) -> f32,
     ) -> Result<Computed> {
         let Context { rank, compute, work, .. } = self;
-        let mut planned = work.plan(step, rank.index());
+        let mut planned = work.plan(step);
         planned.divisor = divisor(&planned);
         compute.run(rank, planned, |pass| {
             let tally = pass.accumulate(at, gradient, None)?;
@@ -250,9 +261,15 @@ impl<'a> Context<'a> {
         let summary = StepSummary::read(tail);
         let (rank, step) = (self.rank.member_id(), self.work.next());
         finite::check_loss(rank, step, summary.loss, self.compute.model.layout())?;
-        let own = summary.compute_ms[self.rank.index()];
-        let waited = (f64::from(summary.slowest().1 - own) / 1e3).min(took.as_secs_f64());
-        self.rank.book_wait(waited);
+        let waited = self.book_wait(&summary, took);
         Ok((summary, waited))
+    }
+
+    /// Books the part of an exchange of that duration in which this rank waited for a slower one, in seconds.
+    pub(crate) fn book_wait(&mut self, summary: &StepSummary, took: Duration) -> f64 {
+        let own = summary.compute_ms[self.rank.index()];
+        let waited = (f64::from(summary.slowest().1 - own) / 1e3).clamp(0.0, took.as_secs_f64());
+        self.rank.book_wait(waited);
+        waited
     }
 }

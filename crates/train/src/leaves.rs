@@ -96,6 +96,13 @@ impl Leaves {
         .unwrap_or(1)
     }
 
+    /// Terms of the sum that any worker can have: the most whole subtrees among adjacent leaves.
+    pub(crate) fn most_terms(self) -> usize {
+        let any = |start: usize| (start + 1..=self.count).map(move |end| start..end);
+        let terms = |mine: Range<usize>| self.subtrees(self.count, &mine).len();
+        (0..self.count).flat_map(any).map(terms).max().unwrap_or(1)
+    }
+
     /// How the subtrees of all workers become one sum. Worker `i`, which owns the leaves `shares[i]`, is rank `i`.
     pub(crate) fn reduction_tree(self, filled: usize, shares: &[Range<usize>]) -> ReductionTree {
         let mut sum = ReductionTree::default();

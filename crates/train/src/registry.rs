@@ -6,7 +6,6 @@ use crate::centralized::allreduce::AllReduce;
 use crate::centralized::parameter_server::{self, AsynchronousWorker, Parameters};
 use crate::roles::Roles;
 use crate::serving::{clocked, leased};
-use crate::state::Spread;
 use crate::strategy::Strategy;
 use std::ops::Range;
 use thalweg_core::spec::engine::MAX_WORKERS;
@@ -81,7 +80,12 @@ const CENTRALIZED: &[Registration] = &[
             exchange: Exchange::None,
             merge: MergeKind::None,
         },
-        claims: Claims { elastic: false, all_reduced: AllReduced::Nothing, ..Claims::ALLREDUCE },
+        claims: Claims {
+            elastic: false,
+            all_reduced: AllReduced::Nothing,
+            buckets: false,
+            ..Claims::ALLREDUCE
+        },
         sections: &[],
         check: check::one_worker,
         start: |of| Box::new(AllReduce::new(of.optimizer, of.parameters)),
@@ -99,16 +103,13 @@ const CENTRALIZED: &[Registration] = &[
             all_reduced: AllReduced::Nothing,
             splits_by_speed: false,
             synchronizes_statistics: false,
-            irreproducible: Some(
-                "a `parameter-server` sums gradients worker by worker, so the sum depends on the world size; use `allreduce`",
-            ),
             ..Claims::ALLREDUCE
         },
         sections: &[],
         check: |_, _| (),
         start: |of| match of.serves {
             true => {
-                let parameters = Parameters::new(of.optimizer, of.parameters, Spread::Replicated);
+                let parameters = Parameters::new(of.optimizer, of.parameters);
                 Box::new(clocked::Server::new(of.job, parameters))
             }
             false => Box::new(parameter_server::Worker::new(of.optimizer, of.parameters)),
@@ -126,6 +127,7 @@ const CENTRALIZED: &[Registration] = &[
             servers: 1,
             all_reduced: AllReduced::Nothing,
             proves_rows: false,
+            buckets: false,
             work: Work::Leases(|_| parameter_server::PIECES),
             deterministic: false,
             splits_by_speed: false,
@@ -139,7 +141,7 @@ const CENTRALIZED: &[Registration] = &[
         check: |_, _| (),
         start: |of| match of.serves {
             true => {
-                let parameters = Parameters::new(of.optimizer, of.parameters, Spread::OnServers);
+                let parameters = Parameters::new(of.optimizer, of.parameters);
                 Box::new(leased::Server::new(of.job, parameters, parameter_server::PIECES))
             }
             false => Box::new(AsynchronousWorker::new(of.optimizer, of.parameters)),

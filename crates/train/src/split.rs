@@ -74,9 +74,9 @@ impl Split {
         self.tree.as_ref()
     }
 
-    /// Partial sums that a rank holds after computing its part of the last step.
-    pub(crate) fn held(&self, rank: usize) -> usize {
-        let terms = |tree: &ReductionTree| tree.terms().iter().filter(|term| term.rank == rank).count();
+    /// Partial sums that a worker holds after computing its part of the last step.
+    pub(crate) fn held(&self, worker: usize) -> usize {
+        let terms = |tree: &ReductionTree| tree.terms().iter().filter(|term| term.rank == worker).count();
         self.tree().map_or(1, terms)
     }
 

@@ -77,6 +77,11 @@ pub trait Strategy {
         None
     }
 
+    /// With a server: values that this rank shows in shared memory to those that it exchanges messages with.
+    fn shown_values(&self, _job: &JobSpec) -> usize {
+        0
+    }
+
     /// How old updates were, on a rank that receives them.
     fn staleness(&self) -> Option<&Staleness> {
         None

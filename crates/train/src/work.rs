@@ -1,10 +1,8 @@
 //! Work in shares: which rows this rank computes next, and which rows count.
 //!
 //! The rows of a step are a function of (seed, epoch, step, global batch); the workers divide them (`split.rs`). They
-//! count when their commit unit does. A unit of several steps may end early on some ranks: the rows of its later steps
-//! that were computed count, and only the others are left for the units after it.
-//!
-//! Workers at their own speed have rows of their own instead: `local_rows.rs`.
+//! count when their commit unit does. A unit of several steps may end early on some ranks: the rows of its later steps that
+//! were computed count, and only the others are left. Workers at their own speed have rows of their own: `local_rows.rs`.
 
 pub(crate) mod evaluations;
 pub mod local_rows;
@@ -266,8 +264,16 @@ impl Shares {
         &self.rows
     }
 
-    /// The rows of a step and the share of this rank, which has that index.
-    pub(crate) fn plan(&mut self, step: u64, rank: usize) -> PlannedShare<'_> {
+    /// The order of the sum over the leaves of a step, if it has leaves.
+    pub(crate) fn tree_of(&mut self, step: u64) -> Option<ReductionTree> {
+        self.leaves()?;
+        let count = self.rows(step).len();
+        self.split.share(count, 0);
+        self.tree().cloned()
+    }
+
+    /// The rows of a step and the share of this rank.
+    pub(crate) fn plan(&mut self, step: u64) -> PlannedShare<'_> {
         let count = self.rows(step).len();
         let share = self.worker.map_or(Share::default(), |worker| self.split.share(count, worker));
         PlannedShare {
@@ -277,7 +283,7 @@ impl Shares {
             share,
             leaves: self.split.leaves(),
             slots: self.split.slots(),
-            held: self.split.held(rank),
+            held: self.worker.map_or(0, |worker| self.split.held(worker)),
             divisor: count.max(1) as f32,
         }
     }

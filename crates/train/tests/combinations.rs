@@ -69,13 +69,15 @@ fn dials_without_a_strategy_are_refused_with_what_is_needed() {
 }
 
 #[test]
-fn buckets_and_tuning_need_an_all_reduce() {
-    for (preset, set) in
-        [("gosgd", "strategy.exchange.bucket=4MiB"), ("parameter-server", "strategy.tune=true")]
-    {
+fn buckets_need_a_gradient_of_all_rows_and_tuning_an_all_reduce() {
+    for preset in ["gosgd", "easgd", "sparknet"] {
         let preset = format!("strategy.preset={preset}");
-        refused_with("", &[&preset, set], &[set.split_once('=').unwrap().0, "only an all-reduce"]);
+        let bucket = "strategy.exchange.bucket=4MiB";
+        refused_with("", &[&preset, bucket], &["strategy.exchange.bucket", "there are no buckets"]);
     }
+    let served = "strategy.preset=parameter-server";
+    refused_with("", &[served, "strategy.tune=true"], &["strategy.tune", "only an all-reduce"]);
+    accepted("", &[served, "strategy.exchange.bucket=tensor"]);
     accepted("", &["strategy.exchange.bucket=tensor", "strategy.tune=true"]);
     refused_with("", &["strategy.exchange.bucket=tensors"], &["\"tensor\"", "such as \"4MiB\""]);
 }
@@ -101,9 +103,12 @@ fn settings_that_are_not_reproducible_are_refused_by_name() {
     accepted(on, &["strategy.split=speed"]);
     accepted(on, &["strategy.preset=single"]);
     accepted(on, &["strategy.exchange.bucket=whole"]);
+    let served = "strategy.preset=parameter-server";
+    accepted(on, &[served]);
+    refused_with(on, &[served, "strategy.scheduling.kind=async"], &["train.reproducible", "as they arrive"]);
     for (setting, piece) in [
         ("strategy.preset=gosgd", "workers have models of their own"),
-        ("strategy.preset=parameter-server", "`parameter-server`"),
+        ("strategy.preset=easgd", "models of their own"),
         ("strategy.preset=horovod", "the summation order of `ring` depends on the ranks"),
         ("strategy.tune=true", "strategy.tune = false"),
         ("strategy.exchange.bucket=tensor", "strategy.exchange.bucket = \"auto\""),

@@ -78,6 +78,20 @@ fn workers_may_announce_differently() {
     assert!(distance(&parameters(folder.path()), &trained(3, &[DEEP, "train.max_steps=10", WHOLE])) < 1e-5);
 }
 
+/// A server adds what workers push in the order of ranks, however it is cut.
+#[test]
+fn workers_of_a_server_push_the_same_bits_in_any_buckets() {
+    let settings = [DEEP, "train.max_steps=25", "strategy.preset=parameter-server"];
+    for more in [&[][..], &["train.accumulate=3"]] {
+        let settings = [&settings[..], more].concat();
+        let whole = trained(3, &[&settings[..], &[WHOLE]].concat());
+        for bucket in [TENSOR, "strategy.exchange.bucket=3KiB"] {
+            let cut = trained(3, &[&settings[..], &[bucket]].concat());
+            assert!(whole == cut, "{more:?} {bucket}: {:e}", distance(&whole, &cut));
+        }
+    }
+}
+
 fn accounts(ended: &[RankOutcome<Outcome>]) -> Vec<RankReport> {
     let account = |event: &Event| match event {
         Event::Account { account } => Some(account.clone()),
@@ -121,6 +135,27 @@ fn on_slow_links_most_of_the_exchange_is_hidden_and_steps_are_shorter() {
     // Of other lengths, added up by other algorithms: what 88 steps make of rounding.
     let apart = distance(&parameters(folders[0].path()), &parameters(folders[1].path()));
     assert!(apart < 1e-4, "{apart:e} apart");
+}
+
+/// The links of the server are the bottleneck.
+#[test]
+fn pushes_to_a_server_hide_behind_the_pass_on_slow_links() {
+    let run = |bucket: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = [DEEP, "train.max_steps=44", "strategy.preset=parameter-server", bucket];
+        let (ended, _) = simulate(slow_links(3), &[], folder.path(), &settings);
+        assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)));
+        let workers: Vec<RankReport> = accounts(&ended).into_iter().filter(|rank| rank.rank < 3).collect();
+        (workers, parameters(folder.path()))
+    };
+    let ((whole, one), (cut, other)) = (run(WHOLE), run("strategy.exchange.bucket=70KiB"));
+    assert!(one == other, "the same sums in the same order");
+    assert!(whole.iter().all(|rank| rank.hidden_s == 0.0));
+    for (whole, cut) in whole.iter().zip(&cut) {
+        let saved = whole.exchange_s + whole.wait_s - cut.exchange_s - cut.wait_s;
+        assert!(cut.hidden_s > 0.1 * cut.exchange_s, "rank {}: {cut:?}", cut.rank);
+        assert!(cut.hidden_s < 1.15 * saved, "rank {}: {} hidden, {saved} saved", cut.rank, cut.hidden_s);
+    }
 }
 
 #[test]

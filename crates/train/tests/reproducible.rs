@@ -66,6 +66,25 @@ fn a_simulated_network_gets_the_same_bits() {
 }
 
 #[test]
+fn a_server_of_any_number_of_workers_gets_the_bits_of_all_reduce() {
+    // The recipe in the file of the model has the preset's kind of batch normalisation.
+    let (served, local) = ("strategy.preset=parameter-server", "model.batchnorm=local");
+    for optimizer in ["train.optimizer={kind='momentum', lr=0.05}", "train.optimizer={kind='adam', lr=0.002}"]
+    {
+        let settings = ["train.max_steps=50", optimizer, local];
+        let alone = run(1, &settings);
+        for workers in [1, 2, 3, 4, 7] {
+            let what = format!("{workers} workers and a server, {optimizer}");
+            assert_same(&alone, &run(workers, &[&settings[..], &[served]].concat()), &what);
+            assert_same(&alone, &run(workers, &[&settings[..], &[served, MESSAGES]].concat()), &what);
+        }
+    }
+    // Fewer rows than workers.
+    let few = ["train.global_batch=3", "train.max_steps=490", local];
+    assert_same(&run(1, &few), &run(4, &[&few[..], &[served]].concat()), "three rows a step");
+}
+
+#[test]
 fn every_optimizer_keeps_its_bits() {
     let kinds = ["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "lars", "lamb"];
     for (index, kind) in kinds.into_iter().enumerate() {

@@ -102,3 +102,44 @@ fn sums_that_are_not_finite_are_noticed_in_every_share() {
     assert!(errors.iter().any(|error| error.kind == thalweg_core::Kind::NotFinite), "{errors:?}");
     assert!(!folder.path().join("model.safetensors").exists());
 }
+
+/// Windows carry the bits that messages carry.
+#[test]
+fn workers_of_a_server_get_the_bits_they_get_with_messages() {
+    let served = "strategy.preset=parameter-server";
+    for settings in [
+        &[served, "train.max_steps=40"][..],
+        &["strategy.preset=easgd", "strategy.scheduling.kind=bsp", "train.max_steps=40"],
+    ] {
+        for workers in [1, 3] {
+            let shared = trained(workers, settings);
+            let messages = trained(workers, &[settings, &[MESSAGES]].concat());
+            assert!(shared == messages, "{settings:?}: {:e}", distance(&shared, &messages));
+        }
+    }
+    // One worker alone pulls what it has pushed, and no order is left to chance.
+    for preset in [served, "strategy.preset=easgd"] {
+        let settings = [preset, "strategy.scheduling.kind=async", "train.epochs=3"];
+        let shared = trained(1, &settings);
+        assert!(shared == trained(1, &[&settings[..], &[MESSAGES]].concat()), "{preset}");
+    }
+}
+
+/// The bytes of a worker's pushes and pulls pass through windows, and are counted.
+#[test]
+fn bytes_in_windows_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let wide = "model.layers=['dense 512 relu', 'dense auto']";
+    let settings = ["strategy.preset=parameter-server", "train.max_steps=50", "train.epochs=9", wide];
+    let ended = train(2, folder.path(), &settings);
+    let model = 4.0 * (64.0 * 512.0 + 512.0 + 512.0 * 10.0 + 10.0);
+    let accounts = ended[0].events.iter().filter_map(|event| match event {
+        Event::Account { account } => Some(account.clone()),
+        _ => None,
+    });
+    for account in accounts {
+        let steps = if account.rank == 2 { 100.0 } else { 50.0 };
+        let ratio = account.bytes_sent as f64 / (steps * model);
+        assert!((0.98..1.1).contains(&ratio), "rank {}: {ratio}", account.rank);
+    }
+}

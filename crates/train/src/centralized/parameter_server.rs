@@ -26,6 +26,8 @@
 use crate::context::Context;
 use crate::envelope::Values;
 use crate::reduction::Description;
+use crate::roles::Roles;
+use crate::serving::gradient_push::GradientPush;
 use crate::serving::leased::Client;
 use crate::serving::owner::Owner;
 use crate::serving::{clocked, leased};
@@ -47,9 +49,9 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// With parameters that workers have too between two units, or copies of them at best.
-    pub fn new(optimizer: &Optimizer, parameters: usize, spread: Spread) -> Parameters {
-        let state = State::with_parameters(spread, parameters);
+    /// Gradients are pushed.
+    pub fn new(optimizer: &Optimizer, parameters: usize) -> Parameters {
+        let state = State::with_parameters(Spread::OnServers, parameters);
         let state = state.with_columns(optimizer.slot_names(), Spread::OnServers);
         Parameters { state, optimizer: optimizer.clone(), gradient: vec![0.0; parameters] }
     }
@@ -66,10 +68,21 @@ impl Owner for Parameters {
         self.update(moment, answer);
     }
 
-    fn apply_all(&mut self, pushed: &[Values<'_>], moment: Moment, answer: &mut Vec<f32>) {
-        self.gradient.fill(0.0);
-        pushed.iter().for_each(|gradient| gradient.add_to(&mut self.gradient));
+    fn begin(&mut self) {
+        // The only number that changes no bit of a number that is added to it.
+        self.gradient.fill(-0.0);
+    }
+
+    fn add(&mut self, start: usize, pushed: Values<'_>) {
+        pushed.add_to(&mut self.gradient[start..start + pushed.len()]);
+    }
+
+    fn commit(&mut self, _: usize, moment: Moment, answer: &mut Vec<f32>) {
         self.update(moment, answer);
+    }
+
+    fn answers_alike(&self) -> bool {
+        true
     }
 
     fn greet(&self) -> &[f32] {
@@ -91,29 +104,54 @@ impl Owner for Parameters {
 
 /// A worker of the synchronous server.
 pub struct Worker {
+    /// The parameters that it has pulled.
     state: State,
-    gradient: Vec<f32>,
+    /// The step that they are for.
+    next: Option<u64>,
+    /// Of this generation.
+    gradient: GradientPush,
 }
 
 impl Worker {
     pub fn new(optimizer: &Optimizer, parameters: usize) -> Worker {
-        let state = State::with_parameters(Spread::Replicated, parameters);
+        let state = State::with_parameters(Spread::OnServers, parameters);
         let state = state.without_values(optimizer.slot_names());
-        Worker { state, gradient: vec![0.0; parameters] }
+        Worker { state, next: None, gradient: GradientPush::default() }
     }
 }
 
 impl Strategy for Worker {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
-        cx.compute.clear_consumed();
-        let step = cx.work.next();
-        let computed = cx.compute_partial_gradient(step, self.state.parameters(), &mut self.gradient)?;
-        clocked::push(cx, &cx.report(computed.loss, computed.took, 1), &self.gradient)?;
-        clocked::pull(cx, self.state.parameters_mut())
+        let (gradient, parameters) = (&mut self.gradient, self.state.parameters());
+        let report = cx.compute_share(|pass| gradient.compute(pass, parameters))?; // g_i; parts of it leave
+        let since = cx.rank.now();
+        gradient.push(cx, &report)?;
+        let summary = clocked::pull(cx, self.state.parameters_mut())?;
+        self.next = Some(cx.work.next() + 1);
+        self.gradient.book(cx, &summary, since);
+        Ok(summary)
     }
 
-    fn change(&mut self, _: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
+    fn meet(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        leased::receive_published(cx, self.state.parameters_mut())
+    }
+
+    fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
+        if Roles::of(cx.job).missing_server(&cx.rank.member_ids()).is_some() {
+            // It has completed the job.
+            return Ok(());
+        }
+        self.gradient = GradientPush::open(cx)?;
+        let next = Some(cx.work.next());
+        // In the first generation all have the initial parameters of a new job.
+        let is_initial = cx.rank.generation() == 1 && next == Some(0);
+        clocked::refresh(cx, self.next != next && !is_initial, self.state.parameters_mut())?;
+        self.next = next;
         Ok(())
+    }
+
+    fn set_published(&mut self, model: Vec<f32>) {
+        *self.state.parameters_mut() = model;
     }
 
     fn state(&self) -> &State {
@@ -128,12 +166,17 @@ impl Strategy for Worker {
         Ok(TransferUnit::State)
     }
 
-    fn message_window(&self, _: &JobSpec) -> Option<usize> {
-        Some(clocked::window(self.state.len()))
+    fn shown_values(&self, job: &JobSpec) -> usize {
+        // Terms of a fixed sum are sent: their number changes with the members.
+        if job.train.reproducible { 0 } else { self.state.len() }
     }
 
-    fn describe(&self, _: &Context<'_>) -> Description {
-        Description::none()
+    fn message_window(&self, job: &JobSpec) -> Option<usize> {
+        Some(clocked::window(clocked::pushed_values(job, self.state.len())))
+    }
+
+    fn describe(&self, cx: &Context<'_>) -> Description {
+        self.gradient.describe(cx.compute.model.layout())
     }
 }
 
@@ -156,11 +199,11 @@ impl AsynchronousWorker {
 impl Strategy for AsynchronousWorker {
     fn next(&mut self, cx: &mut Context<'_>) -> Result<NextActivity> {
         let parameters = self.state.parameters_mut();
-        self.client.next(cx, |pulled| {
-            if pulled.len() != parameters.len() {
+        self.client.next(cx, &self.gradient, |range, pulled| {
+            if pulled.len() != range.len() {
                 return Err(format!("sent {} parameters", pulled.len()));
             }
-            pulled.copy_to(parameters);
+            pulled.copy_to(&mut parameters[range]);
             Ok(())
         })
     }
@@ -196,6 +239,10 @@ impl Strategy for AsynchronousWorker {
 
     fn agree_on_transfer_unit(&self, _: &mut Context<'_>) -> Result<TransferUnit> {
         Ok(TransferUnit::State)
+    }
+
+    fn shown_values(&self, _: &JobSpec) -> usize {
+        self.state.len()
     }
 
     fn message_window(&self, job: &JobSpec) -> Option<usize> {

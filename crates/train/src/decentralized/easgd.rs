@@ -81,14 +81,19 @@ impl Owner for Centre {
         }
     }
 
-    fn apply_all(&mut self, pushed: &[Values<'_>], _: Moment, answer: &mut Vec<f32>) {
-        answer.extend_from_slice(self.state.parameters());
+    fn begin(&mut self) {
         self.sum.fill(0.0);
-        for model in pushed {
-            let differences = model.iter().zip(self.state.parameters()).map(|(model, centre)| model - centre);
-            self.sum.iter_mut().zip(differences).for_each(|(sum, difference)| *sum += difference);
-        }
-        let beta = self.beta.min(1.0 / pushed.len().max(1) as f64) as f32;
+    }
+
+    fn add(&mut self, start: usize, pushed: Values<'_>) {
+        let differences =
+            pushed.iter().zip(&self.state.parameters()[start..]).map(|(model, centre)| model - centre);
+        self.sum[start..].iter_mut().zip(differences).for_each(|(sum, difference)| *sum += difference);
+    }
+
+    fn commit(&mut self, workers: usize, _: Moment, answer: &mut Vec<f32>) {
+        answer.extend_from_slice(self.state.parameters());
+        let beta = self.beta.min(1.0 / workers.max(1) as f64) as f32;
         let centre = self.state.parameters_mut();
         centre.iter_mut().zip(&self.sum).for_each(|(centre, sum)| *centre += beta * sum);
     }
@@ -210,6 +215,10 @@ impl Strategy for SynchronousWorker {
         &mut self.state
     }
 
+    fn shown_values(&self, _: &JobSpec) -> usize {
+        self.state.len()
+    }
+
     fn message_window(&self, _: &JobSpec) -> Option<usize> {
         Some(clocked::window(self.state.len()))
     }
@@ -257,7 +266,7 @@ impl Strategy for AsynchronousWorker {
     fn next(&mut self, cx: &mut Context<'_>) -> Result<NextActivity> {
         let job = cx.job;
         let AsynchronousWorker { state, local, rate, client, .. } = self;
-        client.next(cx, |differences| {
+        client.next(cx, local.parameters(), |_, differences| {
             if differences.len() != state.len() {
                 return Err(format!("sent a difference of {} values", differences.len()));
             }
@@ -314,6 +323,10 @@ impl Strategy for AsynchronousWorker {
         &mut self.state
     }
 
+    fn shown_values(&self, _: &JobSpec) -> usize {
+        self.state.len()
+    }
+
     fn message_window(&self, job: &JobSpec) -> Option<usize> {
         Some(leased::window(job, self.state.len(), job.merge.every))
     }
@@ -330,7 +343,6 @@ impl Strategy for AsynchronousWorker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::envelope;
     use thalweg_core::spec::JobLayers;
 
     /// More workers than 1/alpha have joined: alpha follows them, and a merge still conserves and contracts.
@@ -351,12 +363,10 @@ mod tests {
         };
         for _ in 0..3 {
             let before = spread(&models, centre.published()[0]);
-            let messages: Vec<Vec<u8>> =
-                models.iter().map(|model| envelope::encode(&(), &[*model]).expect("a message")).collect();
-            let pushed: Vec<Values<'_>> =
-                messages.iter().map(|message| envelope::decode::<()>(message).expect("a model").1).collect();
+            centre.begin();
+            models.iter().for_each(|model| centre.add(0, Values::of(&[*model])));
             let mut answer = Vec::new();
-            centre.apply_all(&pushed, Moment { updates: 0, rate: 0.0 }, &mut answer);
+            centre.commit(models.len(), Moment { updates: 0, rate: 0.0 }, &mut answer);
             models.iter_mut().for_each(|model| *model -= alpha * (*model - answer[0]));
             let (after, sum) = (spread(&models, centre.published()[0]), models.iter().sum::<f32>());
             assert!((sum + centre.published()[0] - 21.0 * mean).abs() < 1e-3, "conserved");

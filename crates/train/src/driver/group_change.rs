@@ -135,6 +135,10 @@ impl Driver<'_> {
         let cx = &mut self.cx;
         cx.compute.slow_down(cx.job, cx.rank.member_id());
         self.checkpoints.set_writer(cx.rank.index() == 0, cx.compute.model.layout());
+        if self.claims.servers > 0 {
+            let values = self.strategy.shown_values(cx.job);
+            cx.windows.open(cx.rank, cx.job, values)?;
+        }
         self.strategy.change(cx, change)
     }
 

@@ -52,7 +52,7 @@ impl SharedState {
 }
 
 /// Whether the job may use arenas: named algorithms and bucket sizes are about messages.
-pub(super) fn suits(job: &JobSpec) -> bool {
+pub(crate) fn suits(job: &JobSpec) -> bool {
     let exchange = &job.exchange;
     exchange.algorithm == Algorithm::Auto
         && matches!(exchange.bucket, BucketSize::Auto | BucketSize::Whole)

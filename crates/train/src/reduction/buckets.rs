@@ -74,7 +74,7 @@ impl Reduction for Buckets {
             return pass.fill_partial_sums(at, PartialSums::one(buffer.len()), buffer);
         };
         let buffer = &mut buffer[..at.len()];
-        let mut gradient = overlap.begin(pass.rank)?;
+        let mut gradient = overlap.begin(pass.rank, pass.planned.step.number)?;
         let tally = pass.accumulate(at, &mut gradient, Some((overlap, buffer)))?;
         overlap.complete(pass, tally.loss, &gradient, buffer)?;
         pass.collectives += overlap.give_back(gradient);

@@ -1,4 +1,5 @@
-//! Buckets of the gradient that are sent while back-propagation goes on (wait-free back-propagation).
+//! Buckets of the gradient that are sent while back-propagation goes on (wait-free back-propagation): to be summed by all
+//! ranks, or to a server.
 //!
 //! The model writes its gradient into memory of its own. Tensors that it announces are copied to the buffer of the
 //! exchange; a bucket is sent when all its tensors are there, and polled between the operators of the rest of the pass.
@@ -13,9 +14,84 @@ use std::time::Duration;
 use thalweg_cluster::{BucketsInFlight, Rank};
 use thalweg_core::{Error, Gradient, Layout, Result};
 
+/// Buckets that leave one after the other, in their order.
+pub(crate) trait InFlight {
+    /// Begins a step: none has left.
+    fn begin(&mut self, rank: &mut Rank, step: u64) -> Result<()>;
+
+    /// Buckets that have left in this step.
+    fn started(&self) -> usize;
+
+    /// Sends the next bucket of the buffer.
+    fn start_next(&mut self, rank: &mut Rank, buffer: &mut [f32]) -> Result<()>;
+
+    /// Progresses what is in flight, between two pieces of computation.
+    fn poll(&mut self, rank: &mut Rank, buffer: &mut [f32]) -> Result<()>;
+
+    /// Sums values over all workers, in the middle of the computation `work`.
+    fn sum(
+        &mut self,
+        rank: &mut Rank,
+        buffer: &mut [f32],
+        work: &str,
+        name: &str,
+        values: &mut [f32],
+    ) -> Result<Duration>;
+
+    /// Sends the remaining buckets, and waits if the buffer is to hold their sums.
+    fn finish(&mut self, rank: &mut Rank, buffer: &mut [f32]) -> Result<Duration>;
+
+    /// Time spent in this step on sending during the computation.
+    fn progress_time(&self) -> Duration;
+
+    /// Computation time of this step during which buckets in flight may have made progress.
+    fn overlapped_time(&self) -> Duration;
+}
+
+impl InFlight for BucketsInFlight {
+    fn begin(&mut self, rank: &mut Rank, _: u64) -> Result<()> {
+        rank.world().begin_bucket_step(self)
+    }
+
+    fn started(&self) -> usize {
+        BucketsInFlight::started(self)
+    }
+
+    fn start_next(&mut self, rank: &mut Rank, buffer: &mut [f32]) -> Result<()> {
+        rank.world().start_next_bucket(self, buffer)
+    }
+
+    fn poll(&mut self, rank: &mut Rank, buffer: &mut [f32]) -> Result<()> {
+        rank.world().poll_buckets(self, buffer)
+    }
+
+    fn sum(
+        &mut self,
+        rank: &mut Rank,
+        buffer: &mut [f32],
+        work: &str,
+        name: &str,
+        values: &mut [f32],
+    ) -> Result<Duration> {
+        rank.world().all_reduce_with_buckets_in_flight(self, buffer, work, name, values)
+    }
+
+    fn finish(&mut self, rank: &mut Rank, buffer: &mut [f32]) -> Result<Duration> {
+        rank.world().finish_buckets(self, buffer)
+    }
+
+    fn progress_time(&self) -> Duration {
+        BucketsInFlight::progress_time(self)
+    }
+
+    fn overlapped_time(&self) -> Duration {
+        BucketsInFlight::overlapped_time(self)
+    }
+}
+
 /// The buckets of a step in flight.
 pub(crate) struct Overlap {
-    in_flight: BucketsInFlight,
+    in_flight: Box<dyn InFlight>,
     layout: Layout,
     /// The tensors of each bucket.
     buckets: Vec<Range<usize>>,
@@ -27,10 +103,19 @@ pub(crate) struct Overlap {
 }
 
 impl Overlap {
-    /// For a plan of several buckets; None for others.
+    /// Sums the buckets of a plan that has several; None for others.
     pub(crate) fn new(rank: &mut Rank, plan: &BucketPlan, layout: &Layout, length: usize) -> Option<Overlap> {
+        Overlap::of(plan, layout, || Box::new(rank.world().buckets_in_flight(plan.buckets(layout, length))))
+    }
+
+    /// Of a plan of several buckets; None for others.
+    pub(crate) fn of(
+        plan: &BucketPlan,
+        layout: &Layout,
+        in_flight: impl FnOnce() -> Box<dyn InFlight>,
+    ) -> Option<Overlap> {
         (plan.len() > 1).then(|| Overlap {
-            in_flight: rank.world().buckets_in_flight(plan.buckets(layout, length)),
+            in_flight: in_flight(),
             layout: layout.clone(),
             buckets: plan.tensors().cloned().collect(),
             gradient: vec![0.0; layout.len()],
@@ -40,8 +125,8 @@ impl Overlap {
     }
 
     /// Begins a step and returns the model's memory.
-    pub(crate) fn begin(&mut self, rank: &mut Rank) -> Result<Vec<f32>> {
-        rank.world().begin_bucket_step(&mut self.in_flight)?;
+    pub(crate) fn begin(&mut self, rank: &mut Rank, step: u64) -> Result<Vec<f32>> {
+        self.in_flight.begin(rank, step)?;
         self.copied.fill(false);
         let mut gradient = std::mem::take(&mut self.gradient);
         gradient.resize(self.layout.len(), 0.0);
@@ -75,9 +160,9 @@ impl Overlap {
         }
     }
 
-    /// Sends the remaining buckets and waits for all: then the buffer holds the sums.
+    /// Sends the remaining buckets, and waits for all if the buffer is to hold their sums.
     pub(crate) fn finish(&mut self, rank: &mut Rank, buffer: &mut [f32]) -> Result<Duration> {
-        rank.world().finish_buckets(&mut self.in_flight, buffer)
+        self.in_flight.finish(rank, buffer)
     }
 
     /// Books the overlap of a step that waited `exposed` seconds for the exchange after the pass.
@@ -121,7 +206,7 @@ impl BucketSender<'_> {
 
     /// Progresses buckets between two operators.
     pub(crate) fn poll(&mut self, rank: &mut Rank) -> Result<()> {
-        rank.world().poll_buckets(&mut self.overlap.in_flight, self.buffer)
+        self.overlap.in_flight.poll(rank, self.buffer)
     }
 
     /// Sums values over all workers while buckets are in flight.
@@ -132,13 +217,7 @@ impl BucketSender<'_> {
         name: &str,
         values: &mut [f32],
     ) -> Result<Duration> {
-        rank.world().all_reduce_with_buckets_in_flight(
-            &mut self.overlap.in_flight,
-            self.buffer,
-            work,
-            name,
-            values,
-        )
+        self.overlap.in_flight.sum(rank, self.buffer, work, name, values)
     }
 
     /// Copies a piece into the buffer, added to the earlier parts of the step. Factors are left for later: their product
@@ -198,7 +277,7 @@ impl BucketSender<'_> {
                 first,
                 layout,
             )?;
-            rank.world().start_next_bucket(in_flight, self.buffer)?;
+            in_flight.start_next(rank, self.buffer)?;
         }
         Ok(())
     }
@@ -237,7 +316,7 @@ mod tests {
         overlap.probe.note(0.0, 0.0);
         let gradient: Vec<f32> = (0..9).map(|value| value as f32).collect();
         let mut buffer = vec![7.5; 9];
-        overlap.begin(&mut rank).unwrap();
+        overlap.begin(&mut rank, 3).unwrap();
         let mut sender = BucketSender { overlap: &mut overlap, buffer: &mut buffer, earlier, step: 0 };
         pieces.iter().try_for_each(|piece| sender.take(&mut rank, *piece))?;
         overlap.copy_rest(&gradient, &mut buffer);
@@ -279,7 +358,7 @@ mod tests {
         let mut rank = in_memory(2, Duration::from_secs(1)).remove(0);
         let mut overlap = overlap(&mut rank);
         let mut buffer = vec![0.0; 9];
-        overlap.begin(&mut rank).unwrap();
+        overlap.begin(&mut rank, 3).unwrap();
         let mut sender = BucketSender { overlap: &mut overlap, buffer: &mut buffer, earlier: &[], step: 3 };
         let piece = Gradient::Dense { tensor: 0, values: &[0.0, f32::NAN] };
         let error = sender.take(&mut rank, piece).unwrap_err();

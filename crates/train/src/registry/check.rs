@@ -43,14 +43,13 @@ fn refuse_dials(job: &JobSpec, refuse: &mut Refuse<'_>) {
 /// Refuses settings of what the strategy cannot do.
 fn check_claims(job: &JobSpec, strategy: &Registration, refuse: &mut Refuse<'_>) {
     let (claims, name) = (&strategy.claims, strategy.name);
-    if claims.all_reduced != AllReduced::Gradients {
-        if job.exchange.bucket != BucketSize::Auto {
-            let reason = format!("only an all-reduce has buckets, `{name}` does not");
-            refuse("strategy.exchange.bucket", reason);
-        }
-        if job.strategy.tune {
-            refuse("strategy.tune", format!("only an all-reduce is tuned, `{name}` is not"));
-        }
+    if !claims.buckets && job.exchange.bucket != BucketSize::Auto {
+        let reason =
+            format!("no gradient of all rows leaves a worker of `{name}`, so there are no buckets of it");
+        refuse("strategy.exchange.bucket", reason);
+    }
+    if claims.all_reduced != AllReduced::Gradients && job.strategy.tune {
+        refuse("strategy.tune", format!("only an all-reduce is tuned, `{name}` is not"));
     }
     if claims.all_reduced == AllReduced::Nothing && job.exchange.algorithm != Algorithm::Auto {
         refuse(

@@ -36,6 +36,8 @@ pub struct Claims {
     /// Training continues when a worker is lost.
     pub elastic: bool,
     pub all_reduced: AllReduced,
+    /// The gradient may leave in buckets during back-propagation.
+    pub buckets: bool,
     /// The commit unit is a round of `merge.every` steps, not a step.
     pub rounds: bool,
     /// Models of the workers' own: the published one comes about when all meet for it between two units.
@@ -77,6 +79,7 @@ impl Claims {
         servers: 0,
         elastic: true,
         all_reduced: AllReduced::Gradients,
+        buckets: true,
         rounds: false,
         meets: false,
         equal_start: true,
@@ -94,6 +97,7 @@ impl Claims {
     /// Rounds of local training, after which all workers merge their models.
     pub const LOCAL_ROUNDS: Claims = Claims {
         all_reduced: AllReduced::Parameters,
+        buckets: false,
         rounds: true,
         splits_by_speed: false,
         synchronizes_statistics: false,
@@ -107,6 +111,7 @@ impl Claims {
     /// Workers with models of their own, which no merge makes equal.
     pub(super) const OWN_MODELS: Claims = Claims {
         all_reduced: AllReduced::Parameters,
+        buckets: false,
         equal_start: false,
         proves_rows: false,
         sends_messages: true,

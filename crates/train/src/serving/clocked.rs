@@ -1,22 +1,32 @@
-//! A server of workers that are all at the same step: it holds their updates until every worker has sent its own, and
-//! answers all of them.
+//! A server of workers that are all at the same step: it adds their updates, and answers all when every worker has sent
+//! its own.
 //!
 //! ```text
-//! worker:   push (report, values) of the unit that begins at step t;  pull (summary, values)
-//! server:   held[i] = push of worker i, as the policy says
-//!           when all have completed the clock:  owner.apply_all(held, in the order of ranks);  answer all
+//! worker:   push (values) ..., push (values, report)    of the unit that begins at step t, in parts from the first on
+//!           pull (summary, values)
+//! server:   owner.add(values)                           in the order of ranks, held until it is their turn
+//!           when all have completed the clock, as the policy says:  owner.commit;  answer all
 //! ```
 //!
-//! What was held when a generation of the group ends is dropped: if the unit is not complete on the server, all workers
-//! run it again, and their rows are divided anew.
+//! Several servers each get their shard of an update, and commit together (`agreement.rs`).
+//!
+//! Nothing changes before all parts are there. What had arrived when a generation of the group ends is dropped: if the
+//! unit is not complete on the server, all workers run it again, and their rows are divided anew.
 
+mod worker;
+
+pub use worker::{pull, push};
+
+use super::agreement;
+use super::clock_sum::ClockSum;
 use super::owner::Owner;
 use super::part::{self, Outbox, Part};
 #[cfg(test)]
 use super::replay::{self, Recorded};
+use super::shards::{self, Published};
 use crate::context::Context;
 use crate::envelope;
-use crate::known_bugs;
+use crate::leaves::Leaves;
 use crate::reduction::Description;
 use crate::registry;
 use crate::roles::Roles;
@@ -31,19 +41,20 @@ use thalweg_core::spec::engine::MAX_WORKERS;
 use thalweg_core::{JobSpec, Result};
 use thalweg_graph::optimizer::Moment;
 
-/// What precedes the values of an update.
+/// What precedes the values of a part of an update.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Push {
-    generation: u32,
-    step: u64,
-    report: StepReport,
+    unit: Unit,
+    /// The index of the first value.
+    start: u64,
+    /// With the last part.
+    report: Option<StepReport>,
 }
 
 /// What precedes the values of the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Pull {
-    generation: u32,
-    step: u64,
+    unit: Unit,
     summary: StepSummary,
 }
 
@@ -52,34 +63,51 @@ const fn header(world: usize) -> usize {
     256 + 32 * world
 }
 
-/// The window of messages, which all ranks must choose the same.
+/// The window of messages for updates and answers of so many values, which all ranks must choose the same.
 pub fn window(values: usize) -> usize {
     part::window(values, header(MAX_WORKERS))
 }
 
-/// On a worker: pushes the update of the unit that begins at the next step.
-pub fn push(cx: &mut Context<'_>, report: &StepReport, values: &[f32]) -> Result<()> {
-    let push = Push { generation: cx.rank.generation(), step: cx.work.next(), report: *report };
-    part::request(cx, envelope::encode(&push, values)?)
+/// Values that a worker pushes at most for a clock: those of its update or, of terms of a sum, several times as many and
+/// their losses.
+pub fn pushed_values(job: &JobSpec, values: usize) -> usize {
+    match job.train.reproducible {
+        true => Leaves::of(job.train.global_batch).most_terms() * (values + 1),
+        false => values,
+    }
 }
 
-/// On a worker: waits until all have pushed, and takes the server's values.
-pub fn pull(cx: &mut Context<'_>, values: &mut [f32]) -> Result<StepSummary> {
-    let (generation, step, server) = (cx.rank.generation(), cx.work.next(), part::server(cx)?);
-    loop {
-        let bytes = part::await_answer(cx)?;
-        let read = envelope::decode::<Pull>(&bytes);
-        let (pull, received) = read.map_err(|cause| part::invalid(cx.rank.member_id_at(server), cause))?;
-        if pull.generation < generation {
-            // The unit was interrupted.
-            continue;
-        }
-        if (pull.generation, pull.step, received.len()) != (generation, step, values.len()) {
-            let cause = format!("answered step {} with {} values", pull.step, received.len());
-            return Err(part::invalid(cx.rank.member_id_at(server), cause));
-        }
-        received.copy_to(values);
-        return Ok(pull.summary);
+/// The unit that ranks are at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unit {
+    generation: u32,
+    step: u64,
+}
+
+impl Unit {
+    /// The one that begins at the next step.
+    pub fn of(cx: &Context<'_>) -> Unit {
+        Unit { generation: cx.rank.generation(), step: cx.work.next() }
+    }
+
+    /// Another step of the same generation.
+    pub fn at(self, step: u64) -> Unit {
+        Unit { step, ..self }
+    }
+
+    /// Whether it was interrupted before the other one began.
+    pub fn is_before(self, other: Unit) -> bool {
+        self.generation < other.generation
+    }
+}
+
+/// After a change of the group: a worker whose parameters are not those of the next step gets them from the servers. All
+/// ranks must call it.
+pub fn refresh(cx: &mut Context<'_>, is_behind: bool, parameters: &mut [f32]) -> Result<()> {
+    let behind = cx.rank.world().all_gather("workers behind", &[u8::from(is_behind)])?;
+    match behind.iter().any(|behind| behind == &[1]) {
+        true => shards::gather(cx, parameters),
+        false => Ok(()),
     }
 }
 
@@ -96,23 +124,32 @@ pub fn answer_again(cx: &mut Context<'_>, missed: bool, answer: &mut Vec<f32>) -
     Ok(any)
 }
 
-/// The server's rank.
+/// A server's rank.
 pub struct Server<O> {
     pub owner: O,
     shard: Shard,
     outbox: Outbox,
     /// The last answer to all, if it may be needed again.
     last: Vec<f32>,
+    published: Published,
 }
 
 /// What a server knows of the unit in progress.
 struct Shard {
     policy: Box<dyn Policy>,
     clocks: Clocks,
-    generation: u32,
-    step: u64,
-    /// By member id, which is the order of ranks.
-    held: BTreeMap<usize, (StepReport, Vec<u8>)>,
+    unit: Unit,
+    moment: Option<Moment>,
+    sum: ClockSum,
+    /// What has arrived of each worker's update.
+    #[cfg(test)]
+    pushed: BTreeMap<usize, Vec<f32>>,
+    /// Along a tree: the sum of the losses.
+    loss: Option<f64>,
+    /// Of the workers whose updates are complete, by member id.
+    reports: BTreeMap<usize, StepReport>,
+    /// All updates are there, and not committed.
+    is_ready: bool,
     /// All members by rank, and which of them work.
     members: Vec<usize>,
 }
@@ -121,11 +158,6 @@ struct Shard {
 struct Handler<'a, O> {
     shard: &'a mut Shard,
     owner: &'a mut O,
-    moment: Moment,
-    /// The server's own report.
-    own: StepReport,
-    last: &'a mut Vec<f32>,
-    completed: Option<StepSummary>,
 }
 
 impl<O: Owner> Server<O> {
@@ -133,79 +165,139 @@ impl<O: Owner> Server<O> {
         let shard = Shard {
             policy: policy(job.scheduling.kind),
             clocks: Clocks::default(),
-            generation: 0,
-            step: 0,
-            held: BTreeMap::new(),
+            unit: Unit { generation: 0, step: 0 },
+            moment: None,
+            sum: ClockSum::default(),
+            #[cfg(test)]
+            pushed: BTreeMap::new(),
+            loss: None,
+            reports: BTreeMap::new(),
+            is_ready: false,
             members: Vec::new(),
         };
-        Server { owner, shard, outbox: Outbox::default(), last: Vec::new() }
+        let published = Published::of(owner.state().len());
+        Server { owner, shard, outbox: Outbox::default(), last: Vec::new(), published }
     }
-}
 
-impl<O: Owner> Part for Handler<'_, O> {
-    fn receive(
-        &mut self,
-        from: usize,
-        message: &[u8],
-        outbox: &mut Outbox,
-    ) -> std::result::Result<(), String> {
-        let (push, values) = envelope::decode::<Push>(message)?;
-        let shard = &mut *self.shard;
-        if push.generation < shard.generation {
-            // The unit was interrupted.
-            return Ok(());
-        }
-        if (push.generation, push.step) != (shard.generation, shard.step) || shard.held.contains_key(&from) {
-            return Err(format!("pushed step {} of generation {}", push.step, push.generation));
-        }
-        if values.len() != self.owner.state().len() || !values.are_finite() {
-            return Err(format!("pushed {} values, or values that are not finite", values.len()));
-        }
-        match shard.policy.admit(&shard.clocks, from) {
-            Admission::Hold => shard.held.insert(from, (push.report, message.to_vec())),
-            Admission::Apply => return Err("pushed an update that does not wait for others".into()),
-        };
+    /// The next unit begins.
+    fn begin(&mut self, cx: &mut Context<'_>) {
+        let shard = &mut self.shard;
+        shard.unit = Unit::of(cx);
+        let workers = Roles::of(cx.job).worker_ranks(&shard.members);
+        let workers = workers.iter().map(|rank| shard.members[*rank]);
+        shard.clocks = Clocks::at(shard.unit.step, workers.clone());
+        shard.moment = Some(cx.moment(shard.unit.step));
+        shard.reports.clear();
         #[cfg(test)]
-        replay::record(|| Recorded::Arrived(from));
-        shard.clocks.complete(from);
-        if shard.policy.may_begin(&shard.clocks, from) == Decision::Go {
-            self.complete(outbox)?;
+        shard.pushed.clear();
+        shard.sum = match cx.work.tree_of(shard.unit.step) {
+            Some(tree) => ClockSum::along(tree, workers, self.published.range().len()),
+            None => ClockSum::in_order_of_ranks(workers, self.published.range().len()),
+        };
+        self.owner.begin();
+    }
+
+    /// Waits until all updates are there.
+    fn await_updates(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        let Server { owner, shard, outbox, .. } = self;
+        let ranks = Roles::of(cx.job).worker_ranks(&shard.members);
+        while !shard.is_ready {
+            let is_missing = |rank: &usize| !shard.reports.contains_key(&shard.members[*rank]);
+            let missing: Vec<usize> = ranks.iter().copied().filter(is_missing).collect();
+            part::serve(cx, &mut Handler { shard, owner }, 0, &missing, outbox)?;
         }
+        Ok(())
+    }
+
+    /// The decision to commit, and what all ranks have reported.
+    fn agree(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
+        let (unit, servers) = (self.shard.unit, part::servers(cx)?);
+        // Requests to this rank count as of now.
+        let own = StepReport { steps: 1, requests: Requests::of(cx.rank), ..StepReport::default() };
+        let (first, others) = (servers[0], &servers[1..]);
+        if first != cx.rank.index() {
+            agreement::send_ready(cx, unit, first, &own)?;
+            return agreement::await_commit(cx, unit, first);
+        }
+        let mut reports: Vec<StepReport> =
+            self.shard.members.iter().map(|id| self.shard.reports.get(id).copied().unwrap_or(own)).collect();
+        for other in others {
+            reports[*other] = agreement::await_ready(cx, unit, *other)?;
+        }
+        let mut summary = StepSummary::of(&reports);
+        summary.loss = self.shard.loss.unwrap_or(summary.loss);
+        for other in others {
+            // It is decided. The next operation has the error, if there is one.
+            let _ = agreement::send_commit(cx, unit, *other, &summary);
+        }
+        Ok(summary)
+    }
+
+    /// The updates have their effect. Returns the answer to all.
+    fn commit(&mut self) -> Vec<f32> {
+        let (mut answer, shard) = (Vec::new(), &mut self.shard);
+        shard.is_ready = false;
+        if let Some(moment) = shard.moment {
+            self.owner.commit(shard.reports.len(), moment, &mut answer);
+            #[cfg(test)]
+            replay::record(|| Recorded::AppliedAll {
+                step: shard.unit.step,
+                pushed: std::mem::take(&mut shard.pushed).into_values().collect(),
+                published: self.owner.published().to_vec(),
+            });
+        }
+        if self.owner.repeats_answer() {
+            self.last.clone_from(&answer);
+        }
+        answer
+    }
+
+    /// Sends the answer to all workers.
+    fn answer(&mut self, cx: &mut Context<'_>, answer: Vec<f32>, summary: &StepSummary) -> Result<()> {
+        let Shard { unit, clocks, .. } = &self.shard;
+        self.outbox.publish(answer, unit.step + 1);
+        let pull = Pull { unit: *unit, summary: summary.clone() };
+        let message = envelope::header_bytes(&pull)?;
+        for worker in clocks.workers() {
+            self.outbox.send_published(worker, message.clone());
+        }
+        // The unit is committed. What follows may be a collective, and the workers wait for their answers.
+        let _ = self.outbox.deliver(cx).and_then(|()| cx.rank.world().flush_messages());
         Ok(())
     }
 }
 
-impl<O: Owner> Handler<'_, O> {
-    /// All workers have pushed.
-    fn complete(&mut self, outbox: &mut Outbox) -> std::result::Result<(), String> {
-        let Shard { members, held, generation, step, .. } = &mut *self.shard;
-        let mut held = std::mem::take(held);
-        let of = |member: &usize| held.get(member).map_or(self.own, |(report, _)| *report);
-        let reports: Vec<StepReport> = members.iter().map(of).collect();
-        let summary = StepSummary::of(&reports);
-        if known_bugs::drops_held() && held.len() > 1 {
-            held.pop_last();
+impl<O: Owner> Part for Handler<'_, O> {
+    fn receive(&mut self, from: usize, message: &[u8], _: &mut Outbox) -> std::result::Result<(), String> {
+        let (push, values) = envelope::decode::<Push>(message)?;
+        let shard = &mut *self.shard;
+        if push.unit.is_before(shard.unit) {
+            return Ok(());
         }
-        let mut pushed = Vec::with_capacity(held.len());
-        for (_, message) in held.values() {
-            pushed.push(envelope::decode::<Push>(message)?.1);
+        if push.unit != shard.unit || shard.reports.contains_key(&from) {
+            return Err(format!("pushed {:?}", push.unit));
         }
-        let mut answer = Vec::new();
-        self.owner.apply_all(&pushed, self.moment, &mut answer);
+        if !values.are_finite() {
+            return Err("pushed values that are not finite".into());
+        }
+        if shard.policy.admit(&shard.clocks, from) != Admission::Hold {
+            return Err("pushed an update that does not wait for others".into());
+        }
+        let start = usize::try_from(push.start).unwrap_or(usize::MAX);
+        shard.sum.receive(from, start, values, |start, values| self.owner.add(start, values))?;
         #[cfg(test)]
-        replay::record(|| Recorded::AppliedAll {
-            step: *step,
-            pushed: pushed.iter().map(|values| values.iter().collect()).collect(),
-            published: self.owner.published().to_vec(),
-        });
-        let pull = Pull { generation: *generation, step: *step, summary };
-        let message = envelope::encode(&pull, &answer).map_err(|error| error.message)?;
-        for worker in self.shard.clocks.workers() {
-            outbox.send(worker, message.clone());
+        shard.pushed.entry(from).or_default().extend(values.iter());
+        let Some(report) = push.report else { return Ok(()) };
+        if !shard.sum.has_all_of(from) {
+            return Err("ended an update before it was complete".into());
         }
-        self.completed = Some(pull.summary);
-        if self.owner.repeats_answer() {
-            *self.last = answer;
+        shard.reports.insert(from, report);
+        #[cfg(test)]
+        replay::record(|| Recorded::Arrived(from));
+        shard.clocks.complete(from);
+        if shard.policy.may_begin(&shard.clocks, from) == Decision::Go {
+            shard.loss = shard.sum.finish(|start, values| self.owner.add(start, values));
+            shard.is_ready = true;
         }
         Ok(())
     }
@@ -214,29 +306,13 @@ impl<O: Owner> Handler<'_, O> {
 impl<O: Owner> Strategy for Server<O> {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
         cx.compute.clear_consumed();
-        let Server { owner, shard, outbox, last } = self;
-        let ranks = Roles::of(cx.job).worker_ranks(&shard.members);
-        shard.step = cx.work.next();
-        shard.clocks = Clocks::at(shard.step, ranks.iter().map(|rank| shard.members[*rank]));
-        shard.held.clear();
-        let moment = cx.moment(shard.step);
-        loop {
-            let missing: Vec<usize> = ranks
-                .iter()
-                .copied()
-                .filter(|rank| !shard.held.contains_key(&shard.members[*rank]))
-                .collect();
-            // Its requests count as of the last message.
-            let own = StepReport { steps: 1, requests: Requests::of(cx.rank), ..StepReport::default() };
-            let operations = if missing.len() == 1 { owner.operations() } else { 0 };
-            let mut handler = Handler { shard, owner, moment, own, last, completed: None };
-            part::serve(cx, &mut handler, operations, &missing, outbox)?;
-            if let Some(summary) = handler.completed {
-                // The unit is committed. What follows may be a collective, and the workers wait for their answers.
-                let _ = cx.rank.world().flush_messages();
-                return Ok(summary);
-            }
-        }
+        self.begin(cx);
+        self.await_updates(cx)?;
+        let summary = self.agree(cx)?;
+        let operations = self.owner.operations() * self.published.range().len() as u64;
+        let answer = cx.rank.compute("the update", operations, || Ok(self.commit()))?;
+        self.answer(cx, answer, &summary)?;
+        Ok(summary)
     }
 
     fn unit(&self, cx: &Context<'_>) -> u64 {
@@ -244,21 +320,33 @@ impl<O: Owner> Strategy for Server<O> {
     }
 
     fn meet(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        super::leased::send_published(cx, self.owner.published())
+        self.published.gather(cx, self.owner.published())
     }
 
     fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
-        self.outbox.clear();
-        self.shard.held.clear();
-        if self.owner.repeats_answer() {
-            answer_again(cx, false, &mut self.last)?;
+        let shard = &mut self.shard;
+        (shard.unit.generation, shard.members) = (cx.rank.generation(), cx.rank.member_ids());
+        // The job goes on after the unit: the first server has decided to commit it.
+        if std::mem::take(&mut shard.is_ready) && shard.unit.step < cx.work.next() {
+            self.commit();
         }
-        (self.shard.generation, self.shard.members) = (cx.rank.generation(), cx.rank.member_ids());
+        self.outbox.clear();
+        cx.windows.drop_earlier(cx.rank.generation());
+        if Roles::of(cx.job).missing_server(&cx.rank.member_ids()).is_some() {
+            return Ok(());
+        }
+        match self.owner.repeats_answer() {
+            true => answer_again(cx, false, &mut self.last).map(drop)?,
+            false => {
+                let mut whole = self.published.own_in_whole(self.owner.published());
+                refresh(cx, false, &mut whole)?;
+            }
+        }
         Ok(())
     }
 
     fn published(&self) -> &[f32] {
-        self.owner.published()
+        self.published.values(self.owner.published())
     }
 
     fn state(&self) -> &State {
@@ -273,8 +361,12 @@ impl<O: Owner> Strategy for Server<O> {
         Ok(TransferUnit::State)
     }
 
-    fn message_window(&self, _: &JobSpec) -> Option<usize> {
-        Some(window(self.owner.state().len()))
+    fn shown_values(&self, _: &JobSpec) -> usize {
+        self.published.range().len()
+    }
+
+    fn message_window(&self, job: &JobSpec) -> Option<usize> {
+        Some(window(pushed_values(job, self.published.parameters())))
     }
 
     fn describe(&self, _: &Context<'_>) -> Description {

@@ -6,9 +6,15 @@
 //! worker     its program is the strategy's; it pushes and pulls through `clocked` or `leased`
 //! ```
 
+mod agreement;
+mod clock_sum;
 pub mod clocked;
+pub mod gradient_push;
 pub mod leased;
 pub mod owner;
 pub mod part;
 #[cfg(test)]
 mod replay;
+pub mod shards;
+pub mod windows;
+mod workers;

@@ -9,9 +9,20 @@ pub trait Owner {
     /// An update of one worker has its effect at once. The answer to that worker is left in `answer`.
     fn apply(&mut self, pushed: Values<'_>, moment: Moment, answer: &mut Vec<f32>);
 
-    /// The updates of all workers for the same clock have their effect together, in the order of ranks. The same answer
-    /// goes to all of them.
-    fn apply_all(&mut self, pushed: &[Values<'_>], moment: Moment, answer: &mut Vec<f32>);
+    /// The updates of the next clock come now. What was added to one that did not end is forgotten.
+    fn begin(&mut self);
+
+    /// A part of a worker's update, from the element `start` on. For each element, workers follow each other in the order
+    /// of ranks.
+    fn add(&mut self, start: usize, pushed: Values<'_>);
+
+    /// The updates of so many workers were added: they have their effect together. The same answer goes to all of them.
+    fn commit(&mut self, workers: usize, moment: Moment, answer: &mut Vec<f32>);
+
+    /// Whether the answer to an update of one worker is what any other worker would get at that moment.
+    fn answers_alike(&self) -> bool {
+        false
+    }
 
     /// What a worker gets that asks for work without an update; nothing if it has all it needs.
     fn greet(&self) -> &[f32];
@@ -29,8 +40,8 @@ pub trait Owner {
 
     fn state_mut(&mut self) -> &mut State;
 
-    /// Floating-point operations of an update.
+    /// Floating-point operations of the update of a value.
     fn operations(&self) -> u64 {
-        10 * self.state().len() as u64
+        10
     }
 }

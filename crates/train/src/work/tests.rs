@@ -57,8 +57,8 @@ fn rows_of_later_steps_stay_left_out_where_each_rank_counts_its_own() {
         shares
     });
     for step in 1..4 {
-        for (worker, shares) in ranks.iter_mut().enumerate() {
-            let planned = shares.plan(step, worker);
+        for shares in &mut ranks {
+            let planned = shares.plan(step);
             let own = planned.rows[planned.share.rows.clone()].to_vec();
             let alone = summary(shares, &[1, 1]);
             shares.commit(&alone, Proof::Own(&own)).unwrap();
