@@ -24,6 +24,10 @@ pub struct Audit {
     /// Rows computed whose effect the loss of a rank may have erased, where workers have models of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_risk: Option<u64>,
+    /// Rows whose gradient was computed twice, by a lost worker and again, so that servers applied parts of both: where several
+    /// of them apply updates as they arrive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixed: Option<u64>,
 }
 
 /// Statistics of one rank.

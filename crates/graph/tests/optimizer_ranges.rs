@@ -66,6 +66,42 @@ proptest! {
         }
     }
 
+    /// Servers hold whole tensors for the rules that need them.
+    #[test]
+    fn parts_that_cut_no_tensor_update_to_the_bits_of_the_whole(cut in 0..10usize) {
+        let layout = layout();
+        let starts: Vec<usize> = layout.tensors().iter().map(|tensor| tensor.offset).collect();
+        let middle = starts[cut % starts.len()];
+        for rule in RULES {
+            for transform in transforms() {
+                let optimizer = Optimizer::for_layout(rule, &layout).with_transform(transform);
+                if optimizer.scope() == Scope::Gradient {
+                    continue;
+                }
+                let mut whole = TrainingState::new(rule, first_parameters());
+                let ranges = [0..middle, middle..layout.len()];
+                let mut parts: Vec<(Optimizer, TrainingState)> = ranges
+                    .iter()
+                    .map(|range| {
+                        let own = whole.columns[0][range.clone()].to_vec();
+                        (optimizer.part(range), TrainingState::new(rule, own))
+                    })
+                    .collect();
+                for step in 1..=3 {
+                    let gradient = numbers(layout.len(), step);
+                    whole.update(&optimizer, 0.1, &gradient);
+                    for ((optimizer, part), range) in parts.iter_mut().zip(&ranges) {
+                        part.update(optimizer, 0.1, &gradient[range.clone()]);
+                    }
+                }
+                for (column, whole) in whole.columns.iter().enumerate() {
+                    let parts = [&parts[0].1.columns[column][..], &parts[1].1.columns[column]].concat();
+                    prop_assert_eq!(whole, &parts, "{:?} {:?}", rule, transform);
+                }
+            }
+        }
+    }
+
     /// All ranges of an update get its moment: how many there are does not matter.
     #[test]
     fn ranges_update_to_the_bits_of_the_whole(mut cuts in proptest::collection::vec(0..=1169usize, 0..6)) {

@@ -102,6 +102,7 @@ impl ConsumedRows {
             repeated: self.again.saturating_add(stray),
             dropped: 0,
             at_risk: None,
+            mixed: None,
         }
     }
 }

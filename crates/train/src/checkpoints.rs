@@ -5,8 +5,10 @@ use crate::context::Context;
 use crate::modelfile::{SavedModel, about, kept, unflatten};
 use crate::prepare::rows_digest;
 use crate::roles::Roles;
+use crate::serving::shards;
 use crate::state::{Column, Spread};
 use crate::strategy::Strategy;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::Rank;
@@ -103,6 +105,8 @@ impl<'a> Checkpoints<'a> {
         (start, receivers): (Duration, &[usize]),
     ) -> Result<()> {
         let servers = Roles::of(cx.job).server_ranks(&cx.rank.member_ids());
+        let shards = shards::split(cx.compute.model.layout(), cx.optimizer.scope(), servers.len());
+        let servers: Vec<(usize, usize)> = servers.into_iter().zip(shards.iter().map(Range::len)).collect();
         let members = gather(cx.rank, strategy, receivers, &servers)?;
         let requested = std::mem::take(&mut self.requested);
         if cx.rank.take_injected_full_disk() && self.writer.is_some() {
@@ -179,13 +183,13 @@ pub(crate) fn column_of(stored: &str) -> &str {
     stored.split_once('@').map_or(stored, |(name, _)| name)
 }
 
-/// Rank 0 receives the columns that it does not have: those of every worker's own, and those that servers keep. All ranks
-/// must call it.
+/// Rank 0 receives the columns that it does not have: those of every worker's own, and those that servers keep, each server
+/// so many elements. All ranks must call it.
 fn gather(
     rank: &mut Rank,
     strategy: &dyn Strategy,
     receivers: &[usize],
-    servers: &[usize],
+    servers: &[(usize, usize)],
 ) -> Result<Vec<(String, Vec<f32>)>> {
     let state = strategy.state();
     // Published parameters are stored apart.
@@ -199,9 +203,10 @@ fn gather(
     if columns.is_empty() {
         return Ok(Vec::new());
     }
+    let shard = |rank: usize| servers.iter().find(|(server, _)| *server == rank).map(|(_, length)| *length);
     let has = |rank: usize, column: &Column| match column.spread {
-        Spread::OnServers => servers.contains(&rank),
-        _ => !servers.contains(&rank) && !receivers.contains(&rank),
+        Spread::OnServers => shard(rank).is_some(),
+        _ => shard(rank).is_none() && !receivers.contains(&rank),
     };
     let name = |rank: usize, column: &Column| match column.spread {
         Spread::PerMember => member_column(column.name, rank),
@@ -210,8 +215,10 @@ fn gather(
     let (mut all, mut sends) = (Vec::new(), Vec::new());
     if rank.index() == 0 {
         for member in 0..rank.size() {
-            let values =
-                |column: &Column| if member == 0 { column.values.clone() } else { vec![0.0; state.len()] };
+            let values = |column: &Column| match member {
+                0 => column.values.clone(),
+                _ => vec![0.0; shard(member).unwrap_or(state.len())],
+            };
             let kept = columns.iter().filter(|column| has(member, column));
             all.extend(kept.map(|column| (member, name(member, column), values(column))));
         }
@@ -226,7 +233,15 @@ fn gather(
     if rank.size() > 1 {
         rank.world().exchange("gather", "the members' optimizer state", &sends, &mut receives)?;
     }
-    Ok(all.into_iter().map(|(_, name, values)| (name, values)).collect())
+    // The shards of servers follow each other.
+    let mut columns: Vec<(String, Vec<f32>)> = Vec::new();
+    for (_, name, mut values) in all {
+        match columns.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, column)) => column.append(&mut values),
+            None => columns.push((name, values)),
+        }
+    }
+    Ok(columns)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ impl Footprint {
         let parameters = floats(model.layout().len() as u64);
         let strategy = registry::of(job);
         let optimizer = Optimizer::new(job.optimizer.rule(), 1);
-        let program = strategy.start(Setup { job, optimizer: &optimizer, parameters: 1, serves: false });
+        let program = strategy.start(Setup { job, optimizer: &optimizer, parameters: 1, serves: None });
         let columns = program.state().columns().len() as u64 - 1;
         let passes = (job.engine.workers * job.train.accumulate).max(1);
         let rows = (job.train.global_batch / passes).max(1);

@@ -3,6 +3,7 @@
 
 use crate::reduction::overlap::BucketSender;
 use crate::registry;
+use crate::serving::shards;
 use std::time::Duration;
 use thalweg_cluster::Rank;
 use thalweg_core::{Error, Gradient, Hooks, JobSpec, Model, Result};
@@ -83,7 +84,7 @@ impl Hooks for PassHooks<'_> {
 }
 
 /// Refuses steps in parts or leaves for a model whose rows look at each other: workers may have different numbers of
-/// parts, and statistics of a part are not those of the step.
+/// parts, and statistics of a part are not those of the step. Also more servers than there are parts of the model.
 pub fn check_parts(job: &JobSpec, model: &dyn Model) -> Result<()> {
     if model.synchronizes() && !registry::of(job).claims.synchronizes_statistics {
         return Err(Error::job(format!(
@@ -98,6 +99,7 @@ pub fn check_parts(job: &JobSpec, model: &dyn Model) -> Result<()> {
         )
         .hint("normalise by layernorm, or set train.reproducible = false: synchronized statistics differ by rounding alone"));
     }
+    shards::check(job, model.layout())?;
     match job.train.accumulate {
         parts if parts > 1 && model.synchronizes() => Err(in_parts(parts)),
         _ => Ok(()),

@@ -21,6 +21,8 @@ pub(crate) struct JobProgress {
     pub(crate) interval: MergeInterval,
     /// Rows of the current epoch whose effect losses may have erased.
     pub(crate) at_risk: u64,
+    /// With leases and several servers: rows of the current epoch whose parts of the gradient come from two computations.
+    pub(crate) mixed: u64,
     /// By member id: rows that were in no model but its own when the generation began, where workers have their own.
     pub(crate) unspread: BTreeMap<usize, u64>,
     /// With leases: rows of the job at the last meeting.

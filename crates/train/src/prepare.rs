@@ -5,6 +5,7 @@ use crate::hooks::check_parts;
 use crate::registry::{self, Setup};
 use crate::resumption;
 use crate::roles::Roles;
+use crate::serving::shards;
 use crate::strategy::Strategy;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -146,8 +147,11 @@ fn build(
     let optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout())
         .with_transform(GradientTransform::of(job))
         .with_team(team);
-    let (parameters, serves) = (model.layout().len(), member.is_some_and(|id| Roles::of(job).serves(id)));
-    let strategy = registry::of(job).start(Setup { job, optimizer: &optimizer, parameters, serves });
+    let (layout, servers) = (model.layout(), Roles::of(job).servers());
+    let shards = shards::split(layout, optimizer.scope(), servers.len());
+    let serves = member.filter(|id| servers.contains(id)).and_then(|id| shards.get(id - servers.start));
+    let setup = Setup { job, optimizer: &optimizer, parameters: layout.len(), serves };
+    let strategy = registry::of(job).start(setup);
     let layers = assignment.components.layers(&data.schema)?;
     Ok((Parts { data, model, optimizer, strategy, layers, onnx }, digest))
 }

@@ -20,6 +20,7 @@ mod claims;
 mod decentralized;
 mod dials;
 mod reproducible;
+mod served;
 
 pub use claims::{AllReduced, Arrived, Claims, Work};
 pub use dials::Dials;
@@ -31,8 +32,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) optimizer: &'a Optimizer,
     /// Of the model.
     pub(crate) parameters: usize,
-    /// Whether this rank is a server.
-    pub(crate) serves: bool,
+    /// What this rank serves, if it is a server.
+    pub(crate) serves: Option<&'a Range<usize>>,
 }
 
 /// Makes the strategy of one rank.
@@ -103,16 +104,17 @@ const CENTRALIZED: &[Registration] = &[
             all_reduced: AllReduced::Nothing,
             splits_by_speed: false,
             synchronizes_statistics: false,
+            shards: true,
             ..Claims::ALLREDUCE
         },
-        sections: &[],
-        check: |_, _| (),
+        sections: &["strategy.servers"],
+        check: served::whole_norm,
         start: |of| match of.serves {
-            true => {
+            Some(shard) => {
                 let parameters = Parameters::new(of.optimizer, of.parameters);
-                Box::new(clocked::Server::new(of.job, parameters))
+                Box::new(clocked::Server::new(of.job, parameters).of_shard(shard.clone()))
             }
-            false => Box::new(parameter_server::Worker::new(of.optimizer, of.parameters)),
+            None => Box::new(parameter_server::Worker::new(of.optimizer, of.parameters)),
         },
     },
     Registration {
@@ -127,6 +129,7 @@ const CENTRALIZED: &[Registration] = &[
             servers: 1,
             all_reduced: AllReduced::Nothing,
             proves_rows: false,
+            shards: true,
             buckets: false,
             work: Work::Leases(|_| parameter_server::PIECES),
             deterministic: false,
@@ -137,14 +140,15 @@ const CENTRALIZED: &[Registration] = &[
             ),
             ..Claims::ALLREDUCE
         },
-        sections: &[],
-        check: |_, _| (),
+        sections: &["strategy.servers"],
+        check: served::whole_norm,
         start: |of| match of.serves {
-            true => {
+            Some(shard) => {
                 let parameters = Parameters::new(of.optimizer, of.parameters);
-                Box::new(leased::Server::new(of.job, parameters, parameter_server::PIECES))
+                let server = leased::Server::new(of.job, parameters, parameter_server::PIECES);
+                Box::new(server.of_shard(shard.clone()))
             }
-            false => Box::new(AsynchronousWorker::new(of.optimizer, of.parameters)),
+            None => Box::new(AsynchronousWorker::new(of.optimizer, of.parameters)),
         },
     },
 ];
@@ -177,7 +181,10 @@ pub fn resolve(layers: JobLayers) -> Result<Job> {
 
 /// Number of server ranks: they hold parameters and compute no gradients.
 pub fn servers(job: &JobSpec) -> usize {
-    find(job).map_or(0, |strategy| strategy.claims.servers)
+    find(job).map_or(0, |strategy| match strategy.claims.shards {
+        true => job.servers.count,
+        false => strategy.claims.servers,
+    })
 }
 
 /// The same for a job that is not resolved yet; errors are reported when it is.
@@ -218,27 +225,4 @@ pub fn is_elastic(job: &JobSpec) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use thalweg_cluster::AllReduceMethod;
-    use thalweg_core::spec::setting::Setting;
-    use thalweg_core::spec::strategy;
-
-    #[test]
-    fn every_strategy_has_dials_and_a_name_of_its_own() {
-        for (index, one) in all().enumerate() {
-            for other in all().skip(index + 1) {
-                assert!(one.name != other.name && one.dials != other.dials, "{} twice", one.name);
-            }
-        }
-        assert_eq!(of(&JobSpec::default()).name, "allreduce");
-    }
-
-    #[test]
-    fn every_name_of_the_job_is_an_algorithm_but_auto() {
-        for (name, _) in strategy::Algorithm::choices() {
-            assert_eq!(AllReduceMethod::named(name).is_none(), *name == "auto", "{name}");
-        }
-        assert_eq!(strategy::Algorithm::choices().len(), AllReduceMethod::all().count() + 1);
-    }
-}
+mod tests;

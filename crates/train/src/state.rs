@@ -4,6 +4,7 @@
 //! Checkpoints, resumption, state transfer to new members and changes of the group are views of it. No column is tied to
 //! a world size, and none ends with a generation of the group.
 
+use std::ops::Range;
 use thalweg_graph::optimizer::StateBuffers;
 
 /// How a column is spread over the members, and what happens to it when their number changes.
@@ -67,6 +68,13 @@ impl State {
     pub fn with_columns(self, names: &[&'static str], spread: Spread) -> State {
         let length = self.len();
         names.iter().fold(self, |state, name| state.with(name, spread, length))
+    }
+
+    /// Drops all but these elements of every column.
+    pub fn keep(&mut self, range: &Range<usize>) {
+        for column in &mut self.columns {
+            column.values = column.values[range.clone()].to_vec();
+        }
     }
 
     /// Takes over the values of another state with the same columns.

@@ -33,7 +33,8 @@ fn every_preset_has_a_strategy() {
     for preset in preset::all() {
         let spec = accepted("", &[&format!("strategy.preset={}", preset.name)]);
         let strategy = registry::of(&spec);
-        assert_eq!(registry::ranks(&spec), spec.engine.workers + strategy.claims.servers);
+        let servers = if strategy.claims.shards { spec.servers.count } else { strategy.claims.servers };
+        assert_eq!(registry::ranks(&spec), spec.engine.workers + servers);
         assert!(registry::ranks(&spec) == 1 || registry::is_elastic(&spec), "{}", preset.name);
     }
     assert!(!registry::is_elastic(&accepted("", &["fault.elastic=false"])));
@@ -98,6 +99,19 @@ fn a_progress_thread_needs_messages_to_move() {
 }
 
 #[test]
+fn servers_that_cannot_be_are_refused() {
+    let (served, two) = ("strategy.preset=parameter-server", "strategy.servers.count=2");
+    assert_eq!(registry::ranks(&accepted("[engine]\nworkers = 3", &[served, two])), 5);
+    refused_with("", &[two], &["strategy.servers.count", "`allreduce` does not use [strategy.servers]"]);
+    refused_with("", &["strategy.preset=easgd", two], &["does not use [strategy.servers]"]);
+    refused_with("", &[served, "strategy.servers.count=0"], &["strategy.servers.count: must be between 1"]);
+    let norm = "train.clip={norm=1.0}";
+    refused_with("", &[served, two, norm], &["strategy.servers.count", "the norm", "use one server"]);
+    accepted("", &[served, norm]);
+    accepted("", &[served, two, "train.clip={value=1.0}"]);
+}
+
+#[test]
 fn settings_that_are_not_reproducible_are_refused_by_name() {
     let on = "[train]\nreproducible = true";
     accepted(on, &["strategy.split=speed"]);
@@ -132,7 +146,10 @@ fn a_fault_of_a_rank_that_does_not_exist_is_refused() {
     assert!(error.message.contains("there is no rank 2: ranks are 0 to 1"), "{error}");
     // Servers are ranks, too.
     accepted("", &[&fault(2), "strategy.preset=parameter-server"]);
-    refused_with("[engine]\nslow = { 2 = 3.0 }", &[], &["job.toml:2", "engine.slow", "no rank 2"]);
+    refused_with("[engine]\nslow = { 2 = 3.0 }", &[], &["job.toml:2", "engine.slow", "no worker 2"]);
+    // Slow ones are workers: a server computes no gradients.
+    let served = "strategy.preset=parameter-server";
+    refused_with("[engine]\nslow = { 2 = 3.0 }", &[served], &["engine.slow", "no worker 2"]);
     let links = "[engine.network]\nlinks = [{ from = 0, to = 3, latency = \"1s\" }]";
     refused_with(
         links,

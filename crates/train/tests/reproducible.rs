@@ -79,9 +79,13 @@ fn a_server_of_any_number_of_workers_gets_the_bits_of_all_reduce() {
             assert_same(&alone, &run(workers, &[&settings[..], &[served, MESSAGES]].concat()), &what);
         }
     }
-    // Fewer rows than workers.
+    // Fewer rows than workers, and several servers.
     let few = ["train.global_batch=3", "train.max_steps=490", local];
     assert_same(&run(1, &few), &run(4, &[&few[..], &[served]].concat()), "three rows a step");
+    let alone = run(1, &["train.max_steps=50", local]);
+    for servers in ["strategy.servers.count=2", "strategy.servers.count=3"] {
+        assert_same(&alone, &run(3, &["train.max_steps=50", served, servers]), servers);
+    }
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn state_after(
 /// From the same parameters: the gradient that is applied (without momentum it is the velocity) and the parameters
 /// after it, within 1e-6 of the largest element of each tensor.
 #[test]
-fn a_step_with_a_server_is_a_step_with_all_reduce() {
+fn a_step_with_servers_is_a_step_with_all_reduce() {
     let optimizers = [
         "train.optimizer={kind='momentum', lr=0.1, momentum=0}",
         "train.optimizer={kind='momentum', lr=0.1}",
@@ -73,18 +73,59 @@ fn a_step_with_a_server_is_a_step_with_all_reduce() {
             }
             let from = base.as_ref().map(|(folder, _)| folder.path());
             let (_, reduced) = state_after(before + 1, workers, &allreduce, from);
-            let (_, served) = state_after(before + 1, workers, &[PARAMETER_SERVER, optimizer], from);
-            assert!(reduced.len() > 1 && reduced.keys().eq(served.keys()), "{:?}", served.keys());
-            let velocities = reduced.keys().filter(|name| name.starts_with("velocity.")).count();
-            assert_eq!(velocities > 0, optimizer.contains("momentum"));
-            for (name, reduced) in &reduced {
-                let largest = reduced.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
-                let worst = reduced.iter().zip(&served[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                let case = format!("{workers} workers, {optimizer}, step {before}, {name}");
-                assert!(largest > 0.0 && worst <= 1e-6 * largest, "{case}: {worst:e} of {largest}");
+            for servers in [1, 2, 3] {
+                let count = format!("strategy.servers.count={servers}");
+                let settings = [PARAMETER_SERVER, optimizer, count.as_str()];
+                let (_, served) = state_after(before + 1, workers, &settings, from);
+                assert!(reduced.len() > 1 && reduced.keys().eq(served.keys()), "{:?}", served.keys());
+                let velocities = reduced.keys().filter(|name| name.starts_with("velocity.")).count();
+                assert_eq!(velocities > 0, optimizer.contains("momentum"));
+                for (name, reduced) in &reduced {
+                    let largest = reduced.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
+                    let apart = reduced.iter().zip(&served[name]).map(|(a, b)| (a - b).abs());
+                    let worst = apart.fold(0.0, f32::max);
+                    let case =
+                        format!("{workers} workers, {servers} servers, {optimizer}, step {before}, {name}");
+                    assert!(largest > 0.0 && worst <= 1e-6 * largest, "{case}: {worst:e} of {largest}");
+                }
             }
         }
     }
+}
+
+/// However the parameters are divided, each of them is updated in the same way: also by rules that need whole tensors,
+/// and after a resumption with other servers.
+#[test]
+fn any_number_of_servers_gives_the_same_bits() {
+    for optimizer in ["momentum", "adam", "lars", "lamb"] {
+        let optimizer = format!("train.optimizer={{kind='{optimizer}', lr=0.01}}");
+        let run = |stages: &[(&str, &str)]| {
+            let folder = tempfile::tempdir().unwrap();
+            for (servers, steps) in stages {
+                let settings = [PARAMETER_SERVER, &optimizer, servers, steps];
+                let ended = train(3, folder.path(), &settings);
+                assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)), "{settings:?}");
+            }
+            parameters(folder.path())
+        };
+        let (one, two, three) =
+            ("strategy.servers.count=1", "strategy.servers.count=2", "strategy.servers.count=3");
+        let (half, whole) = ("train.max_steps=31", "train.max_steps=60");
+        let expected = run(&[(one, whole)]);
+        assert_eq!(run(&[(two, whole)]), expected, "two servers, {optimizer}");
+        assert_eq!(run(&[(three, half), (two, whole)]), expected, "three servers, then two, {optimizer}");
+    }
+}
+
+#[test]
+fn more_servers_than_parts_of_the_model_are_refused() {
+    let small = ["model.layers=['dense auto']", PARAMETER_SERVER, "strategy.servers.count=3"];
+    let refused = |settings: &[&str]| {
+        let ended = train(1, tempfile::tempdir().unwrap().path(), &[&small[..], settings].concat());
+        ended[0].result.clone().unwrap_err().message
+    };
+    let whole = refused(&["train.optimizer={kind='lars', lr=0.01}"]);
+    assert_eq!(whole, "strategy.servers.count: 3 servers for 2 tensors, which the optimizer needs whole");
 }
 
 #[test]
@@ -131,16 +172,21 @@ fn one_asynchronous_worker_is_sequential_descent_to_the_bit() {
             parameters(folder.path())
         };
         let sequential = trained(&["strategy.preset=single"]);
-        assert_eq!(trained(&[PARAMETER_SERVER, ASYNCHRONOUS]), sequential, "{optimizer}");
+        for servers in ["strategy.servers.count=1", "strategy.servers.count=3"] {
+            assert_eq!(trained(&[PARAMETER_SERVER, ASYNCHRONOUS, servers]), sequential, "{optimizer}");
+        }
     }
 }
 
 /// Only the server has optimizer state, and checkpoints have it like those of all-reduce.
 #[test]
 fn asynchronous_servers_and_centres_train_count_and_resume() {
-    for settings in
-        [&[PARAMETER_SERVER, ASYNCHRONOUS][..], &[EASGD], &[EASGD, "strategy.scheduling.kind=bsp"]]
-    {
+    for settings in [
+        &[PARAMETER_SERVER, ASYNCHRONOUS][..],
+        &[PARAMETER_SERVER, ASYNCHRONOUS, "strategy.servers.count=2"],
+        &[EASGD],
+        &[EASGD, "strategy.scheduling.kind=bsp"],
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let momentum = "train.optimizer={kind='momentum', lr=0.01}";
         for (workers, epochs) in [(3, "train.epochs=12"), (2, "train.epochs=20"), (4, "train.epochs=24")] {

@@ -43,7 +43,7 @@ section! {
         threads: usize = 1;
         /// The port of rank 0; 0: any free port (one host only).
         port: u64 = 0;
-        /// Simulates slow hosts: the listed ranks compute this many times slower, by sleeping.
+        /// Simulates slow hosts: the listed workers compute this many times slower, by sleeping.
         slow: RankFactors = RankFactors::default();
         /// Simulates many hosts on few cores: the minimum time of an even share of a step, which is global_batch / workers rows; shorter computations are extended by sleeping, in proportion to their rows.
         pace: Option<Duration> = None;

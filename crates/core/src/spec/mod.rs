@@ -32,6 +32,7 @@ pub mod paths;
 pub mod preset;
 pub mod schedule;
 pub mod section;
+pub mod servers;
 pub mod setting;
 pub mod strategy;
 pub mod train;
@@ -99,6 +100,7 @@ job! {
     merge: merge::MergeSpec,
     neighbours: neighbours::NeighboursSpec,
     tree: tree::TreeSpec,
+    servers: servers::ServersSpec,
     fault: fault::FaultSpec,
     engine: engine::EngineSpec,
     stragglers: engine::StragglerSpec,
@@ -316,6 +318,7 @@ fn check(
     merge::check(spec, &mut refuse);
     neighbours::check(spec, &mut refuse);
     tree::check(spec, &mut refuse);
+    servers::check(spec, &mut refuse);
     engine::check(spec, &mut refuse);
     rules(spec, &mut refuse);
     let deadlines =

@@ -94,7 +94,8 @@ choice! {
 }
 
 /// Sections with the settings of one family of strategies; other strategies have no use for them.
-pub const FAMILIES: [&str; 4] = ["strategy.gossip", "strategy.merge", "strategy.neighbours", "strategy.tree"];
+pub const FAMILIES: [&str; 5] =
+    ["strategy.gossip", "strategy.merge", "strategy.neighbours", "strategy.tree", "strategy.servers"];
 
 section! {
     /// How training is distributed.

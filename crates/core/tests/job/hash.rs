@@ -70,6 +70,7 @@ fn the_hash_changes_with_every_key() {
         "strategy.tree.up=5",
         "strategy.tree.down=5",
         "strategy.tree.scale=3",
+        "strategy.servers.count=2",
         "fault.step_deadline=31s",
         "fault.elastic=false",
         "fault.min_workers=2",

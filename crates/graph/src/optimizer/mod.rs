@@ -119,6 +119,22 @@ impl Optimizer {
         Optimizer { team, ..self }
     }
 
+    /// The same rule for a range of the elements alone, which are counted from its start: the update of all ranges, each by
+    /// its part, has the bits of the whole. A rule of the scope [`Scope::Tensor`] needs ranges that cut no tensor; norms of
+    /// the whole gradient ([`Scope::Gradient`]) are those of the range.
+    pub fn part(&self, range: &Range<usize>) -> Optimizer {
+        let within = |whole: &Range<usize>| Some(intersection(whole, range)).filter(|part| !part.is_empty());
+        let span = |span: &TrainableSpan| {
+            within(&span.range).map(|part| TrainableSpan { range: part, adapted: span.adapted })
+        };
+        Optimizer {
+            spans: self.spans.iter().filter_map(span).collect(),
+            statistics: self.statistics.iter().filter_map(within).collect(),
+            len: range.len(),
+            ..self.clone()
+        }
+    }
+
     pub fn rule(&self) -> UpdateRule {
         self.rule
     }

@@ -34,6 +34,7 @@ use crate::serving::{clocked, leased};
 use crate::state::{Spread, State};
 use crate::step_report::StepSummary;
 use crate::strategy::{NextActivity, Strategy, TransferUnit};
+use std::ops::Range;
 use thalweg_cluster::regroup::MembershipChange;
 use thalweg_core::{JobSpec, Result};
 use thalweg_graph::optimizer::{Moment, Optimizer};
@@ -79,6 +80,14 @@ impl Owner for Parameters {
 
     fn commit(&mut self, _: usize, moment: Moment, answer: &mut Vec<f32>) {
         self.update(moment, answer);
+    }
+
+    fn keep(&mut self, range: &Range<usize>) {
+        if range.len() < self.state.len() {
+            self.state.keep(range);
+            self.optimizer = self.optimizer.part(range);
+            self.gradient = vec![0.0; range.len()];
+        }
     }
 
     fn answers_alike(&self) -> bool {

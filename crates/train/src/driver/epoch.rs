@@ -31,7 +31,7 @@ impl Driver<'_> {
         self.cx.work.begin_epoch();
         self.cx.local_rows.iter_mut().for_each(LocalRows::close_epoch);
         self.progress.epoch_loss = (0.0, 0);
-        self.progress.at_risk = 0;
+        (self.progress.at_risk, self.progress.mixed) = (0, 0);
         self.end_if_target_is_reached();
         let now = self.cx.rank.now();
         self.progress.time.exclude(now - start);
@@ -107,6 +107,11 @@ impl Driver<'_> {
         Ok(())
     }
 
+    /// Whether a loss may leave servers with parts of different gradients.
+    fn mixes_parts(&self) -> bool {
+        self.claims.at_own_speed() && self.roles.servers().len() > 1
+    }
+
     /// All ranks take over the rows that the others have consumed since the last time, unless they know them from proofs.
     pub(super) fn collect_rows(&mut self) -> Result<()> {
         if self.claims.proves_rows || self.claims.at_own_speed() {
@@ -133,6 +138,7 @@ impl Driver<'_> {
     pub(super) fn close_epoch(&mut self, epoch: u64, validation: Metrics) -> Result<()> {
         self.collect_rows()?;
         let consensus = self.measure_consensus()?;
+        let mixed = self.mixes_parts().then_some(self.progress.mixed);
         let cx = &mut self.cx;
         let reports = cx.rank.index() == 0;
         if !reports && !cx.rank.is_elastic() {
@@ -148,6 +154,7 @@ impl Driver<'_> {
                 Some(local) => local.audit(epoch),
                 None => Audit {
                     at_risk: self.claims.own_models.map(|_| self.progress.at_risk),
+                    mixed,
                     ..cx.work.audit(&cx.compute.data.training, epoch)
                 },
             },

@@ -191,12 +191,12 @@ impl Driver<'_> {
             Some(_) => Vec::new(),
             None => new_members(change),
         };
-        // A member with parameters of its own keeps them.
+        // A member with parameters of its own keeps them, and so does a server: no other has its shard.
         let own = self.strategy.state().has_own_parameters();
-        let keeps = |rank: &usize| own || holders.contains(rank);
+        let servers = self.roles.server_ranks(&self.cx.rank.member_ids());
+        let keeps = |rank: &usize| own || holders.contains(rank) || servers.contains(rank);
         let is_behind = |rank: &usize| change.positions[*rank].position.is_some() && !keeps(rank);
         let behind = (0..change.positions.len()).filter(is_behind).collect();
-        let servers = self.roles.server_ranks(&self.cx.rank.member_ids());
         let servers = servers.into_iter().filter(|server| new.contains(server)).collect();
         let receivers = Receivers { new, behind, servers };
         if receivers.contains(self.cx.rank.index()) {

@@ -18,6 +18,7 @@
 
 use super::group_change::giver_of;
 use super::{Driver, Next};
+use crate::audit::ConsumedRows;
 use crate::context::Context;
 use crate::contributions::Contributions;
 use crate::job_progress::JobProgress;
@@ -61,6 +62,8 @@ struct Attendance {
     walk: Option<Walk>,
     /// Of a server that hands out leases.
     served: Option<Served>,
+    /// Of another server: rows that were pushed again after it had applied them.
+    mixed: Vec<u8>,
 }
 
 /// What a server knows of the job: absolute, so that a meeting may be held again.
@@ -131,7 +134,7 @@ impl Driver<'_> {
         let boundary = self.cx.work.next_boundary();
         match (&self.cx.local_rows, &self.cx.pool) {
             (Some(local), _) => Some((local.agreed_rows(), local.rows_since(), local.rows_at(boundary))),
-            (None, Some(pool)) if self.roles.serves(self.cx.rank.member_id()) => {
+            (None, Some(pool)) if self.hands_out_leases() => {
                 let before = self.progress.leased_rows;
                 Some((before, pool.rows().saturating_sub(before), pool.sizes().rows_at(boundary)))
             }
@@ -236,7 +239,12 @@ impl Driver<'_> {
         let requests = Requests::of(self.cx.rank);
         let report = StepReport { loss, compute_ms, steps: units, requests, ..StepReport::default() };
         let walk = self.cx.local_rows.as_ref().map(|local| local.walk().clone());
-        let mine = Attendance { report, rows, walk, served: self.served() };
+        let servers = self.roles.servers();
+        let is_other_server =
+            self.cx.rank.member_id() != servers.start && self.roles.serves(self.cx.rank.member_id());
+        let pool = self.cx.pool.as_ref().filter(|_| is_other_server);
+        let mixed = pool.map_or(Vec::new(), |pool| pool.mixed().to_bytes());
+        let mine = Attendance { report, rows, walk, served: self.served(), mixed };
         let all: Vec<Attendance> = self.all_gather("workers at a meeting", &mine)?;
         let reports: Vec<StepReport> = all.iter().map(|attendance| attendance.report).collect();
         match self.cx.pool.is_some() {
@@ -272,9 +280,15 @@ impl Driver<'_> {
         Ok(())
     }
 
+    /// Whether this is the server of leases: the first.
+    fn hands_out_leases(&self) -> bool {
+        let servers = self.roles.servers();
+        !servers.is_empty() && servers.start == self.cx.rank.member_id()
+    }
+
     /// What this rank knows as a server of leases.
     fn served(&self) -> Option<Served> {
-        let pool = self.cx.pool.as_ref().filter(|_| self.roles.serves(self.cx.rank.member_id()))?;
+        let pool = self.cx.pool.as_ref().filter(|_| self.hands_out_leases())?;
         let JobProgress { epoch_loss, rows, units, contributions, .. } = self.progress.clone();
         let (applied, leased_rows) = (pool.applied().to_bytes(), pool.rows());
         let is_exhausted = pool.is_exhausted();
@@ -283,6 +297,10 @@ impl Driver<'_> {
 
     /// All know what the server knows. No lease is out.
     fn agree_on_leases(&mut self, all: Vec<Attendance>) -> Result<()> {
+        let mut mixed = ConsumedRows::like(self.cx.work.consumed());
+        let reported = all.iter().map(|attendance| &attendance.mixed).filter(|mixed| !mixed.is_empty());
+        reported.into_iter().try_for_each(|other| mixed.unite(other))?;
+        self.progress.mixed = mixed.count();
         let served = all.into_iter().find_map(|attendance| attendance.served);
         let served = served.ok_or_else(|| Error::internal("a meeting without a server"))?;
         let Context { work, pool: Some(pool), .. } = &mut self.cx else {
@@ -311,7 +329,7 @@ impl Driver<'_> {
 
     /// The strategy makes the model that is validated and saved, unless it has since the last unit of all.
     pub(super) fn publish(&mut self) -> Result<()> {
-        if self.claims.makes_published() && !self.is_published && !self.server_has_finished() {
+        if self.claims.makes_published(self.cx.job) && !self.is_published && !self.server_has_finished() {
             self.strategy.meet(&mut self.cx)?;
             self.is_published = true;
         }

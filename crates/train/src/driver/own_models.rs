@@ -151,7 +151,9 @@ impl Driver<'_> {
     /// job have it, and the mean of those that are left is another.
     pub(super) fn share_final_model(&mut self, source: usize) -> Result<Option<Vec<f32>>> {
         let is_final = self.is_over() && self.progress.validated_at == Some(self.cx.work.next());
-        if !is_final || !self.claims.makes_published() && !self.strategy.state().has_own_parameters() {
+        if !is_final
+            || !self.claims.makes_published(self.cx.job) && !self.strategy.state().has_own_parameters()
+        {
             return Ok(None);
         }
         let rank = &mut self.cx.rank;

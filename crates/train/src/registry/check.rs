@@ -200,11 +200,13 @@ fn check_families(job: &JobSpec, strategy: &Registration, refuse: &mut Refuse<'_
 
 /// Refuses settings of ranks that do not exist.
 fn check_ranks(job: &JobSpec, refuse: &mut Refuse<'_>) {
-    let ranks = ranks(job);
-    let slow = job.engine.slow.iter().map(|(rank, _)| ("engine.slow", rank));
+    let (ranks, workers) = (ranks(job), job.engine.workers);
     let linked = job.network.links.ranks().map(|rank| ("engine.network.links", rank));
-    for (key, rank) in slow.chain(linked).filter(|(_, rank)| *rank >= ranks) {
+    for (key, rank) in linked.filter(|(_, rank)| *rank >= ranks) {
         refuse(key, format!("there is no rank {rank}: there are {ranks} ranks"));
+    }
+    for (rank, _) in job.engine.slow.iter().filter(|(rank, _)| *rank >= workers) {
+        refuse("engine.slow", format!("there is no worker {rank}: there are {workers} workers"));
     }
     let last = last_rank(job);
     if let Some(fault) = job.fault.inject.0.iter().find(|fault| fault.rank > last) {

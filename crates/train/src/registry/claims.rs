@@ -33,6 +33,8 @@ pub type Arrived = fn(&JobSpec, members: &[usize], worker: usize, steps: &[Optio
 pub struct Claims {
     /// Ranks that hold parameters and compute no gradients (`roles.rs`).
     pub servers: usize,
+    /// `strategy.servers.count` of them, each with a shard of the parameters.
+    pub shards: bool,
     /// Training continues when a worker is lost.
     pub elastic: bool,
     pub all_reduced: AllReduced,
@@ -70,13 +72,15 @@ impl Claims {
     }
 
     /// Whether the model that is evaluated and saved comes about only when all ranks meet for it.
-    pub fn makes_published(&self) -> bool {
-        self.at_own_speed() || self.meets || self.servers > 0 && self.local_updates
+    pub fn makes_published(&self, job: &JobSpec) -> bool {
+        let parts = self.servers > 0 && self.local_updates || self.shards && job.servers.count > 1;
+        self.at_own_speed() || self.meets || parts
     }
 
     /// Synchronous data parallelism among equal workers.
     pub(super) const ALLREDUCE: Claims = Claims {
         servers: 0,
+        shards: false,
         elastic: true,
         all_reduced: AllReduced::Gradients,
         buckets: true,

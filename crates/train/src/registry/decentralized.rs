@@ -92,11 +92,11 @@ pub(super) const ENTRIES: &[Registration] = &[
         sections: &["strategy.merge"],
         check: check::elastic_force,
         start: |of| match of.serves {
-            true => {
+            Some(_) => {
                 let centre = Centre::new(of.job, of.optimizer, of.parameters);
                 Box::new(leased::Server::new(of.job, centre, of.job.merge.every))
             }
-            false => Box::new(easgd::AsynchronousWorker::new(of.optimizer, of.parameters)),
+            None => Box::new(easgd::AsynchronousWorker::new(of.optimizer, of.parameters)),
         },
     },
     Registration {
@@ -116,11 +116,11 @@ pub(super) const ENTRIES: &[Registration] = &[
         sections: &["strategy.merge"],
         check: check::elastic_force,
         start: |of| match of.serves {
-            true => {
+            Some(_) => {
                 let centre = Centre::new(of.job, of.optimizer, of.parameters);
                 Box::new(clocked::Server::new(of.job, centre))
             }
-            false => Box::new(easgd::SynchronousWorker::new(of.job, of.optimizer, of.parameters)),
+            None => Box::new(easgd::SynchronousWorker::new(of.job, of.optimizer, of.parameters)),
         },
     },
     Registration {

@@ -36,6 +36,7 @@ use crate::step_report::{Requests, StepReport, StepSummary};
 use crate::strategy::{Strategy, TransferUnit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use thalweg_cluster::regroup::MembershipChange;
 use thalweg_core::spec::engine::MAX_WORKERS;
 use thalweg_core::{JobSpec, Result};
@@ -177,6 +178,11 @@ impl<O: Owner> Server<O> {
         };
         let published = Published::of(owner.state().len());
         Server { owner, shard, outbox: Outbox::default(), last: Vec::new(), published }
+    }
+
+    /// Of these parameters alone.
+    pub fn of_shard(self, range: Range<usize>) -> Server<O> {
+        Server { published: self.published.of_shard(range), ..self }
     }
 
     /// The next unit begins.
@@ -342,6 +348,8 @@ impl<O: Owner> Strategy for Server<O> {
                 refresh(cx, false, &mut whole)?;
             }
         }
+        // By now every rank has had all of the state that it needs.
+        self.owner.keep(self.published.range());
         Ok(())
     }
 

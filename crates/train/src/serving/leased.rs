@@ -39,6 +39,7 @@ use crate::strategy::{NextActivity, Strategy, TransferUnit};
 use crate::work::pool::{Finished, Pool, Worker};
 use message::{Answer, Done, Request};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use thalweg_cluster::regroup::MembershipChange;
 use thalweg_core::report::Staleness;
 use thalweg_core::{Error, JobSpec, Result};
@@ -99,6 +100,11 @@ impl<O: Owner> Server<O> {
         };
         let published = Published::of(owner.state().len());
         Server { owner, desk, outbox: Outbox::default(), per_lease, published }
+    }
+
+    /// Of these parameters alone.
+    pub fn of_shard(self, range: Range<usize>) -> Server<O> {
+        Server { published: self.published.of_shard(range), ..self }
     }
 }
 
@@ -164,6 +170,10 @@ impl<O: Owner> Handler<'_, O> {
             return Err("pushed an update that is to wait for others".into());
         }
         let age = desk.version - done.version;
+        if !desk.leases && pool.skips_repeated(&done.rows) {
+            answer.extend_from_slice(owner.greet());
+            return Ok(());
+        }
         let moment = moment(desk.earlier + desk.version, pool.rows());
         owner.apply(values, moment, answer);
         #[cfg(test)]
@@ -174,9 +184,14 @@ impl<O: Owner> Handler<'_, O> {
                 age,
             });
         }
-        pool.commit(worker, done.lease, &done.rows);
-        let rows = done.rows.len() as u64;
-        pool.finish(Finished { member: worker.member, rows, report: done.report });
+        match desk.leases {
+            true => {
+                pool.commit(worker, done.lease, &done.rows);
+                let rows = done.rows.len() as u64;
+                pool.finish(Finished { member: worker.member, rows, report: done.report });
+            }
+            false => pool.count(&done.rows),
+        }
         let behind = desk.clocks.fastest() - desk.clocks.of(worker.member);
         desk.staleness.add(age, behind);
         desk.version += 1;
@@ -259,6 +274,8 @@ impl<O: Owner> Strategy for Server<O> {
         if let Ok(first) = part::server(cx) {
             desk.leases = first == cx.rank.index();
         }
+        // By now every rank has had all of the state that it needs.
+        self.owner.keep(self.published.range());
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use crate::envelope::Values;
 use crate::state::State;
+use std::ops::Range;
 use thalweg_graph::optimizer::Moment;
 
 /// The owner of parameters.
@@ -26,6 +27,9 @@ pub trait Owner {
 
     /// What a worker gets that asks for work without an update; nothing if it has all it needs.
     fn greet(&self) -> &[f32];
+
+    /// Of several servers: drops all but these elements of the parameters. Nothing is left to be dropped when it is called again.
+    fn keep(&mut self, _range: &Range<usize>) {}
 
     /// Whether a worker that a change of the group has interrupted needs the last answer to all: it has trained a model
     /// of its own, which is not trained again.

@@ -3,9 +3,10 @@
 use super::part;
 use crate::context::Context;
 use std::ops::Range;
-use thalweg_core::{Layout, Result};
+use thalweg_core::{Error, JobSpec, Layout, Result};
 use thalweg_data::even_range;
-use thalweg_graph::optimizer::Scope;
+use thalweg_graph::Optimizer;
+use thalweg_graph::optimizer::{GradientTransform, Scope};
 
 /// As many bytes on each of `count` servers, or nearly: cut at tensors, if an update needs whole ones.
 pub fn split(layout: &Layout, scope: Scope, count: usize) -> Vec<Range<usize>> {
@@ -56,6 +57,11 @@ impl Published {
         Published { parameters, range: 0..parameters, whole: Vec::new() }
     }
 
+    /// Of one that owns this range of them.
+    pub fn of_shard(self, range: Range<usize>) -> Published {
+        Published { range, ..self }
+    }
+
     /// All parameters, and those that this server owns.
     pub fn parameters(&self) -> usize {
         self.parameters
@@ -89,6 +95,23 @@ impl Published {
         }
         Ok(())
     }
+}
+
+/// Refuses more servers than there are pieces of the parameters.
+pub fn check(job: &JobSpec, layout: &Layout) -> Result<()> {
+    let count = job.servers.count;
+    let optimizer = Optimizer::new(job.optimizer.rule(), 1).with_transform(GradientTransform::of(job));
+    let (pieces, what) = match optimizer.scope() {
+        Scope::Element => (layout.len(), "parameters"),
+        Scope::Tensor | Scope::Gradient => {
+            (layout.tensors().len(), "tensors, which the optimizer needs whole")
+        }
+    };
+    if count > pieces.max(1) {
+        return Err(Error::job(format!("strategy.servers.count: {count} servers for {pieces} {what}"))
+            .hint(format!("use at most {pieces}")));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@
 //! moment in which it applies the update, so both are there or neither is. Leases of workers that are gone are handed out
 //! again. At a meeting no lease is out: the rows applied are then a prefix of the epoch's.
 //!
-//! The server has the table of leases. It is no member that a job can lose, so the table is not replicated, and a loss of the
-//! coordinator leaves it as it is; what it says of the epoch is told to all at meetings, and stored with checkpoints.
+//! The first server has the table of leases; others count the rows that they have applied. It is no member that a job can
+//! lose, so the table is not replicated, and a loss of the coordinator leaves it as it is; what the table says of the epoch
+//! is told to all at meetings, and stored with checkpoints.
 
 use super::{PlannedShare, Step, local_rows};
 use crate::audit::ConsumedRows;
@@ -116,6 +117,8 @@ pub struct Pool {
     /// Their number.
     count: u64,
     finished: Vec<Finished>,
+    /// On another server than the first: rows of the epoch that were pushed again after they had been applied.
+    mixed: ConsumedRows,
 }
 
 impl Pool {
@@ -135,6 +138,7 @@ impl Pool {
             applied: ConsumedRows::new(training.source_len()),
             count: 0,
             finished: Vec::new(),
+            mixed: ConsumedRows::new(training.source_len()),
         }
     }
 
@@ -156,6 +160,7 @@ impl Pool {
         self.out.clear();
         self.applied.clone_from(done);
         self.count = done.count();
+        self.mixed.clear();
     }
 
     /// The next lease for a worker; None if no row is left that is not being computed.
@@ -201,9 +206,29 @@ impl Pool {
             return 0;
         }
         self.out.remove(&number);
+        self.count(consumed);
+        consumed.len() as u64
+    }
+
+    /// The effect of these rows is in the parameters now.
+    pub(crate) fn count(&mut self, consumed: &[u64]) {
         self.applied.enter(consumed);
         self.count += consumed.len() as u64;
-        consumed.len() as u64
+    }
+
+    /// On another server than the first: whether these rows, which are those of one lease, have been applied. Then another
+    /// server gets its part of them from a second computation.
+    pub(crate) fn skips_repeated(&mut self, rows: &[u64]) -> bool {
+        let is_repeated = rows.first().is_some_and(|row| self.applied.contains(*row));
+        if is_repeated {
+            self.mixed.enter(rows);
+        }
+        is_repeated
+    }
+
+    /// Rows of the epoch whose parts of the gradient come from two computations.
+    pub(crate) fn mixed(&self) -> &ConsumedRows {
+        &self.mixed
     }
 
     /// These are the workers now: leases of others are handed out again, before new ones.

@@ -21,7 +21,7 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         ("push of gradients, pull of parameters", "strategy.exchange.kind"),
         AVERAGED_STATISTICS,
         ("lost workers: the others go on", "a_lost_worker_of_a_server_is_survived"),
-        (UPDATE_RULE, "a_step_with_a_server_is_a_step_with_all_reduce"),
+        (UPDATE_RULE, "a_step_with_servers_is_a_step_with_all_reduce"),
     ],
-    missing: &["several servers, each with a shard of the parameters", "bounded staleness", LOSS_OF_A_SERVER],
+    missing: &["bounded staleness", LOSS_OF_A_SERVER],
 }];
