@@ -3,22 +3,24 @@
 use thalweg_core::report::Audit;
 use thalweg_core::{Error, Result};
 
-/// The rows consumed in an epoch, by one rank or by all.
+/// The rows consumed in an epoch, by one rank or by all, and those that a policy has dropped by design.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumedRows {
     seen: Vec<u64>,
     again: u64,
+    /// Empty if there are none.
+    dropped: Vec<u64>,
 }
 
 impl ConsumedRows {
     /// Of a source with `rows` rows.
     pub fn new(rows: u64) -> ConsumedRows {
-        ConsumedRows { seen: vec![0; rows.div_ceil(64) as usize], again: 0 }
+        ConsumedRows { seen: vec![0; rows.div_ceil(64) as usize], again: 0, dropped: Vec::new() }
     }
 
     /// Of the source of the others, without a row.
     pub fn like(others: &ConsumedRows) -> ConsumedRows {
-        ConsumedRows { seen: vec![0; others.seen.len()], again: 0 }
+        ConsumedRows { seen: vec![0; others.seen.len()], again: 0, dropped: Vec::new() }
     }
 
     /// These rows were consumed.
@@ -32,19 +34,30 @@ impl ConsumedRows {
         }
     }
 
-    pub fn contains(&self, row: u64) -> bool {
-        self.seen[(row / 64) as usize] & (1 << (row % 64)) != 0
+    /// These rows are not to be computed in this epoch.
+    pub fn drop_rows(&mut self, rows: &[u64]) {
+        self.dropped.resize(self.seen.len(), 0);
+        rows.iter().for_each(|row| self.dropped[(row / 64) as usize] |= 1 << (row % 64));
     }
 
-    /// The number of different rows.
+    /// Whether a row is consumed or dropped.
+    pub fn contains(&self, row: u64) -> bool {
+        let has =
+            |words: &[u64]| words.get((row / 64) as usize).is_some_and(|word| word & (1 << (row % 64)) != 0);
+        has(&self.seen) || has(&self.dropped)
+    }
+
+    /// The number of different rows, consumed or dropped.
     pub fn count(&self) -> u64 {
-        self.seen.iter().map(|word| u64::from(word.count_ones())).sum()
+        let dropped = self.dropped.iter().copied().chain(std::iter::repeat(0));
+        self.seen.iter().zip(dropped).map(|(seen, dropped)| u64::from((seen | dropped).count_ones())).sum()
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.seen.fill(0);
         self.again = 0;
+        self.dropped.clear();
     }
 
     /// As bytes, for other ranks and checkpoints.
@@ -52,27 +65,34 @@ impl ConsumedRows {
         self.again
             .to_le_bytes()
             .into_iter()
-            .chain(self.seen.iter().flat_map(|word| word.to_le_bytes()))
+            .chain(self.seen.iter().chain(&self.dropped).flat_map(|word| word.to_le_bytes()))
             .collect()
     }
 
     /// Whether these bytes are of a source with `rows` rows.
     pub fn fits(bytes: &[u8], rows: u64) -> bool {
-        bytes.len() as u64 == (rows.div_ceil(64) + 1) * 8
+        let words = rows.div_ceil(64);
+        [words + 1, 2 * words + 1].contains(&(bytes.len() as u64 / 8)) && bytes.len().is_multiple_of(8)
     }
 
     /// Takes over what another rank, or an earlier run, has consumed.
     pub fn absorb(&mut self, bytes: &[u8]) -> Result<()> {
         let words: Vec<u64> =
             bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect();
-        if words.len() != self.seen.len() + 1 {
+        let length = self.seen.len();
+        if words.len() != length + 1 && words.len() != 2 * length + 1 {
             return Err(Error::internal("the ranks' audits have different lengths"));
         }
         self.again = self.again.saturating_add(words[0]);
-        for (mine, theirs) in self.seen.iter_mut().zip(&words[1..]) {
+        let (seen, dropped) = words[1..].split_at(length);
+        for (mine, theirs) in self.seen.iter_mut().zip(seen) {
             self.again = self.again.saturating_add((*mine & theirs).count_ones().into());
             *mine |= theirs;
         }
+        if !dropped.is_empty() {
+            self.dropped.resize(length, 0);
+        }
+        self.dropped.iter_mut().zip(dropped).for_each(|(mine, theirs)| *mine |= theirs);
         Ok(())
     }
 
@@ -82,6 +102,10 @@ impl ConsumedRows {
         others.absorb(bytes)?;
         self.again = self.again.max(others.again);
         self.seen.iter_mut().zip(others.seen).for_each(|(mine, theirs)| *mine |= theirs);
+        if !others.dropped.is_empty() {
+            self.dropped.resize(self.seen.len(), 0);
+        }
+        self.dropped.iter_mut().zip(others.dropped).for_each(|(mine, theirs)| *mine |= theirs);
         Ok(())
     }
 
@@ -93,14 +117,17 @@ impl ConsumedRows {
         let pairs = || expected.seen.iter().zip(&self.seen);
         let once = count(&mut pairs().map(|(expected, seen)| expected & seen));
         let stray = count(&mut pairs().map(|(expected, seen)| !expected & seen));
+        let dropped =
+            pairs().zip(&self.dropped).map(|((expected, seen), dropped)| expected & !seen & dropped);
+        let dropped = count(&mut dropped.into_iter());
         let expected = count(&mut expected.seen.iter().copied());
         Audit {
             epoch,
             expected,
             once,
-            missed: expected - once,
+            missed: expected - once - dropped,
             repeated: self.again.saturating_add(stray),
-            dropped: 0,
+            dropped,
             at_risk: None,
             mixed: None,
         }
@@ -123,6 +150,18 @@ mod tests {
         all.absorb(&consumed(&[64, 0]).to_bytes()).unwrap();
         let audit = all.close(3, &consumed(&[0, 1, 64, 99]));
         assert_eq!(audit, Audit { epoch: 3, expected: 4, once: 4, ..Audit::default() });
+    }
+
+    #[test]
+    fn what_a_policy_drops_is_not_missed() {
+        let mut all = consumed(&[1, 99]);
+        all.drop_rows(&[2, 70, 99]);
+        let mut read = ConsumedRows::new(100);
+        read.absorb(&all.to_bytes()).unwrap();
+        assert!(ConsumedRows::fits(&all.to_bytes(), 100) && read == all && read.contains(70));
+        assert_eq!(all.count(), 4, "one that was consumed and dropped is one");
+        let audit = read.close(1, &consumed(&[1, 2, 3, 70, 99]));
+        assert_eq!((audit.once, audit.dropped, audit.missed, audit.repeated), (2, 2, 1, 0));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Nothing else branches on the kind of a strategy: other code asks for the [`Claims`] of the job's.
 
 use crate::centralized::allreduce::AllReduce;
+use crate::centralized::bounded;
 use crate::centralized::parameter_server::{self, AsynchronousWorker, Parameters};
 use crate::roles::Roles;
 use crate::serving::{clocked, leased};
@@ -125,21 +126,7 @@ const CENTRALIZED: &[Registration] = &[
             exchange: Exchange::ParameterServer,
             merge: MergeKind::None,
         },
-        claims: Claims {
-            servers: 1,
-            all_reduced: AllReduced::Nothing,
-            proves_rows: false,
-            shards: true,
-            buckets: false,
-            work: Work::Leases(|_| parameter_server::PIECES),
-            deterministic: false,
-            splits_by_speed: false,
-            synchronizes_statistics: false,
-            irreproducible: Some(
-                "updates of an asynchronous server follow each other as they arrive; use `allreduce`",
-            ),
-            ..Claims::ALLREDUCE
-        },
+        claims: Claims::SERVED,
         sections: &["strategy.servers"],
         check: served::whole_norm,
         start: |of| match of.serves {
@@ -150,6 +137,45 @@ const CENTRALIZED: &[Registration] = &[
             }
             None => Box::new(AsynchronousWorker::new(of.optimizer, of.parameters)),
         },
+    },
+    Registration {
+        name: "parameter-server-ssp",
+        dials: Dials {
+            optimization: Optimization::Centralized,
+            scheduling: Scheduling::Ssp,
+            exchange: Exchange::ParameterServer,
+            merge: MergeKind::None,
+        },
+        claims: Claims::SERVED,
+        sections: &["strategy.servers"],
+        check: served::whole_norm,
+        start: bounded::start,
+    },
+    Registration {
+        name: "parameter-server-essp",
+        dials: Dials {
+            optimization: Optimization::Centralized,
+            scheduling: Scheduling::Essp,
+            exchange: Exchange::ParameterServer,
+            merge: MergeKind::None,
+        },
+        claims: Claims::SERVED,
+        sections: &["strategy.servers"],
+        check: served::eager,
+        start: bounded::start,
+    },
+    Registration {
+        name: "parameter-server-quorum",
+        dials: Dials {
+            optimization: Optimization::Centralized,
+            scheduling: Scheduling::Quorum,
+            exchange: Exchange::ParameterServer,
+            merge: MergeKind::None,
+        },
+        claims: Claims::SERVED,
+        sections: &["strategy.servers"],
+        check: served::whole_norm,
+        start: bounded::start,
     },
 ];
 

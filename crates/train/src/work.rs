@@ -4,6 +4,7 @@
 //! count when their commit unit does. A unit of several steps may end early on some ranks: the rows of its later steps that
 //! were computed count, and only the others are left. Workers at their own speed have rows of their own: `local_rows.rs`.
 
+pub mod clock_table;
 pub(crate) mod evaluations;
 pub mod local_rows;
 pub(crate) mod merge_interval;

@@ -31,6 +31,7 @@ pub mod optimizer;
 pub mod paths;
 pub mod preset;
 pub mod schedule;
+pub mod scheduling;
 pub mod section;
 pub mod servers;
 pub mod setting;
@@ -94,7 +95,7 @@ job! {
     target: train::TargetSpec,
     strategy: strategy::StrategySpec,
     parallelism: strategy::ParallelismSpec,
-    scheduling: strategy::SchedulingSpec,
+    scheduling: scheduling::SchedulingSpec,
     exchange: strategy::ExchangeSpec,
     gossip: gossip::GossipSpec,
     merge: merge::MergeSpec,
@@ -314,6 +315,7 @@ fn check(
     }
     paths::check(spec, &mut refuse);
     strategy::check(spec, &mut refuse);
+    scheduling::check(spec, &mut refuse);
     gossip::check(spec, &mut refuse);
     merge::check(spec, &mut refuse);
     neighbours::check(spec, &mut refuse);

@@ -1,6 +1,6 @@
 //! Presets: systems of the literature as combinations of settings.
 
-use super::strategy::FAMILIES;
+use super::strategy::{FAMILIES, OF_SERVERS};
 use super::{JobLayers, JobSpec, Origin};
 use toml::Value;
 
@@ -101,7 +101,9 @@ pub fn drop_replaced_dials(layers: &mut JobLayers, before: Option<&str>) {
     if selected.as_deref() == before {
         return;
     }
-    let is_of_family = |key: &str| FAMILIES.iter().any(|family| key.starts_with(&format!("{family}.")));
+    let is_of_family = |key: &str| {
+        OF_SERVERS.contains(&key) || FAMILIES.iter().any(|family| key.starts_with(&format!("{family}.")))
+    };
     layers.retain(|key, origin| !(is_of_family(key) && matches!(origin, Origin::File { .. })));
     let before = before.and_then(find);
     let presets = [before, selected.as_deref().and_then(find)];

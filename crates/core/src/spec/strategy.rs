@@ -1,6 +1,7 @@
 //! `[strategy]`: how training is distributed, by a preset or by single settings.
 
 use super::bucket::BucketSize;
+use super::scheduling::{Apply, Push};
 use super::section::section;
 use super::setting::{Auto, Bytes, choice};
 use super::{JobSpec, Refuse};
@@ -22,6 +23,12 @@ choice! {
         Bsp = "bsp",
         /// No synchronization.
         Async = "async",
+        /// Stale synchronous parallel: a worker may be so many clocks ahead of the slowest one.
+        Ssp = "ssp",
+        /// The same, and the server sends the parameters ahead, whenever all workers have completed a clock.
+        Essp = "essp",
+        /// A step starts when some of the workers have finished the last one; what the others computed for it is dropped.
+        Quorum = "quorum",
     }
 }
 
@@ -97,6 +104,15 @@ choice! {
 pub const FAMILIES: [&str; 5] =
     ["strategy.gossip", "strategy.merge", "strategy.neighbours", "strategy.tree", "strategy.servers"];
 
+/// Settings that only some kinds of scheduling with a server have.
+pub const OF_SERVERS: [&str; 5] = [
+    "strategy.apply",
+    "strategy.push",
+    "strategy.scheduling.staleness",
+    "strategy.scheduling.quorum",
+    "strategy.scheduling.epoch_fraction",
+];
+
 section! {
     /// How training is distributed.
     "strategy" StrategySpec {
@@ -106,6 +122,10 @@ section! {
         optimization: Optimization = Optimization::Centralized;
         /// Split of the rows of a step between workers.
         split: Split = Split::Even;
+        /// With a server: when the updates of workers have their effect. auto: per_clock with bsp and quorum, else per_push.
+        apply: Auto<Apply> = Auto::Auto;
+        /// With a server: what a worker pushes. auto: delta with essp, else gradient.
+        push: Auto<Push> = Auto::Auto;
         /// Measures bucket sizes and algorithms for some seconds before the first step and uses the fastest, instead of a fixed table: two runs may then differ in their last bits.
         tune: bool = false;
     }
@@ -116,14 +136,6 @@ section! {
     "strategy.parallelism" ParallelismSpec {
         /// Workers that split the rows of a step; auto: all workers.
         data: Auto<usize> = Auto::Auto;
-    }
-}
-
-section! {
-    /// Synchronization between steps.
-    "strategy.scheduling" SchedulingSpec {
-        /// The kind of synchronization.
-        kind: Scheduling = Scheduling::Bsp;
     }
 }
 
@@ -140,6 +152,21 @@ section! {
         first_bucket: Auto<Bytes> = Auto::Auto;
         /// The transport.
         transport: TransportChoice = TransportChoice::Auto;
+    }
+}
+
+impl StrategySpec {
+    /// When updates have their effect, with that kind of scheduling.
+    pub fn apply(&self, kind: Scheduling) -> Apply {
+        self.apply.or(match kind {
+            Scheduling::Bsp | Scheduling::Quorum => Apply::PerClock,
+            Scheduling::Async | Scheduling::Ssp | Scheduling::Essp => Apply::PerPush,
+        })
+    }
+
+    /// What workers push, with that kind of scheduling.
+    pub fn push(&self, kind: Scheduling) -> Push {
+        self.push.or(if kind == Scheduling::Essp { Push::Delta } else { Push::Gradient })
     }
 }
 

@@ -51,6 +51,8 @@ fn the_hash_changes_with_every_key() {
         "train.target.loss=0.9",
         "strategy.preset=horovod",
         "strategy.split=speed",
+        "strategy.apply=per_push",
+        "strategy.push=delta",
         "strategy.tune=true",
         "strategy.parallelism.data=2",
         "strategy.exchange.algorithm=ring",
@@ -119,6 +121,9 @@ fn the_hash_changes_with_every_key() {
         "strategy.merge.adaptive_alpha",
         "strategy.optimization",
         "strategy.scheduling.kind",
+        "strategy.scheduling.staleness",
+        "strategy.scheduling.quorum",
+        "strategy.scheduling.epoch_fraction",
         "strategy.exchange.kind",
         "engine.kind",
     ];

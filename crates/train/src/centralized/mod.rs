@@ -1,4 +1,5 @@
 //! Centralized optimization: one optimizer state per parameter, the same for all workers.
 
 pub mod allreduce;
+pub mod bounded;
 pub mod parameter_server;

@@ -1,6 +1,6 @@
 //! Rules between the settings of a job and its strategy.
 
-use super::{AllReduced, Dials, Registration, all, find, is_elastic, ranks, reproducible};
+use super::{AllReduced, Dials, Registration, all, find, is_elastic, ranks, reproducible, served};
 use crate::decentralized::mixing::MixingMatrix;
 use crate::decentralized::push_graph::PushGraph;
 use crate::decentralized::tree_easgd;
@@ -20,6 +20,7 @@ pub(super) fn check(job: &JobSpec, refuse: &mut Refuse<'_>) {
         Some(strategy) => {
             check_claims(job, strategy, refuse);
             check_families(job, strategy, refuse);
+            served::updates(job, strategy, refuse);
             (strategy.check)(job, refuse);
         }
         None => refuse_dials(job, refuse),
@@ -134,13 +135,13 @@ pub(super) fn elastic_force(job: &JobSpec, refuse: &mut Refuse<'_>) {
                 );
             }
         }
-        Scheduling::Async if !(beta as f32 > 0.0 && beta <= alpha) => refuse(
+        _ if !(beta as f32 > 0.0 && beta <= alpha) => refuse(
             "strategy.merge.beta",
             format!(
                 "must be above 0 and at most alpha, which is {alpha}, is {beta} (Langer et al., equation 1)"
             ),
         ),
-        Scheduling::Async => {}
+        _ => {}
     }
 }
 

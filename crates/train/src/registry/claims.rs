@@ -98,6 +98,23 @@ impl Claims {
         irreproducible: None,
     };
 
+    /// A parameter server of workers at their own speed.
+    pub(super) const SERVED: Claims = Claims {
+        servers: 1,
+        shards: true,
+        all_reduced: AllReduced::Nothing,
+        buckets: false,
+        proves_rows: false,
+        work: Work::Leases(|_| crate::centralized::parameter_server::PIECES),
+        deterministic: false,
+        splits_by_speed: false,
+        synchronizes_statistics: false,
+        irreproducible: Some(
+            "updates of workers at their own speed follow each other as they arrive; use `allreduce`",
+        ),
+        ..Claims::ALLREDUCE
+    };
+
     /// Rounds of local training, after which all workers merge their models.
     pub const LOCAL_ROUNDS: Claims = Claims {
         all_reduced: AllReduced::Parameters,

@@ -164,7 +164,7 @@ struct Handler<'a, O> {
 impl<O: Owner> Server<O> {
     pub fn new(job: &JobSpec, owner: O) -> Server<O> {
         let shard = Shard {
-            policy: policy(job.scheduling.kind),
+            policy: policy(job),
             clocks: Clocks::default(),
             unit: Unit { generation: 0, step: 0 },
             moment: None,

@@ -87,7 +87,7 @@ impl<O: Owner> Server<O> {
     /// Of leases that have so many pieces.
     pub fn new(job: &JobSpec, owner: O, per_lease: usize) -> Server<O> {
         let desk = Desk {
-            policy: policy(job.scheduling.kind),
+            policy: policy(job),
             clocks: Clocks::default(),
             workers: Vec::new(),
             leases: false,

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! owner      what a server keeps, and what an update of a worker does to it
-//! server     runs the owner: with clocks (all work on the same step), or with leases (each at its own speed)
+//! server     runs the owner: with clocks (all work on the same step), with leases (each at its own speed), or bounded
+//!            (each at a clock of its own, which a policy keeps near those of the others)
 //! worker     its program is the strategy's; it pushes and pulls through `clocked` or `leased`
 //! ```
 
 mod agreement;
+pub mod bounded;
 mod clock_sum;
 pub mod clocked;
 pub mod gradient_push;

@@ -37,11 +37,17 @@ enum Answer {
     Message(Vec<u8>),
     /// The header before the published values.
     Published(Vec<u8>),
+    /// To another server.
+    Request(Vec<u8>),
 }
 
 impl Outbox {
     pub fn send(&mut self, member: usize, message: Vec<u8>) {
         self.answers.push_back((member, Answer::Message(message)));
+    }
+
+    pub fn send_to_server(&mut self, member: usize, message: Vec<u8>) {
+        self.answers.push_back((member, Answer::Request(message)));
     }
 
     /// From now on workers pull these values. Answers that refer to earlier ones get them, too.
@@ -65,6 +71,7 @@ impl Outbox {
                         let message = published(cx, rank, header, &self.published, &mut self.written);
                         send(cx.rank, rank, ANSWER, message)?;
                     }
+                    Answer::Request(message) => send(cx.rank, rank, REQUEST, message.clone())?,
                 }
             }
             self.answers.pop_front();

@@ -1,10 +1,12 @@
 //! Strategies with a server against a reference: what the server of a simulated run does is recorded in the order in which
 //! it happens, and done again by the few lines of the papers' pseudo-code.
 
+mod bounded;
 mod elastic_averaging;
 mod parameter_server;
 
 use crate::decentralized::gosgd::recorded::Digits;
+use crate::work::clock_table::Task;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thalweg_cluster::engine::simulated::simulate;
@@ -28,6 +30,14 @@ pub(super) enum Recorded {
     Arrived(usize),
     /// All updates of a step in the order of ranks, and what the server publishes after them.
     AppliedAll { step: u64, pushed: Vec<Vec<f32>>, published: Vec<f32> },
+    /// A worker may begin a clock, and reads the server's parameters or goes on with its copy.
+    Began { member: usize, clock: u64, reads: bool },
+    /// It is sent parameters while it computes.
+    SentAhead { member: usize },
+    /// The update of a task has had its effect alone.
+    AppliedTask { member: usize, task: Task },
+    /// Those of these workers have had their effect together, made of these rows.
+    Closed { of_step: usize, shares: Vec<(usize, Vec<u64>)> },
 }
 
 /// The record of the one run that is watched, and what lets one be watched at a time.
@@ -63,13 +73,20 @@ struct Run {
 /// Trains on a network whose messages take up to `1 + jitter` times as long. The parameters of rank i begin at those of the
 /// seed plus `offset(i)`.
 fn run(job: &JobSpec, (jitter, seed): (f64, u64), offset: impl Fn(usize) -> f32 + Sync) -> Run {
+    run_on(Simulated { jitter, ..network(job, seed) }, job, offset)
+}
+
+fn network(job: &JobSpec, seed: u64) -> Simulated {
+    Simulated { speed: 1e8, ..Simulated::ordinary(crate::registry::ranks(job), seed) }
+}
+
+fn run_on(network: Simulated, job: &JobSpec, offset: impl Fn(usize) -> f32 + Sync) -> Run {
     let _watch = lock(&WATCH);
     let folder = tempfile::tempdir().expect("a folder");
     *lock(&RECORD) = Some(Vec::new());
     let deadline = Duration::from_secs(30);
     let limits = Limits { min: 1, max: 64, timeout: 10 * deadline, unit: u64::MAX };
     let config = MembershipConfig { elastic: true, limits, ..MembershipConfig::fixed(deadline) };
-    let network = Simulated { jitter, speed: 1e8, ..Simulated::ordinary(crate::registry::ranks(job), seed) };
     let (ended, _) = simulate(network, &[], &config, |rank| {
         let components = Digits { job: job.clone(), offset: offset(rank.index()) };
         let assignment =

@@ -108,6 +108,8 @@ pub struct Pool {
     /// The next step to be cut, counted in the epoch, and the one after the last.
     next_step: u64,
     end_step: u64,
+    /// Steps of an epoch after which it ends; the rows of the others are dropped.
+    steps_computed: u64,
     /// Pieces to hand out, of steps that were cut and of leases that came back.
     ready: VecDeque<Piece>,
     out: BTreeMap<u64, (Worker, Lease)>,
@@ -124,8 +126,12 @@ pub struct Pool {
 impl Pool {
     /// Of leases that have so many pieces.
     pub(crate) fn new(job: &JobSpec, training: &Rows, per_lease: usize) -> Pool {
+        let sampler = Sampler::new(training, job.train.seed, job.train.global_batch);
+        let steps = sampler.steps_per_epoch();
+        let computed = (steps as f64 * job.scheduling.epoch_fraction).ceil() as u64;
         Pool {
-            sampler: Sampler::new(training, job.train.seed, job.train.global_batch),
+            sampler,
+            steps_computed: computed.clamp(1, steps.max(1)),
             sizes: Sizes { total: training.len().max(1), batch: job.train.global_batch.max(1) as u64 },
             pieces: job.engine.workers.max(1),
             per_lease: per_lease.max(1),
@@ -150,7 +156,7 @@ impl Pool {
     /// computed again, and those of steps from `end` on, counted over the job, not at all.
     pub(crate) fn begin_epoch(&mut self, epoch: u64, end: u64, done: &ConsumedRows) {
         let steps = self.sampler.steps_per_epoch();
-        self.end_step = end.saturating_sub(epoch * steps).min(steps);
+        self.end_step = end.saturating_sub(epoch * steps).min(self.steps_computed);
         if self.epoch == Some(epoch) {
             return;
         }
@@ -161,6 +167,8 @@ impl Pool {
         self.applied.clone_from(done);
         self.count = done.count();
         self.mixed.clear();
+        // A checkpoint may be beyond the fraction.
+        self.end_at_fraction();
     }
 
     /// The next lease for a worker; None if no row is left that is not being computed.
@@ -177,6 +185,25 @@ impl Pool {
         let lease = Lease { number: self.number, pieces };
         self.out.insert(self.number, (worker, lease.clone()));
         Some(lease)
+    }
+
+    /// The next step in one piece, without the rows that were computed before or dropped; None if no step is left.
+    pub(crate) fn next_step(&mut self) -> Option<Piece> {
+        while self.ready.is_empty() && self.next_step < self.end_step {
+            self.cut_step();
+        }
+        let mut step = self.ready.pop_front()?;
+        while self.ready.front().is_some_and(|piece| piece.step == step.step) {
+            step.rows.extend(self.ready.pop_front().into_iter().flat_map(|piece| piece.rows));
+        }
+        Some(step)
+    }
+
+    /// A policy leaves these rows out.
+    pub(crate) fn drop_rows(&mut self, rows: &[u64]) {
+        self.applied.drop_rows(rows);
+        self.count = self.applied.count();
+        self.end_at_fraction();
     }
 
     /// Cuts the next step into pieces, without the rows that were computed before the table was made.
@@ -214,6 +241,7 @@ impl Pool {
     pub(crate) fn count(&mut self, consumed: &[u64]) {
         self.applied.enter(consumed);
         self.count += consumed.len() as u64;
+        self.end_at_fraction();
     }
 
     /// On another server than the first: whether these rows, which are those of one lease, have been applied. Then another
@@ -229,6 +257,19 @@ impl Pool {
     /// Rows of the epoch whose parts of the gradient come from two computations.
     pub(crate) fn mixed(&self) -> &ConsumedRows {
         &self.mixed
+    }
+
+    /// Drops the rows of the steps that the epoch ends before, once all others are done.
+    fn end_at_fraction(&mut self) {
+        let steps = self.sampler.steps_per_epoch();
+        if self.steps_computed == steps || self.count < self.sizes.rows_at(self.steps_computed) {
+            return;
+        }
+        for index in self.steps_computed..steps {
+            let rows = self.sampler.rows(self.epoch.unwrap_or(0), index);
+            self.applied.drop_rows(rows);
+        }
+        self.count = self.applied.count();
     }
 
     /// These are the workers now: leases of others are handed out again, before new ones.

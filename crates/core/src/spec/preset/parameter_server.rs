@@ -23,5 +23,5 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         ("lost workers: the others go on", "a_lost_worker_of_a_server_is_survived"),
         (UPDATE_RULE, "a_step_with_servers_is_a_step_with_all_reduce"),
     ],
-    missing: &["bounded staleness", LOSS_OF_A_SERVER],
+    missing: &[LOSS_OF_A_SERVER],
 }];

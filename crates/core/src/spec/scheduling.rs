@@ -1,0 +1,76 @@
+//! `[strategy.scheduling]`: how far workers of a server may be apart, and what becomes of their updates.
+
+use super::section::section;
+use super::setting::{Auto, choice};
+use super::strategy::Scheduling;
+use super::{JobSpec, Refuse};
+
+choice! {
+    /// When the updates of workers have their effect.
+    Apply {
+        /// The updates of all workers for the same clock together, when they have arrived.
+        PerClock = "per_clock",
+        /// Each as it arrives.
+        PerPush = "per_push",
+    }
+}
+
+choice! {
+    /// What a worker pushes.
+    Push {
+        /// The gradient: the server updates the parameters, and every answer has them.
+        Gradient = "gradient",
+        /// The change that its own update makes in its copy of the parameters: the server adds it, and the worker reads its copy for as long as the bound allows.
+        Delta = "delta",
+    }
+}
+
+section! {
+    /// Synchronization between steps.
+    "strategy.scheduling" SchedulingSpec {
+        /// The kind of synchronization.
+        kind: Scheduling = Scheduling::Bsp;
+        /// With ssp and essp: the clocks that a worker may be ahead of the slowest one.
+        staleness: u64 = 3;
+        /// With quorum: the workers that a clock waits for. auto: all but one.
+        quorum: Auto<usize> = Auto::Auto;
+        /// With a server and workers at different clocks: the share of its rows with which an epoch ends; the others are dropped.
+        epoch_fraction: f64 = 1.0;
+    }
+}
+
+impl SchedulingSpec {
+    /// The workers of so many that a clock does not wait for.
+    pub fn backups(&self, workers: usize) -> usize {
+        workers.saturating_sub(self.quorum.or(workers.saturating_sub(1).max(1)))
+    }
+}
+
+pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
+    let (workers, SchedulingSpec { kind, epoch_fraction, .. }) = (spec.engine.workers, &spec.scheduling);
+    if let Auto::Is(quorum) = spec.scheduling.quorum
+        && !(1..=workers).contains(&quorum)
+    {
+        let reason = format!("must be between 1 and the number of workers, {workers}, is {quorum}");
+        refuse("strategy.scheduling.quorum", reason);
+    }
+    if !(*epoch_fraction > 0.0 && *epoch_fraction <= 1.0) {
+        let reason = format!("must be above 0 and at most 1, is {epoch_fraction}");
+        refuse("strategy.scheduling.epoch_fraction", reason);
+    }
+    let defaults = SchedulingSpec::default();
+    let bounded = matches!(kind, Scheduling::Ssp | Scheduling::Essp);
+    for (key, is_set, is_used, of) in [
+        ("staleness", spec.scheduling.staleness != defaults.staleness, bounded, "ssp and essp"),
+        ("quorum", spec.scheduling.quorum != defaults.quorum, *kind == Scheduling::Quorum, "quorum"),
+        ("epoch_fraction", *epoch_fraction != 1.0, *kind != Scheduling::Bsp, "async, ssp, essp and quorum"),
+    ] {
+        if is_set && !is_used {
+            let reason = format!(
+                "is a setting of {of}, but strategy.scheduling.kind is `{}`; drop one of the two",
+                kind.name()
+            );
+            refuse(&format!("strategy.scheduling.{key}"), reason);
+        }
+    }
+}

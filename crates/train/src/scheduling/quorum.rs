@@ -1,0 +1,27 @@
+//! A quorum with backup workers (Chen et al. 2016; Abadi et al. 2016; Langer et al., section 3.3.1): a clock is closed with
+//! the updates of all workers but the slowest `b`; theirs come too late and are dropped.
+
+use super::{Admission, Clocks, Decision, Policy};
+
+pub struct Quorum {
+    /// `b`: the workers that a clock does not wait for.
+    pub backups: usize,
+}
+
+impl Policy for Quorum {
+    fn may_begin(&self, clocks: &Clocks, worker: usize) -> Decision {
+        let clock = clocks.of(worker);
+        match clocks.closed() >= clock {
+            true => Decision::Go,
+            false => Decision::Wait(clocks.behind(clock).collect()),
+        }
+    }
+
+    fn admit(&self, clocks: &Clocks, worker: usize) -> Admission {
+        if clocks.of(worker) < clocks.closed() { Admission::Drop } else { Admission::Hold }
+    }
+
+    fn suffices(&self, arrived: usize, of: usize) -> bool {
+        arrived >= of.saturating_sub(self.backups).max(1).min(of)
+    }
+}
