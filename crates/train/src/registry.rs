@@ -127,8 +127,8 @@ const CENTRALIZED: &[Registration] = &[
             merge: MergeKind::None,
         },
         claims: Claims::SERVED,
-        sections: &["strategy.servers"],
-        check: served::whole_norm,
+        sections: &["strategy.mitigation", "strategy.servers"],
+        check: served::mitigation,
         start: |of| match of.serves {
             Some(shard) => {
                 let parameters = Parameters::new(of.optimizer, of.parameters);
@@ -147,8 +147,8 @@ const CENTRALIZED: &[Registration] = &[
             merge: MergeKind::None,
         },
         claims: Claims::SERVED,
-        sections: &["strategy.servers"],
-        check: served::whole_norm,
+        sections: &["strategy.mitigation", "strategy.servers"],
+        check: served::mitigation,
         start: bounded::start,
     },
     Registration {
@@ -160,7 +160,7 @@ const CENTRALIZED: &[Registration] = &[
             merge: MergeKind::None,
         },
         claims: Claims::SERVED,
-        sections: &["strategy.servers"],
+        sections: &["strategy.mitigation", "strategy.servers"],
         check: served::eager,
         start: bounded::start,
     },

@@ -97,6 +97,19 @@ fn a_quorum_drops_what_comes_too_late() {
     }
 }
 
+/// Of three workers two have been overtaken by others, except at the start.
+#[test]
+fn updates_that_are_too_old_are_dropped() {
+    for kind in [&["strategy.scheduling.kind=async"][..], &[SSP], &[SSP, "strategy.servers.count=2"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let own = ["train.epochs=2", "strategy.scheduling.max_age=0"];
+        for audit in audits(3, folder.path(), &[&[SERVER, SGD], kind, &own].concat()) {
+            assert_eq!((audit.once + audit.dropped, audit.missed, audit.repeated), (1438, 0, 0), "{kind:?}");
+            assert!(audit.dropped > 0 && audit.once > 0, "{kind:?}: {audit:?}");
+        }
+    }
+}
+
 #[test]
 fn an_epoch_may_end_at_a_fraction_of_its_rows() {
     for own in [&["strategy.scheduling.kind=async"][..], &[SSP], &[QUORUM, "strategy.scheduling.quorum=3"]] {

@@ -24,6 +24,7 @@ pub mod inject;
 pub mod layers;
 pub mod links;
 pub mod merge;
+pub mod mitigation;
 pub mod model;
 pub mod nearest;
 pub mod neighbours;
@@ -96,6 +97,7 @@ job! {
     strategy: strategy::StrategySpec,
     parallelism: strategy::ParallelismSpec,
     scheduling: scheduling::SchedulingSpec,
+    mitigation: mitigation::MitigationSpec,
     exchange: strategy::ExchangeSpec,
     gossip: gossip::GossipSpec,
     merge: merge::MergeSpec,
@@ -316,6 +318,7 @@ fn check(
     paths::check(spec, &mut refuse);
     strategy::check(spec, &mut refuse);
     scheduling::check(spec, &mut refuse);
+    mitigation::check(spec, &mut refuse);
     gossip::check(spec, &mut refuse);
     merge::check(spec, &mut refuse);
     neighbours::check(spec, &mut refuse);

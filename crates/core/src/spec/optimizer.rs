@@ -35,7 +35,7 @@ section! {
         kind: OptimizerKind = OptimizerKind::Adam;
         /// The learning rate.
         lr: f64 = 1e-3;
-        /// Momentum factor (momentum, nesterov, lars; 0.9).
+        /// Momentum factor (momentum, nesterov, lars; 0.9). A negative one, of momentum, counters the momentum that comes from stale updates.
         momentum: Option<f64> = None;
         /// Decay of the first moment (adam, adamw, lamb; 0.9).
         beta1: Option<f64> = None;
@@ -233,6 +233,12 @@ impl OptimizerSpec {
             } else if matches!(key, "epsilon" | "trust") {
                 if !positive(value) {
                     refuse(key, format!("must be above 0 and finite in single precision, is {value}"));
+                }
+            } else if self.kind == OptimizerKind::Momentum {
+                // Explicit negative momentum (Mitliagkas et al. 2016).
+                let momentum = value as f32;
+                if momentum.is_nan() || momentum.abs() >= 1.0 {
+                    refuse(key, format!("must be above -1 and below 1, is {value}"));
                 }
             } else if !(0.0..1.0).contains(&(value as f32)) {
                 refuse(key, format!("must be at least 0 and below 1, is {value}"));

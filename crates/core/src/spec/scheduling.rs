@@ -25,6 +25,16 @@ choice! {
     }
 }
 
+choice! {
+    /// Which of the updates that wait for a server it applies first.
+    QueueOrder {
+        /// The one that arrived first.
+        Arrival = "arrival",
+        /// The one that most others have overtaken.
+        Staleness = "staleness",
+    }
+}
+
 section! {
     /// Synchronization between steps.
     "strategy.scheduling" SchedulingSpec {
@@ -36,6 +46,10 @@ section! {
         quorum: Auto<usize> = Auto::Auto;
         /// With a server and workers at different clocks: the share of its rows with which an epoch ends; the others are dropped.
         epoch_fraction: f64 = 1.0;
+        /// With async: which of the updates that wait for the server it applies first.
+        queue: QueueOrder = QueueOrder::Arrival;
+        /// With a server that applies each push as it arrives: gradients that more than so many updates have overtaken are dropped.
+        max_age: Option<u64> = None;
     }
 }
 
@@ -63,6 +77,7 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     for (key, is_set, is_used, of) in [
         ("staleness", spec.scheduling.staleness != defaults.staleness, bounded, "ssp and essp"),
         ("quorum", spec.scheduling.quorum != defaults.quorum, *kind == Scheduling::Quorum, "quorum"),
+        ("queue", spec.scheduling.queue != defaults.queue, *kind == Scheduling::Async, "async"),
         ("epoch_fraction", *epoch_fraction != 1.0, *kind != Scheduling::Bsp, "async, ssp, essp and quorum"),
     ] {
         if is_set && !is_used {

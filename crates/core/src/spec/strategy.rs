@@ -101,16 +101,24 @@ choice! {
 }
 
 /// Sections with the settings of one family of strategies; other strategies have no use for them.
-pub const FAMILIES: [&str; 5] =
-    ["strategy.gossip", "strategy.merge", "strategy.neighbours", "strategy.tree", "strategy.servers"];
+pub const FAMILIES: [&str; 6] = [
+    "strategy.gossip",
+    "strategy.merge",
+    "strategy.mitigation",
+    "strategy.neighbours",
+    "strategy.tree",
+    "strategy.servers",
+];
 
 /// Settings that only some kinds of scheduling with a server have.
-pub const OF_SERVERS: [&str; 5] = [
+pub const OF_SERVERS: [&str; 7] = [
     "strategy.apply",
     "strategy.push",
     "strategy.scheduling.staleness",
     "strategy.scheduling.quorum",
     "strategy.scheduling.epoch_fraction",
+    "strategy.scheduling.max_age",
+    "strategy.scheduling.queue",
 ];
 
 section! {

@@ -53,6 +53,10 @@ fn the_hash_changes_with_every_key() {
         "strategy.split=speed",
         "strategy.apply=per_push",
         "strategy.push=delta",
+        "strategy.scheduling.max_age=3",
+        "strategy.mitigation.learning_rate=staleness",
+        "strategy.mitigation.delay_compensation=0.5",
+        "strategy.mitigation.warm_start=3",
         "strategy.tune=true",
         "strategy.parallelism.data=2",
         "strategy.exchange.algorithm=ring",
@@ -124,6 +128,7 @@ fn the_hash_changes_with_every_key() {
         "strategy.scheduling.staleness",
         "strategy.scheduling.quorum",
         "strategy.scheduling.epoch_fraction",
+        "strategy.scheduling.queue",
         "strategy.exchange.kind",
         "engine.kind",
     ];

@@ -68,6 +68,7 @@ fn values_out_of_range_are_refused() {
 fn values_out_of_range_of_one_kind_are_refused() {
     for (kind, assignment, reason) in [
         ("optimizer.kind=momentum", "train.optimizer.momentum=1", "below 1"),
+        ("optimizer.kind=momentum", "train.optimizer.momentum=-1", "above -1"),
         ("optimizer.kind=nesterov", "train.optimizer.momentum=-0.1", "at least 0"),
         ("optimizer.kind=lars", "train.optimizer.trust=0", "above 0"),
         ("optimizer.kind=lamb", "train.optimizer.epsilon=0", "above 0"),

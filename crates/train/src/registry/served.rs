@@ -3,8 +3,9 @@
 use super::Registration;
 use thalweg_core::JobSpec;
 use thalweg_core::spec::Refuse;
+use thalweg_core::spec::mitigation::UpdateRate;
 use thalweg_core::spec::optimizer::UpdateRule;
-use thalweg_core::spec::scheduling::{Apply, Push};
+use thalweg_core::spec::scheduling::{Apply, Push, QueueOrder};
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::spec::strategy::Scheduling;
 use thalweg_graph::optimizer::GradientTransform;
@@ -21,11 +22,25 @@ pub(super) fn updates(job: &JobSpec, strategy: &Registration, refuse: &mut Refus
             refuse(key, format!("is a setting of parameter servers, and `{name}` is none; drop this key"));
         }
     }
+    let own = &job.scheduling;
+    for (key, is_set) in [("queue", own.queue != QueueOrder::Arrival)] {
+        if is_set && !is_served {
+            let reason = format!(
+                "is a setting of asynchronous parameter servers, and `{name}` is none; drop this key"
+            );
+            refuse(&format!("strategy.scheduling.{key}"), reason);
+        }
+    }
     if job.scheduling.epoch_fraction != 1.0 && !(is_served && strategy.claims.at_own_speed()) {
         let reason = format!(
             "`{name}` computes all rows of an epoch; only a parameter server with async, ssp, essp or quorum leaves some out"
         );
         refuse("strategy.scheduling.epoch_fraction", reason);
+    }
+    let applies_each = is_served && job.strategy.apply(kind) == Apply::PerPush;
+    if job.scheduling.max_age.is_some() && !applies_each {
+        let reason = format!("`{name}` waits for all updates of a clock, so none is too old; drop this key");
+        refuse("strategy.scheduling.max_age", reason);
     }
     if !is_served {
         return;
@@ -65,7 +80,31 @@ pub(super) fn eager(job: &JobSpec, refuse: &mut Refuse<'_>) {
         let reason = "with gradients every answer has the parameters, so there is nothing to send ahead; use delta, or strategy.scheduling.kind = \"ssp\"";
         refuse("strategy.push", reason.into());
     }
+    mitigation(job, refuse);
+}
+
+/// Mitigation changes single gradients as they are applied.
+pub(super) fn mitigation(job: &JobSpec, refuse: &mut Refuse<'_>) {
     whole_norm(job, refuse);
+    let (kind, own) = (job.scheduling.kind, &job.mitigation);
+    let is_single = job.strategy.apply(kind) == Apply::PerPush && job.strategy.push(kind) == Push::Gradient;
+    for (key, is_set) in [
+        ("mitigation.learning_rate", own.learning_rate != UpdateRate::Constant),
+        ("mitigation.delay_compensation", own.delay_compensation != 0.0),
+        (
+            "scheduling.max_age",
+            job.scheduling.max_age.is_some() && job.strategy.apply(kind) == Apply::PerPush,
+        ),
+    ] {
+        if is_set && !is_single {
+            let reason = "needs gradients that the server applies one by one; use strategy.apply = \"per_push\" and strategy.push = \"gradient\"";
+            refuse(&format!("strategy.{key}"), reason.into());
+        }
+    }
+    if job.scheduling.max_age.is_some() && kind == Scheduling::Async && job.servers.count > 1 {
+        let reason = "asynchronous servers do not ask each other, so one would drop its part of an update and another would not; use one server, or strategy.scheduling.kind = \"ssp\"";
+        refuse("strategy.scheduling.max_age", reason.into());
+    }
 }
 
 /// Each of several servers has a part of the gradient.

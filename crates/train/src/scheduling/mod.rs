@@ -4,12 +4,14 @@
 //! A clock is a unit of work between two exchanges with the server. The part that owns the clocks asks for every update;
 //! total asynchrony needs nothing to be asked, as every answer is the same.
 
+mod age_limit;
 mod asynchronous;
 mod bulk_synchronous;
 mod eager_stale_synchronous;
 mod quorum;
 mod stale_synchronous;
 
+pub use age_limit::AgeLimit;
 pub use asynchronous::Asynchronous;
 pub use bulk_synchronous::BulkSynchronous;
 pub use eager_stale_synchronous::EagerStaleSynchronous;

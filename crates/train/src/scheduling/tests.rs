@@ -25,6 +25,12 @@ proptest! {
 }
 
 #[test]
+fn updates_up_to_the_limit_are_admitted() {
+    let admitted = |limit| [0, 2, 3].map(|age| AgeLimit(limit).admits(age));
+    assert_eq!((admitted(None), admitted(Some(2))), ([true; 3], [true, true, false]));
+}
+
+#[test]
 fn asynchronous_workers_never_wait() {
     let mut clocks = Clocks::at(0, [2, 5]);
     for clock in 0..100 {

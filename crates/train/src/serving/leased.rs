@@ -12,6 +12,8 @@
 //! between members that stay outlive a change of the group, so neither side does anything again after one. Leases of lost
 //! workers go back to the pool; what they have pushed and was not handled yet is ignored.
 //!
+//! During a warm start the first worker alone gets leases; requests of the others are answered at its end.
+//!
 //! Of several servers each gets its part of an update, the first one when all others have answered: rows count when every
 //! server has applied them. If a worker is lost in between, another one computes its rows again. The others know which rows
 //! they have applied and ignore their repetition: these rows are mixed, as the parts come from two gradients.
@@ -22,8 +24,9 @@ mod message;
 pub use client::Client;
 pub use message::window;
 
+use super::mitigation::Mitigation;
 use super::owner::Owner;
-use super::part::{self, Outbox, Part};
+use super::part::{self, Outbox, Part, Queue};
 #[cfg(test)]
 use super::replay::{self, Recorded};
 use super::shards::{self, Published};
@@ -32,16 +35,17 @@ use crate::context::Context;
 use crate::envelope::{self, Values};
 use crate::known_bugs;
 use crate::reduction::Description;
-use crate::scheduling::{Admission, Clocks, Decision, Policy, policy};
+use crate::scheduling::{Admission, AgeLimit, Clocks, Decision, Policy, policy};
 use crate::state::State;
 use crate::step_report::StepSummary;
 use crate::strategy::{NextActivity, Strategy, TransferUnit};
 use crate::work::pool::{Finished, Pool, Worker};
-use message::{Answer, Done, Request};
+use message::{Answer, Done, Request, version_read};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use thalweg_cluster::regroup::MembershipChange;
 use thalweg_core::report::Staleness;
+use thalweg_core::spec::scheduling::QueueOrder;
 use thalweg_core::{Error, JobSpec, Result};
 use thalweg_graph::optimizer::Moment;
 
@@ -52,11 +56,15 @@ pub struct Server<O> {
     outbox: Outbox,
     per_lease: usize,
     published: Published,
+    /// Messages that wait until those with staler updates are handled, if updates are ordered.
+    queue: Option<Queue>,
 }
 
 /// What a server knows of its workers.
 struct Desk {
     policy: Box<dyn Policy>,
+    limit: AgeLimit,
+    mitigation: Mitigation,
     clocks: Clocks,
     workers: Vec<Worker>,
     /// Whether it hands out leases: the first server.
@@ -64,6 +72,8 @@ struct Desk {
     generation: u32,
     /// Members that were called to the next meeting.
     called: BTreeSet<usize>,
+    /// Workers that wait for the end of a warm start, for an answer.
+    waiting: Vec<Worker>,
     /// Members whose requests of earlier generations were handled.
     heard: BTreeSet<usize>,
     /// Updates that had their effect in this run; with `earlier` ones, those that the optimizer counts.
@@ -88,18 +98,23 @@ impl<O: Owner> Server<O> {
     pub fn new(job: &JobSpec, owner: O, per_lease: usize) -> Server<O> {
         let desk = Desk {
             policy: policy(job),
+            limit: AgeLimit(job.scheduling.max_age),
+            mitigation: Mitigation::of(job),
             clocks: Clocks::default(),
             workers: Vec::new(),
             leases: false,
             generation: 0,
             called: BTreeSet::new(),
+            waiting: Vec::new(),
             heard: BTreeSet::new(),
             version: 0,
             earlier: 0,
             staleness: Staleness::default(),
         };
         let published = Published::of(owner.state().len());
-        Server { owner, desk, outbox: Outbox::default(), per_lease, published }
+        let by_staleness = job.scheduling.queue == QueueOrder::Staleness;
+        let queue = by_staleness.then(|| Queue::by(version_read));
+        Server { owner, desk, outbox: Outbox::default(), per_lease, published, queue }
     }
 
     /// Of these parameters alone.
@@ -111,7 +126,8 @@ impl<O: Owner> Server<O> {
 impl Desk {
     /// The ranks of workers from which a message is to come.
     fn awaited(&self, members: &[usize]) -> Vec<usize> {
-        let is_awaited = |worker: &&Worker| !self.called.contains(&worker.member);
+        let is_awaited =
+            |worker: &&Worker| !self.called.contains(&worker.member) && !self.waiting.contains(worker);
         let awaited: Vec<usize> =
             self.workers.iter().filter(is_awaited).map(|worker| worker.member).collect();
         (0..members.len()).filter(|rank| awaited.contains(&members[*rank])).collect()
@@ -146,7 +162,12 @@ impl<O: Owner> Part for Handler<'_, O> {
             Some(done) => self.apply(request.worker, done, values, &mut answer)?,
             None => answer.extend_from_slice(self.owner.greet()),
         }
-        self.answer(request.worker, answer, outbox)
+        if self.is_to_wait(request.worker) {
+            self.desk.waiting.push(request.worker);
+        } else {
+            self.answer(request.worker, answer, outbox)?;
+        }
+        self.end_warm_start(outbox)
     }
 }
 
@@ -170,12 +191,19 @@ impl<O: Owner> Handler<'_, O> {
             return Err("pushed an update that is to wait for others".into());
         }
         let age = desk.version - done.version;
+        if !desk.limit.admits(age) {
+            pool.drop_lease(worker, done.lease);
+            desk.clocks.complete(worker.member);
+            answer.extend_from_slice(owner.greet());
+            return Ok(());
+        }
         if !desk.leases && pool.skips_repeated(&done.rows) {
             answer.extend_from_slice(owner.greet());
             return Ok(());
         }
-        let moment = moment(desk.earlier + desk.version, pool.rows());
-        owner.apply(values, moment, answer);
+        let moment = desk.mitigation.moment(moment(desk.earlier + desk.version, pool.rows()), age);
+        let compensated = desk.mitigation.compensate(worker.member, values, owner.published(), done.share);
+        owner.apply(compensated.as_deref().map_or(values, Values::of), moment, answer);
         #[cfg(test)]
         if desk.leases {
             replay::record(|| Recorded::Applied {
@@ -199,6 +227,27 @@ impl<O: Owner> Handler<'_, O> {
         Ok(())
     }
 
+    /// During a warm start all workers but the first wait.
+    fn is_to_wait(&self, worker: Worker) -> bool {
+        let Handler { desk, pool, meets, .. } = self;
+        let is_warm = pool.sizes().step_at(pool.rows()) < desk.mitigation.warm_start && !pool.is_exhausted();
+        desk.leases && is_warm && !meets && desk.workers.first() != Some(&worker)
+    }
+
+    /// Workers that need not wait any more ask again, as what they have read is old.
+    fn end_warm_start(&mut self, outbox: &mut Outbox) -> std::result::Result<(), String> {
+        for worker in std::mem::take(&mut self.desk.waiting) {
+            if self.is_to_wait(worker) {
+                self.desk.waiting.push(worker);
+                continue;
+            }
+            let Desk { generation, version, .. } = *self.desk;
+            let answer = Answer { worker, generation, version, lease: None, asks_again: true };
+            outbox.send(worker.member, envelope::encode(&answer, &[]).map_err(|error| error.message)?);
+        }
+        Ok(())
+    }
+
     /// Answers with the next lease, or calls the worker to a meeting.
     fn answer(
         &mut self,
@@ -210,14 +259,15 @@ impl<O: Owner> Handler<'_, O> {
         if desk.policy.may_begin(&desk.clocks, worker.member) != Decision::Go {
             return Err("is to wait for others".into());
         }
+        desk.mitigation.note_sent(worker.member, &values);
         let lease = if *meets || !desk.leases { None } else { pool.hand_out(worker) };
         if lease.is_none() && desk.leases {
             desk.called.insert(worker.member);
         }
         let Desk { generation, version, .. } = **desk;
-        let answer = Answer { worker, generation, version, lease };
+        let answer = Answer { worker, generation, version, lease, asks_again: false };
         // Shared memory may have later ones by the time that they are read.
-        if owner.answers_alike() && !values.is_empty() {
+        if owner.answers_alike() && !values.is_empty() && !desk.mitigation.needs_what_was_read() {
             outbox.publish(values, desk.version);
             let header = envelope::header_bytes(&answer).map_err(|error| error.message)?;
             outbox.send_published(worker.member, header);
@@ -244,11 +294,22 @@ impl<O: Owner> Strategy for Server<O> {
         let members = cx.rank.member_ids();
         let (sizes, operations) = (pool.sizes(), self.owner.operations());
         let moment = |updates, rows| Moment { updates, rate: schedule.rate(sizes.step_at(rows)) };
-        let Server { owner, desk, outbox, .. } = self;
+        let Server { owner, desk, outbox, queue, .. } = self;
         let mut handler = Handler { desk, owner, pool: &mut pool, moment: &moment, meets };
+        let released = handler.end_warm_start(outbox).map_err(Error::internal);
         let from = handler.desk.awaited(&members);
-        let served = part::serve(cx, &mut handler, operations, &from, outbox);
+        let served = released.and_then(|()| match from.is_empty() {
+            true => outbox.deliver(cx),
+            false => match queue.as_mut() {
+                Some(queue) => part::serve_first(cx, &mut handler, operations, &from, outbox, queue),
+                None => part::serve(cx, &mut handler, operations, &from, outbox),
+            },
+        });
         cx.pool = Some(pool);
+        #[cfg(test)]
+        if let Some(versions) = queue.as_ref().map(Queue::ranks).filter(|versions| !versions.is_empty()) {
+            replay::record(|| Recorded::Waiting(versions));
+        }
         if desk.workers.iter().all(|worker| desk.heard.contains(&worker.member)) {
             cx.windows.drop_earlier(desk.generation);
         }
@@ -269,6 +330,7 @@ impl<O: Owner> Strategy for Server<O> {
         desk.clocks = Clocks::at(0, workers.iter().map(|worker| worker.member));
         cx.pool.iter_mut().for_each(|pool| pool.keep(&workers));
         desk.called.clear();
+        desk.waiting.retain(|worker| workers.contains(worker));
         desk.heard.clear();
         (desk.workers, desk.generation) = (workers, cx.rank.generation());
         if let Ok(first) = part::server(cx) {

@@ -13,6 +13,7 @@ mod clock_sum;
 pub mod clocked;
 pub mod gradient_push;
 pub mod leased;
+pub(crate) mod mitigation;
 pub mod owner;
 pub mod part;
 #[cfg(test)]

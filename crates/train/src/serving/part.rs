@@ -130,6 +130,54 @@ pub fn serve(
     handle(cx, part, operations, message, outbox)
 }
 
+/// Messages that have arrived, of which the one with the least rank is handled first.
+pub struct Queue {
+    messages: Vec<Message>,
+    rank: fn(&[u8]) -> u64,
+}
+
+impl Queue {
+    pub fn by(rank: fn(&[u8]) -> u64) -> Queue {
+        Queue { messages: Vec::new(), rank }
+    }
+
+    fn take_first(&mut self) -> Option<Message> {
+        let rank = |index: &usize| (self.rank)(&self.messages[*index].bytes);
+        let first = (0..self.messages.len()).min_by_key(rank)?;
+        Some(self.messages.remove(first))
+    }
+
+    /// The ranks of the messages that wait.
+    #[cfg(test)]
+    pub fn ranks(&self) -> Vec<u64> {
+        self.messages.iter().map(|message| (self.rank)(&message.bytes)).collect()
+    }
+}
+
+/// The same with the first of all messages that have arrived; the others wait in the queue.
+pub fn serve_first(
+    cx: &mut Context<'_>,
+    part: &mut dyn Part,
+    operations: u64,
+    from: &[usize],
+    outbox: &mut Outbox,
+    queue: &mut Queue,
+) -> Result<()> {
+    outbox.deliver(cx)?;
+    if queue.messages.is_empty() {
+        queue.messages.push(cx.rank.world().receive_any_of(from, REQUEST)?);
+    }
+    while let Some(message) = cx.rank.world().try_receive_any(REQUEST)? {
+        queue.messages.push(message);
+    }
+    let Some(mut message) = queue.take_first() else { return Ok(()) };
+    if let Err(error) = append_values(cx, &mut message) {
+        queue.messages.push(message);
+        return Err(error);
+    }
+    handle(cx, part, operations, message, outbox)
+}
+
 fn handle(
     cx: &mut Context<'_>,
     part: &mut dyn Part,

@@ -3,6 +3,7 @@
 
 mod bounded;
 mod elastic_averaging;
+mod implicit_momentum;
 mod parameter_server;
 
 use crate::decentralized::gosgd::recorded::Digits;
@@ -26,6 +27,8 @@ use thalweg_graph::{Network, Options};
 pub(super) enum Recorded {
     /// The update of a lease: the rows of each piece with the number of rows of the step, and its age in updates.
     Applied { member: usize, pieces: Vec<(Vec<u64>, usize)>, age: u64 },
+    /// The versions that updates were computed from which wait for the server, if it orders them.
+    Waiting(Vec<u64>),
     /// An update arrived that waits for the others of its step.
     Arrived(usize),
     /// All updates of a step in the order of ranks, and what the server publishes after them.

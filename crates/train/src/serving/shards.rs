@@ -3,6 +3,7 @@
 use super::part;
 use crate::context::Context;
 use std::ops::Range;
+use thalweg_core::model::TensorRole;
 use thalweg_core::{Error, JobSpec, Layout, Result};
 use thalweg_data::even_range;
 use thalweg_graph::Optimizer;
@@ -97,8 +98,13 @@ impl Published {
     }
 }
 
-/// Refuses more servers than there are pieces of the parameters.
+/// Refuses more servers than there are pieces of the parameters, and a compensation of what is no gradient.
 pub fn check(job: &JobSpec, layout: &Layout) -> Result<()> {
+    let has_statistics = layout.tensors().iter().any(|tensor| tensor.role == TensorRole::Statistic);
+    if job.mitigation.delay_compensation != 0.0 && has_statistics {
+        let message = "strategy.mitigation.delay_compensation: the model has running statistics, whose changes are no gradients";
+        return Err(Error::job(message).hint("drop the key, or use a model without batch normalisation"));
+    }
     let count = job.servers.count;
     let optimizer = Optimizer::new(job.optimizer.rule(), 1).with_transform(GradientTransform::of(job));
     let (pieces, what) = match optimizer.scope() {
@@ -118,7 +124,7 @@ pub fn check(job: &JobSpec, layout: &Layout) -> Result<()> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use thalweg_core::model::{Density, TensorRole};
+    use thalweg_core::model::Density;
 
     fn layout(lengths: &[usize]) -> Layout {
         let mut layout = Layout::default();

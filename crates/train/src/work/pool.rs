@@ -54,8 +54,14 @@ pub struct Lease {
     pub pieces: Vec<Piece>,
 }
 
-#[cfg(test)]
 impl Lease {
+    /// The part of their steps that its rows are.
+    pub fn share(&self) -> f32 {
+        let share = |piece: &Piece| piece.rows.len() as f32 / piece.of_step.max(1) as f32;
+        self.pieces.iter().map(share).sum()
+    }
+
+    #[cfg(test)]
     fn rows(&self) -> impl Iterator<Item = u64> + '_ {
         self.pieces.iter().flat_map(|piece| piece.rows.iter().copied())
     }
@@ -257,6 +263,15 @@ impl Pool {
     /// Rows of the epoch whose parts of the gradient come from two computations.
     pub(crate) fn mixed(&self) -> &ConsumedRows {
         &self.mixed
+    }
+
+    /// A policy leaves the rows of a lease out.
+    pub(crate) fn drop_lease(&mut self, worker: Worker, number: u64) {
+        if self.has(worker, number)
+            && let Some((_, lease)) = self.out.remove(&number)
+        {
+            lease.pieces.iter().for_each(|piece| self.drop_rows(&piece.rows));
+        }
     }
 
     /// Drops the rows of the steps that the epoch ends before, once all others are done.

@@ -111,8 +111,12 @@ impl Handler<'_> {
         let Some((task, owner)) = self.desk.table.task(worker).cloned() else { return Ok(()) };
         let mut held = None;
         match self.desk.policy.admit(&self.desk.table.clocks, owner) {
+            Admission::Apply if !self.desk.limit.admits(self.desk.version - version) => {
+                self.pool.drop_rows(&task.piece.rows);
+                self.decide(Ticket::Drop(of), Content::Part, outbox)?;
+            }
             Admission::Apply => {
-                self.apply(of, outbox)?;
+                self.apply(of, &task, version, outbox)?;
                 self.count(worker.member, owner, &task.piece.rows, (version, report));
                 self.desk.version += 1;
                 #[cfg(test)]
@@ -126,10 +130,12 @@ impl Handler<'_> {
     }
 
     /// The update of a task has its effect at once.
-    fn apply(&mut self, of: TaskOf, outbox: &mut Outbox) -> Result<(), String> {
+    fn apply(&mut self, of: TaskOf, task: &Task, version: u64, outbox: &mut Outbox) -> Result<(), String> {
         let Handler { desk, pool, moment, .. } = self;
         let moment = moment(desk.earlier + desk.version, pool.sizes().step_at(pool.rows()));
-        self.decide(Ticket::Apply { of, at: moment.into() }, Content::Part, outbox)
+        let moment = desk.mitigation.moment(moment, desk.version - version);
+        let share = task.piece.rows.len() as f32 / task.piece.of_step as f32;
+        self.decide(Ticket::Apply { of, at: moment.into(), share }, Content::Part, outbox)
     }
 
     /// These rows are in the parameters now.

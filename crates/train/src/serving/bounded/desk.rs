@@ -1,11 +1,12 @@
 //! What the first server knows of the workers and of the other servers. Pure.
 
+use super::super::mitigation::Mitigation;
 use super::super::part::Outbox;
 use super::shard::Shard;
 use super::ticket::Ticket;
 use super::{Content, Done, Request, TaskOf};
 use crate::envelope;
-use crate::scheduling::{Policy, policy};
+use crate::scheduling::{AgeLimit, Policy, policy};
 use crate::work::clock_table::ClockTable;
 use crate::work::pool::Worker;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,8 @@ use thalweg_core::spec::scheduling::Push;
 
 pub(super) struct Desk {
     pub(super) policy: Box<dyn Policy>,
+    pub(super) limit: AgeLimit,
+    pub(super) mitigation: Mitigation,
     pub(super) push: Push,
     pub(super) table: ClockTable,
     pub(super) workers: Vec<Worker>,
@@ -61,8 +64,10 @@ impl Desk {
     pub(super) fn new(job: &JobSpec) -> Desk {
         Desk {
             policy: policy(job),
+            limit: AgeLimit(job.scheduling.max_age),
+            mitigation: Mitigation::of(job),
             push: job.strategy.push(job.scheduling.kind),
-            table: ClockTable::new(0),
+            table: ClockTable::new(job.mitigation.warm_start),
             workers: Vec::new(),
             generation: 0,
             asking: Vec::new(),

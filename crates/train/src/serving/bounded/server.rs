@@ -45,7 +45,7 @@ impl Server {
             _ => Role::Follower(Follower::default()),
         };
         let published = Published::of(parameters.state().len()).of_shard(range);
-        Server { shard: Shard::new(parameters), role, outbox: Outbox::default(), published }
+        Server { shard: Shard::new(job, parameters), role, outbox: Outbox::default(), published }
     }
 
     /// Answers those that may go on, and handles one message.

@@ -1,21 +1,24 @@
 //! What every server does: it stages pushes, and carries out tickets. Pure.
 
+use super::super::mitigation::Mitigation;
 use super::super::part::Outbox;
 use super::ticket::Ticket;
 use super::{Answer, Content, Done, Parameters, TaskOf};
 use crate::envelope::{self, Values};
 use std::collections::BTreeMap;
+use thalweg_core::JobSpec;
 use thalweg_graph::optimizer::Moment;
 
 pub(super) struct Shard {
     pub(super) parameters: Parameters,
+    mitigation: Mitigation,
     /// The values of pushes that no ticket has named yet.
     staged: BTreeMap<TaskOf, Vec<f32>>,
 }
 
 impl Shard {
-    pub(super) fn new(parameters: Parameters) -> Shard {
-        Shard { parameters, staged: BTreeMap::new() }
+    pub(super) fn new(job: &JobSpec, parameters: Parameters) -> Shard {
+        Shard { parameters, mitigation: Mitigation::of(job), staged: BTreeMap::new() }
     }
 
     /// Keeps this shard's part of a push until it is decided what becomes of it.
@@ -35,9 +38,13 @@ impl Shard {
         outbox: &mut Outbox,
     ) -> Result<(), String> {
         match ticket {
-            Ticket::Apply { of, at } => {
+            Ticket::Apply { of, at, share } => {
                 let pushed = self.take(of)?;
-                self.parameters.apply(&[Values::of(&pushed)], 1.0, at.into());
+                let now = self.parameters.state().parameters();
+                let (member, pushed_values) = (of.worker.member, Values::of(&pushed));
+                let compensated = self.mitigation.compensate(member, pushed_values, now, share);
+                let values = compensated.as_deref().map_or(pushed_values, Values::of);
+                self.parameters.apply(&[values], 1.0, at.into());
             }
             Ticket::ApplyAll { of, at, scale } => {
                 let pushed: Vec<Vec<f32>> =
@@ -53,6 +60,7 @@ impl Shard {
                     held.push((Values::of(values), Moment::from(at)));
                 }
                 let values = self.parameters.read(&held);
+                self.mitigation.note_sent(worker.member, &values);
                 let answer = Answer { worker, number, content };
                 let message = envelope::encode(&answer, &values).map_err(|error| error.message)?;
                 outbox.send(worker.member, message);

@@ -7,8 +7,8 @@ use thalweg_graph::optimizer::Moment;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Ticket {
-    /// The update of a task has its effect alone.
-    Apply { of: TaskOf, at: At },
+    /// The update of a task, whose rows are this share of a step, has its effect alone.
+    Apply { of: TaskOf, at: At, share: f32 },
     /// Those of these tasks have their effect together, in this order, times `scale`.
     ApplyAll { of: Vec<TaskOf>, at: At, scale: f32 },
     /// It has none.

@@ -143,7 +143,7 @@ impl Client {
         }
         // Of a call from before a change of the group nobody else may know.
         let generation = cx.rank.generation();
-        if matches!(self.phase, Phase::Holding(_)) || answer.generation != generation {
+        if matches!(self.phase, Phase::Holding(_)) || answer.asks_again || answer.generation != generation {
             return Ok(false);
         }
         for server in part::servers(cx)?.split_off(1) {
@@ -165,7 +165,7 @@ impl Client {
     pub fn push(&mut self, cx: &mut Context<'_>, report: &StepReport, values: &[f32]) -> Result<()> {
         let rows = cx.compute.consumed().to_vec();
         let lease = self.lease()?;
-        let done = Done { lease: lease.number, version: 0, rows, report: *report };
+        let done = Done { lease: lease.number, version: 0, rows, share: lease.share(), report: *report };
         cx.windows.drop_earlier(cx.rank.generation());
         self.phase = Phase::Waiting(Exchange::new(Some(done), part::servers(cx)?.len()));
         self.send(cx, values)

@@ -1,6 +1,7 @@
 //! The headers of the messages between servers and workers with leases.
 
 use super::super::part;
+use crate::envelope;
 use crate::step_report::StepReport;
 use crate::work::pool::{Lease, Worker};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,8 @@ pub(super) struct Done {
     /// The server's version that the update was computed from.
     pub(super) version: u64,
     pub(super) rows: Vec<u64>,
+    /// The part of their steps that the rows are.
+    pub(super) share: f32,
     pub(super) report: StepReport,
 }
 
@@ -32,8 +35,9 @@ pub(super) struct Answer {
     pub(super) worker: Worker,
     pub(super) generation: u32,
     pub(super) version: u64,
-    /// None calls the worker to a meeting.
+    /// None calls the worker to a meeting, unless it is to ask again.
     pub(super) lease: Option<Lease>,
+    pub(super) asks_again: bool,
 }
 
 /// Bytes before the values: most are row numbers, in the request or in the answer.
@@ -44,4 +48,10 @@ fn header(job: &JobSpec, per_lease: usize) -> usize {
 /// The window of messages, which all ranks must choose the same.
 pub fn window(job: &JobSpec, values: usize, per_lease: usize) -> usize {
     part::window(values, header(job, per_lease))
+}
+
+/// The version that an update was computed from: the stalest has the least. Requests without an update come first.
+pub(super) fn version_read(message: &[u8]) -> u64 {
+    let read = envelope::decode::<Request>(message);
+    read.ok().and_then(|(request, _)| request.done).map_or(0, |done| done.version)
 }

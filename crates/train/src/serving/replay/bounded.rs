@@ -6,6 +6,7 @@ use std::time::Duration;
 use thalweg_comm::transport::sim::{LinkParameters, Network as Simulated};
 use thalweg_core::JobSpec;
 use thalweg_core::report::Staleness;
+use thalweg_core::spec::mitigation::UpdateRate;
 
 /// Workers of random speed.
 fn run(workers: usize, seed: u64, settings: &[&str]) -> (JobSpec, Vec<Recorded>, Vec<f32>, Staleness) {
@@ -20,14 +21,19 @@ fn run(workers: usize, seed: u64, settings: &[&str]) -> (JobSpec, Vec<Recorded>,
 struct Copy {
     w: Vec<f32>,
     holds: u64,
+    /// Updates before it.
+    version: u64,
 }
 
 /// Updates that have their effect as they arrive: `w` in the end, and the most clocks that a worker was ahead.
 fn replay_pushes(job: &JobSpec, record: &[Recorded], workers: usize, keeps_copy: bool) -> (Vec<f32>, u64) {
     let (mut replay, staleness) = (Replay::of(job), job.scheduling.staleness);
+    let (lambda, divides) =
+        (job.mitigation.delay_compensation as f32, job.mitigation.learning_rate == UpdateRate::Staleness);
     let mut w = replay.initial.clone();
     let mut completed = vec![0; workers];
-    let mut copies = vec![Copy { w: w.clone(), holds: 0 }; workers];
+    let mut copies = vec![Copy { w: w.clone(), holds: 0, version: 0 }; workers];
+    let mut version = 0;
     let (mut ahead, mut most): (BTreeMap<usize, Copy>, u64) = (BTreeMap::new(), 0);
     for event in record {
         let slowest = completed.iter().copied().min().unwrap_or(0);
@@ -37,12 +43,12 @@ fn replay_pushes(job: &JobSpec, record: &[Recorded], workers: usize, keeps_copy:
                 assert!(slowest + staleness >= *clock, "{clock} began when one had completed {slowest}");
                 most = most.max(clock - slowest);
                 if *reads {
-                    copies[*member] = Copy { w: w.clone(), holds: slowest };
+                    copies[*member] = Copy { w: w.clone(), holds: slowest, version };
                 }
                 assert!(copies[*member].holds + staleness >= *clock, "what is read for {clock} is too old");
             }
             Recorded::SentAhead { member } => {
-                ahead.insert(*member, Copy { w: w.clone(), holds: slowest });
+                ahead.insert(*member, Copy { w: w.clone(), holds: slowest, version });
             }
             Recorded::AppliedTask { member, task } => {
                 let gradient = replay.gradient(&copies[*member].w, &task.piece.rows, task.piece.of_step);
@@ -58,9 +64,15 @@ fn replay_pushes(job: &JobSpec, record: &[Recorded], workers: usize, keeps_copy:
                     }
                     w.iter_mut().zip(&delta).for_each(|(value, delta)| *value += delta);
                 } else {
-                    w.iter_mut().zip(gradient).for_each(|(value, g)| *value -= RATE * g);
+                    let age = if divides { (version - copy.version).max(1) } else { 1 };
+                    let rate = RATE / age as f32;
+                    let lambda = lambda / (task.piece.rows.len() as f32 / task.piece.of_step as f32);
+                    for ((value, g), then) in w.iter_mut().zip(gradient).zip(&copy.w) {
+                        *value -= rate * (g + lambda * g * g * (*value - then));
+                    }
                 }
                 completed[*member] += 1;
+                version += 1;
             }
             other => panic!("{other:?}"),
         }
@@ -79,6 +91,20 @@ fn bounded_gradients_follow_their_reference() {
         assert_eq!(w, parameters, "{workers} workers, s = {staleness}, {servers}");
         assert_eq!(most, staleness, "the bound is used");
         assert!(ages.updates.len() as u64 <= (2 * staleness + 1) * workers as u64, "{:?}", ages.updates);
+    }
+}
+
+/// Rates divided by staleness, delay compensation, and both.
+#[test]
+fn mitigated_gradients_follow_their_reference() {
+    let rate = "strategy.mitigation.learning_rate=staleness";
+    let compensation = "strategy.mitigation.delay_compensation=2.0";
+    for settings in [&[rate][..], &[compensation], &[rate, compensation, "strategy.servers.count=2"]] {
+        let (job, record, parameters, _) = run(4, 5, &[&["strategy.scheduling.kind=ssp"], settings].concat());
+        assert_eq!(replay_pushes(&job, &record, 4, false).0, parameters, "{settings:?}");
+        let plain = JobSpec { mitigation: Default::default(), ..job };
+        let other = replay_pushes(&plain, &record, 4, false).0;
+        assert_ne!(other, parameters, "{settings:?} does nothing");
     }
 }
 

@@ -40,6 +40,61 @@ fn asynchronous_updates_follow_their_reference() {
     }
 }
 
+/// A server that is slower than its workers applies the stalest of the updates that wait.
+#[test]
+fn the_stalest_update_is_applied_first() {
+    let own = ["strategy.scheduling.queue=staleness", "engine.slow={0=3.0}"];
+    let job = job(&[
+        &["strategy.preset=parameter-server", "strategy.scheduling.kind=async"][..],
+        &["train.epochs=1", "engine.workers=8"],
+        &own,
+    ]
+    .concat());
+    let Run { record, .. } = run(&job, (2.0, 1), |_| 0.0);
+    let (mut version, mut last, mut overtaken) = (0, 0, 0);
+    for recorded in &record {
+        match recorded {
+            Recorded::Applied { age, .. } => {
+                last = version - age;
+                version += 1;
+            }
+            Recorded::Waiting(versions) => {
+                assert!(versions.iter().all(|read| *read >= last), "{versions:?} waited for {last}");
+                overtaken += versions.len();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(overtaken > 50, "{overtaken} updates had to wait");
+}
+
+/// Until the steps of the warm start are done, the first worker computes alone.
+#[test]
+fn one_replica_begins_alone() {
+    for servers in [1, 2] {
+        let job = job(&[
+            "strategy.preset=parameter-server",
+            "strategy.scheduling.kind=async",
+            "strategy.mitigation.warm_start=6",
+            &format!("strategy.servers.count={servers}"),
+            "train.epochs=1",
+            "engine.workers=3",
+        ]);
+        let Run { record, .. } = run(&job, (2.0, 1), |_| 0.0);
+        let mut done = 0;
+        let mut others = 0;
+        for recorded in &record {
+            let Recorded::Applied { member, pieces, age } = recorded else { panic!("{recorded:?}") };
+            if done < 6 * job.train.global_batch {
+                assert_eq!((*member, *age), (0, 0), "after {done} rows");
+            }
+            others += usize::from(*member > 0);
+            done += pieces.iter().map(|(rows, _)| rows.len()).sum::<usize>();
+        }
+        assert!(others > 10 && done == 1438, "{others} updates of others, {done} rows");
+    }
+}
+
 /// Members and ages of the updates of each epoch. A worker pulls right after its push, and all begin an epoch together.
 fn epochs(job: &JobSpec, record: &[Recorded]) -> Vec<Vec<(usize, u64)>> {
     let (all, mut computed, mut epochs) = (Replay::of(job).data.training.len() as usize, 0, vec![Vec::new()]);
