@@ -131,11 +131,11 @@ const CENTRALIZED: &[Registration] = &[
         check: served::mitigation,
         start: |of| match of.serves {
             Some(shard) => {
-                let parameters = Parameters::new(of.optimizer, of.parameters);
-                let server = leased::Server::new(of.job, parameters, parameter_server::PIECES);
+                let parameters = Parameters::new(of.optimizer, of.parameters).with(of.job);
+                let server = leased::Server::new(of.job, parameters, of.job.scheduling.n_push);
                 Box::new(server.of_shard(shard.clone()))
             }
-            None => Box::new(AsynchronousWorker::new(of.optimizer, of.parameters)),
+            None => Box::new(AsynchronousWorker::new(of)),
         },
     },
     Registration {

@@ -97,6 +97,40 @@ fn a_quorum_drops_what_comes_too_late() {
     }
 }
 
+/// One worker computes the first steps alone; every row still counts once.
+#[test]
+fn a_warm_start_counts_every_row() {
+    let asynchronous = "strategy.scheduling.kind=async";
+    for own in [
+        &[SSP][..],
+        &["strategy.scheduling.kind=essp"],
+        &[SSP, "strategy.apply=per_clock"],
+        &[SSP, "strategy.servers.count=2"],
+        &[asynchronous],
+        &[
+            asynchronous,
+            "strategy.servers.count=2",
+            "strategy.scheduling.n_push=2",
+            "strategy.scheduling.n_fetch=4",
+        ],
+        &[
+            asynchronous,
+            "strategy.push=delta",
+            "strategy.scheduling.n_push=3",
+            "strategy.scheduling.n_fetch=3",
+        ],
+    ] {
+        let warm = trained(
+            3,
+            &[&[SERVER, SGD, "train.epochs=2", "strategy.mitigation.warm_start=9"][..], own].concat(),
+        );
+        assert!(warm.iter().all(|value| value.is_finite()));
+    }
+    // For as long as the job lasts it is descent by one.
+    let whole = [SERVER, SGD, SSP, "train.epochs=2", "strategy.mitigation.warm_start=1000"];
+    assert!(trained(3, &whole) == trained(1, &["strategy.preset=single", SGD, "train.epochs=2"]));
+}
+
 /// Of three workers two have been overtaken by others, except at the start.
 #[test]
 fn updates_that_are_too_old_are_dropped() {

@@ -46,6 +46,10 @@ section! {
         quorum: Auto<usize> = Auto::Auto;
         /// With a server and workers at different clocks: the share of its rows with which an epoch ends; the others are dropped.
         epoch_fraction: f64 = 1.0;
+        /// With async: gradients that a worker adds up for a push.
+        n_push: usize = 1;
+        /// With async: gradients that a worker computes until it fetches the parameters, a multiple of n_push. If it is more than one, the worker updates its copy by each of them, as plain SGD does.
+        n_fetch: usize = 1;
         /// With async: which of the updates that wait for the server it applies first.
         queue: QueueOrder = QueueOrder::Arrival;
         /// With a server that applies each push as it arrives: gradients that more than so many updates have overtaken are dropped.
@@ -72,11 +76,22 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
         let reason = format!("must be above 0 and at most 1, is {epoch_fraction}");
         refuse("strategy.scheduling.epoch_fraction", reason);
     }
+    let SchedulingSpec { n_push, n_fetch, .. } = spec.scheduling;
+    if n_push == 0 {
+        refuse("strategy.scheduling.n_push", "must be at least 1, is 0".into());
+    } else if n_fetch == 0 || !n_fetch.is_multiple_of(n_push) {
+        let reason = format!(
+            "must be a multiple of n_push, {n_push}, is {n_fetch}: parameters are fetched with a push"
+        );
+        refuse("strategy.scheduling.n_fetch", reason);
+    }
     let defaults = SchedulingSpec::default();
     let bounded = matches!(kind, Scheduling::Ssp | Scheduling::Essp);
     for (key, is_set, is_used, of) in [
         ("staleness", spec.scheduling.staleness != defaults.staleness, bounded, "ssp and essp"),
         ("quorum", spec.scheduling.quorum != defaults.quorum, *kind == Scheduling::Quorum, "quorum"),
+        ("n_push", spec.scheduling.n_push != 1, *kind == Scheduling::Async, "async"),
+        ("n_fetch", spec.scheduling.n_fetch != 1, *kind == Scheduling::Async, "async"),
         ("queue", spec.scheduling.queue != defaults.queue, *kind == Scheduling::Async, "async"),
         ("epoch_fraction", *epoch_fraction != 1.0, *kind != Scheduling::Bsp, "async, ssp, essp and quorum"),
     ] {

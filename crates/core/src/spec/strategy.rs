@@ -111,13 +111,15 @@ pub const FAMILIES: [&str; 6] = [
 ];
 
 /// Settings that only some kinds of scheduling with a server have.
-pub const OF_SERVERS: [&str; 7] = [
+pub const OF_SERVERS: [&str; 9] = [
     "strategy.apply",
     "strategy.push",
     "strategy.scheduling.staleness",
     "strategy.scheduling.quorum",
     "strategy.scheduling.epoch_fraction",
     "strategy.scheduling.max_age",
+    "strategy.scheduling.n_push",
+    "strategy.scheduling.n_fetch",
     "strategy.scheduling.queue",
 ];
 

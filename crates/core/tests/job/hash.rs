@@ -128,6 +128,8 @@ fn the_hash_changes_with_every_key() {
         "strategy.scheduling.staleness",
         "strategy.scheduling.quorum",
         "strategy.scheduling.epoch_fraction",
+        "strategy.scheduling.n_push",
+        "strategy.scheduling.n_fetch",
         "strategy.scheduling.queue",
         "strategy.exchange.kind",
         "engine.kind",

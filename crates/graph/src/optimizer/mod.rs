@@ -143,6 +143,11 @@ impl Optimizer {
         &self.transform
     }
 
+    /// The ranges of running statistics, whose gradients are their changes.
+    pub fn statistics(&self) -> &[Range<usize>] {
+        &self.statistics
+    }
+
     /// The names of the rule's slots ([`slot_names`]).
     pub fn slot_names(&self) -> &'static [&'static str] {
         slot_names(self.rule)

@@ -20,12 +20,17 @@
 //!             send w to that worker
 //! ```
 //!
+//! With n_push a lease has so many pieces, whose gradients are added up. With n_fetch > 1 only every (n_fetch / n_push)-th
+//! push is answered with `w`, and the worker updates its copy by each gradient, `w = w - rate * g` (Dean et al. 2012). Or it
+//! pushes the change of its copy, which the server adds.
+//!
 //! Other workers may have updated `w` meanwhile: the gradient is stale. As it is divided by the rows of a whole step, n
 //! pushes move as far as one synchronous step. With one worker both are plain gradient descent.
 
 use crate::context::Context;
 use crate::envelope::Values;
 use crate::reduction::Description;
+use crate::registry::Setup;
 use crate::roles::Roles;
 use crate::serving::gradient_push::GradientPush;
 use crate::serving::leased::Client;
@@ -35,17 +40,18 @@ use crate::state::{Spread, State};
 use crate::step_report::StepSummary;
 use crate::strategy::{NextActivity, Strategy, TransferUnit};
 use std::ops::Range;
+use std::time::Duration;
 use thalweg_cluster::regroup::MembershipChange;
+use thalweg_core::spec::scheduling::Push;
 use thalweg_core::{JobSpec, Result};
 use thalweg_graph::optimizer::{Moment, Optimizer};
-
-/// Pieces of a lease: a worker pulls after every gradient.
-pub const PIECES: usize = 1;
 
 /// What the server keeps.
 pub struct Parameters {
     state: State,
     optimizer: Optimizer,
+    /// What is pushed.
+    push: Push,
     gradient: Vec<f32>,
 }
 
@@ -54,11 +60,27 @@ impl Parameters {
     pub fn new(optimizer: &Optimizer, parameters: usize) -> Parameters {
         let state = State::with_parameters(Spread::OnServers, parameters);
         let state = state.with_columns(optimizer.slot_names(), Spread::OnServers);
-        Parameters { state, optimizer: optimizer.clone(), gradient: vec![0.0; parameters] }
+        Parameters {
+            state,
+            optimizer: optimizer.clone(),
+            push: Push::Gradient,
+            gradient: vec![0.0; parameters],
+        }
+    }
+
+    /// What the workers of this job push.
+    pub fn with(self, job: &JobSpec) -> Parameters {
+        Parameters { push: job.strategy.push(job.scheduling.kind), ..self }
     }
 
     fn update(&mut self, moment: Moment, answer: &mut Vec<f32>) {
-        self.optimizer.apply(moment, self.state.buffers_mut(self.optimizer.slot_names()), &self.gradient);
+        let Parameters { state, optimizer, push, gradient } = self;
+        match push {
+            Push::Gradient => optimizer.apply(moment, state.buffers_mut(optimizer.slot_names()), gradient),
+            Push::Delta => {
+                state.parameters_mut().iter_mut().zip(gradient).for_each(|(value, delta)| *value += *delta)
+            }
+        }
         answer.extend_from_slice(self.state.parameters());
     }
 }
@@ -191,24 +213,64 @@ impl Strategy for Worker {
 
 /// A worker of the asynchronous server.
 pub struct AsynchronousWorker {
-    /// The parameters that it has pulled.
+    /// The parameters that it has pulled, with its own updates since.
     state: State,
+    push: Push,
+    /// Whether it updates its copy by each gradient.
+    steps_locally: bool,
+    /// The copy during a lease: one that is interrupted is computed again.
+    local: State,
     gradient: Vec<f32>,
+    /// The gradients, or the change of the copy, that it has pushed last.
+    pushed: Vec<f32>,
     client: Client,
 }
 
 impl AsynchronousWorker {
-    pub fn new(optimizer: &Optimizer, parameters: usize) -> AsynchronousWorker {
-        let state = State::with_parameters(Spread::OnServers, parameters);
-        let state = state.without_values(optimizer.slot_names());
-        AsynchronousWorker { state, gradient: vec![0.0; parameters], client: Client::default() }
+    pub(crate) fn new(of: Setup<'_>) -> AsynchronousWorker {
+        let state = State::with_parameters(Spread::OnServers, of.parameters);
+        let state = state.without_values(of.optimizer.slot_names());
+        let (scheduling, push) = (&of.job.scheduling, of.job.strategy.push(of.job.scheduling.kind));
+        let steps_locally = scheduling.n_fetch > 1 || push == Push::Delta;
+        AsynchronousWorker {
+            local: state.clone(),
+            state,
+            push,
+            steps_locally,
+            gradient: vec![0.0; of.parameters],
+            pushed: vec![0.0; of.parameters],
+            client: Client::fetching(scheduling.n_fetch / scheduling.n_push),
+        }
+    }
+
+    /// `w_i = w_i - rate * g`, or the update of the job, whose change is pushed.
+    fn step_locally(&mut self, cx: &mut Context<'_>, step: u64) -> Result<()> {
+        let moment = Moment { updates: step, rate: cx.schedule().rate(step) };
+        match self.push {
+            Push::Delta => cx.update(moment, &mut self.local, &self.gradient)?,
+            Push::Gradient => {
+                let (parameters, gradient) = (self.local.parameters_mut(), &self.gradient);
+                let statistics: Vec<f32> = cx
+                    .optimizer
+                    .statistics()
+                    .iter()
+                    .flat_map(|range| &parameters[range.clone()])
+                    .copied()
+                    .collect();
+                parameters.iter_mut().zip(gradient).for_each(|(value, g)| *value -= moment.rate * g);
+                // A running statistic moves by all of its change.
+                let moved = cx.optimizer.statistics().iter().cloned().flatten();
+                moved.zip(statistics).for_each(|(at, before)| parameters[at] = before - gradient[at]);
+            }
+        }
+        Ok(())
     }
 }
 
 impl Strategy for AsynchronousWorker {
     fn next(&mut self, cx: &mut Context<'_>) -> Result<NextActivity> {
         let parameters = self.state.parameters_mut();
-        self.client.next(cx, &self.gradient, |range, pulled| {
+        self.client.next(cx, &self.pushed, |range, pulled| {
             if pulled.len() != range.len() {
                 return Err(format!("sent {} parameters", pulled.len()));
             }
@@ -219,10 +281,28 @@ impl Strategy for AsynchronousWorker {
 
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
         cx.compute.clear_consumed();
-        let piece = &self.client.lease()?.pieces[0];
-        let computed = cx.compute_piece(piece, piece.of_step, self.state.parameters(), &mut self.gradient)?;
-        let report = cx.report(computed.loss, computed.took, 1);
-        self.client.push(cx, &report, &self.gradient)?;
+        self.local.copy_from(&self.state);
+        // The only number that changes no bit of a number that is added to it.
+        self.pushed.fill(-0.0);
+        let (mut loss, mut took) = (0.0, Duration::ZERO);
+        for piece in self.client.lease()?.pieces.clone() {
+            cx.rank.check()?;
+            let computed =
+                cx.compute_piece(&piece, piece.of_step, self.local.parameters(), &mut self.gradient)?;
+            self.pushed.iter_mut().zip(&self.gradient).for_each(|(sum, g)| *sum += g);
+            if self.steps_locally {
+                self.step_locally(cx, piece.step)?;
+            }
+            loss += computed.loss;
+            took += computed.took;
+        }
+        if self.push == Push::Delta {
+            let change = self.local.parameters().iter().zip(self.state.parameters());
+            self.pushed.iter_mut().zip(change).for_each(|(delta, (after, before))| *delta = after - before);
+        }
+        self.state.copy_from(&self.local);
+        let report = cx.report(loss, took, 1);
+        self.client.push(cx, &report, &self.pushed)?;
         Ok(StepSummary::alone(&report))
     }
 
@@ -255,7 +335,7 @@ impl Strategy for AsynchronousWorker {
     }
 
     fn message_window(&self, job: &JobSpec) -> Option<usize> {
-        Some(leased::window(job, self.state.len(), PIECES))
+        Some(leased::window(job, self.state.len(), job.scheduling.n_push))
     }
 
     fn describe(&self, _: &Context<'_>) -> Description {

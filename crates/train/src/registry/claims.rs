@@ -105,7 +105,7 @@ impl Claims {
         all_reduced: AllReduced::Nothing,
         buckets: false,
         proves_rows: false,
-        work: Work::Leases(|_| crate::centralized::parameter_server::PIECES),
+        work: Work::Leases(|job| job.scheduling.n_push),
         deterministic: false,
         splits_by_speed: false,
         synchronizes_statistics: false,

@@ -23,7 +23,11 @@ pub(super) fn updates(job: &JobSpec, strategy: &Registration, refuse: &mut Refus
         }
     }
     let own = &job.scheduling;
-    for (key, is_set) in [("queue", own.queue != QueueOrder::Arrival)] {
+    for (key, is_set) in [
+        ("n_push", own.n_push != 1),
+        ("n_fetch", own.n_fetch != 1),
+        ("queue", own.queue != QueueOrder::Arrival),
+    ] {
         if is_set && !is_served {
             let reason = format!(
                 "is a setting of asynchronous parameter servers, and `{name}` is none; drop this key"
@@ -56,8 +60,11 @@ pub(super) fn updates(job: &JobSpec, strategy: &Registration, refuse: &mut Refus
         ),
         _ => {}
     }
-    if job.strategy.push(kind) == Push::Delta && matches!(kind, Scheduling::Bsp | Scheduling::Async) {
-        refuse("strategy.push", format!("workers of `{name}` push gradients; use ssp, essp or quorum"));
+    if job.strategy.push(kind) == Push::Delta && kind == Scheduling::Bsp {
+        refuse(
+            "strategy.push",
+            format!("workers of `{name}` push gradients; use async, ssp, essp or quorum"),
+        );
     }
     let transform = GradientTransform::of(job);
     let changes_gradients = transform != GradientTransform::default();
@@ -96,6 +103,10 @@ pub(super) fn mitigation(job: &JobSpec, refuse: &mut Refuse<'_>) {
             job.scheduling.max_age.is_some() && job.strategy.apply(kind) == Apply::PerPush,
         ),
     ] {
+        if is_set && job.scheduling.n_fetch > job.scheduling.n_push {
+            let reason = "needs the age of gradients, which counts a worker's own pushes between two fetches, too; fetch as often as you push";
+            refuse(&format!("strategy.{key}"), reason.into());
+        }
         if is_set && !is_single {
             let reason = "needs gradients that the server applies one by one; use strategy.apply = \"per_push\" and strategy.push = \"gradient\"";
             refuse(&format!("strategy.{key}"), reason.into());

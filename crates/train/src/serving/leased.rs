@@ -162,6 +162,9 @@ impl<O: Owner> Part for Handler<'_, O> {
             Some(done) => self.apply(request.worker, done, values, &mut answer)?,
             None => answer.extend_from_slice(self.owner.greet()),
         }
+        if !request.fetches {
+            answer.clear();
+        }
         if self.is_to_wait(request.worker) {
             self.desk.waiting.push(request.worker);
         } else {

@@ -19,6 +19,9 @@ pub struct Client {
     phase: Phase,
     /// By server.
     versions: Vec<u64>,
+    /// Pushes between two fetches, if there are any, and those since the last.
+    skipped_fetches: usize,
+    since_fetch: usize,
 }
 
 #[derive(Debug, Default)]
@@ -34,14 +37,16 @@ enum Phase {
 struct Exchange {
     /// Without it, the worker asks for work.
     done: Option<Done>,
+    /// Whether the answers are to have values.
+    fetches: bool,
     /// Numbers of the servers that have not been sent it, and of those that have and did not answer.
     unsent: BTreeSet<usize>,
     unanswered: BTreeSet<usize>,
 }
 
 impl Exchange {
-    fn new(done: Option<Done>, servers: usize) -> Exchange {
-        Exchange { done, unsent: (0..servers).collect(), unanswered: BTreeSet::new() }
+    fn new(done: Option<Done>, fetches: bool, servers: usize) -> Exchange {
+        Exchange { done, fetches, unsent: (0..servers).collect(), unanswered: BTreeSet::new() }
     }
 
     /// The next server to be sent the request: the first one when all others have answered.
@@ -52,6 +57,11 @@ impl Exchange {
 }
 
 impl Client {
+    /// A worker that fetches values with every `pushes`-th push only.
+    pub fn fetching(pushes: usize) -> Client {
+        Client { skipped_fetches: pushes.saturating_sub(1), ..Client::default() }
+    }
+
     /// What this worker does next. `values` are those that it pushed, if it has; `take` gets those of the answers, each with
     /// its range. Waits for the servers.
     pub fn next(
@@ -66,7 +76,7 @@ impl Client {
                 Phase::Holding(_) => return Ok(NextActivity::Unit),
                 Phase::Idle => {
                     cx.windows.drop_earlier(cx.rank.generation());
-                    self.phase = Phase::Waiting(Exchange::new(None, servers.len()));
+                    self.phase = Phase::Waiting(Exchange::new(None, true, servers.len()));
                 }
                 Phase::Waiting(exchange) => {
                     if exchange.next_to_send().is_some() {
@@ -96,7 +106,8 @@ impl Client {
             let version = self.versions.get(number).copied().unwrap_or(0);
             let done = exchange.done.as_ref().map(|done| Done { version, ..done.clone() });
             let part = if done.is_some() { &values[range.clone()] } else { &[] };
-            let request = Request { worker: self.worker, generation, done, meets: false };
+            let fetches = exchange.fetches;
+            let request = Request { worker: self.worker, generation, done, fetches, meets: false };
             part::push(cx, server, &request, range.start, part)?;
             exchange.unsent.remove(&number);
             exchange.unanswered.insert(number);
@@ -141,13 +152,17 @@ impl Client {
             Some(lease) => self.phase = Phase::Holding(lease),
             None => self.phase = Phase::Idle,
         }
+        if self.since_fetch > self.skipped_fetches || matches!(self.phase, Phase::Idle) {
+            self.since_fetch = 0;
+        }
         // Of a call from before a change of the group nobody else may know.
         let generation = cx.rank.generation();
         if matches!(self.phase, Phase::Holding(_)) || answer.asks_again || answer.generation != generation {
             return Ok(false);
         }
         for server in part::servers(cx)?.split_off(1) {
-            let request = Request { worker: self.worker, generation, done: None, meets: true };
+            let request =
+                Request { worker: self.worker, generation, done: None, fetches: false, meets: true };
             part::push(cx, server, &request, 0, &[])?;
         }
         Ok(true)
@@ -167,7 +182,9 @@ impl Client {
         let lease = self.lease()?;
         let done = Done { lease: lease.number, version: 0, rows, share: lease.share(), report: *report };
         cx.windows.drop_earlier(cx.rank.generation());
-        self.phase = Phase::Waiting(Exchange::new(Some(done), part::servers(cx)?.len()));
+        self.since_fetch += 1;
+        let fetches = self.since_fetch > self.skipped_fetches;
+        self.phase = Phase::Waiting(Exchange::new(Some(done), fetches, part::servers(cx)?.len()));
         self.send(cx, values)
     }
 

@@ -13,6 +13,8 @@ pub(super) struct Request {
     pub(super) worker: Worker,
     pub(super) generation: u32,
     pub(super) done: Option<Done>,
+    /// The answer is to have values.
+    pub(super) fetches: bool,
     /// To another server than the first: the worker was called to a meeting. There is no answer.
     pub(super) meets: bool,
 }

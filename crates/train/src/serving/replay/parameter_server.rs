@@ -40,6 +40,59 @@ fn asynchronous_updates_follow_their_reference() {
     }
 }
 
+/// Replicas that push the gradients of `n_push` pieces, or the change that these make, and fetch after `n_fetch`.
+#[test]
+fn asynchronous_replicas_that_step_locally_follow_their_reference() {
+    for (seed, workers, push, n_push, n_fetch) in
+        [(0, 3, "gradient", 1, 2), (1, 4, "gradient", 2, 6), (2, 3, "delta", 1, 1), (3, 4, "delta", 3, 6)]
+    {
+        let job = job(&[
+            "strategy.preset=parameter-server",
+            "strategy.scheduling.kind=async",
+            &format!("strategy.push={push}"),
+            &format!("strategy.scheduling.n_push={n_push}"),
+            &format!("strategy.scheduling.n_fetch={n_fetch}"),
+            "train.epochs=2",
+            &format!("engine.workers={workers}"),
+        ]);
+        let Run { record, parameters, .. } = run(&job, (2.0, seed), |_| 0.0);
+        let mut replay = Replay::of(&job);
+        let (all, mut computed) = (replay.data.training.len() as usize, 0);
+        let mut w = replay.initial.clone();
+        // Its copy, and its pushes since it was fetched.
+        let mut replicas = vec![(w.clone(), 0); workers];
+        for recorded in &record {
+            let Recorded::Applied { member, pieces, .. } = recorded else { panic!("{recorded:?}") };
+            let (copy, pushes) = &mut replicas[*member];
+            let (before, mut sum) = (copy.clone(), vec![0.0; w.len()]);
+            for (rows, of_step) in pieces {
+                let gradient = replay.gradient(copy, rows, *of_step);
+                for ((value, sum), g) in copy.iter_mut().zip(&mut sum).zip(gradient) {
+                    *value -= RATE * g;
+                    *sum += g;
+                }
+                computed += rows.len();
+            }
+            match push {
+                "delta" => {
+                    let delta = copy.iter().zip(before).map(|(after, before)| after - before);
+                    w.iter_mut().zip(delta).for_each(|(w, delta)| *w += delta);
+                }
+                _ => w.iter_mut().zip(sum).for_each(|(w, g)| *w -= RATE * g),
+            }
+            *pushes += 1;
+            if *pushes * n_push == n_fetch {
+                (*copy, *pushes) = (w.clone(), 0);
+            }
+            if computed.is_multiple_of(all) {
+                replicas.fill((w.clone(), 0));
+            }
+        }
+        assert!(record.iter().any(|event| matches!(event, Recorded::Applied { age, .. } if *age > 0)));
+        assert_eq!(different(&w, &parameters), 0, "{workers} replicas push a {push} of {n_push}");
+    }
+}
+
 /// A server that is slower than its workers applies the stalest of the updates that wait.
 #[test]
 fn the_stalest_update_is_applied_first() {
