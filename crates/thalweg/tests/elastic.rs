@@ -298,8 +298,15 @@ fn faults_among_workers_with_models_of_their_own_lose_no_row() {
 }
 
 /// `thalweg strategies` lists whether jobs of a preset survive the loss of a rank; `chaos` refuses those that do not.
-const WITH_SERVER: [(&str, &str); 4] =
-    [("parameter-server", "bsp"), ("parameter-server", "async"), ("easgd", "async"), ("easgd", "bsp")];
+const WITH_SERVER: [(&str, &str); 7] = [
+    ("parameter-server", "bsp"),
+    ("parameter-server", "async"),
+    ("parameter-server", "ssp"),
+    ("petuum", "essp"),
+    ("tensorflow-ps", "quorum"),
+    ("easgd", "async"),
+    ("easgd", "bsp"),
+];
 
 #[test]
 fn a_lost_worker_of_a_server_is_survived() {

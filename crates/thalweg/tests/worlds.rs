@@ -74,7 +74,7 @@ fn presets_of_the_same_mathematics_give_the_same_bits() {
         TensorFile::read(&site.path(run).join("model.safetensors")).unwrap().tensors
     };
     let reference = preset("allreduce", "2", "allreduce");
-    for name in ["horovod", "pytorch-ddp", "baidu"] {
+    for name in ["horovod", "pytorch-ddp", "baidu", "firecaffe", "caffe2"] {
         assert!(preset(name, "2", name) == reference, "{name} differs");
     }
     assert!(preset("single", "1", "single") == preset("allreduce", "1", "alone"), "one worker is one worker");

@@ -70,6 +70,85 @@ fn dials_without_a_strategy_are_refused_with_what_is_needed() {
 }
 
 #[test]
+fn impossible_settings_of_servers_are_refused() {
+    let (server, ssp) = ("strategy.preset=parameter-server", "strategy.scheduling.kind=ssp");
+    let sgd = "train.optimizer.kind=sgd";
+    for (set, pieces) in [
+        (
+            &[ssp][..],
+            &["strategy.scheduling.kind: no strategy", "`parameter-server-ssp` needs strategy.exchange.kind"]
+                [..],
+        ),
+        (
+            &["strategy.scheduling.staleness=2"],
+            &["a setting of ssp and essp, but strategy.scheduling.kind is `bsp`"],
+        ),
+        (
+            &[server, "strategy.scheduling.kind=quorum", "strategy.scheduling.quorum=9"],
+            &["between 1 and the number of workers"],
+        ),
+        (
+            &[server, "strategy.scheduling.kind=quorum", "strategy.apply=per_push"],
+            &["`quorum` waits for the gradients"],
+        ),
+        (&[server, "strategy.scheduling.kind=async", "strategy.apply=per_clock"], &["`async` has no clocks"]),
+        (&[server, "strategy.push=delta", sgd], &["push gradients; use async, ssp, essp or quorum"]),
+        (&[server, ssp, "strategy.push=delta", "train.optimizer.kind=adam"], &["state of `adam` of its own"]),
+        (&[server, "strategy.scheduling.kind=essp", "strategy.push=gradient"], &["nothing to send ahead"]),
+        (&["strategy.apply=per_push"], &["a setting of parameter servers, and `allreduce` is none"]),
+        (
+            &["strategy.preset=gosgd", "strategy.scheduling.epoch_fraction=0.5"],
+            &["`gosgd` computes all rows"],
+        ),
+        (&[server, ssp, "strategy.scheduling.epoch_fraction=0"], &["above 0 and at most 1"]),
+        (&[server, "strategy.scheduling.max_age=3"], &["waits for all updates of a clock"]),
+        (
+            &[
+                server,
+                "strategy.scheduling.kind=async",
+                "strategy.servers.count=2",
+                "strategy.scheduling.max_age=3",
+            ],
+            &["asynchronous servers do not ask each other"],
+        ),
+        (&[server, ssp, "strategy.servers.count=2", "train.clip.norm=1.0"], &["is 2, but train.clip.norm"]),
+        (&[server, ssp, "strategy.scheduling.n_push=2"], &["n_push: is a setting of async"]),
+        (
+            &[
+                server,
+                "strategy.scheduling.kind=async",
+                "strategy.scheduling.n_push=2",
+                "strategy.scheduling.n_fetch=3",
+            ],
+            &["must be a multiple of n_push, 2, is 3"],
+        ),
+        (
+            &["strategy.preset=easgd", "strategy.scheduling.n_push=2", "strategy.scheduling.n_fetch=2"],
+            &["is a setting of asynchronous parameter servers, and `easgd"],
+        ),
+        (&[server, "strategy.mitigation.warm_start=3"], &["does not use [strategy.mitigation]"]),
+        (
+            &["strategy.preset=petuum", "strategy.mitigation.delay_compensation=1.0"],
+            &["that the server applies one by one"],
+        ),
+        (&["strategy.preset=petuum", "strategy.push=gradient"], &["conflicts with preset `petuum`"]),
+    ] {
+        refused_with("", set, pieces);
+    }
+    let all = [
+        server,
+        "strategy.scheduling.kind=quorum",
+        "strategy.scheduling.quorum=9",
+        "strategy.apply=per_push",
+        "train.epochs=0",
+    ];
+    assert!(resolve("", &all).unwrap_err().message.starts_with("3 errors"), "all at once");
+    for kind in ["ssp", "essp", "quorum"] {
+        accepted("", &[server, &format!("strategy.scheduling.kind={kind}"), sgd]);
+    }
+}
+
+#[test]
 fn buckets_need_a_gradient_of_all_rows_and_tuning_an_all_reduce() {
     for preset in ["gosgd", "easgd", "sparknet"] {
         let preset = format!("strategy.preset={preset}");

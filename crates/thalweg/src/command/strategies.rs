@@ -113,8 +113,8 @@ pub fn document() -> String {
          How the work is distributed is a choice of a few dials ([`[strategy]` in the job](job.md)); every preset is a setting of\n\
          them under the name of the system it comes from. `thalweg train --strategy NAME` uses one, `thalweg strategies` prints\n\
          this list. A value of the job that differs from a fixed dial of its preset is refused by name; a default yields to it. n is\n\
-         `engine.workers`. An optimizer that a preset sets yields to one that the job names; in `thalweg chaos` it replaces that of the\n\
-         job file, and the output says so. The `job.toml` of a run has every value (`resolved = true`) and keeps it when a preset changes.\n\n\
+         `engine.workers`. An optimizer that a preset sets yields to one that the job names; in `thalweg chaos` and `thalweg compare`\n\
+         it replaces that of the job file, and the output says so. The `job.toml` of a run has every value (`resolved = true`) and keeps it when a preset changes.\n\n\
          *Generated from `crates/core/src/spec/preset`; `THALWEG_BLESS=1 cargo test -p thalweg --test docs` renews it.*\n\n\
          | preset | comes from | when to use it |\n|---|---|---|\n",
     );
