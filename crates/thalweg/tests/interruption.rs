@@ -155,6 +155,21 @@ fn two_sigterms_to_every_process_stop_with_a_checkpoint() {
     }
 }
 
+/// They leave one by one or together; a server without a worker stops, too.
+#[test]
+fn sigterm_to_all_workers_of_a_server_stops_the_job_with_a_checkpoint() {
+    for scheduling in ["bsp", "async"] {
+        let site = Site::new();
+        let scheduling = format!("strategy.scheduling.kind={scheduling}");
+        let served = ["--workers", "3", "--strategy", "parameter-server", "--set", &scheduling];
+        let job = start_endless(&site, &served);
+        let workers: Vec<Pid> = (0..3).map(|rank| site.worker(rank)).collect();
+        workers.iter().for_each(|worker| kill(*worker, Signal::SIGTERM).unwrap());
+        // Nobody asked the launcher to stop.
+        assert_stopped(&site, job, 130);
+    }
+}
+
 /// Waits until a run has a checkpoint, and then until it is past it.
 fn await_checkpoint(site: &Site, run: &str) {
     let event = site.await_event(run, "checkpoint");

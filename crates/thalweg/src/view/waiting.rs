@@ -66,7 +66,7 @@ impl WaitLines {
                 None
             }
             Event::Step { .. } | Event::Epoch { .. } => self.end.take(),
-            Event::Waiting { .. } | Event::Regrouped { .. } => {
+            Event::Regrouped { .. } => {
                 self.end = None;
                 None
             }
@@ -147,6 +147,12 @@ mod tests {
             (141.0, over(10.0)),
             (141.0, regrouped()),
             (141.1, step(15, 20_000.0)),
+            // A short wait for another rank follows before the next step.
+            (160.0, wait(10.0)),
+            (161.0, over(10.0)),
+            (163.0, wait(2.0)),
+            (163.5, over(2.0)),
+            (163.6, step(16, 20_000.0)),
         ] {
             let record = at(time, event);
             waiting.update(&record);
@@ -161,6 +167,8 @@ mod tests {
                 "waiting for rank 2 for 10 s: all-reduce, step 12",
                 "going on after 10 s of waiting for rank 2",
                 "waiting for rank 2 for 10 s: all-reduce, step 12",
+                "waiting for rank 2 for 10 s: all-reduce, step 12",
+                "going on after 10 s of waiting for rank 2",
             ]
         );
     }

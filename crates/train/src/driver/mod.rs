@@ -280,7 +280,9 @@ impl<'a> Driver<'a> {
         let StepSummary { stopping, leaving, pausing, .. } = summary;
         let members = rank.member_ids();
         let needed = leaving.iter().any(|rank| self.roles.serves(members[*rank]));
-        let none_stays = !leaving.is_empty() && (needed || !rank.can_spare(leaving));
+        let workers = self.roles.worker_ranks(&members);
+        let no_worker_stays = workers.iter().all(|rank| leaving.contains(rank));
+        let none_stays = !leaving.is_empty() && (needed || no_worker_stays || !rank.can_spare(leaving));
         if !stopping.is_empty() || none_stays {
             self.progress.ended = Some(Outcome::Interrupted);
             if summary.terminating {
