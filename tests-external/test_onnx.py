@@ -161,6 +161,18 @@ def test_tables_need_no_preprocessing(jobs, task):
     numpy.testing.assert_allclose(outputs / scale, ours / scale, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.parametrize("combine", ["average", "vote"])
+def test_ensembles_answer_together(jobs, combine):
+    check_images(
+        jobs,
+        "strategy.preset=ensemble",
+        f"strategy.ensemble.combine={combine}",
+        "engine.workers=3",
+        "model.layers=['conv 4 3 relu', 'pool max 2', 'dense auto']",
+        sizes=(12, 10, 2),
+    )
+
+
 def lenet_of(tensors):
     """LeNet in ONNX operators, whose weights have the shapes and order of PyTorch."""
     helper = onnx.helper

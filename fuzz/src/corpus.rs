@@ -215,6 +215,7 @@ fn models(folder: &Path) -> Outcome<Vec<Vec<u8>>> {
             step: 5,
             notices: Vec::new(),
             rows: None,
+            combine: None,
             tensors: unflatten(network.layout(), &parameters),
             path: PathBuf::new(),
         };

@@ -253,6 +253,11 @@ pub trait Model: Send {
     /// Appends the output for each row: class probabilities, or one number.
     fn predict(&mut self, parameters: &[f32], batch: &Batch, outputs: &mut Vec<f32>) -> Result<()>;
 
+    /// Whether it predicts at every position of a sequence, of which [`Model::predict`] gives the last.
+    fn predicts_sequences(&self) -> bool {
+        false
+    }
+
     /// Whether it calls [`Hooks::reduce`]; every worker must then make the same number of passes per step.
     fn synchronizes(&self) -> bool {
         false

@@ -34,6 +34,7 @@
 mod activation;
 mod autodiff;
 pub mod describe;
+mod ensemble;
 mod executor;
 mod flat_order;
 mod graph;
@@ -58,6 +59,7 @@ mod team;
 pub mod zoo;
 
 pub use activation::Activation;
+pub use ensemble::Ensemble;
 pub use input::Input;
 pub use kernel::non_finite::first_not_finite;
 pub use loss::Loss;

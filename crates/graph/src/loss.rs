@@ -1,7 +1,11 @@
 //! Loss functions.
 
+use crate::op::class_loss::binary_of_probabilities;
+use crate::op::cross_entropy::loss_of_probabilities;
+use crate::op::regression_loss::RegressionLossKind;
+use crate::op::softmax::arg_max;
 use thalweg_core::spec::model::LossChoice;
-use thalweg_core::{Error, Result, Task};
+use thalweg_core::{Batch, Error, Result, Tally, Targets, Task};
 
 /// The loss of a row: the mean over its targets where it has several.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,6 +84,47 @@ impl Loss {
             Loss::ALL.into_iter().filter(|loss| loss.supports(task)).map(Loss::name).collect();
         let reason = format!("model.loss: `{}` is a loss of {own}, but the task is {data}", self.name());
         Err(Error::job(reason).hint(format!("use auto, {}; or set data.task", others.join(", "))))
+    }
+
+    /// Whether a row's loss follows from its prediction: that of scores, or of the features, does not.
+    pub fn is_of_predictions(self) -> bool {
+        !matches!(self, Loss::Hinge | Loss::Reconstruction)
+    }
+
+    /// Loss and metrics of predictions, one per row: what an evaluation that predicts them sums.
+    pub(crate) fn of_predictions(self, predictions: &[f32], batch: &Batch) -> Result<Tally> {
+        let regression = match self {
+            Loss::Squared => Some(RegressionLossKind::Squared),
+            Loss::Absolute => Some(RegressionLossKind::Absolute),
+            Loss::Huber => Some(RegressionLossKind::Huber),
+            _ => None,
+        };
+        let mut tally = Tally { rows: batch.len() as u64, ..Tally::default() };
+        let width = (predictions.len() / batch.len().max(1)).max(1);
+        match (&batch.targets, regression) {
+            (Targets::Values(values), Some(kind)) => {
+                for (prediction, target) in predictions.iter().zip(values) {
+                    let error = f64::from(*prediction) - f64::from(*target);
+                    tally.loss += kind.evaluate(error).0;
+                    tally.absolute += error.abs();
+                    tally.squared += error * error;
+                }
+            }
+            (Targets::Classes(classes), None) if self.is_of_predictions() => {
+                for (row, class) in predictions.chunks_exact(width).zip(classes) {
+                    let class = *class as usize;
+                    tally.loss += match self {
+                        Loss::BinaryCrossEntropy => binary_of_probabilities(row, class),
+                        _ => loss_of_probabilities(row, class, 0.0, None),
+                    };
+                    tally.correct += u64::from(arg_max(row) == class);
+                }
+            }
+            _ => {
+                return Err(Error::internal(format!("the loss `{}` is none of predictions", self.name())));
+            }
+        }
+        Ok(tally)
     }
 
     /// Refuses a loss of one prediction per row for a network that predicts at every position.

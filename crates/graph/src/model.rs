@@ -78,6 +78,10 @@ impl Model for Network {
         Ok(())
     }
 
+    fn predicts_sequences(&self) -> bool {
+        self.positions > 1
+    }
+
     fn synchronizes(&self) -> bool {
         let synchronized =
             |op: &Op| matches!(op, Op::BatchNormalize(BatchNormalize { synchronized: true, .. }));

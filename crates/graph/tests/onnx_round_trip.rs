@@ -4,9 +4,10 @@ use proptest::prelude::*;
 use prost::Message;
 use std::path::Path;
 use thalweg_core::schema::{RowShape, Scaling, Schema, TargetScaling};
+use thalweg_core::spec::ensemble::Combine;
 use thalweg_core::{Batch, Features, Layout, Model, Rng, Targets, Task};
-use thalweg_graph::onnx::{OnnxModel, export, proto};
-use thalweg_graph::{Input, Network, Options, zoo};
+use thalweg_graph::onnx::{OnnxModel, export, export_ensemble, proto};
+use thalweg_graph::{Ensemble, Input, Network, Options, zoo};
 
 const IMAGE: Input = Input::Image([8, 12, 2]);
 const TEXT: Input = Input::Symbols { window: 6, vocabulary: 9 };
@@ -147,6 +148,43 @@ fn every_layer_round_trips() {
         let network = Network::build_for(&layers, input, OUTPUTS, Task::Classification).unwrap();
         check(&layers.join(", "), network, input, false);
     }
+}
+
+/// As an ONNX graph the mean of the members' probabilities is the input of a softmax like any other value.
+#[test]
+fn an_exported_ensemble_holds_its_members_and_predicts_their_mean() {
+    let layers = ["conv 4 3 relu", "pool max 2", "dense 7 tanh", "dense auto"].map(String::from);
+    let network = Network::build_for(&layers, IMAGE, OUTPUTS, Task::Classification).unwrap();
+    let mut parameters = vec![0.0; 3 * network.layout().len()];
+    let members = parameters.chunks_exact_mut(network.layout().len());
+    members.zip(1..).for_each(|(member, seed)| network.initialize(seed, member));
+    let schema = schema(IMAGE, false);
+    let written = |combine| {
+        let bytes = export_ensemble(&network, &parameters, combine, &schema, vec![]).unwrap();
+        proto::ModelProto::decode(bytes.as_slice()).unwrap()
+    };
+    let mut model = written(Combine::Average);
+    let error = OnnxModel::read(&model.encode_to_vec()).unwrap_err();
+    assert!(error.message.contains("an ensemble of 3 models"), "{error}");
+    let names: Vec<&str> =
+        model.graph.iter().flat_map(|graph| &graph.initializer).map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(names.iter().filter(|name| name.starts_with("members.2.layers.")).count(), 6, "{names:?}");
+    model.metadata_props.clear();
+    let source = OnnxModel::read(&model.encode_to_vec()).unwrap();
+    let mut again = source.for_schema(&schema, Options::default()).unwrap();
+    let mut imported = vec![0.0; again.layout().len()];
+    again.initialize(99, &mut imported);
+    let (mut mean, mut softmax) = (Vec::new(), Vec::new());
+    let mut ensemble = Ensemble::new(Box::new(network.clone()), Combine::Average, network.loss());
+    ensemble.predict(&parameters, &batch(IMAGE), &mut mean).unwrap();
+    again.predict(&imported, &batch(IMAGE), &mut softmax).unwrap();
+    for (mean, softmax) in mean.chunks_exact(OUTPUTS).zip(softmax.chunks_exact(OUTPUTS)) {
+        let sum: f32 = mean.iter().map(|value| value.exp()).sum();
+        mean.iter().zip(softmax).for_each(|(mean, got)| assert!((mean.exp() / sum - got).abs() < 1e-6));
+    }
+    let graph = written(Combine::Vote).graph.unwrap();
+    let votes = graph.node.iter().filter(|node| node.op_type == "ArgMax").count();
+    assert_eq!((votes, graph.output[0].name.as_str()), (3, "probabilities"));
 }
 
 fn file(name: &str) -> Vec<u8> {

@@ -11,6 +11,7 @@ use thalweg_core::spec::strategy::TransportChoice;
 use thalweg_core::{Error, JobSpec, Kind, Layout, Result};
 use thalweg_data::Data;
 use thalweg_train::JobComponents;
+use thalweg_train::ensembles;
 use thalweg_train::footprint::Footprint;
 use thalweg_train::hooks::check_parts;
 use thalweg_train::prepare::{digest, fingerprint};
@@ -51,6 +52,7 @@ pub fn check(
     }
     let model = components.model(&data.schema, &Arc::default())?;
     check_parts(job, model.as_ref())?;
+    ensembles::check(job, model.as_ref(), &data.schema)?;
     let footprint = Footprint::of_training(job, model.as_ref(), ranks);
     let fits = footprint.check(model.as_ref(), &data.schema, &job.data.source);
     fits.map_err(|mut error| {

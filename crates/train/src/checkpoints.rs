@@ -2,7 +2,8 @@
 
 use crate::checkpoint_writer::CheckpointWriter;
 use crate::context::Context;
-use crate::modelfile::{SavedModel, about, kept, unflatten};
+use crate::ensembles::combination;
+use crate::modelfile::{SavedModel, about, combined_by, kept, unflatten, unflatten_members};
 use crate::prepare::rows_digest;
 use crate::roles::Roles;
 use crate::serving::shards;
@@ -123,10 +124,13 @@ impl<'a> Checkpoints<'a> {
                 let data = &cx.compute.data;
                 buffer.model =
                     about(&data.schema, &self.layers, self.onnx.as_deref(), Some(&rows_digest(data)))?;
+                buffer.model.extend(combined_by(combination(self.job)));
             }
             buffer.audit = cx.work.consumed().to_bytes();
             // No update happens meanwhile: the next one waits for this rank.
-            strategy.published().clone_into(&mut buffer.parameters);
+            // Of an ensemble, those of its first member: all are stored as parameters of their worker.
+            let length = cx.compute.model.layout().len();
+            strategy.published()[..length].clone_into(&mut buffer.parameters);
             let names: Vec<(usize, &str, Spread)> = strategy
                 .state()
                 .columns()
@@ -164,7 +168,11 @@ impl<'a> Checkpoints<'a> {
             step: cx.work.next(),
             notices: Vec::new(),
             rows: Some(rows_digest(data)),
-            tensors: unflatten(cx.compute.model.layout(), parameters),
+            tensors: match combination(self.job) {
+                Some(_) => unflatten_members(cx.compute.model.layout(), parameters),
+                None => unflatten(cx.compute.model.layout(), parameters),
+            },
+            combine: combination(self.job),
             path: path.clone(),
         }
         .write(&path)?;

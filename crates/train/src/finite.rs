@@ -60,7 +60,9 @@ fn check(
     layout: &Layout,
 ) -> Result<()> {
     let what = if let Some(place) = first_not_finite(values) {
-        let tensor = layout.at(first + place).map_or("?", |tensor| tensor.name.as_str());
+        // Those of an ensemble are of one member after the other.
+        let tensor =
+            layout.at((first + place) % layout.len().max(1)).map_or("?", |tensor| tensor.name.as_str());
         format!("{of_values} of `{tensor}` is {}", values[place]).replace("parameter of", "parameter")
     } else if !loss.is_finite() {
         format!("{of_loss} is {loss}")

@@ -16,6 +16,7 @@ mod context;
 mod contributions;
 mod decentralized;
 mod driver;
+pub mod ensembles;
 mod envelope;
 mod finite;
 pub mod footprint;

@@ -1,14 +1,17 @@
 //! `model.safetensors`: parameters by name and all that prediction needs.
 
+use crate::ensembles;
 use crate::footprint::Footprint;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use thalweg_cluster::checkpoint;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::JobLayers;
+use thalweg_core::spec::ensemble::Combine;
 use thalweg_core::{Error, JobSpec, Kind, Layout, Model, Result, Schema, hex};
 use thalweg_graph::onnx::OnnxModel;
-use thalweg_graph::{Network, Options};
+use thalweg_graph::{Ensemble, Network, Options, Team};
 
 /// The job as it is kept with its results: its paths are absolute, so that it can be read from any folder. Without a
 /// working folder there is no other kind of path.
@@ -31,6 +34,8 @@ pub struct SavedModel {
     pub step: u64,
     /// What its user is to know about where it was read from; nothing for the finished model of a run.
     pub notices: Vec<String>,
+    /// Of an ensemble, how its members answer together.
+    pub combine: Option<Combine>,
     /// A digest of the rows it was trained and validated on, and of their split; older files do not have it.
     pub rows: Option<String>,
     /// Its tensors.
@@ -59,6 +64,13 @@ pub(crate) fn about(
     }
     Ok(about)
 }
+
+/// The entry of an ensemble in what a model is.
+pub(crate) fn combined_by(combine: Option<Combine>) -> Option<(String, String)> {
+    combine.map(|combine| (COMBINE.to_string(), combine.name().to_string()))
+}
+
+const COMBINE: &str = "combine";
 
 /// A file of tensors, where it stands, and what to say about it.
 struct Opened {
@@ -150,6 +162,7 @@ impl SavedModel {
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut file = self.tensors.clone();
         file.metadata.extend(about(&self.schema, &self.layers, self.onnx.as_deref(), self.rows.as_deref())?);
+        file.metadata.extend(combined_by(self.combine));
         file.metadata.insert("job".into(), self.job.clone());
         file.metadata.insert("step".into(), self.step.to_string());
         file.write(path)
@@ -181,6 +194,10 @@ impl SavedModel {
             job: file.text("job", &path)?.to_string(),
             step: file.text("step", &path)?.parse().map_err(|_| broken("step"))?,
             notices,
+            combine: match about.get(COMBINE) {
+                Some(name) => Some(Combine::named(name).ok_or_else(|| broken(COMBINE))?),
+                None => None,
+            },
             rows: about.get("rows").cloned(),
             tensors: file,
             path,
@@ -199,7 +216,31 @@ impl SavedModel {
         read.and_then(|()| Ok(crate::registry::resolve(layers)?.spec)).map_err(|error| self.named(error))
     }
 
-    /// The network and its parameters, ready to answer.
+    /// Members of the ensemble; 1 if it is none.
+    pub fn members(&self) -> usize {
+        self.prefixes().len()
+    }
+
+    /// What precedes the names of each member's tensors.
+    fn prefixes(&self) -> Vec<String> {
+        match self.combine {
+            Some(_) => ensembles::prefixes(&self.tensors, SavedModel::is_checkpoint(&self.tensors)),
+            None => vec![String::new()],
+        }
+    }
+
+    /// The network and its parameters, ready to answer; an ensemble answers through all of its members.
+    pub fn model(&self, team: Arc<Team>) -> Result<(Box<dyn Model>, Vec<f32>)> {
+        let (network, parameters) = self.network()?;
+        let loss = network.loss();
+        let network: Box<dyn Model> = Box::new(network.with_team(team));
+        Ok(match self.combine {
+            Some(combine) => (Box::new(Ensemble::new(network, combine, loss)), parameters),
+            None => (network, parameters),
+        })
+    }
+
+    /// The network and its parameters: of an ensemble those of one member after the other.
     pub fn network(&self) -> Result<(Network, Vec<f32>)> {
         self.built().map_err(|error| self.named(error))
     }
@@ -216,7 +257,13 @@ impl SavedModel {
             None => Network::for_schema(&self.layers, &self.schema, options)?,
         };
         Footprint::of_prediction(&network, 1).check(&network, &self.schema, "the training data")?;
-        let parameters = flatten(&self.tensors, network.layout())?;
+        let (prefixes, mut parameters) = (self.prefixes(), Vec::new());
+        if prefixes.is_empty() {
+            return Err(Error::data(format!("{}: the ensemble has no member", self.path.display())));
+        }
+        for prefix in prefixes {
+            parameters.extend(flatten(&self.tensors, &prefix, network.layout())?);
+        }
         Ok((network, parameters))
     }
 
@@ -245,19 +292,33 @@ impl SavedModel {
 /// Tensors by name, in the order of a file.
 pub fn unflatten(layout: &Layout, parameters: &[f32]) -> TensorFile<'static> {
     let mut file = TensorFile::of_this_version();
-    for tensor in layout.tensors() {
-        let values = tensor.to_file(&parameters[tensor.range()]).into_owned();
-        file.push(tensor.name.clone(), tensor.file_shape(), values);
+    push(&mut file, "", layout, parameters);
+    file
+}
+
+/// The same of an ensemble: the tensors of every member, by the number of the member and their name.
+pub(crate) fn unflatten_members(layout: &Layout, parameters: &[f32]) -> TensorFile<'static> {
+    let mut file = TensorFile::of_this_version();
+    for (number, own) in parameters.chunks_exact(layout.len().max(1)).enumerate() {
+        push(&mut file, &ensembles::prefix(number), layout, own);
     }
     file
 }
 
-/// Tensors in the order of a layout.
-pub fn flatten(file: &TensorFile<'_>, layout: &Layout) -> Result<Vec<f32>> {
+fn push(file: &mut TensorFile<'static>, prefix: &str, layout: &Layout, parameters: &[f32]) {
+    for tensor in layout.tensors() {
+        let values = tensor.to_file(&parameters[tensor.range()]).into_owned();
+        file.push(format!("{prefix}{}", tensor.name), tensor.file_shape(), values);
+    }
+}
+
+/// Tensors in the order of a layout, whose names have this prefix.
+pub(crate) fn flatten(file: &TensorFile<'_>, prefix: &str, layout: &Layout) -> Result<Vec<f32>> {
     let mut parameters = Vec::new();
     for tensor in layout.tensors() {
-        let values = file.in_memory_order(&tensor.name, tensor).map_err(|_| {
-            let (name, shape) = (&tensor.name, tensor.file_shape());
+        let name = format!("{prefix}{}", tensor.name);
+        let values = file.in_memory_order(&name, tensor).map_err(|_| {
+            let shape = tensor.file_shape();
             Error::data(format!("the model file has no tensor `{name}` of shape {shape:?}"))
         })?;
         parameters.extend_from_slice(&values);

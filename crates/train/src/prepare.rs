@@ -1,6 +1,7 @@
 //! Before the first step: data, model, strategy and position, agreed by all ranks.
 
 use crate::driver::Driver;
+use crate::ensembles;
 use crate::hooks::check_parts;
 use crate::registry::{self, Setup};
 use crate::resumption;
@@ -142,6 +143,8 @@ fn build(
     let job = assignment.job;
     let model = assignment.components.model(&data.schema, &team)?;
     check_parts(job, model.as_ref())?;
+    ensembles::check(job, model.as_ref(), &data.schema)?;
+    let model = ensembles::model_of(job, model, &data.schema);
     let onnx = assignment.components.onnx(&data.schema)?;
     let digest = fingerprint(model.as_ref(), onnx.as_deref());
     let optimizer = Optimizer::for_layout(job.optimizer.rule(), model.layout())
@@ -239,8 +242,10 @@ fn start(
         return Ok(Start { data_digest, ..resumed });
     }
     let parameters = parts.strategy.state_mut().parameters_mut();
-    parts.model.initialize(job.train.seed, parameters);
-    if registry::of(job).claims.equal_start {
+    let claims = registry::of(job).claims;
+    let own = if claims.own_start { rank.member_id() as u64 } else { 0 };
+    parts.model.initialize(job.train.seed.wrapping_add(own), parameters);
+    if claims.equal_start {
         let mut digest = Sha256::new();
         parameters.iter().for_each(|value| digest.update(value.to_le_bytes()));
         rank.world().compare("set of initial parameters", &digest.finalize())?;

@@ -144,7 +144,7 @@ impl ColumnDifference {
         });
         let surplus = self.surplus.iter().map(|name| match name.as_str() {
             PARAMETERS => format!(
-                "the models of the workers in the checkpoint of step {step} are dropped: `{strategy}` goes on from their mean"
+                "the models of the workers in the checkpoint of step {step} are dropped: `{strategy}` goes on from the published one"
             ),
             _ => format!("`{name}` of the checkpoint of step {step} is dropped: `{strategy}` does not use it"),
         });

@@ -17,6 +17,7 @@ pub mod data;
 pub mod delimiter;
 pub mod difference;
 pub mod engine;
+pub mod ensemble;
 pub mod factors;
 pub mod fault;
 pub mod gossip;
@@ -104,6 +105,7 @@ job! {
     neighbours: neighbours::NeighboursSpec,
     tree: tree::TreeSpec,
     servers: servers::ServersSpec,
+    ensemble: ensemble::EnsembleSpec,
     fault: fault::FaultSpec,
     engine: engine::EngineSpec,
     stragglers: engine::StragglerSpec,

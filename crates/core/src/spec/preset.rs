@@ -8,6 +8,7 @@ mod allreduce;
 mod apply;
 mod dial;
 mod elastic_averaging;
+mod ensemble;
 mod gossip;
 mod local_training;
 mod neighbours;
@@ -83,6 +84,7 @@ pub fn all() -> impl Iterator<Item = &'static Preset> + Clone {
         gossip::PRESETS,
         neighbours::PRESETS,
         local_training::PRESETS,
+        ensemble::PRESETS,
     ]
     .into_iter()
     .flatten()

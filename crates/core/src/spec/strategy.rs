@@ -47,7 +47,7 @@ choice! {
         PushSum = "push-sum",
         /// Workers form a tree: each sends its parameters to its parent and to its children now and then.
         Tree = "tree",
-        /// No exchange: there is one worker.
+        /// No exchange: there is one worker, or each has a model of its own.
         None = "none",
     }
 }
@@ -101,7 +101,8 @@ choice! {
 }
 
 /// Sections with the settings of one family of strategies; other strategies have no use for them.
-pub const FAMILIES: [&str; 6] = [
+pub const FAMILIES: [&str; 7] = [
+    "strategy.ensemble",
     "strategy.gossip",
     "strategy.merge",
     "strategy.mitigation",

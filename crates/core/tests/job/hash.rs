@@ -77,6 +77,7 @@ fn the_hash_changes_with_every_key() {
         "strategy.tree.down=5",
         "strategy.tree.scale=3",
         "strategy.servers.count=2",
+        "strategy.ensemble.combine=vote",
         "fault.step_deadline=31s",
         "fault.elastic=false",
         "fault.min_workers=2",

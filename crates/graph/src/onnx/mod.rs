@@ -10,6 +10,6 @@ mod import;
 pub mod proto;
 mod scaling;
 
-pub use export::{Metadata, export};
+pub use export::{Metadata, export, export_ensemble};
 pub use import::{OnnxModel, operators};
 pub use scaling::EmbeddedScaling;

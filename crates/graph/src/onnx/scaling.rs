@@ -8,6 +8,9 @@ use thalweg_core::schema::{Scaling, TargetScaling};
 /// Prefix of this crate's metadata keys.
 const PREFIX: &str = "thalweg.";
 
+/// Of an ensemble: the number of its members.
+pub(super) const MEMBERS: &str = "thalweg.members";
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddedScaling {
     pub scaling: Scaling,

@@ -86,6 +86,15 @@ fn binary(scores: &[f32], class: usize, delta: &mut [f32]) -> f64 {
     scores.iter().zip(delta).enumerate().map(term).sum()
 }
 
+/// The loss of a row whose classes have these probabilities, the sigmoids of its scores.
+pub(crate) fn binary_of_probabilities(probabilities: &[f32], class: usize) -> f64 {
+    let term = |(index, probability): (usize, &f32)| {
+        let right = if index == class { *probability } else { 1.0 - probability };
+        -f64::from(right.max(f32::MIN_POSITIVE)).ln()
+    };
+    probabilities.iter().enumerate().map(term).sum::<f64>() / probabilities.len() as f64
+}
+
 /// A row's loss and the gradient of its scores.
 fn hinge(scores: &[f32], class: usize, delta: &mut [f32]) -> f64 {
     let weight = 1.0 / scores.len() as f64;

@@ -145,7 +145,12 @@ fn loss_of_logits(logits: &[f32], class: usize, scale: f32, delta: Option<&mut [
 }
 
 /// The loss of a vector of probabilities; its gradient is `-scale / probability` at the class and 0 elsewhere.
-fn loss_of_probabilities(probabilities: &[f32], class: usize, scale: f32, delta: Option<&mut [f32]>) -> f64 {
+pub(crate) fn loss_of_probabilities(
+    probabilities: &[f32],
+    class: usize,
+    scale: f32,
+    delta: Option<&mut [f32]>,
+) -> f64 {
     let probability = probabilities[class].max(f32::MIN_POSITIVE);
     if let Some(delta) = delta {
         delta.fill(0.0);

@@ -16,7 +16,7 @@ pub enum RegressionLossKind {
 
 impl RegressionLossKind {
     /// Loss and derivative at a difference.
-    fn evaluate(self, error: f64) -> (f64, f64) {
+    pub(crate) fn evaluate(self, error: f64) -> (f64, f64) {
         match self {
             RegressionLossKind::Squared => (error * error, 2.0 * error),
             RegressionLossKind::Absolute => (error.abs(), if error == 0.0 { 0.0 } else { error.signum() }),

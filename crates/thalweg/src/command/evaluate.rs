@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use thalweg_core::spec::setting::HeldOut;
 use thalweg_core::{Error, JobSpec, Kind, Model, Result, Tally};
 use thalweg_data::{Data, Rows};
-use thalweg_graph::{Network, Team};
+use thalweg_graph::Team;
 use thalweg_train::SavedModel;
 use thalweg_train::prepare::rows_digest;
 use thalweg_train::validate::evaluate;
@@ -35,18 +35,17 @@ pub struct EvaluateArgs {
 /// Evaluates the model and prints loss and metrics.
 pub fn run(args: &EvaluateArgs) -> Result<()> {
     let saved = rows::model(&args.model)?;
-    let (network, parameters) = saved.network()?;
     let source = args.source.as_deref().or(args.data.as_deref());
     let job = rows::job(&saved, &args.model, source, &args.set)?;
-    let mut network = network.with_team(Team::shared(job.engine.threads, 1));
+    let (mut model, parameters) = saved.model(Team::shared(job.engine.threads, 1))?;
     let (tally, what) = match source {
         Some(source) if Format::of(source) == Format::Jsonl => {
-            (tally_of_lines(&mut network, &parameters, &saved, source, &job)?, format!("rows of {source}"))
+            (tally_of_lines(model.as_mut(), &parameters, &saved, source, &job)?, format!("rows of {source}"))
         }
         source => {
             let (rows, what) = rows_of(source, &job, &saved)?;
             rows.notices().iter().for_each(|notice| eprintln!("warning: {notice}"));
-            let tally = evaluate(&mut network, &parameters, &rows, &mut rows.empty_batch())?;
+            let tally = evaluate(model.as_mut(), &parameters, &rows, &mut rows.empty_batch())?;
             warn_of_unseen(&rows.unseen_categories());
             (tally, what)
         }
@@ -63,7 +62,7 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
 
 /// Evaluates on JSON lines, which must have labels.
 fn tally_of_lines(
-    network: &mut Network,
+    model: &mut dyn Model,
     parameters: &[f32],
     saved: &SavedModel,
     source: &str,
@@ -78,7 +77,7 @@ fn tally_of_lines(
         let mut records = records.labelled(&saved.schema)?;
         let mut batch = records.empty_batch();
         while records.next_batch(BATCH, &mut batch).map_err(named)? {
-            tally.add(&network.evaluate(parameters, &batch)?);
+            tally.add(&model.evaluate(parameters, &batch)?);
         }
         warn_of_unseen(&records.unseen_categories());
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use thalweg_cluster::durable::write_atomically;
 use thalweg_core::schema::RowShape;
 use thalweg_core::{Error, Result, Schema};
-use thalweg_graph::onnx::{Metadata, export};
+use thalweg_graph::onnx::{Metadata, export, export_ensemble};
 
 /// Arguments of `export`.
 ///
@@ -37,7 +37,11 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     }
     let saved = super::rows::model(&args.model)?;
     let (network, parameters) = saved.network()?;
-    let bytes = export(&network, &parameters, &saved.schema, metadata(&saved.schema)?)?;
+    let metadata = metadata(&saved.schema)?;
+    let bytes = match saved.combine {
+        Some(combine) => export_ensemble(&network, &parameters, combine, &saved.schema, metadata)?,
+        None => export(&network, &parameters, &saved.schema, metadata)?,
+    };
     write_atomically(&path, &bytes)?;
     for name in imprecise_columns(&saved.schema) {
         eprintln!(

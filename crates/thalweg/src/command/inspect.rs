@@ -39,7 +39,7 @@ pub struct InspectArgs {
 
 /// Describes the model and prints.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let (network, job) = load(args)?;
+    let (network, job, members) = load(args)?;
     match &args.dot {
         Some(path) if path.as_os_str() == "-" => return print(&network.dot()),
         Some(path) => return write_atomically(path, network.dot().as_bytes()),
@@ -47,30 +47,34 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     }
     let rows = args.rows.unwrap_or_else(|| job.train.global_batch.div_ceil(job.engine.workers));
     let description = network.describe(rows);
-    if args.json { print_json(&object(&description, rows)) } else { print(&listing(&description, rows)) }
+    if args.json {
+        return print_json(&object(&description, rows, members));
+    }
+    let several = format!("each of {members} members of an ensemble\n\n");
+    print(&format!("{}{}", if members > 1 { several } else { String::new() }, listing(&description, rows)))
 }
 
-/// The network and its job.
-fn load(args: &InspectArgs) -> Result<(Network, JobSpec)> {
+/// The network, its job, and how many of them answer together.
+fn load(args: &InspectArgs) -> Result<(Network, JobSpec, usize)> {
     if let Some(path) = &args.what
         && (path.is_dir() || is_model(path))
     {
         let saved = super::rows::model(path)?;
-        return Ok((saved.network()?.0, saved.job()?));
+        return Ok((saved.network()?.0, saved.job()?, saved.members()));
     }
     if let Some(path) = &args.what
         && path.extension().is_some_and(|ending| ending == "onnx")
     {
         let job = JobSpec::default();
         let network = read_onnx(path)?.standalone_network(Options::of(&job));
-        return Ok((network.map_err(|error| with_onnx_path(path, error))?, job));
+        return Ok((network.map_err(|error| with_onnx_path(path, error))?, job, 1));
     }
     let job =
         JobArgs { job: args.what.clone(), flags: JobFlags { set: args.set.clone(), ..JobFlags::default() } };
     let job = job.resolve()?.spec;
     let components = SpecComponents::new(&job);
     let data = components.data(&job).map_err(as_job_error)?;
-    Ok((components.network(&data.schema)?, job))
+    Ok((components.network(&data.schema)?, job, 1))
 }
 
 fn is_model(path: &Path) -> bool {
@@ -79,7 +83,7 @@ fn is_model(path: &Path) -> bool {
 }
 
 /// The description as JSON.
-fn object(description: &NetworkSummary, rows: usize) -> Value {
+fn object(description: &NetworkSummary, rows: usize, members: usize) -> Value {
     let layer = |line: &LayerSummary| json!({ "layer": line.layer, "input": line.input, "output": line.output, "parameters": line.parameters });
     let operator = |line: &OperatorSummary| json!({ "operator": line.operator, "shape": line.shape, "flops": line.flops, "completes": line.completes });
     json!({
@@ -89,6 +93,7 @@ fn object(description: &NetworkSummary, rows: usize) -> Value {
         "parameters": description.parameters,
         "flops_per_row": description.flops_per_row,
         "rows": rows,
+        "members": members,
         "activation_bytes": description.activation_bytes,
         "peak_bytes": description.peak_bytes,
     })

@@ -171,14 +171,15 @@ impl View for ReportView {
                 self.report.steps = step + 1;
                 self.report.train_s = self.started.map_or(0.0, |started| (record.time - started).max(0.0));
             }
-            Event::Epoch { epoch, step, loss, validation, audit, consensus, merge_every } => {
+            Event::Epoch { epoch, step, loss, validation, audit, consensus, members, merge_every } => {
                 let (epoch, step, loss, consensus) = (*epoch, *step, *loss, *consensus);
                 let (mut validation, mut training) = (validation.clone(), Metrics::new());
                 if !self.validates {
                     std::mem::swap(&mut validation, &mut training);
                 }
-                let merge_every = *merge_every;
-                let entry = EpochReport { epoch, step, loss, validation, training, consensus, merge_every };
+                let (members, merge_every) = (members.clone(), *merge_every);
+                let entry =
+                    EpochReport { epoch, step, loss, validation, training, consensus, members, merge_every };
                 self.end_epoch(entry, audit);
             }
             Event::Evaluated { step, rows, train_s, metrics } => {

@@ -6,6 +6,7 @@ pub mod diloco;
 pub mod dpsgd;
 pub mod easgd;
 pub mod elastic_rate;
+pub mod ensemble;
 pub mod gosgd;
 pub mod local_round;
 pub mod meeting;

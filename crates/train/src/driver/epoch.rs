@@ -1,6 +1,7 @@
 //! The end of an epoch: validation, audit, target; and evaluations on the way.
 
 use super::Driver;
+use crate::ensembles::combination;
 use crate::finite;
 use crate::recent_steps::RecentSteps;
 use crate::validate::validate;
@@ -122,14 +123,35 @@ impl Driver<'_> {
         work.collect(&all)
     }
 
+    /// Of an ensemble, how each member does alone on the rows on which all are evaluated.
+    fn measure_members(&mut self) -> Result<Vec<Metrics>> {
+        let (cx, published) = (&mut self.cx, self.strategy.published());
+        let (data, model) = (&cx.compute.data, &mut cx.compute.model);
+        let length = model.layout().len().max(1);
+        if combination(cx.job).is_none() {
+            return Ok(Vec::new());
+        }
+        let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
+        let mut batch = rows.empty_batch();
+        let members = published.chunks_exact(length);
+        let tallies = members.map(|member| validate(cx.rank, model.as_mut(), member, rows, &mut batch));
+        tallies.map(|tally| Ok(tally?.metrics(&data.schema))).collect()
+    }
+
     /// With models of their own, how far the workers are apart: the root mean square of their distances from the published
     /// model.
     fn measure_consensus(&mut self) -> Result<Option<f64>> {
         if self.claims.own_models.is_none() && self.cx.local_rows.is_none() && !self.claims.meets {
             return Ok(None);
         }
-        let pairs = self.strategy.state().parameters().iter().zip(self.strategy.published());
-        let squares = pairs.map(|(own, published)| f64::from(own - published).powi(2));
+        let (own, published) = (self.strategy.state().parameters(), self.strategy.published());
+        // Of an ensemble, from the mean of its members.
+        let members = (published.len() / own.len().max(1)).max(1);
+        let mean = |index: usize| {
+            let values = published.iter().skip(index).step_by(own.len().max(1));
+            values.map(|value| f64::from(*value)).sum::<f64>() / members as f64
+        };
+        let squares = own.iter().enumerate().map(|(index, own)| (f64::from(*own) - mean(index)).powi(2));
         let all: Vec<f64> = self.all_gather("distances from the published model", &squares.sum::<f64>())?;
         Ok(Some((all.iter().sum::<f64>() / all.len() as f64).sqrt()))
     }
@@ -139,6 +161,7 @@ impl Driver<'_> {
         self.collect_rows()?;
         let consensus = self.measure_consensus()?;
         let mixed = self.mixes_parts().then_some(self.progress.mixed);
+        let members = if validation.is_empty() { Vec::new() } else { self.measure_members()? };
         let cx = &mut self.cx;
         let reports = cx.rank.index() == 0;
         if !reports && !cx.rank.is_elastic() {
@@ -159,6 +182,7 @@ impl Driver<'_> {
                 },
             },
             consensus,
+            members,
             merge_every: cx.job.merge.adaptive_every.then_some(cx.merge_every),
         };
         // Rank 0 may be lost before its event is written: until the next unit is done, the others keep it.

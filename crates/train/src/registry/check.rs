@@ -7,10 +7,12 @@ use crate::decentralized::tree_easgd;
 use thalweg_core::JobSpec;
 use thalweg_core::spec::Refuse;
 use thalweg_core::spec::bucket::BucketSize;
+use thalweg_core::spec::ensemble::Combine;
 use thalweg_core::spec::neighbours::{Graph, Mix};
 use thalweg_core::spec::optimizer::OptimizerKind;
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::spec::strategy::{Algorithm, FAMILIES, Scheduling, Split};
+use thalweg_graph::Loss;
 
 /// Checks a job by the rules of all strategies and of its own.
 pub(super) fn check(job: &JobSpec, refuse: &mut Refuse<'_>) {
@@ -264,6 +266,29 @@ pub(super) fn reaches_all(job: &JobSpec, refuse: &mut Refuse<'_>) {
             "strategy.neighbours.graph",
             format!("{reason}; add edges, which lead from the first to the second"),
         );
+    }
+}
+
+/// Models that were never merged are far from each other.
+pub(super) fn independent(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    if job.ensemble.combine == Combine::Merge {
+        let reason = "the mean of models from different starts is no model; use `average` or `vote`";
+        refuse("strategy.ensemble.combine", reason.into());
+    }
+    loss_of_predictions(job, refuse);
+}
+
+/// The predictions of several models are combined, and evaluated by a loss that follows from them.
+pub(super) fn loss_of_predictions(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    if let Some(loss) = Loss::from_choice(job.model.loss)
+        && !loss.is_of_predictions()
+        && job.ensemble.combine != Combine::Merge
+    {
+        let reason = format!(
+            "models that answer together have predictions and no scores, so `{}` cannot be evaluated; choose another loss",
+            loss.name()
+        );
+        refuse("model.loss", reason);
     }
 }
 

@@ -46,6 +46,10 @@ pub struct Claims {
     pub meets: bool,
     /// All ranks start from the same parameters, which is checked.
     pub equal_start: bool,
+    /// Every rank starts from initial parameters of its own.
+    pub own_start: bool,
+    /// The published model is several models, which answer together.
+    pub ensemble: bool,
     /// A step's summary proves on every rank which rows were computed.
     pub proves_rows: bool,
     pub work: Work,
@@ -87,6 +91,8 @@ impl Claims {
         rounds: false,
         meets: false,
         equal_start: true,
+        own_start: false,
+        ensemble: false,
         proves_rows: true,
         work: Work::Shares,
         sends_messages: false,

@@ -6,6 +6,7 @@ use crate::decentralized::block_momentum::BlockMomentum;
 use crate::decentralized::diloco::DiLoCo;
 use crate::decentralized::dpsgd::{self, Dpsgd};
 use crate::decentralized::easgd::{self, Centre};
+use crate::decentralized::ensemble::Ensemble;
 use crate::decentralized::gosgd::GoSgd;
 use crate::decentralized::mpca::MpcaSgd;
 use crate::decentralized::post_local::PostLocal;
@@ -135,6 +136,25 @@ pub(super) const ENTRIES: &[Registration] = &[
         sections: &["strategy.merge", "strategy.tree"],
         check: check::tree,
         start: |of| Box::new(TreeEasgd::new(of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "ensemble",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Async,
+            exchange: Exchange::None,
+            merge: MergeKind::None,
+        },
+        claims: Claims {
+            all_reduced: AllReduced::Nothing,
+            sends_messages: false,
+            own_start: true,
+            ensemble: true,
+            ..Claims::OWN_SPEED
+        },
+        sections: &["strategy.ensemble"],
+        check: check::independent,
+        start: |of| Box::new(Ensemble::new(of.job, of.optimizer, of.parameters)),
     },
     Registration {
         name: "sparknet",

@@ -105,7 +105,7 @@ fn run_on(network: Simulated, job: &JobSpec, offset: impl Fn(usize) -> f32 + Syn
     let model = crate::SavedModel::read(&folder.path().join("model.safetensors")).expect("a model");
     let data = Data::open(&job.data, job.train.seed).expect("rows");
     let network = Network::for_schema(&job.model.layers, &data.schema, Options::of(job)).expect("a model");
-    let parameters = crate::modelfile::flatten(&model.tensors, network.layout()).expect("its parameters");
+    let parameters = crate::modelfile::flatten(&model.tensors, "", network.layout()).expect("its parameters");
     Run { record, parameters, staleness }
 }
 

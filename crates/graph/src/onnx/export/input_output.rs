@@ -7,6 +7,7 @@ use crate::input::Input;
 use crate::network::Network;
 use crate::onnx::proto::data_type;
 use thalweg_core::schema::Scaling;
+use thalweg_core::spec::ensemble::Combine;
 use thalweg_core::{Error, FileOrder, Result, Schema, Task};
 
 impl Exporter<'_> {
@@ -82,13 +83,49 @@ impl Exporter<'_> {
         self.writer.reshape(value, &sizes)
     }
 
+    fn output(&self) -> Result<NodeId> {
+        self.graph.output.ok_or_else(|| Error::internal("the network has no output"))
+    }
+
+    /// What the network predicts, before it is converted into the data's units.
+    pub fn prediction(&mut self) -> Result<String> {
+        self.in_memory_order(self.output()?)
+    }
+
+    /// What members with these predictions of `classes` numbers predict together.
+    pub fn combined(&mut self, predictions: &[String], combine: Combine, classes: usize) -> String {
+        let [_, _, ..] = predictions else { return predictions.first().cloned().unwrap_or_default() };
+        let count = predictions.len();
+        let sum = self.mean(predictions, count);
+        if combine != Combine::Vote {
+            return sum;
+        }
+        let depth = self.writer.integers(&[classes as i64], &[]);
+        let values = self.writer.constant(&[2], &[0.0, 1.0]);
+        let mut votes = vec![sum];
+        for prediction in predictions {
+            let class = self.writer.node("ArgMax", &[prediction], vec![int("axis", -1), int("keepdims", 0)]);
+            votes.push(self.writer.node("OneHot", &[&class, &depth, &values], vec![int("axis", -1)]));
+        }
+        self.mean(&votes, count + 1)
+    }
+
+    /// The sum of the values, divided by `count`.
+    fn mean(&mut self, values: &[String], count: usize) -> String {
+        let mut sum = values[0].clone();
+        for value in &values[1..] {
+            sum = self.writer.node("Add", &[&sum, value], vec![]);
+        }
+        let count = self.writer.constant(&[1], &[count as f32]);
+        self.writer.node("Div", &[&sum, &count], vec![])
+    }
+
     /// Writes the output, converted back into the data's units.
-    pub fn write_output(&mut self, network: &Network, schema: &Schema) -> Result<()> {
-        let output = self.graph.output.ok_or_else(|| Error::internal("the network has no output"))?;
+    pub fn write_output(&mut self, network: &Network, prediction: String, schema: &Schema) -> Result<()> {
         let (value, name) = if schema.reconstruct {
-            (self.reconstruction(output, &schema.scaling)?, "reconstruction")
+            (self.reconstruction(self.output()?, &schema.scaling)?, "reconstruction")
         } else {
-            let value = self.in_memory_order(output)?;
+            let value = prediction;
             self.unscaled_output.clone_from(&value);
             match schema.task {
                 Task::Classification => (value, "probabilities"),

@@ -12,7 +12,7 @@ mod sequences;
 mod writer;
 
 use super::proto::{ModelProto, OperatorSetIdProto, StringStringEntryProto};
-use super::scaling::EmbeddedScaling;
+use super::scaling::{EmbeddedScaling, MEMBERS};
 use crate::flat_order::FlatOrders;
 use crate::graph::{Graph, NodeId};
 use crate::input::Input;
@@ -22,6 +22,7 @@ use crate::op::elementwise::ElementwiseStep;
 use crate::pass::{dead_code, inference};
 use flat::inverse_permutation;
 use prost::Message;
+use thalweg_core::spec::ensemble::Combine;
 use thalweg_core::{Error, FileOrder, Layout, Model as _, Result, Schema};
 use writer::GraphWriter;
 
@@ -36,6 +37,33 @@ pub type Metadata = Vec<(String, String)>;
 /// The bytes of an ONNX file that computes the network's predictions.
 pub fn export(network: &Network, parameters: &[f32], schema: &Schema, metadata: Metadata) -> Result<Vec<u8>> {
     network.check_buffer("parameter", parameters.len())?;
+    write(network, &[parameters], Combine::Average, schema, metadata)
+}
+
+/// The same of an ensemble: the file holds every member, and combines their predictions. `parameters` are those of one
+/// member after the other.
+pub fn export_ensemble(
+    network: &Network,
+    parameters: &[f32],
+    combine: Combine,
+    schema: &Schema,
+    metadata: Metadata,
+) -> Result<Vec<u8>> {
+    let members: Vec<&[f32]> = parameters.chunks(network.layout().len().max(1)).collect();
+    members.iter().try_for_each(|own| network.check_buffer("parameter", own.len()))?;
+    if members.is_empty() || schema.reconstruct {
+        return Err(Error::internal("an ensemble of predictions has members"));
+    }
+    write(network, &members, combine, schema, metadata)
+}
+
+fn write(
+    network: &Network,
+    members: &[&[f32]],
+    combine: Combine,
+    schema: &Schema,
+    metadata: Metadata,
+) -> Result<Vec<u8>> {
     let graph = dead_code::run(&inference::run(&network.graph().without_loss()));
     let mut users = vec![Vec::new(); graph.nodes().len()];
     for (id, node) in graph.nodes() {
@@ -43,10 +71,10 @@ pub fn export(network: &Network, parameters: &[f32], schema: &Schema, metadata: 
     }
     let mut exporter = Exporter {
         orders: FlatOrders::of(&graph, network.input, schema.reconstruct),
-        values: vec![None; graph.nodes().len()],
+        values: Vec::new(),
         graph: &graph,
         layout: network.layout(),
-        parameters,
+        parameters: &[],
         users,
         input: network.input,
         scaled: String::new(),
@@ -54,15 +82,32 @@ pub fn export(network: &Network, parameters: &[f32], schema: &Schema, metadata: 
         writer: GraphWriter::default(),
     };
     exporter.write_input(schema);
-    for (id, _) in graph.nodes() {
-        if exporter.values[id.0].is_none() {
-            exporter.write(id)?;
+    let mut predictions = Vec::new();
+    for (number, parameters) in members.iter().enumerate() {
+        exporter.parameters = parameters;
+        exporter.values = vec![None; graph.nodes().len()];
+        if members.len() > 1 {
+            exporter.writer.prefix = format!("members.{number}.");
+        }
+        for (id, _) in graph.nodes() {
+            if exporter.values[id.0].is_none() {
+                exporter.write(id)?;
+            }
+        }
+        if !schema.reconstruct {
+            predictions.push(exporter.prediction()?);
         }
     }
-    exporter.write_output(network, schema)?;
+    let prediction = exporter.combined(&predictions, combine, network.outputs());
+    exporter.write_output(network, prediction, schema)?;
     exporter.writer.graph.name = "thalweg".into();
     let (rows, output) = (exporter.scaled, exporter.unscaled_output);
     let embedded = EmbeddedScaling { scaling: schema.scaling.clone(), target: schema.target, rows, output };
+    let about = match members.len() {
+        1 => embedded.properties(),
+        // Nothing to train on.
+        count => vec![StringStringEntryProto { key: MEMBERS.into(), value: count.to_string() }],
+    };
     let metadata = metadata.into_iter().map(|(key, value)| StringStringEntryProto { key, value });
     let model = ModelProto {
         ir_version: IR_VERSION,
@@ -71,7 +116,7 @@ pub fn export(network: &Network, parameters: &[f32], schema: &Schema, metadata: 
         doc_string: "Rows as the data has them; scaling is part of the graph.".into(),
         graph: Some(exporter.writer.graph),
         opset_import: vec![OperatorSetIdProto { domain: String::new(), version: OPERATOR_SET }],
-        metadata_props: metadata.chain(embedded.properties()).collect(),
+        metadata_props: metadata.chain(about).collect(),
     };
     Ok(model.encode_to_vec())
 }

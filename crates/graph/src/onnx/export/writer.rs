@@ -17,6 +17,8 @@ const INTS: i32 = 7;
 #[derive(Default)]
 pub struct GraphWriter {
     pub graph: GraphProto,
+    /// Of the names of initializers.
+    pub prefix: String,
     node_count: usize,
 }
 
@@ -59,7 +61,7 @@ impl GraphWriter {
             dims: sizes.iter().map(|size| *size as i64).collect(),
             data_type: data_type::FLOAT,
             raw_data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            name: name.into(),
+            name: format!("{}{name}", self.prefix),
             ..TensorProto::default()
         };
         let mut number = 2;
@@ -67,7 +69,7 @@ impl GraphWriter {
             if *found == tensor {
                 return tensor.name;
             }
-            tensor.name = format!("{name}.{number}");
+            tensor.name = format!("{}{name}.{number}", self.prefix);
             number += 1;
         }
         self.graph.initializer.push(tensor);

@@ -26,7 +26,7 @@ mod view;
 mod weights;
 
 use super::proto::{self, ModelProto};
-use super::scaling::EmbeddedScaling;
+use super::scaling::{EmbeddedScaling, MEMBERS};
 use crate::input::Input;
 use crate::loss::Loss;
 use crate::network::{Network, Options};
@@ -88,6 +88,10 @@ impl OnnxModel {
                 "operator set {version} is newer than the newest supported, {NEWEST}"
             ))
             .hint(format!("export it with opset_version {NEWEST} or earlier; 17 is a good choice")));
+        }
+        if let Some(members) = model.metadata_props.iter().find(|property| property.key == MEMBERS) {
+            return Err(job_error(format!("it is an ensemble of {} models, not a network", members.value))
+                .hint("train the members again by their own job; the ensemble is for prediction"));
         }
         let mut names = HashSet::new();
         for tensor in &graph.initializer {

@@ -8,12 +8,12 @@ use crate::preflight::as_job_error;
 use clap::Args;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use thalweg_cluster::durable::write_whole;
 use thalweg_core::schema::RowShape;
 use thalweg_core::spec::data::DataSpec;
 use thalweg_core::{Batch, Error, Kind, Model, Result, Schema, Task};
 use thalweg_data::Data;
-use thalweg_graph::Network;
 use thalweg_train::SavedModel;
 
 /// Rows per batch.
@@ -72,10 +72,10 @@ fn predict(args: &PredictArgs, saved: &SavedModel, output: &mut impl Write) -> R
     if let (RowShape::Text { alphabet, .. }, None, false) = (&schema.shape, args.format, args.probabilities) {
         return text::write(args, saved, alphabet, output);
     }
-    let (network, parameters) = saved.network()?;
+    let (model, parameters) = saved.model(Arc::default())?;
     let format = args.format.unwrap_or_else(|| Format::of(&args.input));
     let every = args.probabilities;
-    let mut predictor = Predictor { network, parameters, schema, format, every, outputs: Vec::new() };
+    let mut predictor = Predictor { model, parameters, schema, format, every, outputs: Vec::new() };
     let spec = rows::job(saved, &args.model, Some(&args.input), &args.set)?.data;
     if rows::is_indexed(&args.input) {
         return predictor.predict_source(&spec, output);
@@ -95,7 +95,7 @@ fn unwritable(error: &io::Error) -> Error {
 }
 
 struct Predictor<'a> {
-    network: Network,
+    model: Box<dyn Model>,
     parameters: Vec<f32>,
     schema: &'a Schema,
     format: Format,
@@ -173,7 +173,7 @@ impl Predictor<'_> {
     fn predict_batch(&mut self, batch: &Batch, output: &mut impl Write) -> Result<()> {
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
-        self.network.predict(&self.parameters, batch, &mut outputs)?;
+        self.model.predict(&self.parameters, batch, &mut outputs)?;
         for row in outputs.chunks(self.schema.outputs()) {
             self.row(row, output).map_err(|error| unwritable(&error))?;
         }

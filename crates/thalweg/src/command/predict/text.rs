@@ -18,6 +18,10 @@ pub(super) fn write(
     let prompt = prompt(&args.input, alphabet)?;
     let symbols =
         prompt.chars().map(|character| index_of(character, alphabet)).collect::<Result<Vec<u32>>>()?;
+    if saved.combine.is_some() {
+        return Err(Error::job("an ensemble predicts the next character of each row, and continues no text")
+            .hint("--format csv predicts row by row"));
+    }
     let (network, parameters) = saved.network()?;
     let mut text = SequenceSampler::new(network, parameters, &symbols, args.temperature, args.seed)?;
     let mut show = |text: &str| {

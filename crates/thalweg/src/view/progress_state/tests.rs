@@ -48,6 +48,7 @@ pub fn epoch(epoch: u64) -> Event {
         validation: Metrics::from([("accuracy".into(), 0.961), ("loss".into(), 0.2)]),
         audit: Audit { epoch, expected: 1437, once: 1437, ..Audit::default() },
         consensus: None,
+        members: Vec::new(),
         merge_every: None,
     }
 }

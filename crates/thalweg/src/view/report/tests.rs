@@ -16,7 +16,16 @@ fn run(folder: &Path, resume: bool, events: Vec<Event>) -> Report {
 fn partial_epoch(number: u64, last_step: u64, rows: u64) -> Event {
     let Event::Epoch { epoch, loss, validation, audit, .. } = epoch(number) else { unreachable!() };
     let audit = Audit { expected: rows, once: rows, ..audit };
-    Event::Epoch { epoch, step: last_step, loss, validation, audit, consensus: None, merge_every: None }
+    Event::Epoch {
+        epoch,
+        step: last_step,
+        loss,
+        validation,
+        audit,
+        consensus: None,
+        members: Vec::new(),
+        merge_every: None,
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ fn report(outcome: Outcome) -> Report {
         validation: [("accuracy".to_string(), 0.9)].into(),
         training: Default::default(),
         consensus: None,
+        members: Vec::new(),
         merge_every: None,
     };
     report.epochs = (0..20).map(entry).collect();

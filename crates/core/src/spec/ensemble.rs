@@ -1,0 +1,31 @@
+//! `[strategy.ensemble]`: models of several workers that answer as one.
+
+use super::section::section;
+use super::setting::{Setting as _, choice};
+
+choice! {
+    /// How the members of an ensemble answer together.
+    Combine {
+        /// The mean of their predictions: of class probabilities, or of numbers.
+        Average = "average",
+        /// Each member has a vote for its most probable class; the mean of their probabilities decides between classes with as many votes.
+        Vote = "vote",
+        /// They are one model, the mean of their parameters: of models that were merged on their way.
+        Merge = "merge",
+    }
+}
+
+impl Combine {
+    /// The value of that name, in a model file.
+    pub fn named(name: &str) -> Option<Combine> {
+        Combine::read(&name.into()).ok()
+    }
+}
+
+section! {
+    /// Models of several workers that answer together.
+    "strategy.ensemble" EnsembleSpec {
+        /// How the members answer together.
+        combine: Combine = Combine::Average;
+    }
+}

@@ -1,0 +1,61 @@
+//! Ensembles in the training layer: whether a job can have one, its model, and the names of its members' tensors in files.
+
+use crate::checkpoints::member_column;
+use crate::registry;
+use crate::state::PARAMETERS;
+use thalweg_cluster::tensorfile::TensorFile;
+use thalweg_core::spec::ensemble::Combine;
+use thalweg_core::{Error, JobSpec, Model, Result, Schema, Task};
+use thalweg_graph::{Ensemble, Loss};
+
+/// How the members of a job's ensemble answer together, if the job trains one that does not become one model.
+pub(crate) fn combination(job: &JobSpec) -> Option<Combine> {
+    let is_one = job.ensemble.combine == Combine::Merge;
+    registry::find(job).filter(|strategy| strategy.claims.ensemble && !is_one).map(|_| job.ensemble.combine)
+}
+
+/// Refuses an ensemble of models that cannot answer together.
+pub fn check(job: &JobSpec, model: &dyn Model, schema: &Schema) -> Result<()> {
+    let Some(combine) = combination(job) else { return Ok(()) };
+    let name = registry::of(job).name;
+    if schema.reconstruct {
+        return Err(Error::job(format!("`{name}` combines predictions, and an auto-encoder has none"))
+            .hint("train it by another strategy"));
+    }
+    if combine == Combine::Vote && schema.task == Task::Regression {
+        return Err(Error::job("strategy.ensemble.combine: a vote is for a class, and this is a regression")
+            .hint("use `average`"));
+    }
+    if model.predicts_sequences() {
+        return Err(Error::job(format!(
+            "`{name}` combines one prediction per row, and the network predicts at every position of a sequence"
+        ))
+        .hint("put \"last\" before the last layer, or use another strategy"));
+    }
+    Ok(())
+}
+
+/// The model that a job evaluates: that of all members, if it trains an ensemble.
+pub(crate) fn model_of(job: &JobSpec, member: Box<dyn Model>, schema: &Schema) -> Box<dyn Model> {
+    let loss = Loss::from_choice(job.model.loss).unwrap_or(Loss::default_for(schema.task));
+    match combination(job) {
+        Some(combine) => Box::new(Ensemble::new(member, combine, loss)),
+        None => member,
+    }
+}
+
+/// What precedes the names of a member's tensors in a model file.
+pub(crate) fn prefix(member: usize) -> String {
+    format!("members.{member}.")
+}
+
+/// The same for every member of the ensemble in a file: a model, or a checkpoint, which stores the parameters of every
+/// worker.
+pub(crate) fn prefixes(file: &TensorFile<'_>, is_checkpoint: bool) -> Vec<String> {
+    let prefix = |member| match is_checkpoint {
+        true => format!("{}.", member_column(PARAMETERS, member)),
+        false => prefix(member),
+    };
+    let exists = |prefix: &String| file.tensors.keys().any(|name| name.starts_with(prefix));
+    (0..).map(prefix).take_while(exists).collect()
+}
