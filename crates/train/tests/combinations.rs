@@ -280,6 +280,11 @@ fn a_tree_deeper_than_the_world_is_refused() {
     penalized(&["strategy.merge.rate=0.5"], &["strategy.merge.rate", "drop this key"]);
     penalized(&["strategy.merge.optimizer_state=reset"], &["models are not merged"]);
     refused_with("", &["strategy.preset=sparknet", "strategy.merge.penalty=0.3"], &["drop them"]);
+    refused_with(
+        "",
+        &["strategy.preset=gosgd", "strategy.gossip.cache=3"],
+        &["strategy.gossip.cache", "walks"],
+    );
     refused_with("", &["strategy.preset=ensemble", "strategy.ensemble.combine=merge"], &["is no model"]);
     accepted("", &["strategy.preset=sparknet", "strategy.merge.adaptive_every=true"]);
     for preset in ["easgd", "tree-easgd"] {

@@ -87,6 +87,29 @@ fn an_ensemble_resumes_with_any_number_of_workers() {
 
 /// The models of all caches are the ensemble, or one model that is their mean.
 #[test]
+fn walking_models_learn_the_digits_and_lose_no_row() {
+    for (combine, members) in [("average", 8), ("vote", 8), ("merge", 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let setting = format!("strategy.ensemble.combine={combine}");
+        let ended =
+            train(4, folder.path(), &["strategy.preset=gossip-learning", &setting, "train.epochs=30"]);
+        assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)));
+        for event in &ended[0].events {
+            if let Event::Epoch { audit, .. } = event {
+                assert_eq!((audit.once, audit.missed, audit.repeated), (audit.expected, 0, 0));
+            }
+        }
+        let (together, each, _) = last_epoch(&ended[0].events);
+        assert!(together["accuracy"] >= 0.88, "{combine}: {together:?}");
+        assert_eq!(each.len(), if members > 1 { members } else { 0 });
+        assert_eq!(SavedModel::read(folder.path()).unwrap().members(), members);
+        let resumed =
+            train(3, folder.path(), &["strategy.preset=gossip-learning", &setting, "train.epochs=32"]);
+        assert!(resumed.iter().all(|ended| ended.result == Ok(Outcome::Completed)));
+    }
+}
+
+#[test]
 fn models_that_cannot_answer_together_are_refused() {
     let refused = |settings: &[&str], piece: &str| {
         let folder = tempfile::tempdir().unwrap();

@@ -41,6 +41,8 @@ choice! {
         ParameterServer = "parameter-server",
         /// Workers send their parameters to random other workers.
         Gossip = "gossip",
+        /// Models walk: a worker trains a model for some steps, and sends it on to a random other worker.
+        Walks = "walks",
         /// Workers send their parameters to their neighbours in a graph, and wait for theirs.
         Neighbours = "neighbours",
         /// Workers push shares of their parameters along the edges of a directed graph, with the weights of the shares.

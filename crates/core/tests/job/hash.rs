@@ -63,6 +63,7 @@ fn the_hash_changes_with_every_key() {
         "strategy.exchange.bucket=4MiB",
         "strategy.exchange.transport=tcp",
         "strategy.gossip.probability=0.2",
+        "strategy.gossip.cache=3",
         "strategy.merge.kind=mean",
         "strategy.merge.every=5",
         "strategy.merge.adaptive_every=true",

@@ -8,6 +8,7 @@ pub mod easgd;
 pub mod elastic_rate;
 pub mod ensemble;
 pub mod gosgd;
+pub mod gossip_learning;
 pub mod local_round;
 pub mod meeting;
 pub mod mixing;

@@ -269,6 +269,15 @@ pub(super) fn reaches_all(job: &JobSpec, refuse: &mut Refuse<'_>) {
     }
 }
 
+/// Models that are merged when they arrive are not kept.
+pub(super) fn no_cache(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    if job.gossip.cache != JobSpec::default().gossip.cache {
+        let reason =
+            "workers keep no models of others; drop this key, or set strategy.exchange.kind = \"walks\"";
+        refuse("strategy.gossip.cache", reason.into());
+    }
+}
+
 /// Models that were never merged are far from each other.
 pub(super) fn independent(job: &JobSpec, refuse: &mut Refuse<'_>) {
     if job.ensemble.combine == Combine::Merge {

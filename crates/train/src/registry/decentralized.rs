@@ -8,6 +8,7 @@ use crate::decentralized::dpsgd::{self, Dpsgd};
 use crate::decentralized::easgd::{self, Centre};
 use crate::decentralized::ensemble::Ensemble;
 use crate::decentralized::gosgd::GoSgd;
+use crate::decentralized::gossip_learning::GossipLearning;
 use crate::decentralized::mpca::MpcaSgd;
 use crate::decentralized::post_local::PostLocal;
 use crate::decentralized::push_graph;
@@ -30,7 +31,7 @@ pub(super) const ENTRIES: &[Registration] = &[
         },
         claims: Claims::OWN_SPEED,
         sections: &["strategy.gossip"],
-        check: |_, _| (),
+        check: check::no_cache,
         start: |of| Box::new(GoSgd::new(of.optimizer, of.parameters)),
     },
     Registration {
@@ -136,6 +137,19 @@ pub(super) const ENTRIES: &[Registration] = &[
         sections: &["strategy.merge", "strategy.tree"],
         check: check::tree,
         start: |of| Box::new(TreeEasgd::new(of.optimizer, of.parameters)),
+    },
+    Registration {
+        name: "gossip-learning",
+        dials: Dials {
+            optimization: Optimization::Decentralized,
+            scheduling: Scheduling::Async,
+            exchange: Exchange::Walks,
+            merge: MergeKind::None,
+        },
+        claims: Claims { all_reduced: AllReduced::Nothing, ensemble: true, ..Claims::OWN_SPEED },
+        sections: &["strategy.gossip", "strategy.ensemble"],
+        check: check::loss_of_predictions,
+        start: |of| Box::new(GossipLearning::new(of.job, of.optimizer, of.parameters)),
     },
     Registration {
         name: "ensemble",
