@@ -13,7 +13,7 @@ use thalweg_core::{Error, Kind};
 pub struct Bounds {
     /// Steps of a commit unit, of which at most one is redone for a fault.
     pub unit: u64,
-    /// Of the final loss, as a part of that of a run without faults.
+    /// Of the final loss, beyond those of runs without faults, as a part of that of the first.
     pub loss: f64,
     /// Of the final accuracy, beyond those of runs without faults.
     pub accuracy: f64,
@@ -25,22 +25,25 @@ pub struct Undisturbed {
     pub duration: Duration,
     pub loss: f64,
     pub accuracy: f64,
-    /// The least and the greatest accuracy of groups that a run under faults may have.
-    pub range: (f64, f64),
+    /// The least and the greatest of groups that a run under faults may have.
+    pub losses: (f64, f64),
+    pub accuracies: (f64, f64),
 }
 
 impl Undisturbed {
     pub fn of(run: &Run) -> Undisturbed {
         let metric = |name| run.last(name).expect("an undisturbed run ends");
-        let accuracy = metric("accuracy");
-        Undisturbed { duration: run.duration(), loss: metric("loss"), accuracy, range: (accuracy, accuracy) }
+        let (loss, accuracy) = (metric("loss"), metric("accuracy"));
+        let (losses, accuracies) = ((loss, loss), (accuracy, accuracy));
+        Undisturbed { duration: run.duration(), loss, accuracy, losses, accuracies }
     }
 
     /// Includes another group, where the model depends on the group that trains it.
     pub fn include(self, run: &Run) -> Undisturbed {
-        let Undisturbed { range: (least, greatest), .. } = self;
-        let accuracy = Undisturbed::of(run).accuracy;
-        Undisturbed { range: (least.min(accuracy), greatest.max(accuracy)), ..self }
+        let other = Undisturbed::of(run);
+        let widened = |(least, greatest): (f64, f64), value: f64| (least.min(value), greatest.max(value));
+        let losses = widened(self.losses, other.loss);
+        Undisturbed { losses, accuracies: widened(self.accuracies, other.accuracy), ..self }
     }
 }
 
@@ -57,6 +60,8 @@ pub struct Figures {
     pub received: u64,
     /// Rows whose gradients were lost with the worker that had computed them.
     pub at_risk: u64,
+    /// Rows that a policy has left out by design.
+    pub dropped: u64,
     /// Whether any rank finished the job.
     pub finished: bool,
     /// From the run without faults.
@@ -79,6 +84,7 @@ pub fn check(
         redone,
         received: received(run),
         at_risk: at_risk(run),
+        dropped: dropped(run),
         finished: !finished.is_empty(),
         ..Figures::default()
     };
@@ -94,12 +100,13 @@ pub fn check(
     }
     let loss = run.last("loss").ok_or("no rank reported the end")?;
     figures.loss_difference = loss - expected.loss;
-    if figures.loss_difference.abs() > bounds.loss * expected.loss {
-        return Err(format!("the final loss is {loss}, without faults {}", expected.loss));
+    let ((least, greatest), margin) = (expected.losses, bounds.loss * expected.loss);
+    if loss < least - margin || loss > greatest + margin {
+        return Err(format!("the final loss is {loss}, without faults {least} to {greatest}"));
     }
     let accuracy = run.last("accuracy").ok_or("no rank reported the accuracy")?;
     figures.accuracy_difference = accuracy - expected.accuracy;
-    let (least, greatest) = expected.range;
+    let (least, greatest) = expected.accuracies;
     if accuracy < least - bounds.accuracy || accuracy > greatest + bounds.accuracy {
         return Err(format!("the accuracy is {accuracy}, without faults {least} to {greatest}"));
     }
@@ -195,6 +202,15 @@ fn at_risk(run: &Run) -> u64 {
         _ => 0,
     });
     at_risk.sum()
+}
+
+/// Rows that a policy has left out by design.
+fn dropped(run: &Run) -> u64 {
+    let dropped = run.events().map(|event| match event {
+        Event::Epoch { audit, .. } => audit.dropped,
+        _ => 0,
+    });
+    dropped.sum()
 }
 
 /// Ranks that left in good order.
@@ -294,12 +310,12 @@ fn check_generations(schedule: &Schedule, run: &Run, unit: u64) -> Result<(u64, 
     Ok((groups.len() as u64 + 1, redone))
 }
 
-/// Every row exactly once in every epoch.
+/// Every row exactly once in every epoch, or dropped by design.
 fn check_audits(run: &Run) -> Result<(), String> {
     let mut epochs = BTreeSet::new();
     for event in run.events() {
         let Event::Epoch { epoch, audit, .. } = event else { continue };
-        if audit.missed + audit.repeated > 0 || audit.once != audit.expected {
+        if audit.missed + audit.repeated > 0 || audit.once + audit.dropped != audit.expected {
             return Err(format!("epoch {epoch}: {audit:?}"));
         }
         epochs.insert(*epoch);

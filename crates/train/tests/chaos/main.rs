@@ -10,6 +10,7 @@ mod neighbours;
 mod rounds;
 mod schedule;
 mod servers;
+mod shards;
 mod state_transfers;
 mod sweep;
 

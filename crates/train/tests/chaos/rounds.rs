@@ -55,10 +55,17 @@ fn seeds_keep_promises_of_diloco() {
     assert_survives("seeds_keep_promises_of_diloco", "diloco", &["strategy.merge.momentum=0.5"]);
 }
 
+/// A slow momentum of 0.5 doubles the rate, so it is half of the others'. With their rate few rows decide: an undisturbed run in
+/// which a worker joins before the last step of an epoch, of three rows, ends with a loss of 0.383 instead of 0.329.
+const SLOWMO: &[&str] = &[
+    "strategy.merge.momentum=0.5",
+    "strategy.merge.optimizer_state=average",
+    "train.optimizer={kind='momentum', lr=0.01}",
+];
+
 #[test]
 fn seeds_keep_promises_of_slowmo() {
-    let more = ["strategy.merge.momentum=0.5", "strategy.merge.optimizer_state=average"];
-    assert_survives("seeds_keep_promises_of_slowmo", "slowmo", &more);
+    assert_survives("seeds_keep_promises_of_slowmo", "slowmo", SLOWMO);
 }
 
 #[test]
@@ -66,9 +73,36 @@ fn seeds_keep_promises_of_post_local_sgd() {
     assert_survives("seeds_keep_promises_of_post_local_sgd", "post-local-sgd", &["strategy.merge.start=0.4"]);
 }
 
-/// Each of them found a bug once: a rank that had passed the end of an epoch did not repeat it with those that had not.
+/// New members learn how long rounds are by now.
+#[test]
+fn seeds_keep_promises_of_rounds_that_shorten() {
+    let more = ["strategy.merge.adaptive_every=true"];
+    assert_survives("seeds_keep_promises_of_rounds_that_shorten", "sparknet", &more);
+}
+
+/// Models of the workers' own, which no merge makes equal.
+const OWN_MODELS: Bounds = Bounds { unit: EVERY, loss: 0.1, accuracy: 0.021 };
+
+#[test]
+fn seeds_keep_promises_of_mpca_sgd() {
+    let settings = [
+        "strategy.preset=mpca-sgd",
+        &format!("strategy.merge.every={EVERY}"),
+        "strategy.merge.penalty=0.5",
+        "train.optimizer={kind='momentum', lr=0.02}",
+    ];
+    let sweep = Sweep::new("seeds_keep_promises_of_mpca_sgd", job::job(&settings), OWN_MODELS);
+    if let Some(summary) = sweep.run(SEEDS) {
+        let redone = summary.sum(|figures| figures.redone);
+        assert!(redone > 0 && summary.finished() > summary.count / 2, "too few faults");
+    }
+}
+
+/// The first two found a bug once: a rank that had passed the end of an epoch did not repeat it with those that had not. In those
+/// of `slowmo` workers join before the last step of an epoch.
 #[test]
 fn seeds_of_rounds_that_once_failed_keep_their_promises() {
     sweep("block_momentum", "block-momentum", &[]).run_again(&[9352]);
     sweep("diloco", "diloco", &["strategy.merge.momentum=0.5"]).run_again(&[4777]);
+    sweep("slowmo", "slowmo", SLOWMO).run_again(&[545, 675, 789, 2135]);
 }

@@ -16,10 +16,10 @@ const SEEDS: u64 = 40;
 const EVERY: u64 = 4;
 
 /// One strategy, and how far faults may move its result. A point of accuracy is 4 of the 385 validation rows.
-struct Case {
-    test: &'static str,
-    settings: &'static [&'static str],
-    bounds: Bounds,
+pub struct Case {
+    pub test: &'static str,
+    pub settings: &'static [&'static str],
+    pub bounds: Bounds,
 }
 
 const SYNCHRONOUS: Case = Case {
@@ -37,6 +37,36 @@ const ASYNCHRONOUS: Case = Case {
         "train.optimizer={kind='momentum', lr=0.05}",
     ],
     bounds: Bounds { unit: 0, loss: 0.05, accuracy: 0.03 },
+};
+
+/// Workers at most three clocks apart, and updates that wait for their clock.
+pub const STALE_SYNCHRONOUS: Case = Case {
+    test: "seeds_keep_promises_of_parameter_server_ssp",
+    settings: &[
+        "strategy.preset=parameter-server",
+        "strategy.scheduling.kind=ssp",
+        "strategy.apply=per_clock",
+        "train.optimizer={kind='momentum', lr=0.1}",
+    ],
+    bounds: Bounds { unit: 0, loss: 0.5, accuracy: 0.03 },
+};
+
+/// Workers that read copies of their own.
+pub const PETUUM: Case = Case {
+    test: "seeds_keep_promises_of_petuum",
+    settings: &[
+        "strategy.preset=petuum",
+        "strategy.scheduling.kind=essp",
+        "train.optimizer={kind='sgd', lr=0.5}",
+    ],
+    bounds: Bounds { unit: 0, loss: 0.5, accuracy: 0.03 },
+};
+
+/// What the slowest worker computes is dropped: a fourth of all rows with four workers, half of them with two.
+pub const QUORUM: Case = Case {
+    test: "seeds_keep_promises_of_tensorflow_ps",
+    settings: &["strategy.preset=tensorflow-ps", "train.optimizer={kind='momentum', lr=0.1}"],
+    bounds: Bounds { unit: 0, loss: 1.0, accuracy: 0.08 },
 };
 
 const ELASTIC: Case = Case {
@@ -70,12 +100,94 @@ const ELASTIC_SYNCHRONOUS: Case = Case {
     bounds: Bounds { unit: EVERY, loss: 0.25, accuracy: 0.03 },
 };
 
+const TWO_SHARDS: Case = Case {
+    test: "seeds_keep_promises_of_two_shards",
+    settings: &["strategy.preset=parameter-server", "strategy.servers.count=2"],
+    bounds: invariants::ALL_REDUCE,
+};
+
+const THREE_SHARDS: Case = Case {
+    test: "seeds_keep_promises_of_three_shards",
+    settings: &["strategy.preset=parameter-server", "strategy.servers.count=3"],
+    bounds: invariants::ALL_REDUCE,
+};
+
+const ASYNCHRONOUS_SHARDS: [Case; 2] = [
+    Case {
+        test: "seeds_keep_promises_of_two_asynchronous_shards",
+        settings: &[
+            "strategy.preset=parameter-server",
+            "strategy.scheduling.kind=async",
+            "strategy.servers.count=2",
+            "train.optimizer={kind='momentum', lr=0.05}",
+        ],
+        bounds: ASYNCHRONOUS.bounds,
+    },
+    Case {
+        test: "seeds_keep_promises_of_three_asynchronous_shards",
+        settings: &[
+            "strategy.preset=parameter-server",
+            "strategy.scheduling.kind=async",
+            "strategy.servers.count=3",
+            "train.optimizer={kind='momentum', lr=0.05}",
+        ],
+        bounds: ASYNCHRONOUS.bounds,
+    },
+];
+
 fn sweep(case: &Case) -> Sweep {
     Sweep::with_server(case.test, case.settings, case.bounds)
 }
 
+/// With losses at any moment, also between the pushes to two shards and between their commits.
+pub fn assert_shards_survive(case: &Case, servers: usize) {
+    let sweep = Sweep::with_servers(case.test, case.settings, servers, case.bounds);
+    if let Some(summary) = sweep.run(SEEDS) {
+        let generations = summary.sum(|figures| figures.generations);
+        assert!(generations > summary.count && summary.finished() > summary.count / 2, "too few faults");
+    }
+}
+
+#[test]
+fn seeds_keep_promises_of_two_shards() {
+    assert_shards_survive(&TWO_SHARDS, 2);
+}
+
+#[test]
+fn seeds_keep_promises_of_three_shards() {
+    assert_shards_survive(&THREE_SHARDS, 3);
+}
+
+/// Rows whose parts come from two gradients are not missed and not repeated; they are counted.
+#[test]
+fn seeds_keep_promises_of_two_asynchronous_shards() {
+    assert_shards_survive(&ASYNCHRONOUS_SHARDS[0], 2);
+}
+
+#[test]
+fn seeds_keep_promises_of_three_asynchronous_shards() {
+    assert_shards_survive(&ASYNCHRONOUS_SHARDS[1], 3);
+}
+
+#[test]
+fn the_loss_of_any_shard_ends_the_job_and_is_named() {
+    let half = sweep(&SYNCHRONOUS).undisturbed.duration / 2;
+    for lost in 2..5 {
+        let killed = SimulatedFault::at(half, SimulatedFaultKind::Kill { rank: lost });
+        let job = job::job(&[THREE_SHARDS.settings, &["engine.workers=2"]].concat());
+        let run = job::run_job(job, 1, 5, &[killed], || ());
+        for (rank, ended) in run.ended.iter().enumerate().filter(|(rank, _)| *rank != lost) {
+            let error = ended.result.as_ref().expect_err("a job without a server");
+            let named = format!("rank {lost}, a server, ");
+            assert!(error.message.contains(&named), "{rank}: {}", error.message);
+            assert_eq!(error.culprit.as_ref().map(|culprit| culprit.rank), Some(lost));
+        }
+    }
+}
+
 fn assert_survives(case: &Case) {
     if let Some(summary) = sweep(case).run(SEEDS) {
+        assert_eq!(summary.sum(|figures| figures.dropped) > 0, case.test == QUORUM.test, "rows dropped");
         let generations = summary.sum(|figures| figures.generations);
         assert!(generations > summary.count && summary.finished() > summary.count / 2, "too few faults");
     }
@@ -89,6 +201,21 @@ fn seeds_keep_promises_of_parameter_server_bsp() {
 #[test]
 fn seeds_keep_promises_of_parameter_server_async() {
     assert_survives(&ASYNCHRONOUS);
+}
+
+#[test]
+fn seeds_keep_promises_of_parameter_server_ssp() {
+    assert_survives(&STALE_SYNCHRONOUS);
+}
+
+#[test]
+fn seeds_keep_promises_of_petuum() {
+    assert_survives(&PETUUM);
+}
+
+#[test]
+fn seeds_keep_promises_of_tensorflow_ps() {
+    assert_survives(&QUORUM);
 }
 
 #[test]
@@ -107,17 +234,21 @@ fn seeds_keep_promises_of_easgd_bsp() {
 }
 
 /// The server had completed the job when others lost a member; in 2047, a new member had no published model; in 9050, a
-/// worker had completed the job when the one that tells all of them of the end was lost.
+/// worker had completed the job when the one that tells all of them of the end was lost; in the last, servers got the shard
+/// of another one.
 #[test]
 fn seeds_of_servers_that_once_failed_keep_their_promises() {
     sweep(&ELASTIC_SYNCHRONOUS).run_again(&[408, 9050]);
     sweep(&SYNCHRONOUS).run_again(&[70]);
     sweep(&ELASTIC).run_again(&[70, 2047]);
+    let shards = &ASYNCHRONOUS_SHARDS[1];
+    Sweep::with_servers(shards.test, shards.settings, 3, shards.bounds).run_again(&[162]);
 }
 
 #[test]
 fn the_loss_of_the_server_ends_the_job_and_is_named() {
-    for case in [&SYNCHRONOUS, &ASYNCHRONOUS, &ELASTIC, &ELASTIC_SYNCHRONOUS] {
+    let bounded = [&STALE_SYNCHRONOUS, &PETUUM, &QUORUM];
+    for case in [&SYNCHRONOUS, &ASYNCHRONOUS, &ELASTIC, &ELASTIC_SYNCHRONOUS].into_iter().chain(bounded) {
         let half = sweep(case).undisturbed.duration / 2;
         let killed = SimulatedFault::at(half, SimulatedFaultKind::Kill { rank: 3 });
         let job = job::job(&[case.settings, &["engine.workers=3"]].concat());
@@ -158,14 +289,16 @@ fn coordinators_die_until_the_server_coordinates() {
 /// A seed finds each bug of a server.
 #[test]
 fn bugs_of_a_server_are_found() {
-    for (case, bug) in [
-        (&ASYNCHRONOUS, KnownBug::LosesLeases),
-        (&ELASTIC, KnownBug::LosesLeases),
-        (&SYNCHRONOUS, KnownBug::DropsHeld),
-        (&ASYNCHRONOUS, KnownBug::AppliesRepeats),
+    for (case, bug, seeds) in [
+        (&ASYNCHRONOUS, KnownBug::LosesLeases, 0..200),
+        (&ELASTIC, KnownBug::LosesLeases, 0..200),
+        (&SYNCHRONOUS, KnownBug::DropsHeld, 0..200),
+        (&STALE_SYNCHRONOUS, KnownBug::LosesLeases, 0..200),
+        // A push of a lost worker is rarely handled so late.
+        (&ASYNCHRONOUS, KnownBug::AppliesRepeats, 1000..1200),
     ] {
         let sweep = sweep(case);
-        let found = (0..200).find_map(|seed| sweep.try_seed(seed, || known_bugs::set(bug)).err());
+        let found = seeds.into_iter().find_map(|seed| sweep.try_seed(seed, || known_bugs::set(bug)).err());
         println!("{bug:?}: {}", found.unwrap_or_else(|| panic!("no seed finds {bug:?}")));
     }
 }

@@ -29,15 +29,18 @@ pub struct Sweep {
 /// The jobs of groups of every size.
 enum Jobs {
     Same(&'static JobSpec),
-    /// The last rank serves, whatever the number of ranks; no fault strikes it.
-    Served(BTreeMap<usize, &'static JobSpec>),
+    /// So many of the last ranks serve, whatever the number of ranks; no fault strikes them.
+    Served(usize, BTreeMap<usize, &'static JobSpec>),
 }
 
-/// The most ranks that a schedule begins with, and a server.
-const MAX_RANKS: usize = 8;
+/// The most ranks that a schedule begins with, without servers.
+const MAX_WORKERS: usize = 7;
 
 /// Messages take up to 15 ms, several steps, so that those of one rank overtake those of another.
 const LATE: f64 = 30.0;
+
+/// Steps of the job.
+const STEPS: u32 = 60;
 
 /// What the seeds did.
 pub struct Summary {
@@ -60,17 +63,24 @@ impl Sweep {
 
     /// The same of a strategy with a server, beside as many workers as others have ranks.
     pub fn with_server(test: &'static str, settings: &[&str], bounds: Bounds) -> Sweep {
-        let job = |ranks: usize| job::job(&[settings, &[&*format!("engine.workers={}", ranks - 1)]].concat());
-        let jobs: BTreeMap<_, _> = (2..=MAX_RANKS).map(|ranks| (ranks, job(ranks))).collect();
-        let undisturbed = Undisturbed::of(&job::run_job(jobs[&5], 0, 5, &[], || ()));
-        let jitter = job::network(5, 0).jitter;
-        Sweep { test, jobs: Jobs::Served(jobs), bounds, jitter, undisturbed }
+        Sweep::with_servers(test, settings, 1, bounds)
+    }
+
+    /// The same with several servers, as many as the settings say.
+    pub fn with_servers(test: &'static str, settings: &[&str], servers: usize, bounds: Bounds) -> Sweep {
+        let job = |workers: usize| job::job(&[settings, &[&*format!("engine.workers={workers}")]].concat());
+        let jobs: BTreeMap<_, _> =
+            (1..=MAX_WORKERS).map(|workers| (workers + servers, job(workers))).collect();
+        let world = 4 + servers;
+        let undisturbed = Undisturbed::of(&job::run_job(jobs[&world], 0, world, &[], || ()));
+        let jitter = job::network(world, 0).jitter;
+        Sweep { test, jobs: Jobs::Served(servers, jobs), bounds, jitter, undisturbed }
     }
 
     fn job(&self, world: usize) -> &'static JobSpec {
         match &self.jobs {
             Jobs::Same(job) => job,
-            Jobs::Served(jobs) => jobs[&world],
+            Jobs::Served(_, jobs) => jobs[&world],
         }
     }
 
@@ -78,23 +88,28 @@ impl Sweep {
         let schedule = Schedule::draw(seed, self.undisturbed.duration);
         match &self.jobs {
             Jobs::Same(_) => schedule,
-            Jobs::Served(_) => schedule.with_server(),
+            Jobs::Served(servers, _) => (0..*servers).fold(schedule, |schedule, _| schedule.with_server()),
         }
     }
 
-    /// Accuracies are compared with those of other groups without a loss, too: of these sizes, whole to the end or until all
-    /// but one rank leave in good order, at as many moments of the run.
+    /// Models are compared with those of other groups without a loss, too: of these sizes, whole to the end, or until all
+    /// but one rank leave in good order, at as many moments of the run, or another one joins, at each of its steps.
     pub fn with_groups(self, sizes: RangeInclusive<usize>, moments: u32) -> Sweep {
+        let span = self.undisturbed.duration;
+        let at = |moment: u32, of: u32| schedule::MEETING + span * moment / of;
         let mut undisturbed = self.undisturbed;
         for world in sizes {
-            undisturbed = undisturbed.include(&job::run_job(self.job(world), 0, world, &[], || ()));
-            let stays = 0..if world > 1 { world } else { 0 };
-            for (stays, moment) in stays.flat_map(|stays| (0..moments).map(move |moment| (stays, moment))) {
-                let at = schedule::MEETING + self.undisturbed.duration * moment / moments;
-                let leave = |rank| SimulatedFault::at(at, SimulatedFaultKind::Leave { rank });
-                let leaves: Vec<SimulatedFault> =
-                    (0..world).filter(|rank| *rank != stays).map(leave).collect();
-                undisturbed = undisturbed.include(&job::run_job(self.job(world), 0, world, &leaves, || ()));
+            let leave = |at, rank| SimulatedFault::at(at, SimulatedFaultKind::Leave { rank });
+            let all_but =
+                |stays, at| (0..world).filter(move |rank| *rank != stays).map(move |rank| leave(at, rank));
+            let leaves = (0..moments)
+                .flat_map(|moment| (0..world).map(move |stays| all_but(stays, at(moment, moments)).collect()))
+                .filter(|leaves: &Vec<SimulatedFault>| !leaves.is_empty());
+            let join = |step| SimulatedFault::at(at(step, STEPS), SimulatedFaultKind::Join { rank: world });
+            let joins = (0..STEPS).map(|step| vec![join(step)]);
+            for changes in leaves.chain(joins).chain([Vec::new()]) {
+                let run = job::run_job(self.job(world), 0, world, &changes, || ());
+                undisturbed = undisturbed.include(&run);
             }
         }
         Sweep { undisturbed, ..self }
@@ -117,7 +132,7 @@ impl Sweep {
 
     fn run_schedule(&self, seed: u64, schedule: &Schedule, prologue: impl Fn() + Sync) -> Run {
         // In one run of four with a server messages are late and overtake those of others.
-        let late = matches!(self.jobs, Jobs::Served(_)) && seed % 4 == 1;
+        let late = matches!(self.jobs, Jobs::Served(..)) && seed % 4 == 1;
         let jitter = if late { 8.0 } else { self.jitter };
         let network = Network { jitter, ..job::network(schedule.world, seed) };
         job::run_on(network, self.job(schedule.world), &schedule.faults, prologue)
@@ -206,10 +221,11 @@ impl Summary {
             let (least, greatest) = (all().fold(0.0, f64::min), all().fold(0.0, f64::max));
             format!("{least:+.2e} to {greatest:+.2e}, on average {:+.1e}", self.mean(what))
         };
-        let (least, greatest) = undisturbed.range;
+        let ((least_loss, greatest_loss), (least, greatest)) = (undisturbed.losses, undisturbed.accuracies);
         format!(
             "{} faults, {} generations, {} steps redone, {} rows at risk, {} new members, {} jobs finished, {} had no rank left that could; \
-             the final loss differs from {:.4} by {}, the accuracy from {:.4} by {}; without faults it is {least:.4} to {greatest:.4}",
+             the final loss differs from {:.4} by {}, the accuracy from {:.4} by {}; without faults the loss is {least_loss:.4} to \
+             {greatest_loss:.4}, the accuracy {least:.4} to {greatest:.4}",
             self.sum(|figures| figures.faults),
             self.sum(|figures| figures.generations),
             self.sum(|figures| figures.redone),
