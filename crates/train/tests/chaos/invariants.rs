@@ -132,7 +132,7 @@ fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a F
             }
             // If no rank finished the job, none reported which ranks had left before.
             Ok(end) if gone.contains(&rank) || run.last("loss").is_none() => {
-                if !schedule.has(|kind| *kind == SimulatedFaultKind::Leave { rank }) {
+                if !schedule.may_leave(rank) {
                     return Err(format!("rank {rank} left and was not asked to: {end:?}"));
                 }
             }
@@ -143,9 +143,7 @@ fn check_ends<'a>(schedule: &Schedule, run: &'a Run) -> Result<Vec<(usize, &'a F
         }
     }
     let outcomes: BTreeSet<&str> = finished.iter().map(|(_, end)| outcome(end.outcome)).collect();
-    let everybody_left = finished
-        .iter()
-        .all(|(rank, _)| schedule.has(|kind| *kind == SimulatedFaultKind::Leave { rank: *rank }));
+    let everybody_left = finished.iter().all(|(rank, _)| schedule.may_leave(*rank));
     match outcomes.into_iter().collect::<Vec<_>>()[..] {
         ["completed"] | [] => Ok(finished),
         // The last ones were asked to leave: that is a stop.

@@ -98,7 +98,7 @@ fn one_then_four_then_two_ranks() {
         (Some(&1), Some(&4), Some(&2)),
         "{sizes:?}"
     );
-    let schedule = Schedule { world: 1, faults };
+    let schedule = Schedule { world: 1, servers: 0, faults };
     invariants::check(&schedule, &run, &Undisturbed::of(&alone), invariants::ALL_REDUCE).unwrap();
     let (one, other) = (alone.last("accuracy").unwrap(), run.last("accuracy").unwrap());
     assert!((one - other).abs() <= 0.003, "{one} and {other}");

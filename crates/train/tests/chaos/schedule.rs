@@ -16,7 +16,10 @@ const WAITING: Duration = Duration::from_millis(2);
 /// A world and its faults.
 #[derive(Clone, Debug)]
 pub struct Schedule {
+    /// Servers included.
     pub world: usize,
+    /// So many of the last ranks serve.
+    pub servers: usize,
     pub faults: Vec<SimulatedFault>,
 }
 
@@ -50,13 +53,13 @@ impl Schedule {
                 at += recovery;
             }
         }
-        Schedule { world, faults }
+        Schedule { world, servers: 0, faults }
     }
 
-    /// The same with one more rank, the last, which no fault strikes.
+    /// The same with one more rank, the last, which serves and which no fault strikes.
     pub fn with_server(mut self) -> Schedule {
         let server = self.world;
-        self.world += 1;
+        (self.world, self.servers) = (self.world + 1, self.servers + 1);
         let move_beyond = |rank: &mut usize| *rank += usize::from(*rank >= server);
         for fault in &mut self.faults {
             match &mut fault.kind {
@@ -77,6 +80,17 @@ impl Schedule {
             }
         }
         self
+    }
+
+    /// Whether this rank serves.
+    pub fn serves(&self, rank: usize) -> bool {
+        (self.world - self.servers..self.world).contains(&rank)
+    }
+
+    /// Whether this rank may leave in good order: it is asked to, or it is a server that the last worker leaves.
+    pub fn may_leave(&self, rank: usize) -> bool {
+        let leaves = |asked: usize| self.has(|kind| *kind == SimulatedFaultKind::Leave { rank: asked });
+        leaves(rank) || self.serves(rank) && self.has(|kind| matches!(kind, SimulatedFaultKind::Leave { .. }))
     }
 
     /// Whether a fault of this kind is among them.

@@ -280,7 +280,7 @@ fn coordinators_die_until_the_server_coordinates() {
         assert_eq!(changes.last(), Some(&[3, 4][..]), "{}", case.test);
         // One worker is left, with models of other groups.
         let bounds = Bounds { loss: 1.0, accuracy: 0.1, ..case.bounds };
-        let schedule = Schedule { world: 4, faults };
+        let schedule = Schedule { world: 4, servers: 1, faults };
         let figures = invariants::check(&schedule, &run, &sweep.undisturbed, bounds);
         assert!(figures.unwrap_or_else(|reason| panic!("{}: {reason}", case.test)).finished, "{}", case.test);
     }

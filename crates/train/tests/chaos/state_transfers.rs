@@ -55,7 +55,7 @@ fn assert_same_within(settings: &[&str], bounds: Bounds) {
     assert!(caught_up(&run).iter().all(|(_, steps)| *steps >= 1), "{settings:?}");
     assert!(finished(&run).windows(2).all(|pair| pair[0] == pair[1]), "{settings:?}");
     let expected = Undisturbed::of(&undisturbed);
-    invariants::check(&Schedule { world: 2, faults }, &run, &expected, bounds).unwrap();
+    invariants::check(&Schedule { world: 2, servers: 0, faults }, &run, &expected, bounds).unwrap();
     if reproducible {
         assert_eq!(finished(&run)[0], finished(&undisturbed)[0], "{settings:?}");
         assert_eq!(finished(&run)[0], finished(&job::run_job(job, 5, 1, &[], || ()))[0], "{settings:?}");
@@ -129,7 +129,7 @@ fn the_loss_of_the_last_rank_with_the_state_is_named() {
             SimulatedFault::at(kill, SimulatedFaultKind::Kill { rank: 0 }),
         ];
         let run = job::run(3, 1, &faults, || ());
-        let schedule = Schedule { world: 1, faults: faults.to_vec() };
+        let schedule = Schedule { world: 1, servers: 0, faults: faults.to_vec() };
         invariants::check(&schedule, &run, &undisturbed, invariants::ALL_REDUCE).ok()?;
         run.ended[1]
             .result

@@ -122,7 +122,7 @@ impl Sweep {
         invariants::check(&schedule, &run, &self.undisturbed, self.bounds).map_err(|reason| {
             let changes: Vec<&Event> =
                 run.events().filter(|event| matches!(event, Event::Regrouped { .. })).collect();
-            let (test, Schedule { world, faults }) = (self.test, schedule);
+            let (test, Schedule { world, faults, .. }) = (self.test, schedule);
             format!(
                 "seed {seed}: {reason}\n{world} ranks, {faults:#?}\nchanges: {changes:#?}\n\
                  reproduce: THALWEG_SEED={seed} cargo test -p thalweg-train --test chaos -- {test} --nocapture"
