@@ -178,7 +178,8 @@ impl Session {
     fn start_heartbeats(&self) {
         let (rank_status, control, launcher, rank) =
             (Arc::clone(&self.rank_status), Arc::clone(&self.control), self.launcher.clone(), self.rank);
-        let (state, on_forced_exit) = (Arc::clone(&self.state), Arc::clone(&self.on_forced_exit));
+        let (state, on_forced_exit, emit) =
+            (Arc::clone(&self.state), Arc::clone(&self.on_forced_exit), self.emit());
         let (mut aborted_for, mut boundary_requested) = (Duration::ZERO, false);
         std::thread::spawn(move || {
             while !state.ended.load(Ordering::Relaxed) {
@@ -202,7 +203,9 @@ impl Session {
                 if let Some(error) = rank_status.abort_reason() {
                     aborted_for += HEARTBEAT_INTERVAL;
                     if aborted_for > ABORT_TIMEOUT {
-                        force_exit(&on_forced_exit, ExitReason::Aborted(error), || {});
+                        let heartbeat = rank_status.heartbeat();
+                        let failed = Event::Failed { error: error.clone(), heartbeat };
+                        force_exit(&on_forced_exit, ExitReason::Aborted(error), move || emit(failed));
                     }
                 }
                 std::thread::sleep(HEARTBEAT_INTERVAL);

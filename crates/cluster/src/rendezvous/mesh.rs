@@ -103,12 +103,14 @@ impl MeshConfig<'_> {
         let (join_config, peer) = (self.join_config, &self.roster.members[rank]);
         let address = unreachable::route(peer.data);
         let mut reminder = Instant::now() + FIRST_NOTICE;
+        let end_reason = || self.rank_status.end_reason(self.roster.generation);
         loop {
             self.check()?;
             let left = deadline.saturating_duration_since(Instant::now()).max(MIN_LAST_ATTEMPT);
             let attempt =
                 TcpStream::connect_timeout(&address, left.min(CONNECT_TIMEOUT)).and_then(|stream| {
-                    let mut timed = Timed::new(&stream, left.min(HANDSHAKE_TIMEOUT));
+                    let timed = Timed::new(&stream, left.min(HANDSHAKE_TIMEOUT));
+                    let mut timed = timed.or_ended(&end_reason);
                     handshake(&mut timed, Side::Caller, Purpose::Data, &join_config.token)?;
                     send(&mut timed, &(self.rank, self.roster.generation))?;
                     drop(timed);

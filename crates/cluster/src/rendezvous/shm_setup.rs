@@ -127,7 +127,12 @@ fn connect_all(
     let refusal = || room.clone().map_err(|(kind, why)| io::Error::new(kind, why));
     let mut listener = refusal().and_then(|()| LocalListener::bind());
     let (below, above): (Vec<usize>, Vec<usize>) = near.iter().partition(|&&peer| peer < rank);
-    let timed = |peer: usize| peers[peer].as_ref().map(|stream| Timed::new(stream, timeout)).ok_or_else(gone);
+    // A peer that is lost may not answer, and the end of the job is no reason to wait on.
+    let end_reason = || mesh.rank_status.end_reason(mesh.roster.generation);
+    let timed = |peer: usize| {
+        let stream = peers[peer].as_ref().ok_or_else(gone)?;
+        Ok(Timed::new(stream, timeout).or_ended(&end_reason))
+    };
     let mut offered = Vec::new();
     for &peer in &above {
         let offer: Option<(String, LocalToken)> = listener.as_mut().ok().and_then(|listener| {
@@ -151,7 +156,9 @@ fn connect_all(
         let connect = |mut stream: Timed<'_>| {
             let connects: bool = receive(&mut stream)?;
             let socket = match (&mut listener, connects) {
-                (Ok(listener), true) => listener.accept_from(peer, Instant::now() + LOCAL_TIMEOUT),
+                (Ok(listener), true) => {
+                    listener.accept_from(peer, Instant::now() + LOCAL_TIMEOUT, || end_reason().is_some())
+                }
                 (Err(error), _) => Err(io::Error::new(error.kind(), error.to_string())),
                 (Ok(_), false) => Err(declined()),
             };

@@ -53,8 +53,13 @@ impl LocalListener {
         Ok(token)
     }
 
-    /// Waits for the connection of an expected rank; each rank can connect once.
-    pub fn accept_from(&mut self, rank: usize, deadline: Instant) -> io::Result<UnixStream> {
+    /// Waits for the connection of an expected rank, unless the wait is over; each rank can connect once.
+    pub fn accept_from(
+        &mut self,
+        rank: usize,
+        deadline: Instant,
+        is_over: impl Fn() -> bool,
+    ) -> io::Result<UnixStream> {
         loop {
             self.accept_callers();
             self.read_tokens();
@@ -64,7 +69,7 @@ impl LocalListener {
                 stream.set_nonblocking(false)?;
                 return Ok(stream);
             }
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline || is_over() {
                 return Err(io::Error::new(
                     ErrorKind::TimedOut,
                     format!("rank {rank} did not connect in time"),
@@ -152,7 +157,7 @@ mod tests {
         let mut second = connect_local(listener.name(), &tokens[1]).unwrap();
         let mut first = connect_local(listener.name(), &tokens[0]).unwrap();
         for (rank, caller) in [(1, &mut first), (2, &mut second)] {
-            let mut accepted = listener.accept_from(rank, deadline()).unwrap();
+            let mut accepted = listener.accept_from(rank, deadline(), || false).unwrap();
             caller.write_all(&[rank as u8]).unwrap();
             let mut received = [0];
             accepted.read_exact(&mut received).unwrap();
@@ -173,11 +178,13 @@ mod tests {
             .collect();
         let mut wrong = connect_local(listener.name(), &[7; 32]).unwrap();
         let _right = connect_local(listener.name(), &token).unwrap();
-        listener.accept_from(1, deadline()).unwrap();
+        listener.accept_from(1, deadline(), || false).unwrap();
         assert_eq!(wrong.read(&mut [0]).unwrap(), 0, "the connection was closed");
         // A token is valid once.
         let _again = connect_local(listener.name(), &token).unwrap();
-        assert_eq!(listener.accept_from(1, Instant::now()).unwrap_err().kind(), ErrorKind::TimedOut);
+        let late = listener.accept_from(1, Instant::now(), || false).unwrap_err();
+        let ended = listener.accept_from(1, deadline(), || true).unwrap_err();
+        assert_eq!((late.kind(), ended.kind()), (ErrorKind::TimedOut, ErrorKind::TimedOut));
         drop(silent);
     }
 

@@ -82,15 +82,14 @@ impl Schedule {
         self
     }
 
-    /// Whether this rank serves.
-    pub fn serves(&self, rank: usize) -> bool {
-        (self.world - self.servers..self.world).contains(&rank)
-    }
-
-    /// Whether this rank may leave in good order: it is asked to, or it is a server that the last worker leaves.
+    /// Whether this rank may leave in good order: it is asked to; or the last worker was, which stops the job for a server
+    /// and for those that join it then.
     pub fn may_leave(&self, rank: usize) -> bool {
-        let leaves = |asked: usize| self.has(|kind| *kind == SimulatedFaultKind::Leave { rank: asked });
-        leaves(rank) || self.serves(rank) && self.has(|kind| matches!(kind, SimulatedFaultKind::Leave { .. }))
+        let asked = |who: &dyn Fn(usize) -> bool| {
+            self.has(|kind| matches!(kind, SimulatedFaultKind::Leave { rank } if who(*rank)))
+        };
+        let stops_with_workers = self.servers > 0 && rank >= self.world - self.servers;
+        asked(&|leaving| leaving == rank) || stops_with_workers && asked(&|_| true)
     }
 
     /// Whether a fault of this kind is among them.
