@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::elastic::{LONG, assert_complete, assert_failure, start, worlds};
+use harness::elastic::{LONG, assert_complete, assert_failure, start, start_short, worlds};
 use harness::{Process, Site, TRAINING_LIMIT};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 fn kill(ranks: &[usize], more: &[&str]) -> Value {
     let site = Site::new();
-    let job = start(&site, 3, more);
+    let job = start_short(&site, 3, more);
     for rank in ranks {
         site.signal_worker(*rank, Signal::SIGKILL);
     }
@@ -45,7 +45,7 @@ fn a_reproducible_run_writes_the_same_file_whichever_rank_is_lost() {
     whole.succeed(&arguments);
     for transport in ["strategy.exchange.transport=auto", "strategy.exchange.transport=tcp"] {
         let site = Site::new();
-        let job = start(&site, 3, &[&on[..], &["--set", transport]].concat());
+        let job = start_short(&site, 3, &[&on[..], &["--set", transport]].concat());
         site.signal_worker(1, Signal::SIGKILL);
         let ended = job.end(TRAINING_LIMIT);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -61,7 +61,7 @@ fn a_worker_with_false_reports_is_excluded_and_the_others_continue() {
     for rank in [0, 1] {
         let site = Site::new();
         let lie = format!("fault.inject=[{{step=34,rank={rank},kind=\"lie\"}}]");
-        let report = assert_complete(&site, start(&site, 3, &["--set", &lie]));
+        let report = assert_complete(&site, start_short(&site, 3, &["--set", &lie]));
         assert_failure(&report, rank, "broke the protocol: it reports generation 4294967295");
         assert_eq!(worlds(&report), [3, 2]);
     }
@@ -80,7 +80,7 @@ fn a_worker_that_forges_frames_is_named_and_the_others_continue() {
         let lie = format!("fault.inject=[{{step={step},rank=1,kind=\"lie\"}}]");
         let transport = format!("strategy.exchange.transport={transport}");
         let arguments = [&["--set", &transport, "--set", &lie], more].concat();
-        let report = assert_complete(&site, start(&site, 3, &arguments));
+        let report = assert_complete(&site, start_short(&site, 3, &arguments));
         assert_eq!(worlds(&report), [3, 2], "{step}, {transport} {more:?}: {report}");
         assert_eq!(report["failures"][0]["rank"], 1, "{step}, {transport} {more:?}: {report}");
         if step == 32 && !more.is_empty() {
@@ -110,7 +110,7 @@ fn a_worker_may_be_killed_during_back_propagation() {
     let buckets = ["--set", "strategy.exchange.transport=tcp", "--set", "strategy.exchange.bucket=tensor"];
     for rank in [0, 1] {
         let site = Site::new();
-        let job = start(&site, 3, &buckets);
+        let job = start_short(&site, 3, &buckets);
         site.signal_worker(rank, Signal::SIGKILL);
         let report = assert_complete(&site, job);
         assert_eq!(worlds(&report), [3, 2]);
@@ -124,7 +124,7 @@ fn a_worker_may_be_killed_during_back_propagation() {
 fn a_stopped_worker_is_excluded_for_good() {
     for rank in [0, 1] {
         let site = Site::new();
-        let job = start(&site, 3, &["--set", "fault.step_deadline=2s"]);
+        let job = start_short(&site, 3, &["--set", "fault.step_deadline=2s"]);
         site.signal_worker(rank, Signal::SIGSTOP);
         let report = assert_complete(&site, job);
         assert_failure(&report, rank, "has been silent for");
@@ -141,7 +141,7 @@ fn a_successor_of_the_coordinator_that_hangs_is_ended_and_named() {
         let site = Site::new();
         let transport = format!("strategy.exchange.transport={transport}");
         let more = ["--set", "fault.step_deadline=2s", "--set", faults, "--set", &transport];
-        let report = assert_complete(&site, start(&site, workers, &more));
+        let report = assert_complete(&site, start_short(&site, workers, &more));
         assert_failure(&report, 0, "was killed by signal 9 (SIGKILL)");
         // It hangs before it has connected to its own coordinator, or in the next group.
         assert_failure(&report, 1, "");
@@ -229,7 +229,7 @@ fn injected_faults_are_survived() {
     let site = Site::new();
     let inject = r#"fault.inject=[{step=20,rank=2,kind="kill"},{step=60,rank=0,kind="slow"},{step=90,rank=1,kind="corrupt"}]"#;
     let tcp = "strategy.exchange.transport=tcp";
-    let report = assert_complete(&site, start(&site, 3, &["--set", inject, "--set", tcp]));
+    let report = assert_complete(&site, start_short(&site, 3, &["--set", inject, "--set", tcp]));
     assert_failure(&report, 2, "was killed by signal 9 (SIGKILL)");
     assert_failure(&report, 1, "do not start a frame");
     let struck: Vec<Value> =
@@ -314,7 +314,7 @@ fn a_lost_worker_of_a_server_is_survived() {
         for rank in [0, 2] {
             let site = Site::new();
             let scheduling = format!("strategy.scheduling.kind={scheduling}");
-            let job = start(&site, 3, &["--strategy", strategy, "--set", &scheduling]);
+            let job = start_short(&site, 3, &["--strategy", strategy, "--set", &scheduling]);
             site.signal_worker(rank, Signal::SIGKILL);
             let report = assert_complete(&site, job);
             let failure = &report["failures"][0];
@@ -330,7 +330,7 @@ fn a_lost_server_ends_the_job_and_is_named() {
     for (strategy, scheduling) in WITH_SERVER {
         let site = Site::new();
         let scheduling = format!("strategy.scheduling.kind={scheduling}");
-        let job = start(&site, 3, &["--strategy", strategy, "--set", &scheduling]);
+        let job = start_short(&site, 3, &["--strategy", strategy, "--set", &scheduling]);
         site.signal_worker(3, Signal::SIGKILL);
         let ended = job.end(TRAINING_LIMIT);
         // The launcher may have noticed it first, if all others ended before the coordinator told it.

@@ -12,7 +12,8 @@ fn a_terminated_worker_leaves_without_a_repeated_step() {
     for rank in [0, 2] {
         let site = Site::new();
         // The others continue for longer than the step deadline.
-        let job = start(&site, 3, &["--set", "fault.step_deadline=3s", "--set", "engine.pace=5ms"]);
+        let settings = ["fault.step_deadline=2s", "engine.pace=5ms", "train.epochs=30"];
+        let job = start(&site, 3, &settings.map(|setting| ["--set", setting]).concat());
         site.signal_worker(rank, Signal::SIGTERM);
         let report = assert_complete(&site, job);
         assert_eq!(report["failures"].as_array().unwrap().len(), 0, "{}", report["failures"]);
@@ -44,7 +45,7 @@ fn a_terminated_coordinator_hands_over_its_role() {
     for (transport, second) in [("auto", Signal::SIGKILL), ("tcp", Signal::SIGTERM)] {
         let site = Site::new();
         let transport = format!("strategy.exchange.transport={transport}");
-        let job = start(&site, 3, &["--set", &transport, "--set", "engine.pace=10ms"]);
+        let job = start(&site, 3, &["--set", &transport, "--set", "engine.pace=5ms"]);
         let first = site.signal_worker(0, Signal::SIGTERM);
         harness::await_some(TRAINING_LIMIT / 4, "rank 0 does not end", || has_ended(first));
         let then = steps(&site);
