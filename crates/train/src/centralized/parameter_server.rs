@@ -116,7 +116,7 @@ impl Owner for Parameters {
         true
     }
 
-    fn greet(&self) -> &[f32] {
+    fn initial_answer(&self) -> &[f32] {
         self.state.parameters()
     }
 

@@ -98,7 +98,7 @@ impl Owner for Centre {
         centre.iter_mut().zip(&self.sum).for_each(|(centre, sum)| *centre += beta * sum);
     }
 
-    fn greet(&self) -> &[f32] {
+    fn initial_answer(&self) -> &[f32] {
         &[]
     }
 

@@ -52,7 +52,7 @@ use thalweg_graph::optimizer::Moment;
 /// A server's rank.
 pub struct Server<O> {
     pub owner: O,
-    desk: Desk,
+    table: WorkerTable,
     outbox: Outbox,
     per_lease: usize,
     published: Published,
@@ -61,7 +61,7 @@ pub struct Server<O> {
 }
 
 /// What a server knows of its workers.
-struct Desk {
+struct WorkerTable {
     policy: Box<dyn Policy>,
     limit: AgeLimit,
     mitigation: Mitigation,
@@ -75,16 +75,16 @@ struct Desk {
     /// Workers that wait for the end of a warm start, for an answer.
     waiting: Vec<Worker>,
     /// Members whose requests of earlier generations were handled.
-    heard: BTreeSet<usize>,
+    requested: BTreeSet<usize>,
     /// Updates that had their effect in this run; with `earlier` ones, those that the optimizer counts.
     version: u64,
     earlier: u64,
     staleness: Staleness,
 }
 
-/// Desk, owner and pool for one message.
+/// Worker table, owner and pool for one message.
 struct Handler<'a, O> {
-    desk: &'a mut Desk,
+    table: &'a mut WorkerTable,
     owner: &'a mut O,
     pool: &'a mut Pool,
     /// The moment of an update after so many, with so many rows.
@@ -96,7 +96,7 @@ struct Handler<'a, O> {
 impl<O: Owner> Server<O> {
     /// Of leases that have so many pieces.
     pub fn new(job: &JobSpec, owner: O, per_lease: usize) -> Server<O> {
-        let desk = Desk {
+        let table = WorkerTable {
             policy: policy(job),
             limit: AgeLimit(job.scheduling.max_age),
             mitigation: Mitigation::of(job),
@@ -106,7 +106,7 @@ impl<O: Owner> Server<O> {
             generation: 0,
             called: BTreeSet::new(),
             waiting: Vec::new(),
-            heard: BTreeSet::new(),
+            requested: BTreeSet::new(),
             version: 0,
             earlier: 0,
             staleness: Staleness::default(),
@@ -114,7 +114,7 @@ impl<O: Owner> Server<O> {
         let published = Published::of(owner.state().len());
         let by_staleness = job.scheduling.queue == QueueOrder::Staleness;
         let queue = by_staleness.then(|| Queue::by(version_read));
-        Server { owner, desk, outbox: Outbox::default(), per_lease, published, queue }
+        Server { owner, table, outbox: Outbox::default(), per_lease, published, queue }
     }
 
     /// Of these parameters alone.
@@ -123,7 +123,7 @@ impl<O: Owner> Server<O> {
     }
 }
 
-impl Desk {
+impl WorkerTable {
     /// The ranks of workers from which a message is to come.
     fn awaited(&self, members: &[usize]) -> Vec<usize> {
         let is_awaited =
@@ -145,28 +145,28 @@ impl<O: Owner> Part for Handler<'_, O> {
         if request.worker.member != from {
             return Err(format!("sent a request of rank {}", request.worker.member));
         }
-        if !self.desk.workers.contains(&request.worker) && !known_bugs::applies_repeats() {
+        if !self.table.workers.contains(&request.worker) && !known_bugs::applies_repeats() {
             // It was lost before this message was handled: its lease went back to the pool.
             return Ok(());
         }
         if request.meets {
             // Nobody else may know of a call from before a change of the group.
-            if request.generation == self.desk.generation {
-                self.desk.called.insert(from);
+            if request.generation == self.table.generation {
+                self.table.called.insert(from);
             }
             return Ok(());
         }
-        self.desk.heard.insert(from);
+        self.table.requested.insert(from);
         let mut answer = Vec::new();
         match &request.done {
             Some(done) => self.apply(request.worker, done, values, &mut answer)?,
-            None => answer.extend_from_slice(self.owner.greet()),
+            None => answer.extend_from_slice(self.owner.initial_answer()),
         }
         if !request.fetches {
             answer.clear();
         }
         if self.is_to_wait(request.worker) {
-            self.desk.waiting.push(request.worker);
+            self.table.waiting.push(request.worker);
         } else {
             self.answer(request.worker, answer, outbox)?;
         }
@@ -183,39 +183,39 @@ impl<O: Owner> Handler<'_, O> {
         values: Values<'_>,
         answer: &mut Vec<f32>,
     ) -> std::result::Result<(), String> {
-        let Handler { desk, owner, pool, moment, .. } = self;
-        if desk.leases && !pool.has(worker, done.lease) {
+        let Handler { table, owner, pool, moment, .. } = self;
+        if table.leases && !pool.has(worker, done.lease) {
             return Err(format!("pushed lease {}, which it does not have", done.lease));
         }
-        if values.len() != owner.state().len() || !values.are_finite() || done.version > desk.version {
+        if values.len() != owner.state().len() || !values.are_finite() || done.version > table.version {
             return Err(format!("pushed {} values, or values that are not finite", values.len()));
         }
-        if desk.policy.admit(&desk.clocks, worker.member) != Admission::Apply {
+        if table.policy.admit(&table.clocks, worker.member) != Admission::Apply {
             return Err("pushed an update that is to wait for others".into());
         }
-        let age = desk.version - done.version;
-        if !desk.limit.admits(age) {
+        let age = table.version - done.version;
+        if !table.limit.admits(age) {
             pool.drop_lease(worker, done.lease);
-            desk.clocks.complete(worker.member);
-            answer.extend_from_slice(owner.greet());
+            table.clocks.complete(worker.member);
+            answer.extend_from_slice(owner.initial_answer());
             return Ok(());
         }
-        if !desk.leases && pool.skips_repeated(&done.rows) {
-            answer.extend_from_slice(owner.greet());
+        if !table.leases && pool.skips_repeated(&done.rows) {
+            answer.extend_from_slice(owner.initial_answer());
             return Ok(());
         }
-        let moment = desk.mitigation.moment(moment(desk.earlier + desk.version, pool.rows()), age);
-        let compensated = desk.mitigation.compensate(worker.member, values, owner.published(), done.share);
+        let moment = table.mitigation.moment(moment(table.earlier + table.version, pool.rows()), age);
+        let compensated = table.mitigation.compensate(worker.member, values, owner.published(), done.share);
         owner.apply(compensated.as_deref().map_or(values, Values::of), moment, answer);
         #[cfg(test)]
-        if desk.leases {
+        if table.leases {
             replay::record(|| Recorded::Applied {
                 member: worker.member,
                 pieces: pool.pieces(done.lease),
                 age,
             });
         }
-        match desk.leases {
+        match table.leases {
             true => {
                 pool.commit(worker, done.lease, &done.rows);
                 let rows = done.rows.len() as u64;
@@ -223,28 +223,28 @@ impl<O: Owner> Handler<'_, O> {
             }
             false => pool.count(&done.rows),
         }
-        let behind = desk.clocks.fastest() - desk.clocks.of(worker.member);
-        desk.staleness.add(age, behind);
-        desk.version += 1;
-        desk.clocks.complete(worker.member);
+        let behind = table.clocks.fastest() - table.clocks.of(worker.member);
+        table.staleness.add(age, behind);
+        table.version += 1;
+        table.clocks.complete(worker.member);
         Ok(())
     }
 
     /// During a warm start all workers but the first wait.
     fn is_to_wait(&self, worker: Worker) -> bool {
-        let Handler { desk, pool, meets, .. } = self;
-        let is_warm = pool.sizes().step_at(pool.rows()) < desk.mitigation.warm_start && !pool.is_exhausted();
-        desk.leases && is_warm && !meets && desk.workers.first() != Some(&worker)
+        let Handler { table, pool, meets, .. } = self;
+        let is_warm = pool.sizes().step_at(pool.rows()) < table.mitigation.warm_start && !pool.is_exhausted();
+        table.leases && is_warm && !meets && table.workers.first() != Some(&worker)
     }
 
     /// Workers that need not wait any more ask again, as what they have read is old.
     fn end_warm_start(&mut self, outbox: &mut Outbox) -> std::result::Result<(), String> {
-        for worker in std::mem::take(&mut self.desk.waiting) {
+        for worker in std::mem::take(&mut self.table.waiting) {
             if self.is_to_wait(worker) {
-                self.desk.waiting.push(worker);
+                self.table.waiting.push(worker);
                 continue;
             }
-            let Desk { generation, version, .. } = *self.desk;
+            let WorkerTable { generation, version, .. } = *self.table;
             let answer = Answer { worker, generation, version, lease: None, asks_again: true };
             outbox.send(worker.member, envelope::encode(&answer, &[]).map_err(|error| error.message)?);
         }
@@ -258,20 +258,20 @@ impl<O: Owner> Handler<'_, O> {
         values: Vec<f32>,
         outbox: &mut Outbox,
     ) -> std::result::Result<(), String> {
-        let Handler { desk, owner, pool, meets, .. } = self;
-        if desk.policy.may_begin(&desk.clocks, worker.member) != Decision::Go {
+        let Handler { table, owner, pool, meets, .. } = self;
+        if table.policy.may_begin(&table.clocks, worker.member) != Decision::Go {
             return Err("is to wait for others".into());
         }
-        desk.mitigation.note_sent(worker.member, &values);
-        let lease = if *meets || !desk.leases { None } else { pool.hand_out(worker) };
-        if lease.is_none() && desk.leases {
-            desk.called.insert(worker.member);
+        table.mitigation.note_sent(worker.member, &values);
+        let lease = if *meets || !table.leases { None } else { pool.hand_out(worker) };
+        if lease.is_none() && table.leases {
+            table.called.insert(worker.member);
         }
-        let Desk { generation, version, .. } = **desk;
+        let WorkerTable { generation, version, .. } = **table;
         let answer = Answer { worker, generation, version, lease, asks_again: false };
         // Shared memory may have later ones by the time that they are read.
-        if owner.answers_alike() && !values.is_empty() && !desk.mitigation.needs_what_was_read() {
-            outbox.publish(values, desk.version);
+        if owner.answers_alike() && !values.is_empty() && !table.mitigation.needs_what_was_read() {
+            outbox.publish(values, table.version);
             let header = envelope::header_bytes(&answer).map_err(|error| error.message)?;
             outbox.send_published(worker.member, header);
             return Ok(());
@@ -283,8 +283,8 @@ impl<O: Owner> Handler<'_, O> {
 
 impl<O: Owner> Strategy for Server<O> {
     fn next(&mut self, _: &mut Context<'_>) -> Result<NextActivity> {
-        let is_called = |worker: &Worker| self.desk.called.contains(&worker.member);
-        match self.desk.workers.iter().all(is_called) {
+        let is_called = |worker: &Worker| self.table.called.contains(&worker.member);
+        match self.table.workers.iter().all(is_called) {
             true => Ok(NextActivity::Meeting),
             false => Ok(NextActivity::Unit),
         }
@@ -297,10 +297,10 @@ impl<O: Owner> Strategy for Server<O> {
         let members = cx.rank.member_ids();
         let (sizes, operations) = (pool.sizes(), self.owner.operations());
         let moment = |updates, rows| Moment { updates, rate: schedule.rate(sizes.step_at(rows)) };
-        let Server { owner, desk, outbox, queue, .. } = self;
-        let mut handler = Handler { desk, owner, pool: &mut pool, moment: &moment, meets };
+        let Server { owner, table, outbox, queue, .. } = self;
+        let mut handler = Handler { table, owner, pool: &mut pool, moment: &moment, meets };
         let released = handler.end_warm_start(outbox).map_err(Error::internal);
-        let from = handler.desk.awaited(&members);
+        let from = handler.table.awaited(&members);
         let served = released.and_then(|()| match from.is_empty() {
             true => outbox.deliver(cx),
             false => match queue.as_mut() {
@@ -313,31 +313,31 @@ impl<O: Owner> Strategy for Server<O> {
         if let Some(versions) = queue.as_ref().map(Queue::ranks).filter(|versions| !versions.is_empty()) {
             replay::record(|| Recorded::Waiting(versions));
         }
-        if desk.workers.iter().all(|worker| desk.heard.contains(&worker.member)) {
-            cx.windows.drop_earlier(desk.generation);
+        if table.workers.iter().all(|worker| table.requested.contains(&worker.member)) {
+            cx.windows.drop_earlier(table.generation);
         }
         served.map(|()| StepSummary::default())
     }
 
     fn meet(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        self.desk.called.clear();
+        self.table.called.clear();
         self.published.gather(cx, self.owner.published())
     }
 
     fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
         let workers = gather_workers(cx, Worker::default())?;
-        let desk = &mut self.desk;
-        if desk.generation == 0 {
-            desk.earlier = cx.moment(cx.work.next()).updates;
+        let table = &mut self.table;
+        if table.generation == 0 {
+            table.earlier = cx.moment(cx.work.next()).updates;
         }
-        desk.clocks = Clocks::at(0, workers.iter().map(|worker| worker.member));
+        table.clocks = Clocks::at(0, workers.iter().map(|worker| worker.member));
         cx.pool.iter_mut().for_each(|pool| pool.keep(&workers));
-        desk.called.clear();
-        desk.waiting.retain(|worker| workers.contains(worker));
-        desk.heard.clear();
-        (desk.workers, desk.generation) = (workers, cx.rank.generation());
+        table.called.clear();
+        table.waiting.retain(|worker| workers.contains(worker));
+        table.requested.clear();
+        (table.workers, table.generation) = (workers, cx.rank.generation());
         if let Ok(first) = part::server(cx) {
-            desk.leases = first == cx.rank.index();
+            table.leases = first == cx.rank.index();
         }
         // By now every rank has had all of the state that it needs.
         self.owner.keep(self.published.range());
@@ -345,7 +345,7 @@ impl<O: Owner> Strategy for Server<O> {
     }
 
     fn staleness(&self) -> Option<&Staleness> {
-        Some(&self.desk.staleness)
+        Some(&self.table.staleness)
     }
 
     fn published(&self) -> &[f32] {

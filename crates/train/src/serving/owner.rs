@@ -26,7 +26,7 @@ pub trait Owner {
     }
 
     /// What a worker gets that asks for work without an update; nothing if it has all it needs.
-    fn greet(&self) -> &[f32];
+    fn initial_answer(&self) -> &[f32];
 
     /// Of several servers: drops all but these elements of the parameters. Nothing is left to be dropped when it is called again.
     fn keep(&mut self, _range: &Range<usize>) {}

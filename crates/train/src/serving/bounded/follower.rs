@@ -1,4 +1,4 @@
-//! Another server than the first: it stages pushes and obeys tickets. Pure.
+//! Another server than the first: it stages pushes and applies tickets. Pure.
 
 use super::super::part::{Outbox, Part};
 use super::shard::Shard;

@@ -25,12 +25,12 @@
 
 mod authority;
 mod client;
-mod desk;
 mod follower;
 mod parameters;
 mod server;
 mod shard;
 mod ticket;
+mod worker_table;
 
 pub use client::Client;
 pub use parameters::Parameters;

@@ -4,9 +4,9 @@ use super::super::part::Outbox;
 use super::super::shards::Published;
 use super::super::{part, workers};
 use super::authority;
-use super::desk::Desk;
 use super::follower::{self, Follower};
 use super::shard::Shard;
+use super::worker_table::WorkerTable;
 use super::{Parameters, window};
 use crate::context::Context;
 use crate::reduction::Description;
@@ -30,7 +30,7 @@ pub struct Server {
 
 enum Role {
     /// Of the first server.
-    Authority(Box<Desk>),
+    Authority(Box<WorkerTable>),
     Follower(Follower),
 }
 
@@ -41,7 +41,7 @@ impl Server {
     /// With this range of the parameters.
     pub fn new(job: &JobSpec, parameters: Parameters, range: Range<usize>) -> Server {
         let role = match range.start {
-            0 => Role::Authority(Box::new(Desk::new(job))),
+            0 => Role::Authority(Box::new(WorkerTable::new(job))),
             _ => Role::Follower(Follower::default()),
         };
         let published = Published::of(parameters.state().len()).of_shard(range);
@@ -50,14 +50,14 @@ impl Server {
 
     /// Answers those that may go on, and handles one message.
     fn decide(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        let Server { shard, role: Role::Authority(desk), outbox, .. } = self else { return Ok(()) };
+        let Server { shard, role: Role::Authority(table), outbox, .. } = self else { return Ok(()) };
         let (schedule, meets) = (cx.schedule(), cx.meeting_called());
         let mut pool = cx.pool.take().ok_or_else(|| Error::internal("a server without rows"))?;
         let moment = |updates, step| Moment { updates, rate: schedule.rate(step) };
         let members = cx.rank.member_ids();
-        let mut handler = authority::Handler { desk, shard, pool: &mut pool, moment: &moment, meets };
+        let mut handler = authority::Handler { table, shard, pool: &mut pool, moment: &moment, meets };
         let answered = handler.answer(outbox).map_err(Error::internal);
-        let from = handler.desk.awaited(&members);
+        let from = handler.table.awaited(&members);
         let served = match (answered, from.is_empty()) {
             (Err(error), _) => Err(error),
             (Ok(()), true) => outbox.deliver(cx),
@@ -65,14 +65,14 @@ impl Server {
         };
         cx.pool = Some(pool);
         served?;
-        if from.is_empty() && !desk.asking.is_empty() {
+        if from.is_empty() && !table.asking.is_empty() {
             return Err(Error::internal("every worker waits for another one to complete a clock"));
         }
         Ok(())
     }
 
     /// Handles one message, of the first server if there is one.
-    fn obey(&mut self, cx: &mut Context<'_>) -> Result<()> {
+    fn apply_tickets(&mut self, cx: &mut Context<'_>) -> Result<()> {
         let Server { shard, role: Role::Follower(follower), outbox, .. } = self else { return Ok(()) };
         let members = cx.rank.member_ids();
         let mut from = Roles::of(cx.job).worker_ranks(&members);
@@ -85,7 +85,7 @@ impl Server {
 impl Strategy for Server {
     fn next(&mut self, cx: &mut Context<'_>) -> Result<NextActivity> {
         let meets = match &self.role {
-            Role::Authority(desk) => desk.all_are_called(),
+            Role::Authority(table) => table.all_are_called(),
             Role::Follower(follower) => {
                 follower.meets || Roles::of(cx.job).worker_ranks(&cx.rank.member_ids()).is_empty()
             }
@@ -96,14 +96,14 @@ impl Strategy for Server {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
         match self.role {
             Role::Authority(_) => self.decide(cx)?,
-            Role::Follower(_) => self.obey(cx)?,
+            Role::Follower(_) => self.apply_tickets(cx)?,
         }
         Ok(StepSummary::default())
     }
 
     fn meet(&mut self, cx: &mut Context<'_>) -> Result<()> {
         match &mut self.role {
-            Role::Authority(desk) => desk.has_met(),
+            Role::Authority(table) => table.has_met(),
             Role::Follower(follower) => follower.meets = false,
         }
         self.published.gather(cx, self.shard.parameters.state().parameters())
@@ -115,11 +115,12 @@ impl Strategy for Server {
         // If one is gone, the job ends.
         let servers = Roles::of(cx.job).servers();
         match &mut self.role {
-            Role::Authority(desk) => {
-                if desk.generation == 0 {
-                    desk.earlier = cx.moment(cx.work.next()).updates;
+            Role::Authority(table) => {
+                if table.generation == 0 {
+                    table.earlier = cx.moment(cx.work.next()).updates;
                 }
-                let changed = desk.set_group(generation, workers, servers, &mut self.shard, &mut self.outbox);
+                let changed =
+                    table.set_group(generation, workers, servers, &mut self.shard, &mut self.outbox);
                 changed.map_err(Error::internal)?;
             }
             Role::Follower(follower) => {
@@ -133,7 +134,7 @@ impl Strategy for Server {
 
     fn staleness(&self) -> Option<&Staleness> {
         match &self.role {
-            Role::Authority(desk) => Some(&desk.staleness),
+            Role::Authority(table) => Some(&table.staleness),
             Role::Follower(_) => None,
         }
     }

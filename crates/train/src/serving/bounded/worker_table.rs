@@ -15,12 +15,12 @@ use thalweg_core::JobSpec;
 use thalweg_core::report::Staleness;
 use thalweg_core::spec::scheduling::Push;
 
-pub(super) struct Desk {
+pub(super) struct WorkerTable {
     pub(super) policy: Box<dyn Policy>,
     pub(super) limit: AgeLimit,
     pub(super) mitigation: Mitigation,
     pub(super) push: Push,
-    pub(super) table: ClockTable,
+    pub(super) clock_table: ClockTable,
     pub(super) workers: Vec<Worker>,
     pub(super) generation: u32,
     /// Workers that have asked for their next task, in that order.
@@ -60,14 +60,14 @@ pub(super) struct Sent {
     pub(super) is_ahead: bool,
 }
 
-impl Desk {
-    pub(super) fn new(job: &JobSpec) -> Desk {
-        Desk {
+impl WorkerTable {
+    pub(super) fn new(job: &JobSpec) -> WorkerTable {
+        WorkerTable {
             policy: policy(job),
             limit: AgeLimit(job.scheduling.max_age),
             mitigation: Mitigation::of(job),
             push: job.strategy.push(job.scheduling.kind),
-            table: ClockTable::new(job.mitigation.warm_start),
+            clock_table: ClockTable::new(job.mitigation.warm_start),
             workers: Vec::new(),
             generation: 0,
             asking: Vec::new(),
@@ -85,7 +85,7 @@ impl Desk {
 
     /// The ranks from which a message is to come: workers that compute, and servers that are sent what they have computed.
     pub(super) fn awaited(&self, members: &[usize]) -> Vec<usize> {
-        let Desk { workers, called, asking, .. } = self;
+        let WorkerTable { workers, called, asking, .. } = self;
         let is_awaited = |worker: &&Worker| !called.contains(&worker.member) && !asking.contains(worker);
         let mut awaited: Vec<usize> = workers.iter().filter(is_awaited).map(|worker| worker.member).collect();
         if !awaited.is_empty() {
@@ -112,7 +112,7 @@ impl Desk {
         shard: &mut Shard,
         outbox: &mut Outbox,
     ) -> Result<(), String> {
-        self.table.set_workers(&workers);
+        self.clock_table.set_workers(&workers);
         self.asking.retain(|worker| workers.contains(worker));
         let stays = |member: &usize| workers.iter().any(|worker| worker.member == *member);
         self.sent.retain(|member, _| stays(member));
