@@ -125,6 +125,8 @@ fn the_hash_changes_with_every_key() {
         "strategy.merge.alpha",
         "strategy.merge.beta",
         "strategy.merge.adaptive_alpha",
+        "strategy.merge.penalty",
+        "strategy.merge.extrapolation",
         "strategy.optimization",
         "strategy.scheduling.kind",
         "strategy.scheduling.staleness",
