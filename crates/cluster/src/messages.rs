@@ -223,6 +223,22 @@ impl Group<'_> {
         self.try_take(tag, Some(member))
     }
 
+    /// Sleeps as [`Rank::slow_down`] does, at most until the next message with this tag from a member is here. Without time to
+    /// sleep it moves no messages.
+    pub fn slow_down_until(
+        &mut self,
+        rest: Duration,
+        from: usize,
+        tag: MessageTag,
+    ) -> Result<Option<Message>> {
+        let rank = self.other_rank(from, tag)?;
+        self.messages(tag)?;
+        let (member, group) = (self.rank.member_id_at(rank), self.state().members.id());
+        let message =
+            self.rank.slow_down_until(rest, |messages| messages.take(Some(member), group, tag.number))?;
+        Ok(message.map(|message| self.received(message)))
+    }
+
     /// The next message with this tag that has arrived from any member. Also notices lost ranks, as no wait does.
     pub fn try_receive_any(&mut self, tag: MessageTag) -> Result<Option<Message>> {
         self.try_take(tag, None)

@@ -21,6 +21,7 @@ use thalweg_comm::Traffic;
 use thalweg_comm::arena::WindowTraffic;
 use thalweg_comm::collective::NonblockingTransport;
 use thalweg_comm::host::LocalPeers;
+use thalweg_comm::messages::Messages;
 use thalweg_comm::transport::{Transport, TransportError, mesh};
 use thalweg_core::clock::{Clock, SystemClock};
 use thalweg_core::event::{Event, Phase};
@@ -165,19 +166,31 @@ impl Rank {
     }
 
     /// Sleeps as a slower machine would compute, counting each heartbeat interval as progress. Messages move meanwhile.
-    pub fn slow_down(&mut self, mut rest: Duration) -> Result<()> {
+    pub fn slow_down(&mut self, rest: Duration) -> Result<()> {
+        self.slow_down_until(rest, |_| None::<()>).map(drop)
+    }
+
+    /// The same, at most until `take` takes a message.
+    pub(crate) fn slow_down_until<T>(
+        &mut self,
+        mut rest: Duration,
+        mut take: impl FnMut(&mut Messages) -> Option<T>,
+    ) -> Result<Option<T>> {
         while !rest.is_zero() {
             let slice = rest.min(HEARTBEAT_INTERVAL);
             if self.has_messages() {
-                let slept = self.parts.transport.sleep(slice);
-                slept.map_err(|fault| self.explain(&fault, "messages of the others"))?;
+                let slept = self.parts.transport.sleep_until(slice, &mut take);
+                let taken = slept.map_err(|fault| self.explain(&fault, "messages of the others"))?;
+                if taken.is_some() {
+                    return Ok(taken);
+                }
             } else {
                 self.sleep(slice);
             }
             self.parts.rank_status.advance();
             rest -= slice;
         }
-        Ok(())
+        Ok(self.parts.transport.messages_mut().and_then(take))
     }
 
     /// A random stream for a purpose, the same on every rank unless `numbers` differ.

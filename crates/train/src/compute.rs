@@ -2,14 +2,14 @@
 
 use crate::accumulate::{Accumulator, Turn};
 use crate::finite;
-use crate::hooks::{PassHooks, WORK};
+use crate::hooks::{IsUseless, PassHooks, WORK};
 use crate::reduction::overlap::{BucketSender, Overlap};
 use crate::registry::{self, AllReduced};
 use crate::slowdown::Slowdown;
 use crate::work::PlannedShare;
 use std::time::Duration;
 use thalweg_cluster::{PartialSums, Rank};
-use thalweg_core::{Batch, JobSpec, Layout, Model, Result, Tally};
+use thalweg_core::{Batch, Error, JobSpec, Layout, Model, Result, Tally};
 use thalweg_data::Data;
 
 /// A model with the rows it is trained and validated on, and scratch memory.
@@ -64,14 +64,40 @@ impl Compute {
         planned: PlannedShare<'_>,
         work: impl FnOnce(&mut Pass<'_>) -> Result<Tally>,
     ) -> Result<Computed> {
+        let computed = self.run_unless(rank, planned, None, work)?;
+        computed.ok_or_else(|| Error::internal("an abandoned pass that was to be completed"))
+    }
+
+    /// The same, unless the computation becomes useless before its end.
+    pub(crate) fn run_unless(
+        &mut self,
+        rank: &mut Rank,
+        planned: PlannedShare<'_>,
+        mut is_useless: Option<&mut IsUseless<'_>>,
+        work: impl FnOnce(&mut Pass<'_>) -> Result<Tally>,
+    ) -> Result<Option<Computed>> {
         let (start, mine) = (rank.now(), planned.share.rows.len());
         let operations = self.model.flops_per_row() * mine as u64;
         let step = planned.step.number;
-        let (tally, collectives) = rank.compute_with_collectives(WORK, operations, |rank| {
-            let mut pass = Pass { compute: self, rank, planned, computed: 0, collectives: Duration::ZERO };
-            let tally = work(&mut pass)?;
-            Ok((tally, pass.collectives))
+        let computed = rank.compute_with_collectives(WORK, 0, |rank| {
+            let is_useless = reborrow(&mut is_useless);
+            let mut pass = Pass {
+                compute: self,
+                rank,
+                planned,
+                computed: 0,
+                collectives: Duration::ZERO,
+                is_useless,
+                is_abandoned: false,
+            };
+            let tally = work(&mut pass);
+            if pass.is_abandoned {
+                return Ok(None);
+            }
+            pass.rank.charge(operations);
+            Ok(Some((tally?, pass.collectives)))
         })?;
+        let Some((tally, collectives)) = computed else { return Ok(None) };
         let mut took = (rank.now() - start).saturating_sub(collectives);
         let mut delay = Duration::ZERO;
         if let Some(slowdown) = &mut self.slowdown {
@@ -81,11 +107,24 @@ impl Compute {
         }
         delay += rank.injected_delay(took + delay);
         if !delay.is_zero() {
-            rank.compute_with_collectives(WORK, 0, |rank| rank.slow_down(delay))?;
+            let is_abandoned = rank.compute_with_collectives(WORK, 0, |rank| match is_useless {
+                Some(is_useless) => is_useless(rank, delay),
+                None => rank.slow_down(delay).map(|()| false),
+            })?;
+            if is_abandoned {
+                return Ok(None);
+            }
             took = (rank.now() - start).saturating_sub(collectives);
         }
         rank.book_step(mine, took);
-        Ok(Computed { loss: tally.loss, rows: mine, took })
+        Ok(Some(Computed { loss: tally.loss, rows: mine, took }))
+    }
+}
+
+fn reborrow<'a>(is_useless: &'a mut Option<&mut IsUseless<'_>>) -> Option<&'a mut IsUseless<'a>> {
+    match is_useless {
+        Some(is_useless) => Some(&mut **is_useless),
+        None => None,
     }
 }
 
@@ -98,6 +137,9 @@ pub(crate) struct Pass<'a> {
     computed: usize,
     /// Time of collectives during the passes.
     pub(crate) collectives: Duration,
+    /// What may end the passes, and whether it has.
+    is_useless: Option<&'a mut IsUseless<'a>>,
+    is_abandoned: bool,
 }
 
 impl<'a> Pass<'a> {
@@ -136,11 +178,14 @@ impl<'a> Pass<'a> {
             sender,
             statistics_weight,
             collectives: Duration::ZERO,
+            is_useless: reborrow(&mut self.is_useless),
+            is_abandoned: false,
         };
         let scale = 1.0 / self.planned.divisor;
-        let tally = hooks.run(|hooks| model.gradient(at, batch, scale, gradient, hooks))?;
+        let tally = hooks.run(|hooks| model.gradient(at, batch, scale, gradient, hooks));
         self.collectives += hooks.collectives;
-        Ok(tally)
+        self.is_abandoned |= hooks.is_abandoned;
+        tally
     }
 
     /// The gradient of this rank's rows at once, or accumulated over the parts that the job asks for. `overlap` sends

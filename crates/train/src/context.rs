@@ -2,6 +2,7 @@
 
 use crate::compute::{Compute, Computed, Pass};
 use crate::finite;
+use crate::hooks::IsUseless;
 use crate::reduction::Reduction;
 use crate::serving::windows::Windows;
 use crate::state::State;
@@ -139,6 +140,29 @@ impl<'a> Context<'a> {
             pass.check(tally.loss, gradient, 0)?;
             Ok(tally)
         })
+    }
+
+    /// The gradient of a piece of a step at the parameters `at`: the sum over its rows, divided by those of the step. None if it
+    /// becomes useless before its end: then no row counts.
+    pub fn compute_piece_unless(
+        &mut self,
+        piece: &Piece,
+        is_useless: Option<&mut IsUseless<'_>>,
+        at: &[f32],
+        gradient: &mut [f32],
+    ) -> Result<Option<Computed>> {
+        let Context { rank, compute, .. } = self;
+        compute.clear_consumed();
+        let planned = piece.plan(piece.of_step.max(1) as f32);
+        let computed = compute.run_unless(rank, planned, is_useless, |pass| {
+            let tally = pass.accumulate(at, gradient, None)?;
+            pass.check(tally.loss, gradient, 0)?;
+            Ok(tally)
+        })?;
+        if computed.is_none() {
+            compute.clear_consumed();
+        }
+        Ok(computed)
     }
 
     /// `g_i`: the gradient of this rank's share of the next step's rows, divided by all rows of the step, computed where

@@ -24,12 +24,18 @@ pub(crate) struct PassHooks<'a> {
     pub(crate) statistics_weight: Option<f32>,
     /// Time of collectives inside the pass.
     pub(crate) collectives: Duration,
+    /// What may end the pass, which then fails, and whether it has.
+    pub(crate) is_useless: Option<&'a mut IsUseless<'a>>,
+    pub(crate) is_abandoned: bool,
 }
 
+/// Says whether a computation is useless by now, or becomes so within this time, for which it waits.
+pub type IsUseless<'a> = dyn FnMut(&mut Rank, Duration) -> Result<bool> + 'a;
+
 impl PassHooks<'_> {
-    /// Runs the pass. A progress thread moves messages meanwhile, unless the pass sends parts of the gradient.
+    /// Runs the pass. A progress thread moves messages meanwhile, unless the pass sends or receives some itself.
     pub(crate) fn run<T>(&mut self, pass: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        if self.sender.is_none() {
+        if self.sender.is_none() && self.is_useless.is_none() {
             self.rank.lend_connections();
         }
         let outcome = pass(self);
@@ -66,7 +72,14 @@ impl Hooks for PassHooks<'_> {
         if let Some(sender) = &mut self.sender {
             sender.poll(self.rank)?;
         }
-        self.rank.poll_messages()
+        self.rank.poll_messages()?;
+        if let Some(is_useless) = &mut self.is_useless {
+            self.is_abandoned = is_useless(self.rank, Duration::ZERO)?;
+        }
+        match self.is_abandoned {
+            true => Err(Error::internal("a pass that was abandoned")),
+            false => Ok(()),
+        }
     }
 
     fn statistics_weight(&self, share: f32) -> f32 {

@@ -86,14 +86,20 @@ fn bounded_servers_train_count_and_resume() {
 /// One of four is three times slower: its rows are dropped, and nothing else is.
 #[test]
 fn a_quorum_drops_what_comes_too_late() {
-    let folder = tempfile::tempdir().unwrap();
-    let own = ["engine.slow={1=3.0}", "engine.pace=2ms", "train.epochs=3"];
-    let audits = audits(4, folder.path(), &[&[SERVER, SGD, QUORUM][..], &own].concat());
-    assert_eq!(audits.len(), 3);
-    for audit in audits {
-        assert_eq!((audit.once + audit.dropped, audit.missed, audit.repeated), (1438, 0, 0));
-        // At most a share of each step.
-        assert!(audit.dropped > 0 && audit.dropped <= 1438_u64.div_ceil(4) + 23, "{audit:?}");
+    for late in [
+        &["strategy.scheduling.late=finish"][..],
+        &["strategy.scheduling.late=abandon"],
+        &["strategy.scheduling.late=abandon", "strategy.servers.count=2"],
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let own = ["engine.slow={1=3.0}", "engine.pace=2ms", "train.epochs=3"];
+        let audits = audits(4, folder.path(), &[&[SERVER, SGD, QUORUM][..], &own, late].concat());
+        assert_eq!(audits.len(), 3);
+        for audit in audits {
+            assert_eq!((audit.once + audit.dropped, audit.missed, audit.repeated), (1438, 0, 0), "{late:?}");
+            // At most a share of each step.
+            assert!(audit.dropped > 0 && audit.dropped <= 1438_u64.div_ceil(4) + 23, "{late:?}: {audit:?}");
+        }
     }
 }
 

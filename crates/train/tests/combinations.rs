@@ -113,6 +113,7 @@ fn impossible_settings_of_servers_are_refused() {
         ),
         (&[server, ssp, "strategy.servers.count=2", "train.clip.norm=1.0"], &["is 2, but train.clip.norm"]),
         (&[server, ssp, "strategy.scheduling.n_push=2"], &["n_push: is a setting of async"]),
+        (&[server, ssp, "strategy.scheduling.late=abandon"], &["late: is a setting of quorum"]),
         (
             &[
                 server,

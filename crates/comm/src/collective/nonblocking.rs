@@ -260,12 +260,24 @@ impl NonblockingTransport {
 
     /// Sleeps, while messages and operations move; fails if a rank is lost.
     pub fn sleep(&mut self, duration: Duration) -> Result<()> {
+        self.sleep_until(duration, |_| None::<()>).map(drop)
+    }
+
+    /// The same, at most until `take` takes a message.
+    pub fn sleep_until<T>(
+        &mut self,
+        duration: Duration,
+        mut take: impl FnMut(&mut Messages) -> Option<T>,
+    ) -> Result<Option<T>> {
         let end = self.now() + duration;
         loop {
             let moved = self.advance()?;
+            if let Some(message) = self.messages.as_mut().and_then(&mut take) {
+                return Ok(Some(message));
+            }
             let rest = end.saturating_sub(self.now());
             if rest.is_zero() {
-                return Ok(());
+                return Ok(None);
             }
             self.transport.poll(if moved { Duration::ZERO } else { rest })?;
             if let Some(messages) = &mut self.messages {

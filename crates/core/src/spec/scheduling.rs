@@ -35,6 +35,16 @@ choice! {
     }
 }
 
+choice! {
+    /// What becomes of a gradient that a quorum has not waited for.
+    Late {
+        /// The worker completes it, and it is dropped.
+        Finish = "finish",
+        /// The worker is told, and begins the current clock without completing it.
+        Abandon = "abandon",
+    }
+}
+
 section! {
     /// Synchronization between steps.
     "strategy.scheduling" SchedulingSpec {
@@ -44,6 +54,8 @@ section! {
         staleness: u64 = 3;
         /// With quorum: the workers that a clock waits for. auto: all but one.
         quorum: Auto<usize> = Auto::Auto;
+        /// With quorum: what a worker does whose clock is closed without its gradient.
+        late: Late = Late::Finish;
         /// With a server and workers at different clocks: the share of its rows with which an epoch ends; the others are dropped.
         epoch_fraction: f64 = 1.0;
         /// With async: gradients that a worker adds up for a push.
@@ -90,6 +102,7 @@ pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
     for (key, is_set, is_used, of) in [
         ("staleness", spec.scheduling.staleness != defaults.staleness, bounded, "ssp and essp"),
         ("quorum", spec.scheduling.quorum != defaults.quorum, *kind == Scheduling::Quorum, "quorum"),
+        ("late", spec.scheduling.late != defaults.late, *kind == Scheduling::Quorum, "quorum"),
         ("n_push", spec.scheduling.n_push != 1, *kind == Scheduling::Async, "async"),
         ("n_fetch", spec.scheduling.n_fetch != 1, *kind == Scheduling::Async, "async"),
         ("queue", spec.scheduling.queue != defaults.queue, *kind == Scheduling::Async, "async"),

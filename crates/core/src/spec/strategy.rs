@@ -114,11 +114,12 @@ pub const FAMILIES: [&str; 7] = [
 ];
 
 /// Settings that only some kinds of scheduling with a server have.
-pub const OF_SERVERS: [&str; 9] = [
+pub const OF_SERVERS: [&str; 10] = [
     "strategy.apply",
     "strategy.push",
     "strategy.scheduling.staleness",
     "strategy.scheduling.quorum",
+    "strategy.scheduling.late",
     "strategy.scheduling.epoch_fraction",
     "strategy.scheduling.max_age",
     "strategy.scheduling.n_push",

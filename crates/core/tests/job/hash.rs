@@ -131,6 +131,7 @@ fn the_hash_changes_with_every_key() {
         "strategy.scheduling.kind",
         "strategy.scheduling.staleness",
         "strategy.scheduling.quorum",
+        "strategy.scheduling.late",
         "strategy.scheduling.epoch_fraction",
         "strategy.scheduling.n_push",
         "strategy.scheduling.n_fetch",

@@ -19,12 +19,14 @@
 //! | quorum | when clock c - 1 has all pushes but those of the slowest b | the clocks below c |
 
 use crate::context::Context;
+use crate::hooks::IsUseless;
 use crate::reduction::Description;
 use crate::registry::Setup;
+use crate::scheduling::policy;
 use crate::serving::bounded::{Client, Parameters, Server, window};
-use crate::serving::leased;
+use crate::serving::{leased, part};
 use crate::state::{Spread, State};
-use crate::step_report::StepSummary;
+use crate::step_report::{StepReport, StepSummary};
 use crate::strategy::{NextActivity, Strategy, TransferUnit};
 use thalweg_cluster::regroup::MembershipChange;
 use thalweg_core::spec::scheduling::Push;
@@ -39,7 +41,10 @@ pub(crate) fn start(of: Setup<'_>) -> Box<dyn Strategy> {
             let parameters = Parameters::new(of.optimizer, of.parameters, push);
             Box::new(Server::new(of.job, parameters, shard.clone()))
         }
-        None => Box::new(Worker::new(of.optimizer, of.parameters, push)),
+        None => {
+            let abandons = policy(of.job).tells_late_workers();
+            Box::new(Worker::new(of.optimizer, of.parameters, push, abandons))
+        }
     }
 }
 
@@ -47,16 +52,18 @@ struct Worker {
     /// The parameters that it reads.
     state: State,
     push: Push,
+    /// Whether it leaves a task whose clock is closed.
+    abandons: bool,
     /// The gradient or the change that it has pushed last.
     pushed: Vec<f32>,
     client: Client,
 }
 
 impl Worker {
-    fn new(optimizer: &Optimizer, parameters: usize, push: Push) -> Worker {
+    fn new(optimizer: &Optimizer, parameters: usize, push: Push, abandons: bool) -> Worker {
         let state = State::with_parameters(Spread::OnServers, parameters);
         let state = state.without_values(optimizer.slot_names());
-        Worker { state, push, pushed: vec![0.0; parameters], client: Client::default() }
+        Worker { state, push, abandons, pushed: vec![0.0; parameters], client: Client::default() }
     }
 
     /// `d = update(w, g) - w`, and `w = w + d`.
@@ -85,9 +92,16 @@ impl Strategy for Worker {
     }
 
     fn step(&mut self, cx: &mut Context<'_>) -> Result<StepSummary> {
-        cx.compute.clear_consumed();
-        let piece = &self.client.task()?.piece;
-        let computed = cx.compute_piece(piece, piece.of_step, self.state.parameters(), &mut self.pushed)?;
+        let piece = self.client.task()?.piece.clone();
+        let (at, gradient) = (self.state.parameters(), &mut self.pushed);
+        let mut is_closed = self.client.is_closed(part::server(cx)?);
+        let is_useless: Option<&mut IsUseless<'_>> = if self.abandons { Some(&mut is_closed) } else { None };
+        let Some(computed) = cx.compute_piece_unless(&piece, is_useless, at, gradient)? else {
+            drop(is_closed);
+            self.client.abandon(cx)?;
+            return Ok(StepSummary::alone(&StepReport::default()));
+        };
+        drop(is_closed);
         let report = cx.report(computed.loss, computed.took, 1);
         if self.push == Push::Delta {
             self.make_delta(cx)?;

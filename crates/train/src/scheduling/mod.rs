@@ -122,6 +122,11 @@ pub trait Policy: Send {
         arrived == of
     }
 
+    /// Whether a worker is told that the clock is closed which it computes: it abandons its gradient.
+    fn tells_late_workers(&self) -> bool {
+        false
+    }
+
     /// Whether workers that compute are sent the parameters of each clock that all have completed.
     fn sends_ahead(&self) -> bool {
         false
@@ -143,7 +148,10 @@ pub fn policy(job: &JobSpec) -> Box<dyn Policy> {
         Scheduling::Async => Box::new(Asynchronous),
         Scheduling::Ssp => Box::new(stale),
         Scheduling::Essp => Box::new(EagerStaleSynchronous(stale)),
-        Scheduling::Quorum => Box::new(Quorum { backups: job.scheduling.backups(job.engine.workers) }),
+        Scheduling::Quorum => Box::new(Quorum {
+            backups: job.scheduling.backups(job.engine.workers),
+            late: job.scheduling.late,
+        }),
     }
 }
 

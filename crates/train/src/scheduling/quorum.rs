@@ -1,11 +1,14 @@
 //! A quorum with backup workers (Chen et al. 2016; Abadi et al. 2016; Langer et al., section 3.3.1): a clock is closed with
-//! the updates of all workers but the slowest `b`; theirs come too late and are dropped.
+//! the updates of all workers but the slowest `b`; theirs come too late and are dropped, or abandoned before they are
+//! complete.
 
 use super::{Admission, Clocks, Decision, Policy};
+use thalweg_core::spec::scheduling::Late;
 
 pub struct Quorum {
     /// `b`: the workers that a clock does not wait for.
     pub backups: usize,
+    pub late: Late,
 }
 
 impl Policy for Quorum {
@@ -19,6 +22,10 @@ impl Policy for Quorum {
 
     fn admit(&self, clocks: &Clocks, worker: usize) -> Admission {
         if clocks.of(worker) < clocks.closed() { Admission::Drop } else { Admission::Hold }
+    }
+
+    fn tells_late_workers(&self) -> bool {
+        self.late == Late::Abandon
     }
 
     fn suffices(&self, arrived: usize, of: usize) -> bool {

@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use thalweg_core::spec::scheduling::Late;
 
 proptest! {
     /// Whatever the order in which workers complete their clocks: some worker may always go on, and none is ever more
@@ -110,7 +111,7 @@ proptest! {
     /// A clock never waits for the slowest, and what they bring afterwards is dropped.
     #[test]
     fn a_quorum_leaves_the_slowest_behind(workers in 1usize..7, backups in 0usize..9, order in prop::collection::vec(0usize..60, 1..200)) {
-        let policy = Quorum { backups };
+        let policy = Quorum { backups, late: Late::Finish };
         let mut clocks = Clocks::at(0, 0..workers);
         // The clock that each computes.
         let mut computing: Vec<Option<u64>> = vec![None; workers];

@@ -7,6 +7,7 @@ use crate::envelope::{self, Place};
 use crate::roles::Roles;
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::time::Duration;
 use thalweg_cluster::{Message, MessageTag, Rank, SendOutcome};
 use thalweg_core::{Culprit, Error, Kind, Result};
 
@@ -254,6 +255,11 @@ pub fn await_answer(cx: &mut Context<'_>, server: usize) -> Result<(Vec<u8>, Opt
     let member = cx.rank.member_id_at(server);
     let (message, version) = receive(cx, ANSWER, Some(member), |cx| cx.rank.world().receive(server, ANSWER))?;
     Ok((message.bytes, version))
+}
+
+/// On a worker that computes: sleeps as a slower one does, at most until a server's next answer.
+pub fn slow_down_until_answer(rank: &mut Rank, rest: Duration, server: usize) -> Result<Option<Message>> {
+    rank.world().slow_down_until(rest, server, ANSWER)
 }
 
 /// The rank of the first server, which owns the clocks and the leases.

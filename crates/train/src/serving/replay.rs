@@ -39,6 +39,8 @@ pub(super) enum Recorded {
     SentAhead { member: usize },
     /// The update of a task has had its effect alone.
     AppliedTask { member: usize, task: Task },
+    /// A worker has left a task whose clock is closed.
+    Abandoned { member: usize },
     /// Those of these workers have had their effect together, made of these rows.
     Closed { of_step: usize, shares: Vec<(usize, Vec<u64>)> },
 }

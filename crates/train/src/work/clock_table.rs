@@ -195,6 +195,26 @@ impl ClockTable {
         self.advance(owner);
     }
 
+    /// The tasks of the clock that was closed last which workers still compute.
+    pub fn late(&self) -> impl Iterator<Item = (Worker, u64)> + '_ {
+        let is_late = |task: &Task| task.clock + 1 == self.clocks.closed();
+        self.out
+            .iter()
+            .filter(move |(_, (task, _))| is_late(task))
+            .map(|(worker, (task, _))| (*worker, task.number))
+    }
+
+    /// A worker leaves its task, whose clock is closed; false if it has no such task.
+    pub fn abandon(&mut self, worker: Worker, number: u64) -> bool {
+        let is_late = |(task, _): &(Task, usize)| task.number == number && task.clock < self.clocks.closed();
+        let Some((_, owner)) = self.out.get(&worker).filter(|task| is_late(task)).cloned() else {
+            return false;
+        };
+        self.out.remove(&worker);
+        self.advance(owner);
+        true
+    }
+
     /// Completes the clocks of this owner whose shares have arrived.
     fn advance(&mut self, owner: usize) {
         loop {

@@ -37,6 +37,20 @@ const QUORUM_SHARDS: Case = Case {
     bounds: QUORUM.bounds,
 };
 
+/// Late workers leave their gradients.
+const QUORUM_ABANDONING: Case = Case {
+    test: "seeds_keep_promises_of_a_quorum_whose_late_workers_abandon",
+    settings: &[
+        "strategy.preset=tensorflow-ps",
+        "strategy.scheduling.late=abandon",
+        "strategy.servers.count=2",
+        "engine.stragglers.probability=0.3",
+        "engine.stragglers.factor=4",
+        "train.optimizer={kind='momentum', lr=0.1}",
+    ],
+    bounds: QUORUM.bounds,
+};
+
 /// Replicas that begin one after another and step locally between two fetches.
 const DOWNPOUR: Case = Case {
     test: "seeds_keep_promises_of_distbelief_downpour",
@@ -91,6 +105,11 @@ fn seeds_keep_promises_of_three_petuum_shards() {
 #[test]
 fn seeds_keep_promises_of_two_quorum_shards() {
     assert_shards_survive(&QUORUM_SHARDS, 2);
+}
+
+#[test]
+fn seeds_keep_promises_of_a_quorum_whose_late_workers_abandon() {
+    assert_shards_survive(&QUORUM_ABANDONING, 2);
 }
 
 #[test]

@@ -42,6 +42,16 @@ impl Part for Handler<'_> {
                 self.shard.stage(&done, values)?;
                 self.note_arrival(done.of, outbox, |arriving| arriving.done = Some(done))?;
             }
+            Request::Abandon(of) if of.worker.member == from => {
+                if self.table.workers.contains(&of.worker) {
+                    if !self.table.clock_table.abandon(of.worker, of.task) {
+                        return Err(format!("abandoned task {}, whose clock is open", of.task));
+                    }
+                    #[cfg(test)]
+                    replay::record(|| Recorded::Abandoned { member: from });
+                    self.go_on(of.worker, outbox)?;
+                }
+            }
             Request::Staged(of) if self.table.others.contains(&from) => {
                 self.note_arrival(of, outbox, |arriving| arriving.at.extend([from]))?;
             }
@@ -157,6 +167,11 @@ impl Handler<'_> {
                 if !matches!(share.progress, ShareProgress::Arrived { .. }) {
                     self.pool.drop_rows(&share.rows);
                 }
+            }
+            if self.table.policy.tells_late_workers() {
+                let late: Vec<(Worker, u64)> = self.table.clock_table.late().collect();
+                late.into_iter()
+                    .try_for_each(|(worker, task)| self.send(worker, Content::Closed { task }, outbox))?;
             }
             if self.table.policy.sends_ahead() {
                 self.send_ahead(outbox)?;

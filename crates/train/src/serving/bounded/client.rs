@@ -8,6 +8,8 @@ use crate::step_report::StepReport;
 use crate::strategy::NextActivity;
 use crate::work::clock_table::Task;
 use crate::work::pool::Worker;
+use std::time::Duration;
+use thalweg_cluster::Rank;
 use thalweg_core::{Error, Result};
 
 #[derive(Debug, Default)]
@@ -15,6 +17,8 @@ pub struct Client {
     worker: Worker,
     phase: Phase,
     version: u64,
+    /// Whether the clock of its task is known to be closed.
+    closed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -110,9 +114,10 @@ impl Client {
                     let (server, range) = &servers[exchange.parts];
                     let (bytes, _) = part::await_answer(cx, *server)?;
                     let read = envelope::decode::<Answer>(&bytes).and_then(|(answer, values)| {
-                        // Others are for an earlier worker with this id.
+                        // Others are for an earlier worker with this id, or about a task that is pushed.
                         let is_own = answer.worker == self.worker;
-                        Ok(is_own && exchange.add(answer, values, (range.len(), servers.len()))?)
+                        let answers = is_own && !matches!(answer.content, Content::Closed { .. });
+                        Ok(answers && exchange.add(answer, values, (range.len(), servers.len()))?)
                     });
                     let is_complete =
                         read.map_err(|cause| part::invalid(cx.rank.member_id_at(*server), cause))?;
@@ -136,7 +141,7 @@ impl Client {
                 if !values.is_empty() {
                     self.version = version;
                 }
-                self.phase = Phase::Holding(task);
+                (self.phase, self.closed) = (Phase::Holding(task), false);
             }
             Some(Content::Ahead { version }) => self.version = version,
             Some(Content::Meeting { generation: called }) => {
@@ -144,7 +149,7 @@ impl Client {
                 // Of a call from before a change of the group nobody else may know.
                 return Ok(called == generation);
             }
-            Some(Content::Part) | None => {
+            Some(Content::Part | Content::Closed { .. }) | None => {
                 return Err(Error::internal("a part of an answer instead of the first"));
             }
         }
@@ -162,12 +167,41 @@ impl Client {
     /// The rows of the task are computed, as the report says.
     pub fn push(&mut self, cx: &mut Context<'_>, report: &StepReport, values: &[f32]) -> Result<()> {
         let of = TaskOf { worker: self.worker, task: self.task()?.number };
-        let request = Request::Push(Done { of, version: self.version, report: *report });
+        self.request(cx, Request::Push(Done { of, version: self.version, report: *report }), values)
+    }
+
+    fn request(&mut self, cx: &mut Context<'_>, request: Request, values: &[f32]) -> Result<()> {
         let mut exchange = Exchange::new(request);
         let sent = exchange.send(cx, values);
         // What is not sent is sent in the next generation.
         self.phase = Phase::Waiting(exchange);
         sent
+    }
+
+    /// What says whether the clock of this worker's task is closed by now.
+    pub fn is_closed(
+        &mut self,
+        first_server: usize,
+    ) -> impl FnMut(&mut Rank, Duration) -> Result<bool> + use<'_> {
+        move |rank, rest| {
+            let (end, Phase::Holding(task)) = (rank.now() + rest, &self.phase) else { return Ok(false) };
+            while !self.closed {
+                let left = end.saturating_sub(rank.now());
+                let Some(message) = part::slow_down_until_answer(rank, left, first_server)? else { break };
+                let (answer, _) = envelope::decode::<Answer>(&message.bytes)
+                    .map_err(|cause| part::invalid(message.member, cause))?;
+                let is_own = answer.worker == self.worker;
+                self.closed =
+                    is_own && matches!(answer.content, Content::Closed { task: of } if of == task.number);
+            }
+            Ok(self.closed)
+        }
+    }
+
+    /// Leaves the task, whose clock is closed.
+    pub fn abandon(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        let of = TaskOf { worker: self.worker, task: self.task()?.number };
+        self.request(cx, Request::Abandon(of), &[])
     }
 
     /// A new group: the server learns which worker this is. All ranks must call it or [`super::Server`]'s.

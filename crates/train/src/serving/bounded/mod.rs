@@ -4,6 +4,7 @@
 //! worker:         ask the first server;  take (task, values)
 //!                 compute the rows of the task;  push (task, its part of the values) to every server
 //!                 take (next task, values), or the call to a meeting
+//!                 if its clock is closed before the rows are computed, and late workers abandon: say so instead of the push
 //! first server:   when all servers have their part of a push:
 //!                     apply it, hold it for its clock, or drop it, as the policy says;  close clocks of which enough is there
 //!                 answer every worker that may begin its next clock; the others wait for their answer
@@ -52,6 +53,8 @@ enum Request {
     Ask(Worker),
     /// A worker has computed a task.
     Push(Done),
+    /// To the first server: a worker leaves a task whose clock is closed, and has none.
+    Abandon(TaskOf),
     /// To the first server: another one has its part of the push.
     Staged(TaskOf),
     /// From the first server.
@@ -91,6 +94,8 @@ enum Content {
     Meeting { generation: u32 },
     /// Parameters, sent while the worker computes: without the update that it makes.
     Ahead { version: u64 },
+    /// The clock of the task with this number, which the worker computes, is closed without it.
+    Closed { task: u64 },
     /// Of another server than the first.
     Part,
 }

@@ -129,20 +129,43 @@ fn bounded_changes_follow_their_reference() {
 #[test]
 fn a_quorum_follows_its_reference() {
     for servers in ["strategy.servers.count=1", "strategy.servers.count=2"] {
-        a_quorum_with_servers_follows_its_reference(servers);
+        let [finished, abandoned] = ["finish", "abandon"].map(|late| {
+            let late = format!("strategy.scheduling.late={late}");
+            a_quorum_follows(&["strategy.scheduling.kind=quorum", "engine.slow={1=5.0}", servers, &late])
+        });
+        assert_eq!(finished.abandoned, 0);
+        assert!(abandoned.abandoned > 10, "{} late gradients", abandoned.abandoned);
+        assert!(abandoned.begun > finished.begun, "a slow worker goes on with the current clock at once");
     }
 }
 
-fn a_quorum_with_servers_follows_its_reference(servers: &str) {
-    let (job, record, parameters, _) = run(4, 3, &["strategy.scheduling.kind=quorum", servers]);
+/// What late workers did: gradients they left, and clocks that the slow one began.
+struct LateWork {
+    abandoned: usize,
+    begun: usize,
+}
+
+fn a_quorum_follows(settings: &[&str]) -> LateWork {
+    let (job, record, parameters, _) = run(4, 3, settings);
+    let (mut late, mut closed, mut clocks) = (LateWork { abandoned: 0, begun: 0 }, 0, [0; 4]);
     let mut replay = Replay::of(&job);
     let mut w = replay.initial.clone();
     let mut copies = vec![w.clone(); 4];
     let mut short = 0;
     for event in &record {
         match event {
-            Recorded::Began { member, .. } => copies[*member].clone_from(&w),
+            Recorded::Began { member, clock, .. } => {
+                copies[*member].clone_from(&w);
+                clocks[*member] = *clock;
+                late.begun += usize::from(*member == 1);
+            }
+            Recorded::Abandoned { member } => {
+                assert!(clocks[*member] < closed, "rank {member} leaves clock {}", clocks[*member]);
+                late.abandoned += 1;
+            }
             Recorded::Closed { of_step, shares } => {
+                assert!(shares.iter().all(|(member, _)| clocks[*member] == closed));
+                closed += 1;
                 let mut sum = vec![0.0; w.len()];
                 for (member, rows) in shares {
                     let gradient = replay.gradient(&copies[*member], rows, *of_step);
@@ -158,6 +181,7 @@ fn a_quorum_with_servers_follows_its_reference(servers: &str) {
     }
     assert_eq!(w, parameters);
     assert!(short > 10, "{short} clocks without a worker");
+    late
 }
 
 /// Members and rows of the updates, in their order.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::scheduling::{Admission, Quorum, StaleSynchronous};
 use proptest::prelude::*;
+use thalweg_core::spec::scheduling::Late;
 
 /// Steps of 12 rows; the last is shorter than there are workers.
 const STEPS: u64 = 20;
@@ -90,10 +91,17 @@ fn run(
         if policy.admit(&table.clocks, owner) != Admission::Drop {
             account.computed.extend(&task.piece.rows);
         }
+        let is_open = task.clock >= table.clocks.closed();
+        prop_assert!(!is_open || !table.abandon(worker, task.number), "it leaves an open clock");
         table.arrive(worker, arrived(worker));
         while let Some(closed) = table.close(policy) {
             let missing = |share: &&Share| !matches!(share.progress, ShareProgress::Arrived { .. });
             account.dropped.extend(closed.shares.iter().filter(missing).flat_map(|share| share.rows.clone()));
+            let late: Vec<(Worker, u64)> = table.late().collect();
+            for (worker, task) in late.into_iter().filter(|_| policy.tells_late_workers() && choice % 3 > 0) {
+                prop_assert!(table.abandon(worker, task) && !table.abandon(worker, task));
+                asking.push(worker);
+            }
         }
         asking.push(worker);
     }
@@ -126,14 +134,16 @@ proptest! {
         prop_assert!(account.dropped.is_empty());
     }
 
-    /// With a quorum, every row is computed once or dropped.
+    /// With a quorum, every row is computed once or dropped, whether late workers finish or abandon.
     #[test]
     fn a_quorum_computes_or_drops_every_row(
         count in 1usize..6,
         backups in 0usize..3,
+        abandons: bool,
         choices in prop::collection::vec(0usize..52, 0..200),
     ) {
-        let mut account = run(&Quorum { backups }, 0, workers(count), &choices)?;
+        let late = if abandons { Late::Abandon } else { Late::Finish };
+        let mut account = run(&Quorum { backups, late }, 0, workers(count), &choices)?;
         account.computed.append(&mut account.dropped);
         account.computed.sort_unstable();
         prop_assert_eq!(account.computed, all_rows());
