@@ -12,6 +12,8 @@ pub enum KnownBug {
     DropsHeld,
     /// As a server, it applies an update again whose lease has been applied.
     AppliesRepeats,
+    /// As a server, it calls a meeting although the lease of a lost worker is not computed again.
+    MeetsEarly,
 }
 
 #[cfg(feature = "known-bugs")]
@@ -45,6 +47,10 @@ pub(crate) fn loses_leases() -> bool {
 
 pub(crate) fn drops_held() -> bool {
     has(KnownBug::DropsHeld)
+}
+
+pub(crate) fn meets_early() -> bool {
+    has(KnownBug::MeetsEarly)
 }
 
 pub(crate) fn applies_repeats() -> bool {

@@ -3,7 +3,8 @@
 //! The steps of an epoch are cut into pieces of `global_batch / workers` rows. A worker that asks gets the next ones, so a
 //! fast worker takes more. A lease commits when its effect survives its worker: the server counts the rows in the same
 //! moment in which it applies the update, so both are there or neither is. Leases of workers that are gone are handed out
-//! again. At a meeting no lease is out: the rows applied are then a prefix of the epoch's.
+//! again, whole: other servers may have applied them. At a meeting no lease is out, and none has come back: the rows applied
+//! are then the same on all servers.
 //!
 //! The first server has the table of leases; others count the rows that they have applied. It is no member that a job can
 //! lose, so the table is not replicated, and a loss of the coordinator leaves it as it is; what the table says of the epoch
@@ -116,8 +117,10 @@ pub struct Pool {
     end_step: u64,
     /// Steps of an epoch after which it ends; the rows of the others are dropped.
     steps_computed: u64,
-    /// Pieces to hand out, of steps that were cut and of leases that came back.
+    /// Pieces to hand out, of steps that were cut.
     ready: VecDeque<Piece>,
+    /// Those of leases that came back.
+    returned: VecDeque<Vec<Piece>>,
     out: BTreeMap<u64, (Worker, Lease)>,
     number: u64,
     /// Rows of the epoch that have been applied, or were before the table was made.
@@ -145,6 +148,7 @@ impl Pool {
             next_step: 0,
             end_step: 0,
             ready: VecDeque::new(),
+            returned: VecDeque::new(),
             out: BTreeMap::new(),
             number: 0,
             applied: ConsumedRows::new(training.source_len()),
@@ -169,6 +173,7 @@ impl Pool {
         self.epoch = Some(epoch);
         self.next_step = 0;
         self.ready.clear();
+        self.returned.clear();
         self.out.clear();
         self.applied.clone_from(done);
         self.count = done.count();
@@ -179,18 +184,33 @@ impl Pool {
 
     /// The next lease for a worker; None if no row is left that is not being computed.
     pub(crate) fn hand_out(&mut self, worker: Worker) -> Option<Lease> {
+        if let Some(lease) = self.hand_out_returned(worker) {
+            return Some(lease);
+        }
         while self.ready.len() < self.per_lease && self.next_step < self.end_step {
             self.cut_step();
         }
         let count = self.per_lease.min(self.ready.len());
         let pieces: Vec<Piece> = self.ready.drain(..count).collect();
-        if pieces.is_empty() {
-            return None;
-        }
+        (!pieces.is_empty()).then(|| self.lend(worker, pieces))
+    }
+
+    /// The next lease that came back from a lost worker.
+    pub(crate) fn hand_out_returned(&mut self, worker: Worker) -> Option<Lease> {
+        let pieces = self.returned.pop_front()?;
+        Some(self.lend(worker, pieces))
+    }
+
+    /// Whether leases have come back that were not handed out again.
+    pub(crate) fn has_returned(&self) -> bool {
+        !self.returned.is_empty()
+    }
+
+    fn lend(&mut self, worker: Worker, pieces: Vec<Piece>) -> Lease {
         self.number += 1;
         let lease = Lease { number: self.number, pieces };
         self.out.insert(self.number, (worker, lease.clone()));
-        Some(lease)
+        lease
     }
 
     /// The next step in one piece, without the rows that were computed before or dropped; None if no step is left.
@@ -300,13 +320,13 @@ impl Pool {
             if known_bugs::loses_leases() {
                 continue;
             }
-            lease.pieces.into_iter().rev().for_each(|piece| self.ready.push_front(piece));
+            self.returned.push_front(lease.pieces);
         }
     }
 
     /// Whether no row is left to be handed out.
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.ready.is_empty() && self.next_step >= self.end_step
+        self.ready.is_empty() && self.returned.is_empty() && self.next_step >= self.end_step
     }
 
     /// Rows of the epoch that were applied.
@@ -334,6 +354,12 @@ impl Pool {
     pub(crate) fn pieces(&self, number: u64) -> Vec<(Vec<u64>, usize)> {
         let (_, lease) = &self.out[&number];
         lease.pieces.iter().map(|piece| (piece.rows.clone(), piece.of_step)).collect()
+    }
+
+    /// The lease that a worker has.
+    #[cfg(test)]
+    pub(crate) fn lease_of(&self, worker: Worker) -> Option<Lease> {
+        self.out.values().find(|(holder, _)| *holder == worker).map(|(_, lease)| lease.clone())
     }
 
     /// Rows that leases which are out will add.
