@@ -125,6 +125,7 @@ fn network(job: &JobSpec) -> Network {
         latency: job.network.latency,
         jitter: job.network.variation,
         bandwidth: job.network.bandwidth.0 as f64,
+        half_duplex: job.network.half_duplex,
         links: links(&job.network.links),
         speed: job.network.speed,
         buffered: true,

@@ -111,6 +111,8 @@ section! {
         variation: f64 = 0.2;
         /// Bytes per second of a rank, in each direction.
         bandwidth: Bytes = Bytes(1 << 30);
+        /// Whether a rank's connection carries one direction at a time, so that sending and receiving take turns.
+        half_duplex: bool = false;
         /// Exceptions for single links. Each entry is one direction, from one or more ranks to one or more ranks, with a latency, a bandwidth or both. The last entry for a link applies; no link exceeds the bandwidth of its ranks.
         links: LinkSpecs = LinkSpecs::default();
         /// Floating-point operations per second of a rank.

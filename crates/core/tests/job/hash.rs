@@ -105,6 +105,7 @@ fn the_hash_changes_with_every_key() {
         "engine.network.bandwidth=2GiB",
         "engine.network.links=[{from=0,to=1,latency='1ms'}]",
         "engine.network.speed=2e10",
+        "engine.network.half_duplex=true",
     ];
     let mut hashes = HashSet::from([JobSpec::default().hash()]);
     for assignment in changed {

@@ -59,6 +59,9 @@ struct Pull {
     summary: StepSummary,
 }
 
+/// Floating-point operations for a value that is pushed.
+const ADDITION: u64 = 1;
+
 /// Bytes before the values, with so many ranks.
 const fn header(world: usize) -> usize {
     256 + 32 * world
@@ -210,7 +213,7 @@ impl<O: Owner> Server<O> {
         while !shard.is_ready {
             let is_missing = |rank: &usize| !shard.reports.contains_key(&shard.members[*rank]);
             let missing: Vec<usize> = ranks.iter().copied().filter(is_missing).collect();
-            part::serve(cx, &mut Handler { shard, owner }, 0, &missing, outbox)?;
+            part::serve(cx, &mut Handler { shard, owner }, ADDITION, &missing, outbox)?;
         }
         Ok(())
     }

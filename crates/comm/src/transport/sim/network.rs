@@ -14,6 +14,8 @@ pub struct Network {
     pub jitter: f64,
     /// Bytes per second that a rank can send, and as many that it can receive.
     pub bandwidth: f64,
+    /// Whether a rank's connection carries one direction at a time: it does not receive while it sends.
+    pub half_duplex: bool,
     /// Links with parameters of their own, by sender and receiver: each is one direction.
     pub links: BTreeMap<(usize, usize), LinkParameters>,
     /// Floating-point operations per second of a rank.
@@ -41,6 +43,7 @@ impl Network {
             latency: Duration::from_micros(50),
             jitter: 0.2,
             bandwidth: 1.25e9,
+            half_duplex: false,
             links: BTreeMap::new(),
             speed: 1e10,
             buffered: false,

@@ -125,9 +125,13 @@ impl Simulator {
         let transmission = self.network.transmission(bytes.len());
         let cut = state.is_cut(key.from, key.to);
         let SimulatorState { now, ranks, meshes, .. } = state;
+        let half_duplex = self.network.half_duplex;
         let start = ranks[key.from].sending.max(*now);
         let sent = start + transmission;
         ranks[key.from].sending = sent;
+        if half_duplex {
+            ranks[key.from].receiving = sent;
+        }
         let stream = meshes.get_mut(&key.generation).and_then(|mesh| mesh.stream(key.from, key.to));
         let Some(stream) = stream.filter(|_| !cut) else { return };
         let earliest = ranks[key.to].receiving + transmission;
@@ -147,6 +151,9 @@ impl Simulator {
         stream.packets.reserve_exact(usize::from(stream.packets.is_empty()));
         stream.packets.push_back(Packet { arrival, bytes, injected });
         ranks[key.to].receiving = received;
+        if half_duplex {
+            ranks[key.to].sending = ranks[key.to].sending.max(received);
+        }
         state.wake(key.to, Wakeup { at: arrival, event: WakeupEvent::Readable(key.from) });
     }
 
@@ -333,6 +340,34 @@ mod tests {
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         (arrivals, simulation.trace())
+    }
+
+    /// Two ranks send each other the same at once; when both have it.
+    fn swap(half_duplex: bool) -> Vec<Duration> {
+        let network =
+            Network { half_duplex, jitter: 0.0, bandwidth: 1e9, buffered: true, ..Network::ordinary(2, 1) };
+        let simulation = Simulation::new(network, &[]);
+        let program = |mut rank: crate::transport::sim::Sim| {
+            let (peer, mut bytes) = (1 - rank.rank(), vec![0; BYTES]);
+            let outgoing = Outgoing { to: peer, chunk: 0, bytes: &[7; BYTES] };
+            let incoming = Incoming { from: peer, chunk: 0, bytes: &mut bytes };
+            rank.transfer(TAG, &[outgoing], &mut [incoming], Duration::from_secs(60)).unwrap();
+            rank.close();
+            rank.now()
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                simulation.ranks().into_iter().map(|rank| scope.spawn(move || program(rank))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn a_half_duplex_connection_carries_one_direction_at_a_time() {
+        let frame = (BYTES + HEADER) as f64 / 1e9;
+        let seconds = |half_duplex| swap(half_duplex).into_iter().max().unwrap().as_secs_f64();
+        assert!((seconds(false) - 50e-6 - frame).abs() < 1e-6, "{}", seconds(false));
+        assert!((seconds(true) - 100e-6 - 2.0 * frame).abs() < 1e-6, "{}", seconds(true));
     }
 
     #[test]
