@@ -280,7 +280,15 @@ fn keys(line: &Value) -> Vec<&str> {
 fn every_algorithm_is_measured_by_name_over_tcp() {
     let site = Site::new();
     let flags = ["--transport", "tcp", "--ranks", "3", "--sizes", "64KiB", "--seconds", "0.02", "--json"];
-    let names = ["ring", "binomial-tree", "recursive-doubling", "halving-doubling", "direct", "hierarchical"];
+    let names = [
+        "ring",
+        "binomial-tree",
+        "recursive-doubling",
+        "halving-doubling",
+        "direct",
+        "tree-aggregate",
+        "hierarchical",
+    ];
     for name in names.iter().copied().chain(["auto"]) {
         let chosen = if name == "auto" { vec![] } else { vec!["--algorithm", name] };
         let ended = site.succeed(&[&["bench", "allreduce"][..], &flags, &chosen].concat());

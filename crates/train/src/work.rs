@@ -8,14 +8,20 @@ pub mod clock_table;
 pub(crate) mod evaluations;
 pub mod local_rows;
 pub(crate) mod merge_interval;
+mod planned_share;
 pub mod pool;
+mod sample;
 pub(crate) mod walk;
+
+pub(crate) use planned_share::PlannedShare;
 
 use crate::audit::ConsumedRows;
 use crate::leaves::Leaves;
 use crate::split::{Share, Split};
 use crate::step_report::{RowChecksum, StepSummary};
 use evaluations::Evaluations;
+use planned_share::partial_sums;
+use sample::Sample;
 use std::ops::Range;
 use thalweg_cluster::{PartialSums, ReductionTree};
 use thalweg_core::report::Audit;
@@ -36,6 +42,7 @@ pub struct Step {
 /// The rows of the job's steps, divided among the workers.
 pub struct Shares {
     sampler: Sampler,
+    sample: Sample,
     split: Split,
     /// Rows of the current epoch that count, as far as all ranks know.
     consumed: ConsumedRows,
@@ -61,40 +68,6 @@ pub struct Shares {
     of_step: usize,
 }
 
-/// The rows of a step and this rank's share of them.
-#[derive(Clone)]
-pub(crate) struct PlannedShare<'a> {
-    pub(crate) step: Step,
-    /// All rows of the step that do not count yet.
-    pub(crate) rows: &'a [u64],
-    /// The number of its rows, those included that count.
-    pub(crate) of_step: usize,
-    pub(crate) share: Share,
-    pub(crate) leaves: Option<Leaves>,
-    /// Slots for partial sums.
-    slots: usize,
-    /// Partial sums that this rank holds after the step.
-    pub(crate) held: usize,
-    /// What gradients are divided by.
-    pub(crate) divisor: f32,
-}
-
-impl PlannedShare<'_> {
-    /// The layout of the partial sums: gradients of `parameters` elements with `tail` elements behind them.
-    pub(crate) fn partial_sums(&self, parameters: usize, tail: usize) -> PartialSums {
-        partial_sums(self.leaves, self.slots, parameters, tail)
-    }
-}
-
-fn partial_sums(leaves: Option<Leaves>, slots: usize, parameters: usize, tail: usize) -> PartialSums {
-    let length = parameters + tail;
-    match leaves {
-        None => PartialSums::one(length),
-        // The loss is summed along the tree like the gradient; the rest of the tail is each rank's own.
-        Some(_) => PartialSums { count: slots, length, head: parameters + 1 },
-    }
-}
-
 /// What a committed unit amounts to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
@@ -118,6 +91,7 @@ impl Shares {
         let own = ConsumedRows::like(&rows);
         Ok(Shares {
             sampler,
+            sample: Sample::new(job),
             split,
             consumed: rows,
             own,
@@ -255,7 +229,7 @@ impl Shares {
     /// All rows of a step that do not count yet.
     pub fn rows(&mut self, step: u64) -> &[u64] {
         let Step { epoch, index, .. } = self.step(step);
-        let rows = self.sampler.rows(epoch, index);
+        let rows = self.sample.of(step, self.sampler.rows(epoch, index)).0;
         self.rows.clear();
         self.of_step = rows.len();
         match &self.ahead {
@@ -327,6 +301,13 @@ impl Shares {
         if most > least {
             let empty = || ConsumedRows::like(&self.consumed);
             self.ahead.get_or_insert_with(empty).enter(&done);
+        }
+        if !self.sample.is_all() {
+            for step in first..first + least {
+                let Step { epoch, index, .. } = self.step(step);
+                let left_out = self.sample.of(step, self.sampler.rows(epoch, index)).1;
+                self.consumed.drop_rows(left_out);
+            }
         }
         self.next += least;
         if let Proof::Checksum = proof {

@@ -96,6 +96,8 @@ fn impossible_settings_of_servers_are_refused() {
         (&[server, ssp, "strategy.push=delta", "train.optimizer.kind=adam"], &["state of `adam` of its own"]),
         (&[server, "strategy.scheduling.kind=essp", "strategy.push=gradient"], &["nothing to send ahead"]),
         (&["strategy.apply=per_push"], &["a setting of parameter servers, and `allreduce` is none"]),
+        (&[server, "train.sample=0.5"], &["train.sample", "divided by those sampled"]),
+        (&["strategy.preset=sparknet", "train.sample=0.5"], &["`sparknet` has no gradient"]),
         (
             &["strategy.preset=gosgd", "strategy.scheduling.epoch_fraction=0.5"],
             &["`gosgd` computes all rows"],

@@ -23,23 +23,31 @@ fn every_world_takes_the_same_steps() {
 
 #[test]
 fn every_algorithm_takes_the_same_steps_and_is_recorded() {
-    let sums: Vec<Vec<f32>> =
-        ["auto", "ring", "binomial-tree", "recursive-doubling", "halving-doubling", "direct", "hierarchical"]
-            .into_iter()
-            .map(|name| {
-                let folder = tempfile::tempdir().unwrap();
-                let algorithm = format!("strategy.exchange.algorithm={name}");
-                let messages = "strategy.exchange.transport=tcp";
-                let ended = train(3, folder.path(), &["train.max_steps=30", messages, &algorithm]);
-                let recorded = ended[0].events.iter().find_map(|event| match event {
-                    Event::Started { algorithm, .. } => Some(algorithm.clone()),
-                    _ => None,
-                });
-                // The gradient of the digits has 38 KiB.
-                assert_eq!(recorded.as_deref(), Some(if name == "auto" { "halving-doubling" } else { name }));
-                parameters(folder.path())
-            })
-            .collect();
+    let sums: Vec<Vec<f32>> = [
+        "auto",
+        "ring",
+        "binomial-tree",
+        "recursive-doubling",
+        "halving-doubling",
+        "direct",
+        "tree-aggregate",
+        "hierarchical",
+    ]
+    .into_iter()
+    .map(|name| {
+        let folder = tempfile::tempdir().unwrap();
+        let algorithm = format!("strategy.exchange.algorithm={name}");
+        let messages = "strategy.exchange.transport=tcp";
+        let ended = train(3, folder.path(), &["train.max_steps=30", messages, &algorithm]);
+        let recorded = ended[0].events.iter().find_map(|event| match event {
+            Event::Started { algorithm, .. } => Some(algorithm.clone()),
+            _ => None,
+        });
+        // The gradient of the digits has 38 KiB.
+        assert_eq!(recorded.as_deref(), Some(if name == "auto" { "halving-doubling" } else { name }));
+        parameters(folder.path())
+    })
+    .collect();
     assert_eq!(sums[0], sums[4], "the choice of the table is the algorithm it names");
     for other in &sums[1..] {
         let difference = distance(&sums[0], other);

@@ -7,7 +7,7 @@
 use super::cost::Cost;
 use super::cost_model::{AllReduceLoad, has_shared_hosts};
 use super::schedule::Schedule;
-use super::{binomial, direct, doubling, halving, hierarchical, pairwise, ring};
+use super::{binomial, direct, doubling, halving, hierarchical, pairwise, ring, tree_aggregate};
 
 /// What a schedule depends on: the rank, the hosts of all ranks, and the root.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +89,8 @@ all_reduce_algorithms! {
     HalvingDoubling: entry!("halving-doubling", halving::all_reduce, halving::all_reduce_cost, rank, world);
     /// [`direct`]
     Direct: entry!("direct", direct::all_reduce, direct::all_reduce_cost, rank, world);
+    /// [`tree_aggregate`]
+    TreeAggregate: entry!("tree-aggregate", tree_aggregate::all_reduce, tree_aggregate::all_reduce_cost, rank, world);
     /// [`hierarchical`]
     Hierarchical: entry!("hierarchical", hierarchical::all_reduce, hierarchical::all_reduce_cost, rank, hosts);
 }

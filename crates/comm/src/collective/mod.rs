@@ -46,6 +46,7 @@ pub mod reduction_tree;
 pub mod reproducible;
 pub mod ring;
 mod schedule;
+pub mod tree_aggregate;
 
 pub use algorithm::{Algorithm, AlgorithmEntry, AllReduceMethod, RankView};
 pub use bucket_set::{BlockingOperation, BucketSet};

@@ -281,6 +281,9 @@ fn check(
     if spec.train.global_batch == 0 {
         refuse("train.global_batch", "must be at least 1".into());
     }
+    if !(spec.train.sample > 0.0 && spec.train.sample <= 1.0) {
+        refuse("train.sample", format!("must be above 0 and at most 1, is {}", spec.train.sample));
+    }
     if spec.train.local_batch == Some(0) {
         refuse("train.local_batch", "must be at least 1".into());
     }

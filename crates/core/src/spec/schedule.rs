@@ -17,6 +17,8 @@ choice! {
         Step = "step",
         /// The rate falls along half a cosine to final_lr.
         Cosine = "cosine",
+        /// The rate is divided by the square root of the number of the step, counted from 1.
+        InverseSqrt = "inverse_sqrt",
     }
 }
 
@@ -108,6 +110,7 @@ enum Curve {
     Constant,
     Step { every: u64, gamma: f64 },
     Cosine { last: f64, length: u64 },
+    InverseSqrt,
 }
 
 impl LearningRateSchedule {
@@ -124,6 +127,7 @@ impl LearningRateSchedule {
                 last: spec.final_lr.unwrap_or(0.0) * scale,
                 length: spec.steps.unwrap_or(total_steps).saturating_sub(spec.warmup_steps + 1),
             },
+            ScheduleKind::InverseSqrt => Curve::InverseSqrt,
         };
         LearningRateSchedule { full: job.optimizer.lr * scale, warmup_steps: spec.warmup_steps, curve }
     }
@@ -139,6 +143,7 @@ impl LearningRateSchedule {
             Curve::Step { every, gamma } => {
                 self.full * gamma.powi(i32::try_from(step / every).unwrap_or(i32::MAX))
             }
+            Curve::InverseSqrt => self.full / (step as f64 + 1.0).sqrt(),
             // The ends are exact, without the rounding of the cosine.
             Curve::Cosine { .. } if step == 0 => self.full,
             Curve::Cosine { last, length } if step >= length => last,
@@ -236,6 +241,14 @@ mod tests {
     }
 
     #[test]
+    fn the_inverse_square_root_counts_steps_from_one() {
+        let spec = ScheduleSpec { kind: ScheduleKind::InverseSqrt, ..ScheduleSpec::default() };
+        assert_eq!(rates(spec.clone(), &[0, 3, 15, 99]), [0.4, 0.2, 0.1, 0.04]);
+        let warm = ScheduleSpec { warmup_steps: 2, ..spec };
+        assert_eq!(rates(warm, &[0, 1, 2, 5]), [0.2, 0.4, 0.4, 0.2]);
+    }
+
+    #[test]
     fn a_cosine_of_one_step_has_the_full_rate() {
         for total_steps in [0, 1] {
             let spec = ScheduleSpec { kind: ScheduleKind::Cosine, ..Default::default() };
@@ -261,7 +274,9 @@ mod tests {
 
     #[test]
     fn rates_never_rise_after_the_warm_up() {
-        for kind in [ScheduleKind::Constant, ScheduleKind::Step, ScheduleKind::Cosine] {
+        for kind in
+            [ScheduleKind::Constant, ScheduleKind::Step, ScheduleKind::Cosine, ScheduleKind::InverseSqrt]
+        {
             let spec =
                 ScheduleSpec { kind, warmup_steps: 7, step_every: Some(10), ..ScheduleSpec::default() };
             let schedule = schedule(spec, 100);

@@ -70,6 +70,8 @@ choice! {
         HalvingDoubling = "halving-doubling",
         /// Each rank reduces 1/n of the gradient: two steps of n - 1 concurrent messages.
         Direct = "direct",
+        /// A tree of depth 2 to rank 0 and back: groups of sqrt n workers, the first of which aggregates.
+        TreeAggregate = "tree-aggregate",
         /// A tree within each host, a ring between hosts.
         Hierarchical = "hierarchical",
         /// The all-reduce of the transport: only on mpi.

@@ -15,6 +15,8 @@ section! {
         accumulate: usize = 1;
         /// Passes over the training rows.
         epochs: u64 = 30;
+        /// The share of the rows of each step that are computed, drawn by seed and step; the others are dropped by design. With all-reduces of gradients, and on a single worker.
+        sample: f64 = 1.0;
         /// Stops after this many steps, if that comes first.
         max_steps: Option<u64> = None;
         /// Evaluates the published model on the validation rows whenever so many more rows are trained on, beside the ends of epochs. Evaluations do not count as training time; training ends with one that reaches a target.

@@ -34,6 +34,7 @@ fn the_hash_changes_with_every_key() {
         "train.l2=0.1",
         "train.epochs=21",
         "train.evaluate_every=100",
+        "train.sample=0.5",
         "train.max_steps=5",
         "train.seed=8",
         "train.optimizer.kind=sgd",

@@ -16,6 +16,8 @@ fn values_out_of_range_are_refused() {
         ("train.local_batch=0", "at least 1"),
         ("train.epochs=0", "at least 1"),
         ("train.max_steps=0", "at least 1"),
+        ("train.sample=0", "above 0 and at most 1"),
+        ("train.sample=1.5", "above 0 and at most 1"),
         ("data.window=0", "at least 1"),
         ("model.layers=[]", "at least one layer"),
         ("data.validation=1.0", "below 1"),

@@ -54,6 +54,13 @@ fn check_claims(job: &JobSpec, strategy: &Registration, refuse: &mut Refuse<'_>)
     if claims.all_reduced != AllReduced::Gradients && job.strategy.tune {
         refuse("strategy.tune", format!("only an all-reduce is tuned, `{name}` is not"));
     }
+    let has_gradient_of_step = claims.proves_rows && claims.servers == 0 && !claims.rounds;
+    if job.train.sample != 1.0 && !has_gradient_of_step {
+        let reason = format!(
+            "`{name}` has no gradient of all of a step's rows that could be divided by those sampled; drop this key, or use `allreduce`"
+        );
+        refuse("train.sample", reason);
+    }
     if claims.all_reduced == AllReduced::Nothing && job.exchange.algorithm != Algorithm::Auto {
         refuse(
             "strategy.exchange.algorithm",

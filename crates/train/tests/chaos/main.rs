@@ -41,6 +41,16 @@ fn seeds_keep_their_promises() {
     all_reduce().run(SEEDS);
 }
 
+/// The rows that are drawn are the same whoever computes them.
+#[test]
+fn seeds_keep_promises_of_spark_mllib() {
+    let job = job::job(&["strategy.preset=spark-mllib"]);
+    let sweep = Sweep::new("seeds_keep_promises_of_spark_mllib", job, invariants::ALL_REDUCE);
+    if let Some(summary) = sweep.run(SEEDS) {
+        assert!(summary.sum(|figures| figures.dropped) > 0, "all rows are computed");
+    }
+}
+
 /// Each of them found a bug once: ranks removed that only waited for one that hung, a hang while a new member waited to be
 /// admitted, a new member that began the job anew, a rank that hung before the first group.
 #[test]

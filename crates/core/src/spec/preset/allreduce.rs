@@ -1,6 +1,6 @@
 //! Synchronous data parallelism: one worker, or several with all-reduce.
 
-use super::DialValue::{Integer, Text};
+use super::DialValue::{Float, Integer, Text};
 use super::{Dial, Preset, UPDATE_RULE};
 
 const CENTRALIZED: Dial = Dial::fixed("strategy.optimization", Text("centralized"));
@@ -170,6 +170,41 @@ pub(super) const PRESETS: &[Preset] = &[
         ],
         missing: &[
             "the update at the root: here the sum returns along the tree instead of the parameters, and every worker makes the same update",
+        ],
+    },
+    Preset {
+        name: "spark-mllib",
+        system: "gradient descent of Spark MLlib (Meng et al. 2016)",
+        version: Some("Spark 3.5"),
+        dials: &[
+            CENTRALIZED,
+            BSP,
+            ALLREDUCE,
+            Dial::fixed("strategy.exchange.algorithm", Text("tree-aggregate")),
+            bucket("whole"),
+            LOCAL_STATISTICS,
+            Dial::default("train.sample", Float(0.5)),
+            Dial::default("train.schedule.kind", Text("inverse_sqrt")),
+        ],
+        summary: "A sample of each step's rows is computed, gradients are summed along a tree of depth 2, and the rate falls with the square root of the step.",
+        when: "To compare with a cluster that runs iterative MapReduce: global_batch is the part of the data that an iteration samples from.",
+        covers: &[
+            REPLICATED,
+            IN_STEP,
+            SUMMED,
+            ("treeAggregate of depth 2, and a broadcast", "strategy.exchange.algorithm"),
+            ("an exchange after the backward pass", "strategy.exchange.bucket"),
+            ("miniBatchFraction: rows sampled without replacement by seed and iteration", "train.sample"),
+            ("stepSize / sqrt(iteration)", "train.schedule.kind"),
+            OWN_STATISTICS,
+            (UPDATE_RULE, "spark_mllib_takes_the_steps_of_its_reference"),
+        ],
+        missing: &[
+            "RDDs: partitions that are computed again from their lineage",
+            "the update at the driver: here the sum returns along the tree instead of the parameters, and every worker makes the same update",
+            "samples whose size is drawn, too: here a step has its share of rows exactly",
+            "a broadcast from worker to worker in blocks",
+            "convergence by the change of the parameters",
         ],
     },
     Preset {
