@@ -5,6 +5,7 @@ use crate::work::merge_interval::MergeInterval;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use thalweg_cluster::regroup::MembershipChange;
 use thalweg_core::event::{Metrics, Outcome};
 use thalweg_core::{Error, JobSpec, Result};
 
@@ -23,7 +24,8 @@ pub(crate) struct JobProgress {
     pub(crate) at_risk: u64,
     /// With leases and several servers: rows of the current epoch whose parts of the gradient come from two computations.
     pub(crate) mixed: u64,
-    /// By member id: rows that were in no model but its own when the generation began, where workers have their own.
+    /// By member id: rows that were in no model but its own when the generation began, or in the last unit, where workers have
+    /// their own.
     pub(crate) unspread: BTreeMap<usize, u64>,
     /// With leases: rows of the job at the last meeting.
     pub(crate) leased_rows: u64,
@@ -43,6 +45,14 @@ pub(crate) struct JobProgress {
 }
 
 impl JobProgress {
+    /// What was in no model but those of members that are gone may be lost.
+    pub(crate) fn lose_models(&mut self, change: &MembershipChange) {
+        let lost = change.lost.iter().map(|culprit| culprit.rank);
+        for member in lost.chain(change.left.iter().copied()) {
+            self.at_risk += self.unspread.remove(&member).unwrap_or(0);
+        }
+    }
+
     /// Whether the target is reached; None without a target.
     pub(crate) fn target_reached(&self, job: &JobSpec) -> Option<bool> {
         let target = &job.target;

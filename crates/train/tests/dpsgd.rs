@@ -226,7 +226,8 @@ fn contraction(workers: usize, steps: usize) -> f64 {
     let (ended, _) = simulated::simulate(Simulated::ordinary(workers, 5), &[], &config, |rank| {
         let start = (TAU * rank.index() as f64 / workers as f64).cos();
         let rows = workers * (steps + 1);
-        let components = StillModels { worker: rank.index(), start, rows, seen: Arc::clone(&seen) };
+        let components =
+            StillModels { worker: rank.index(), start, slope: 0.0, rows, seen: Arc::clone(&seen) };
         let assignment =
             Assignment { job: &job, components: &components, folder: folder.path(), resume: false };
         thalweg_train::run(rank, &assignment, None)
@@ -291,7 +292,7 @@ fn lose(lost: &[usize], mix: &str) -> usize {
     };
     let (ended, _) = simulated::simulate(network, &faults, &config, |rank| {
         let (worker, start) = (rank.index(), 1.0);
-        let components = StillModels { worker, start, rows: 500, seen: Arc::clone(&seen) };
+        let components = StillModels { worker, start, slope: 0.0, rows: 500, seen: Arc::clone(&seen) };
         let assignment =
             Assignment { job: &job, components: &components, folder: folder.path(), resume: false };
         thalweg_train::run(rank, &assignment, None)

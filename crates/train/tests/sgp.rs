@@ -218,7 +218,8 @@ fn still(settings: &[&str], workers: usize, steps: usize) -> Vec<Vec<f32>> {
     let config = MembershipConfig::fixed(job.fault.step_deadline);
     let (ended, _) = simulated::simulate(Simulated::ordinary(workers, 5), &[], &config, |rank| {
         let (worker, rows) = (rank.index(), workers * steps);
-        let components = StillModels { worker, start: worker as f64, rows, seen: Arc::clone(&seen) };
+        let components =
+            StillModels { worker, start: worker as f64, slope: 0.0, rows, seen: Arc::clone(&seen) };
         let assignment =
             Assignment { job: &job, components: &components, folder: folder.path(), resume: false };
         thalweg_train::run(rank, &assignment, None)

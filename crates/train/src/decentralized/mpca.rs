@@ -17,7 +17,8 @@
 //! sentence: these formulas are ours.
 //!
 //! The published model is the mean of all models, formed anew where it is evaluated or saved. A lost worker takes its model
-//! with it. After a change of the group the mean is that of those that are there, and its course begins anew; a new worker
+//! with it: what it had learned in the round before is in no mean. The others go on with their models and with the means that
+//! they know, also one that was interrupted behind the last sum of a round, which others have completed. A new worker
 //! begins with the model of another one.
 
 use super::local_round::{LocalRound, with_slots};
@@ -38,7 +39,9 @@ use thalweg_graph::optimizer::Optimizer;
 pub struct MpcaSgd {
     state: State,
     round: LocalRound,
-    /// `m_(r-1)`, and its difference from `m_(r-2)`.
+    /// The first step of a round that is trained and not committed: others may have completed it.
+    trained: Option<u64>,
+    /// `m_(r-1)`, and its difference from `m_(r-2)`; empty before the first mean.
     mean: Vec<f32>,
     movement: Vec<f32>,
     /// The part of the rows of the round before that this worker computed; 1 before the first round.
@@ -51,8 +54,9 @@ impl MpcaSgd {
         MpcaSgd {
             state: with_slots(State::of_own_parameters(parameters), job, optimizer),
             round: LocalRound::new(job, optimizer, parameters),
-            mean: vec![0.0; parameters],
-            movement: vec![0.0; parameters],
+            trained: None,
+            mean: Vec::new(),
+            movement: Vec::new(),
             weight: 1.0,
             published: Vec::new(),
         }
@@ -69,6 +73,30 @@ impl MpcaSgd {
         let mut sum = self.weighted();
         cx.rank.world().all_reduce("models", &mut sum)?;
         mean_of(sum)
+    }
+
+    /// The round counts: this worker goes on with the model that it trained.
+    fn commit(&mut self) {
+        self.trained = None;
+        self.state.parameters_mut().copy_from_slice(self.round.local());
+        self.round.commit_slots(&mut self.state);
+    }
+
+    /// All go on with the means that the source of the state knows; without any they are formed of the models at hand.
+    fn share_means(&mut self, cx: &mut Context<'_>, change: &MembershipChange) -> Result<()> {
+        let mut known = Vec::new();
+        if let Some(source) = change.source() {
+            let own = self.mean.iter().chain(&self.movement).flat_map(|value| value.to_le_bytes()).collect();
+            let sent = cx.rank.world().broadcast("means of all models", source, own)?;
+            known.extend(sent.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+        }
+        if known.is_empty() {
+            known = self.mean_of_all(cx)?;
+            known.resize(2 * self.state.len(), 0.0);
+        }
+        self.movement = known.split_off(self.state.len());
+        self.mean = known;
+        Ok(())
     }
 }
 
@@ -89,6 +117,7 @@ impl Strategy for MpcaSgd {
         let layout = cx.compute.model.layout();
         let trainable = layout.tensors().iter().filter(|tensor| tensor.role == TensorRole::Trainable);
         let ranges: Vec<Range<usize>> = trainable.map(|tensor| tensor.range()).collect();
+        self.trained = None;
         let sum = cx.rank.world().start(Collective::AllReduce, "models", self.weighted(), Sum)?;
         let MpcaSgd { state, round, mean, movement, .. } = self;
         let penalize = |cx: &mut Context<'_>, done: u64, own: &[f32], gradient: &mut [f32]| {
@@ -102,6 +131,7 @@ impl Strategy for MpcaSgd {
         let updates = cx.moment(first).updates;
         let report = round.train_with(cx, state.parameters(), state, updates, penalize)?;
         finite::check_model(cx.rank.member_id(), first, 0.0, round.local(), cx.compute.model.layout())?;
+        self.trained = Some(first);
         let sum = mean_of(cx.rank.finish(sum)?)?;
         let summary = cx.all_reduce_with_report("reports", &mut Vec::new(), &report)?;
         for ((mean, movement), sum) in self.mean.iter_mut().zip(&mut self.movement).zip(sum) {
@@ -109,8 +139,7 @@ impl Strategy for MpcaSgd {
             *mean = sum;
         }
         self.weight = cx.compute.consumed().len() as f32 / (cx.job.train.global_batch as u64 * tau) as f32;
-        self.state.parameters_mut().copy_from_slice(self.round.local());
-        self.round.commit_slots(&mut self.state);
+        self.commit();
         Ok(summary)
     }
 
@@ -123,11 +152,13 @@ impl Strategy for MpcaSgd {
         Ok(())
     }
 
-    fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
+    fn change(&mut self, cx: &mut Context<'_>, change: &MembershipChange) -> Result<()> {
+        if self.trained.take().is_some_and(|first| first < cx.work.next()) {
+            self.commit();
+        }
         self.round.change(cx)?;
         self.weight = 1.0;
-        self.mean = self.mean_of_all(cx)?;
-        self.movement.fill(0.0);
+        self.share_means(cx, change)?;
         self.published.clone_from(&self.mean);
         Ok(())
     }

@@ -171,12 +171,13 @@ impl Driver<'_> {
         let closed = Event::Epoch {
             epoch,
             step: cx.work.next(),
+        let has_own_models = self.claims.own_models.is_some() || self.claims.spreads_later;
             loss: loss / rows.max(1) as f64,
             validation,
             audit: match &cx.local_rows {
                 Some(local) => local.audit(epoch),
                 None => Audit {
-                    at_risk: self.claims.own_models.map(|_| self.progress.at_risk),
+                    at_risk: has_own_models.then_some(self.progress.at_risk),
                     mixed,
                     ..cx.work.audit(&cx.compute.data.training, epoch)
                 },

@@ -219,7 +219,10 @@ impl Driver<'_> {
                     (progress.at_risk, progress.unspread) = (at_risk, unspread);
                     (next, consumed)
                 }
-                None => (work.next(), work.consumed().to_bytes()),
+                None => {
+                    progress.lose_models(rank.change());
+                    (work.next(), work.consumed().to_bytes())
+                }
             };
             mine = Transferred {
                 next,

@@ -243,6 +243,10 @@ impl<'a> Driver<'a> {
                 self.progress.contributions.add(*rank, *rows, took);
             }
         }
+        if self.claims.spreads_later {
+            let rows = work.ranks().iter().zip(&committed.by_worker);
+            self.progress.unspread = rows.map(|(worker, rows)| (rank.member_id_at(*worker), *rows)).collect();
+        }
         if self.membership.holds == Holds::StateInUnit {
             self.membership.holds = Holds::State;
         }

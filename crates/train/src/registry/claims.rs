@@ -44,6 +44,8 @@ pub struct Claims {
     pub rounds: bool,
     /// Models of the workers' own: the published one comes about when all meet for it between two units.
     pub meets: bool,
+    /// What a worker computes in a unit is in no model but its own until the next unit is complete.
+    pub spreads_later: bool,
     /// All ranks start from the same parameters, which is checked.
     pub equal_start: bool,
     /// Every rank starts from initial parameters of its own.
@@ -90,6 +92,7 @@ impl Claims {
         buckets: true,
         rounds: false,
         meets: false,
+        spreads_later: false,
         equal_start: true,
         own_start: false,
         ensemble: false,

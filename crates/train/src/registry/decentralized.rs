@@ -191,7 +191,7 @@ pub(super) const ENTRIES: &[Registration] = &[
             exchange: Exchange::Allreduce,
             merge: MergeKind::Penalized,
         },
-        claims: Claims { meets: true, equal_start: false, ..Claims::LOCAL_ROUNDS },
+        claims: Claims { meets: true, spreads_later: true, equal_start: false, ..Claims::LOCAL_ROUNDS },
         sections: &["strategy.merge"],
         check: check::penalty,
         start: |of| Box::new(MpcaSgd::new(of.job, of.optimizer, of.parameters)),

@@ -93,8 +93,9 @@ fn seeds_keep_promises_of_mpca_sgd() {
     ];
     let sweep = Sweep::new("seeds_keep_promises_of_mpca_sgd", job::job(&settings), OWN_MODELS);
     if let Some(summary) = sweep.run(SEEDS) {
-        let redone = summary.sum(|figures| figures.redone);
-        assert!(redone > 0 && summary.finished() > summary.count / 2, "too few faults");
+        let (redone, at_risk) =
+            (summary.sum(|figures| figures.redone), summary.sum(|figures| figures.at_risk));
+        assert!(redone > 0 && at_risk > 0 && summary.finished() > summary.count / 2, "too few faults");
     }
 }
 

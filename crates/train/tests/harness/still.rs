@@ -1,4 +1,4 @@
-//! Models without a gradient, which start differently on every worker: what they become is what merges make of them.
+//! Models with the same gradient everywhere, by default none, which start differently on every worker: what they become is what merges make of them.
 
 use std::sync::{Arc, Mutex};
 use thalweg_core::batch::Targets;
@@ -11,10 +11,11 @@ use thalweg_train::JobComponents;
 /// The worker of each gradient, and its parameter, in the order of time.
 pub type Seen = Arc<Mutex<Vec<(usize, f32)>>>;
 
-/// A model of two parameters with a gradient of zero, which starts differently on every worker.
+/// A model of two parameters with a constant gradient, which starts differently on every worker.
 struct Still {
     worker: usize,
     start: f64,
+    slope: f32,
     layout: Layout,
     seen: Seen,
 }
@@ -22,6 +23,8 @@ struct Still {
 pub struct StillModels {
     pub worker: usize,
     pub start: f64,
+    /// The gradient everywhere.
+    pub slope: f32,
     pub rows: usize,
     pub seen: Seen,
 }
@@ -34,7 +37,8 @@ impl JobComponents for StillModels {
     fn model(&self, _: &Schema, _: &Arc<Team>) -> Result<Box<dyn Model>> {
         let mut layout = Layout::default();
         layout.push("w", &[2], TensorRole::Trainable, Density::Dense);
-        Ok(Box::new(Still { worker: self.worker, start: self.start, layout, seen: Arc::clone(&self.seen) }))
+        let (worker, start, slope, seen) = (self.worker, self.start, self.slope, Arc::clone(&self.seen));
+        Ok(Box::new(Still { worker, start, slope, layout, seen }))
     }
 }
 
@@ -53,7 +57,7 @@ impl Model for Still {
         gradient: &mut [f32],
         _: &mut dyn Hooks,
     ) -> Result<Tally> {
-        gradient.fill(0.0);
+        gradient.fill(self.slope);
         self.seen.lock().unwrap().push((self.worker, parameters[0]));
         Ok(Tally { rows: batch.rows.len() as u64, ..Tally::default() })
     }
