@@ -23,6 +23,8 @@ pub struct Data {
     pub training: Rows,
     /// Rows to validate on; may be empty.
     pub validation: Rows,
+    /// Rows that were taken out of the training rows, to learn how models are combined.
+    pub held_out: Option<Rows>,
     fitting: ScalingFit,
     transform: Arc<OnceLock<RowTransform>>,
 }
@@ -138,7 +140,7 @@ impl Data {
                 (rows(&store, split.training), rows(&store, split.validation))
             }
         };
-        Ok(Data { schema, training, validation, fitting, transform })
+        Ok(Data { schema, training, validation, held_out: None, fitting, transform })
     }
 
     /// One checksum per file, or one for in-memory rows, then those of a separate validation source. Any
@@ -156,7 +158,20 @@ impl Data {
         let transform = Arc::new(OnceLock::clone(&self.transform));
         let rows = |rows: &Rows| rows.with_transform(Arc::clone(&transform));
         let (training, validation) = (rows(&self.training), rows(&self.validation));
-        Data { schema: self.schema.clone(), training, validation, fitting: self.fitting, transform }
+        let (schema, held_out) = (self.schema.clone(), self.held_out.as_ref().map(rows));
+        Data { schema, training, validation, held_out, fitting: self.fitting, transform }
+    }
+
+    /// Takes a share of the training rows out of them, by seed; of rows that overlap the last ones. Nothing is left to do if that
+    /// was done.
+    pub fn hold_out(&mut self, share: f64, seed: u64) -> Result<()> {
+        if self.held_out.is_none() {
+            let gap = self.training.store().source.overlap();
+            let (left, taken) = RowSplit::hold_out(&self.training.selection(), share, gap, seed)?;
+            self.held_out = Some(self.training.with_selection(taken));
+            self.training = self.training.with_selection(left);
+        }
+        Ok(())
     }
 
     /// Messages for the user about how the sources are read.

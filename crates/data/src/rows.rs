@@ -62,6 +62,10 @@ impl Rows {
         Rows { transform, ..self.clone() }
     }
 
+    pub(crate) fn with_selection(&self, selection: Selection) -> Rows {
+        Rows { selection: Arc::new(selection), ..self.clone() }
+    }
+
     /// Number of rows.
     pub fn len(&self) -> u64 {
         self.selection.len()

@@ -44,6 +44,51 @@ impl RowSplit {
         RowSplit::from_bitmaps(blocks, training, validation, share)
     }
 
+    /// Takes a share out of the rows of a selection: drawn at random by block or, with rows that overlap, the last ones, and
+    /// drops `gap` rows before those. Returns what is left, and what was taken.
+    pub(crate) fn hold_out(
+        from: &Selection,
+        share: f64,
+        gap: u64,
+        seed: u64,
+    ) -> Result<(Selection, Selection)> {
+        let (blocks, total) = (from.blocks().clone(), from.len());
+        let mut left = empty_bitmap(blocks.rows());
+        let mut taken = empty_bitmap(blocks.rows());
+        let due = |rows: u64| (share * rows as f64).round() as u64;
+        let first_taken = total - due(total);
+        let (mut order, mut before) = (Vec::new(), 0);
+        for block in 0..blocks.len() {
+            order.clear();
+            from.append_ids(block, &mut order);
+            let after = before + order.len() as u64;
+            if gap == 0 {
+                Rng::keyed(seed, "hold out", &[block as u64]).shuffle(&mut order);
+                let take = (due(after) - due(before)) as usize;
+                order[..take].iter().for_each(|&row| set_bit(&mut taken, row));
+                order[take..].iter().for_each(|&row| set_bit(&mut left, row));
+            } else {
+                for (index, &row) in (before..after).zip(&order) {
+                    match index {
+                        _ if index >= first_taken => set_bit(&mut taken, row),
+                        _ if index + gap < first_taken => set_bit(&mut left, row),
+                        _ => {}
+                    }
+                }
+            }
+            before = after;
+        }
+        let blocks = Arc::new(blocks);
+        let (left, taken) =
+            (Selection::from_bitmap(blocks.clone(), left), Selection::from_bitmap(blocks, taken));
+        if left.len() == 0 || taken.len() == 0 {
+            return Err(Error::data(format!(
+                "a share of {share} of {total} training rows leaves none on one side"
+            )));
+        }
+        Ok((left, taken))
+    }
+
     fn from_bitmaps(
         blocks: Arc<BlockIndex>,
         training: Vec<u64>,
@@ -94,6 +139,22 @@ mod tests {
                 prop_assert!(all.into_iter().eq(0..rows));
             }
         }
+    }
+
+    #[test]
+    fn rows_that_are_held_out_are_taken_from_a_selection() {
+        let split = RowSplit::random(Arc::new(BlockIndex::even(300, 64)), 0.2, 1).unwrap();
+        let (left, taken) = RowSplit::hold_out(&split.training, 0.1, 0, 1).unwrap();
+        assert_eq!((left.len(), taken.len()), (216, 24));
+        let mut all = [ids(&left), ids(&taken)].concat();
+        all.sort_unstable();
+        assert_eq!(all, ids(&split.training));
+        assert_eq!(ids(&taken), ids(&RowSplit::hold_out(&split.training, 0.1, 0, 1).unwrap().1));
+        let tail = RowSplit::tail(Arc::new(BlockIndex::even(100, 64)), 0.1, 5).unwrap();
+        let (left, taken) = RowSplit::hold_out(&tail.training, 0.2, 5, 1).unwrap();
+        assert!(ids(&taken).into_iter().eq(68..85) && ids(&left).into_iter().eq(0..62));
+        let error = RowSplit::hold_out(&tail.training, 0.001, 5, 1).unwrap_err();
+        assert!(error.message.contains("leaves none"), "{error}");
     }
 
     #[test]

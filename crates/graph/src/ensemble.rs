@@ -1,39 +1,55 @@
 //! Ensembles: members with one layout and parameters of their own, whose predictions are combined.
 
-use crate::Loss;
 use crate::op::softmax::arg_max;
+use crate::{Loss, stacking};
 use thalweg_core::spec::ensemble::Combine;
-use thalweg_core::{Batch, Error, Hooks, Layout, Model, Result, Tally};
+use thalweg_core::{Batch, Error, Hooks, Layout, Model, Result, Tally, Task};
 
-/// A model that predicts and evaluates at the parameters of several members, one set after the other. At those of one it is
-/// the member.
+/// A model that predicts and evaluates at the parameters of several members, one set after the other, with those of a learned
+/// combination behind them. At the parameters of one member it is the member.
 pub struct Ensemble {
     member: Box<dyn Model>,
     combine: Combine,
     loss: Loss,
+    /// Numbers that a member predicts for a row.
+    outputs: usize,
     /// Predictions of all members, one member after the other.
     predictions: Vec<f32>,
 }
 
 impl Ensemble {
-    /// `loss` is what an evaluation sums; not every loss is a function of predictions.
-    pub fn new(member: Box<dyn Model>, combine: Combine, loss: Loss) -> Ensemble {
-        Ensemble { member, combine, loss, predictions: Vec::new() }
+    /// `loss` is what an evaluation sums; not every loss is a function of predictions. `outputs` are the numbers that a member
+    /// predicts for a row.
+    pub fn new(member: Box<dyn Model>, combine: Combine, loss: Loss, outputs: usize) -> Ensemble {
+        Ensemble { member, combine, loss, outputs, predictions: Vec::new() }
     }
 
-    /// The parameters of each member.
-    fn members<'a>(&self, parameters: &'a [f32]) -> Result<std::slice::ChunksExact<'a, f32>> {
+    /// The parameters of all members, and those of their combination.
+    fn parts<'a>(&self, parameters: &'a [f32]) -> Result<(&'a [f32], &'a [f32])> {
         let length = self.layout().len();
-        match length {
-            1.. if !parameters.is_empty() && parameters.len().is_multiple_of(length) => {
-                Ok(parameters.chunks_exact(length))
-            }
-            _ => Err(Error::internal(format!(
-                "{} numbers are not the parameters of members with {length} each",
-                parameters.len()
-            ))),
+        let (members, combiner) = parts(self.combine, parameters, length, self.outputs);
+        let fits = match self.combine {
+            Combine::Stack => combiner.len() == members.len() / length.max(1) + self.outputs,
+            _ => combiner.is_empty(),
+        };
+        if length > 0 && fits && !members.is_empty() && members.len().is_multiple_of(length) {
+            return Ok((members, combiner));
         }
+        let count = parameters.len();
+        Err(Error::internal(format!("{count} numbers are not the parameters of members with {length} each")))
     }
+}
+
+/// The parameters of an ensemble: those of members with so many each, one after the other, and those of a combination that is
+/// learned: a weight per member and a bias per output. Those of one member have no combination.
+pub fn parts(combine: Combine, parameters: &[f32], length: usize, outputs: usize) -> (&[f32], &[f32]) {
+    let members = match combine {
+        Combine::Stack if parameters.len() != length => {
+            parameters.len().saturating_sub(outputs) / (length + 1) * length
+        }
+        _ => parameters.len(),
+    };
+    parameters.split_at(members)
 }
 
 impl Model for Ensemble {
@@ -66,14 +82,24 @@ impl Model for Ensemble {
     }
 
     fn predict(&mut self, parameters: &[f32], batch: &Batch, outputs: &mut Vec<f32>) -> Result<()> {
-        let members = self.members(parameters)?;
+        if parameters.len() == self.layout().len() {
+            return self.member.predict(parameters, batch, outputs);
+        }
+        let (members, combiner) = self.parts(parameters)?;
+        let members = members.chunks_exact(self.layout().len());
         let count = members.len();
         self.predictions.clear();
         for own in members {
             self.member.predict(own, batch, &mut self.predictions)?;
         }
-        let width = self.predictions.len() / (count * batch.len()).max(1);
-        outputs.extend(combined(self.combine, &self.predictions, count, width));
+        let task = match self.loss.supports(Task::Regression) {
+            true => Task::Regression,
+            false => Task::Classification,
+        };
+        outputs.extend(match self.combine {
+            Combine::Stack => stacking::combined(&self.predictions, self.outputs, task, combiner),
+            combine => combined(combine, &self.predictions, count, self.outputs),
+        });
         Ok(())
     }
 
@@ -164,7 +190,8 @@ mod tests {
         ] {
             let network = network(loss, task);
             let (one, three) = (parameters(&network, &[4]), parameters(&network, &[4, 4, 4]));
-            let mut ensemble = Ensemble::new(Box::new(network.clone()), Combine::Average, loss);
+            let member = Box::new(network.clone());
+            let mut ensemble = Ensemble::new(member, Combine::Average, loss, network.outputs());
             let batch = batch(targets.clone());
             let (alone, together) =
                 (ensemble.evaluate(&one, &batch).unwrap(), ensemble.evaluate(&three, &batch).unwrap());
@@ -187,7 +214,7 @@ mod tests {
         let (mut first, mut second, mut together) = (Vec::new(), Vec::new(), Vec::new());
         network.predict(&all[..length], &batch, &mut first).unwrap();
         network.predict(&all[length..], &batch, &mut second).unwrap();
-        let mut ensemble = Ensemble::new(Box::new(network), Combine::Average, Loss::CrossEntropy);
+        let mut ensemble = Ensemble::new(Box::new(network), Combine::Average, Loss::CrossEntropy, 3);
         ensemble.predict(&all, &batch, &mut together).unwrap();
         assert_ne!(first, second);
         for ((one, other), mean) in first.iter().zip(&second).zip(&together) {
@@ -210,11 +237,31 @@ mod tests {
         assert_eq!(vote(&[[0.6, 0.4, 0.0], [0.0, 0.1, 0.9]]), 2);
     }
 
+    /// The combination is behind the members; a member that it gives all the weight is what all predict.
+    #[test]
+    fn a_learned_combination_is_part_of_the_parameters() {
+        let mut network = network(Loss::CrossEntropy, Task::Classification);
+        let (batch, members) = (batch(Targets::Classes(vec![0, 2, 1, 1, 0])), parameters(&network, &[1, 2]));
+        let length = network.layout().len();
+        let all = [&members[..], &[0.0, 1.0, 0.0, 0.0, 0.0]].concat();
+        assert_eq!(parts(Combine::Stack, &all, length, 3), (&members[..], &all[2 * length..]));
+        assert_eq!(parts(Combine::Stack, &members[..length], length, 3).1.len(), 0);
+        assert_eq!(parts(Combine::Vote, &members, length, 3).1.len(), 0);
+        let (mut second, mut together) = (Vec::new(), Vec::new());
+        network.predict(&members[length..], &batch, &mut second).unwrap();
+        let mut ensemble = Ensemble::new(Box::new(network), Combine::Stack, Loss::CrossEntropy, 3);
+        ensemble.predict(&all, &batch, &mut together).unwrap();
+        let worst = second.iter().zip(&together).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-6, "{worst}");
+        let error = ensemble.predict(&all[1..], &batch, &mut together).unwrap_err();
+        assert!(error.message.contains("not the parameters of members"), "{error}");
+    }
+
     #[test]
     fn a_loss_of_scores_is_refused() {
         let network = network(Loss::Hinge, Task::Classification);
         let all = parameters(&network, &[1, 2]);
-        let mut ensemble = Ensemble::new(Box::new(network), Combine::Average, Loss::Hinge);
+        let mut ensemble = Ensemble::new(Box::new(network), Combine::Average, Loss::Hinge, 3);
         let error = ensemble.evaluate(&all, &batch(Targets::Classes(vec![0; 5]))).unwrap_err();
         assert!(error.message.contains("hinge"), "{error}");
     }

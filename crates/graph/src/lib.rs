@@ -34,7 +34,7 @@
 mod activation;
 mod autodiff;
 pub mod describe;
-mod ensemble;
+pub mod ensemble;
 mod executor;
 mod flat_order;
 mod graph;
@@ -55,6 +55,7 @@ mod partition;
 mod pass;
 mod plan;
 mod sequence_sampler;
+pub mod stacking;
 mod team;
 pub mod zoo;
 

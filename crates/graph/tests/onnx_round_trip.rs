@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use prost::Message;
+use std::collections::BTreeMap;
 use std::path::Path;
 use thalweg_core::schema::{RowShape, Scaling, Schema, TargetScaling};
 use thalweg_core::spec::ensemble::Combine;
@@ -9,6 +10,7 @@ use thalweg_core::{Batch, Features, Layout, Model, Rng, Targets, Task};
 use thalweg_graph::onnx::{OnnxModel, export, export_ensemble, proto};
 use thalweg_graph::{Ensemble, Input, Network, Options, zoo};
 
+const FLAT: Input = Input::Flat(7);
 const IMAGE: Input = Input::Image([8, 12, 2]);
 const TEXT: Input = Input::Symbols { window: 6, vocabulary: 9 };
 const OUTPUTS: usize = 9;
@@ -175,7 +177,7 @@ fn an_exported_ensemble_holds_its_members_and_predicts_their_mean() {
     let mut imported = vec![0.0; again.layout().len()];
     again.initialize(99, &mut imported);
     let (mut mean, mut softmax) = (Vec::new(), Vec::new());
-    let mut ensemble = Ensemble::new(Box::new(network.clone()), Combine::Average, network.loss());
+    let mut ensemble = Ensemble::new(Box::new(network.clone()), Combine::Average, network.loss(), OUTPUTS);
     ensemble.predict(&parameters, &batch(IMAGE), &mut mean).unwrap();
     again.predict(&imported, &batch(IMAGE), &mut softmax).unwrap();
     for (mean, softmax) in mean.chunks_exact(OUTPUTS).zip(softmax.chunks_exact(OUTPUTS)) {
@@ -185,6 +187,68 @@ fn an_exported_ensemble_holds_its_members_and_predicts_their_mean() {
     let graph = written(Combine::Vote).graph.unwrap();
     let votes = graph.node.iter().filter(|node| node.op_type == "ArgMax").count();
     assert_eq!((votes, graph.output[0].name.as_str()), (3, "probabilities"));
+}
+
+/// The operators behind the members, calculated here on the members' predictions.
+#[test]
+fn an_exported_stack_predicts_by_the_learned_combination() {
+    let layers = ["dense 7 tanh", "dense auto"].map(String::from);
+    let network = Network::build_for(&layers, FLAT, OUTPUTS, Task::Classification).unwrap();
+    let length = network.layout().len();
+    let mut parameters = vec![0.0; 3 * length];
+    parameters.chunks_exact_mut(length).zip(1..).for_each(|(member, seed)| network.initialize(seed, member));
+    let rows = batch(FLAT);
+    let each: Vec<Vec<f32>> = parameters
+        .chunks_exact(length)
+        .map(|member| {
+            let mut outputs = Vec::new();
+            network.clone().predict(member, &rows, &mut outputs).unwrap();
+            outputs
+        })
+        .collect();
+    parameters.extend([0.7, -0.2, 0.4]);
+    parameters.extend((0..OUTPUTS).map(|index| index as f32 / 10.0));
+    let mut together = Vec::new();
+    let mut ensemble = Ensemble::new(Box::new(network.clone()), Combine::Stack, network.loss(), OUTPUTS);
+    ensemble.predict(&parameters, &rows, &mut together).unwrap();
+    let bytes = export_ensemble(&network, &parameters, Combine::Stack, &schema(FLAT, false), vec![]).unwrap();
+    assert!(OnnxModel::read(&bytes).unwrap_err().message.contains("an ensemble of 3 models"));
+    let graph = proto::ModelProto::decode(bytes.as_slice()).unwrap().graph.unwrap();
+    let first = graph.node.iter().position(|node| node.op_type == "Max").unwrap();
+    let constant = |node: &proto::NodeProto| {
+        let raw = &node.attribute[0].t.as_ref()?.raw_data;
+        let floats = raw.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four));
+        Some((node.output[0].clone(), floats.collect::<Vec<f32>>()))
+    };
+    let constants = graph.node.iter().filter(|node| node.op_type == "Constant");
+    let mut values: BTreeMap<String, Vec<f32>> = constants.filter_map(constant).collect();
+    let probabilities = graph.node[..first].iter().filter(|node| node.op_type == "Softmax");
+    values.extend(probabilities.map(|node| node.output[0].clone()).zip(each));
+    for node in graph.node[first..].iter().filter(|node| node.op_type != "Constant") {
+        let one = values[&node.input[0]].clone();
+        let other = node.input.get(1).map(|name| values[name].clone());
+        let with = |apply: fn(f32, f32) -> f32| -> Vec<f32> {
+            let other = other.iter().flatten().copied().collect::<Vec<f32>>();
+            one.iter().zip(other.iter().cycle()).map(|(one, other)| apply(*one, *other)).collect()
+        };
+        let value = match node.op_type.as_str() {
+            "Max" => with(f32::max),
+            "Mul" => with(|one, other| one * other),
+            "Add" => with(|one, other| one + other),
+            "Log" => one.iter().map(|value| value.ln()).collect(),
+            "Softmax" => one.chunks_exact(OUTPUTS).flat_map(softmax).collect(),
+            "Identity" => one,
+            other => panic!("{other} behind the members"),
+        };
+        values.insert(node.output[0].clone(), value);
+    }
+    let worst = values["probabilities"].iter().zip(&together).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(values["probabilities"].len() == together.len() && worst < 1e-6, "{worst}");
+}
+
+fn softmax(scores: &[f32]) -> Vec<f32> {
+    let sum: f32 = scores.iter().map(|score| score.exp()).sum();
+    scores.iter().map(|score| score.exp() / sum).collect()
 }
 
 fn file(name: &str) -> Vec<u8> {

@@ -38,7 +38,7 @@ pub fn check(
     resume: Option<&Path>,
     ranks: usize,
 ) -> Result<Checked> {
-    let data = components.data(job).map_err(as_job_error);
+    let data = ensembles::open_data(components, job).map_err(as_job_error);
     let data = data.map_err(|error| if resume.is_some() { with_moved_hint(error, job) } else { error })?;
     let rows = data.training.len();
     if (job.engine.workers as u64) > rows {

@@ -2,7 +2,7 @@
 
 use crate::checkpoint_writer::CheckpointWriter;
 use crate::context::Context;
-use crate::ensembles::combination;
+use crate::ensembles::{self, combination};
 use crate::modelfile::{SavedModel, about, combined_by, kept, unflatten, unflatten_members};
 use crate::prepare::rows_digest;
 use crate::roles::Roles;
@@ -114,6 +114,7 @@ impl<'a> Checkpoints<'a> {
             let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
             return Err(Error::io("cannot write the checkpoint (fault.inject)", &full));
         }
+        let combined = combined_by(combination(self.job), self.parts(cx, strategy.published()).1)?;
         if let Some(writer) = &mut self.writer {
             let buffer = writer.buffer();
             (buffer.step, buffer.loss, buffer.slots_start) = (cx.work.next(), loss, cx.slots_start);
@@ -124,8 +125,8 @@ impl<'a> Checkpoints<'a> {
                 let data = &cx.compute.data;
                 buffer.model =
                     about(&data.schema, &self.layers, self.onnx.as_deref(), Some(&rows_digest(data)))?;
-                buffer.model.extend(combined_by(combination(self.job)));
             }
+            buffer.model.extend(combined);
             buffer.audit = cx.work.consumed().to_bytes();
             // No update happens meanwhile: the next one waits for this rank.
             // Of an ensemble, those of its first member: all are stored as parameters of their worker.
@@ -153,12 +154,19 @@ impl<'a> Checkpoints<'a> {
         Ok(())
     }
 
+    /// The parameters of all members of an ensemble, and those of a combination that was learned.
+    fn parts<'p>(&self, cx: &Context<'_>, published: &'p [f32]) -> (&'p [f32], &'p [f32]) {
+        let outputs = cx.compute.data.schema.outputs();
+        ensembles::parts(self.job, published, cx.compute.model.layout().len(), outputs)
+    }
+
     /// Writes the final model, on rank 0.
     pub(crate) fn save_model(&self, cx: &Context<'_>, parameters: &[f32]) -> Result<()> {
         if cx.rank.index() != 0 {
             return Ok(());
         }
         let (path, data) = (self.folder.join("model.safetensors"), &cx.compute.data);
+        let (parameters, combiner) = self.parts(cx, parameters);
         SavedModel {
             schema: data.schema.clone(),
             layers: self.layers.clone(),
@@ -173,6 +181,7 @@ impl<'a> Checkpoints<'a> {
                 None => unflatten(cx.compute.model.layout(), parameters),
             },
             combine: combination(self.job),
+            combiner: combiner.to_vec(),
             path: path.clone(),
         }
         .write(&path)?;

@@ -6,7 +6,9 @@ use crate::state::PARAMETERS;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::ensemble::Combine;
 use thalweg_core::{Error, JobSpec, Model, Result, Schema, Task};
-use thalweg_graph::{Ensemble, Loss};
+use thalweg_data::Data;
+use thalweg_graph::Loss;
+use thalweg_graph::ensemble::{self, Ensemble};
 
 /// How the members of a job's ensemble answer together, if the job trains one that does not become one model.
 pub(crate) fn combination(job: &JobSpec) -> Option<Combine> {
@@ -16,6 +18,26 @@ pub(crate) fn combination(job: &JobSpec) -> Option<Combine> {
 
 /// Refuses an ensemble of models that cannot answer together.
 pub fn check(job: &JobSpec, model: &dyn Model, schema: &Schema) -> Result<()> {
+/// The rows of a job, with those held out that a combination is learned from.
+pub fn open_data(components: &dyn JobComponents, job: &JobSpec) -> Result<Data> {
+    let mut data = components.data(job)?;
+    if combination(job) == Some(Combine::Stack) {
+        let held_out = data.hold_out(job.ensemble.stack_share, job.train.seed);
+        held_out.map_err(|error| error.hint("change strategy.ensemble.stack_share, or add rows"))?;
+    }
+    Ok(data)
+}
+
+/// The parameters of a published model: those of its members, of `length` each, and those of a combination that was learned.
+pub(crate) fn parts<'a>(
+    job: &JobSpec,
+    published: &'a [f32],
+    length: usize,
+    outputs: usize,
+) -> (&'a [f32], &'a [f32]) {
+    ensemble::parts(combination(job).unwrap_or(Combine::Average), published, length, outputs)
+}
+
     let Some(combine) = combination(job) else { return Ok(()) };
     let name = registry::of(job).name;
     if schema.reconstruct {
@@ -39,7 +61,7 @@ pub fn check(job: &JobSpec, model: &dyn Model, schema: &Schema) -> Result<()> {
 pub(crate) fn model_of(job: &JobSpec, member: Box<dyn Model>, schema: &Schema) -> Box<dyn Model> {
     let loss = Loss::from_choice(job.model.loss).unwrap_or(Loss::default_for(schema.task));
     match combination(job) {
-        Some(combine) => Box::new(Ensemble::new(member, combine, loss)),
+        Some(combine) => Box::new(Ensemble::new(member, combine, loss, schema.outputs())),
         None => member,
     }
 }
@@ -49,8 +71,7 @@ pub(crate) fn prefix(member: usize) -> String {
     format!("members.{member}.")
 }
 
-/// The same for every member of the ensemble in a file: a model, or a checkpoint, which stores the parameters of every
-/// worker.
+/// The same for every member of the ensemble in a file: a model, or a checkpoint, which stores the models of every worker.
 pub(crate) fn prefixes(file: &TensorFile<'_>, is_checkpoint: bool) -> Vec<String> {
     let prefix = |member| match is_checkpoint {
         true => format!("{}.", member_column(PARAMETERS, member)),

@@ -37,6 +37,7 @@ mod serving;
 mod slowdown;
 mod speed;
 mod split;
+mod stacking;
 mod state;
 mod state_transfer;
 mod step_report;

@@ -10,8 +10,9 @@ use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_core::spec::JobLayers;
 use thalweg_core::spec::ensemble::Combine;
 use thalweg_core::{Error, JobSpec, Kind, Layout, Model, Result, Schema, hex};
+use thalweg_graph::ensemble::Ensemble;
 use thalweg_graph::onnx::OnnxModel;
-use thalweg_graph::{Ensemble, Network, Options, Team};
+use thalweg_graph::{Network, Options, Team};
 
 /// The job as it is kept with its results: its paths are absolute, so that it can be read from any folder. Without a
 /// working folder there is no other kind of path.
@@ -36,6 +37,8 @@ pub struct SavedModel {
     pub notices: Vec<String>,
     /// Of an ensemble, how its members answer together.
     pub combine: Option<Combine>,
+    /// Of a combination that was learned: the weight of each member, then a bias per class, or one.
+    pub combiner: Vec<f32>,
     /// A digest of the rows it was trained and validated on, and of their split; older files do not have it.
     pub rows: Option<String>,
     /// Its tensors.
@@ -65,12 +68,21 @@ pub(crate) fn about(
     Ok(about)
 }
 
-/// The entry of an ensemble in what a model is.
-pub(crate) fn combined_by(combine: Option<Combine>) -> Option<(String, String)> {
-    combine.map(|combine| (COMBINE.to_string(), combine.name().to_string()))
+/// The entries of an ensemble in what a model is: how its members answer together, and what was learned for it.
+pub(crate) fn combined_by(combine: Option<Combine>, combiner: &[f32]) -> Result<BTreeMap<String, String>> {
+    let mut entries = BTreeMap::new();
+    if let Some(combine) = combine {
+        entries.insert(COMBINE.to_string(), combine.name().to_string());
+    }
+    if !combiner.is_empty() {
+        let numbers = serde_json::to_string(combiner).map_err(|error| Error::internal(error.to_string()))?;
+        entries.insert(COMBINER.to_string(), numbers);
+    }
+    Ok(entries)
 }
 
 const COMBINE: &str = "combine";
+const COMBINER: &str = "combiner";
 
 /// A file of tensors, where it stands, and what to say about it.
 struct Opened {
@@ -162,7 +174,7 @@ impl SavedModel {
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut file = self.tensors.clone();
         file.metadata.extend(about(&self.schema, &self.layers, self.onnx.as_deref(), self.rows.as_deref())?);
-        file.metadata.extend(combined_by(self.combine));
+        file.metadata.extend(combined_by(self.combine, &self.combiner)?);
         file.metadata.insert("job".into(), self.job.clone());
         file.metadata.insert("step".into(), self.step.to_string());
         file.write(path)
@@ -197,6 +209,10 @@ impl SavedModel {
             combine: match about.get(COMBINE) {
                 Some(name) => Some(Combine::named(name).ok_or_else(|| broken(COMBINE))?),
                 None => None,
+            },
+            combiner: match about.get(COMBINER) {
+                Some(numbers) => serde_json::from_str(numbers).map_err(|_| broken(COMBINER))?,
+                None => Vec::new(),
             },
             rows: about.get("rows").cloned(),
             tensors: file,
@@ -233,14 +249,15 @@ impl SavedModel {
     pub fn model(&self, team: Arc<Team>) -> Result<(Box<dyn Model>, Vec<f32>)> {
         let (network, parameters) = self.network()?;
         let loss = network.loss();
+        let outputs = network.outputs();
         let network: Box<dyn Model> = Box::new(network.with_team(team));
         Ok(match self.combine {
-            Some(combine) => (Box::new(Ensemble::new(network, combine, loss)), parameters),
+            Some(combine) => (Box::new(Ensemble::new(network, combine, loss, outputs)), parameters),
             None => (network, parameters),
         })
     }
 
-    /// The network and its parameters: of an ensemble those of one member after the other.
+    /// The network and its parameters: of an ensemble those of one member after the other, and those of a learned combination.
     pub fn network(&self) -> Result<(Network, Vec<f32>)> {
         self.built().map_err(|error| self.named(error))
     }
@@ -261,9 +278,19 @@ impl SavedModel {
         if prefixes.is_empty() {
             return Err(Error::data(format!("{}: the ensemble has no member", self.path.display())));
         }
+        let stacks = self.combine == Some(Combine::Stack);
+        if self.combiner.len() != if stacks { prefixes.len() + network.outputs() } else { 0 } {
+            return Err(Error::data(format!(
+                "{}: its combination of {} numbers is not that of {} members",
+                self.path.display(),
+                self.combiner.len(),
+                prefixes.len()
+            )));
+        }
         for prefix in prefixes {
             parameters.extend(flatten(&self.tensors, &prefix, network.layout())?);
         }
+        parameters.extend(&self.combiner);
         Ok((network, parameters))
     }
 

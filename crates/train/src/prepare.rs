@@ -16,8 +16,8 @@ use std::time::Duration;
 use thalweg_cluster::Rank;
 use thalweg_cluster::membership::MemberPosition;
 use thalweg_core::event::{Event, Level, Outcome};
-use thalweg_core::{Error, JobSpec, Model, Result, Schema};
-use thalweg_data::{Data, Statistics};
+use thalweg_core::{Error, JobSpec, Model, Result, Rng, Schema};
+use thalweg_data::{Data, Rows, Statistics};
 use thalweg_graph::optimizer::GradientTransform;
 use thalweg_graph::{Optimizer, Team};
 
@@ -107,7 +107,7 @@ impl Prepared {
     }
 
     fn by_itself(assignment: &Assignment<'_>, member: Option<usize>) -> Result<Prepared> {
-        let mut data = assignment.components.data(assignment.job)?;
+        let mut data = ensembles::open_data(assignment.components, assignment.job)?;
         let data_digest = digest(&data)?;
         if data.needs_statistics() {
             let all = data.statistics(0, 1)?;
@@ -121,7 +121,7 @@ impl Prepared {
     /// The same together with the others, each of which reads a share of the data.
     fn together(rank: &mut Rank, assignment: &Assignment<'_>) -> Result<Prepared> {
         rank.begin_preparation("reading the data");
-        let mut data = assignment.components.data(assignment.job)?;
+        let mut data = ensembles::open_data(assignment.components, assignment.job)?;
         let data_digest = digest(&data)?;
         rank.world().compare("data set", data_digest.as_bytes())?;
         fit(rank, &mut data)?;
@@ -193,17 +193,18 @@ pub fn digest(data: &Data) -> Result<String> {
     // Where columns stand is part of the checksums, and older runs did not say it.
     let schema = Schema { source_columns: Vec::new(), ..data.schema.clone() };
     let schema = serde_json::to_vec(&schema).map_err(|error| Error::internal(error.to_string()))?;
-    Ok(digest_from(Sha256::new_with_prefix(schema), data))
+    Ok(digest_from(Sha256::new_with_prefix(schema), data, data.training.len()))
 }
 
 /// The same without what is known of the columns: a model that opens its rows again finds the same digest, and with it
-/// the same split.
+/// the same split, whatever was held out from training.
 pub fn rows_digest(data: &Data) -> String {
-    digest_from(Sha256::new(), data)
+    let held_out = data.held_out.as_ref().map_or(0, Rows::len);
+    digest_from(Sha256::new(), data, data.training.len() + held_out)
 }
 
-fn digest_from(mut digest: Sha256, data: &Data) -> String {
-    let counts = [data.training.len(), data.validation.len(), data.training.source_len()];
+fn digest_from(mut digest: Sha256, data: &Data, training: u64) -> String {
+    let counts = [training, data.validation.len(), data.training.source_len()];
     counts.iter().for_each(|count| digest.update(count.to_le_bytes()));
     data.checksums().iter().for_each(|checksum| digest.update(checksum.to_le_bytes()));
     thalweg_core::hex::encode(&digest.finalize())
@@ -230,6 +231,14 @@ fn fit(rank: &mut Rank, data: &mut Data) -> Result<()> {
     Ok(())
 }
 
+/// The seed of a member's initial parameters: that of the job, unless every member has a start of its own.
+pub(crate) fn initial_seed(job: &JobSpec, member: usize) -> u64 {
+    match registry::of(job).claims.own_start {
+        true => Rng::keyed(job.train.seed, "start of a member", &[member as u64]).bits(),
+        false => job.train.seed,
+    }
+}
+
 /// Fills the strategy's state: from the seed, or from rank 0's newest checkpoint.
 fn start(
     rank: &mut Rank,
@@ -243,8 +252,7 @@ fn start(
     }
     let parameters = parts.strategy.state_mut().parameters_mut();
     let claims = registry::of(job).claims;
-    let own = if claims.own_start { rank.member_id() as u64 } else { 0 };
-    parts.model.initialize(job.train.seed.wrapping_add(own), parameters);
+    parts.model.initialize(initial_seed(job, rank.member_id()), parameters);
     if claims.equal_start {
         let mut digest = Sha256::new();
         parameters.iter().for_each(|value| digest.update(value.to_le_bytes()));

@@ -2,11 +2,13 @@
 
 mod harness;
 
-use harness::train;
-use thalweg_core::Tally;
+use harness::{simulate, train};
+use thalweg_comm::transport::sim::Network as Simulated;
 use thalweg_core::event::{Event, Metrics, Outcome};
+use thalweg_core::spec::ensemble::Combine;
+use thalweg_core::{Model as _, Tally};
 use thalweg_data::Data;
-use thalweg_graph::Team;
+use thalweg_graph::{Ensemble, Team, stacking};
 use thalweg_train::{SavedModel, validate};
 
 const ENSEMBLE: &str = "strategy.preset=ensemble";
@@ -60,6 +62,87 @@ fn an_ensemble_learns_reports_its_members_and_is_one_file() {
         assert!(SavedModel::is_checkpoint(&checkpoint.tensors) && checkpoint.combine == saved.combine);
         assert!(checkpoint.network().unwrap().1 == parameters, "another ensemble");
     }
+}
+
+/// The rows that it is learned from are in no model. File and checkpoint hold it.
+#[test]
+fn a_learned_combination_is_part_of_the_model_and_of_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [ENSEMBLE, "strategy.ensemble.combine=stack", "strategy.ensemble.stack_share=0.2"];
+    let network = Simulated::ordinary(3, 5);
+    let (ended, _) = simulate(network, &[], folder.path(), &[&settings[..], &["train.epochs=20"]].concat());
+    assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)), "{:?}", ended[0].result);
+    let (together, members, consensus) = last_epoch(&ended[0].events);
+    assert!(members.len() == 3 && consensus > 1.0, "{members:?}, {consensus}");
+    assert!(together["accuracy"] >= 0.85, "{together:?}");
+    let saved = SavedModel::read(folder.path()).unwrap();
+    assert_eq!((saved.members(), saved.combiner.len()), (3, 3 + saved.schema.classes.len()));
+    let (mut model, parameters) = saved.model(Team::shared(1, 1)).unwrap();
+    let job = saved.job().unwrap();
+    let mut data = Data::open_with_schema(&job.data, job.train.seed, &saved.schema).unwrap();
+    let mut batch = data.validation.empty_batch();
+    let mut evaluate = |parameters: &[f32]| -> Tally {
+        validate::evaluate(model.as_mut(), parameters, &data.validation, &mut batch).unwrap()
+    };
+    assert_eq!(evaluate(&parameters).metrics(&saved.schema), together);
+    let whole = data.training.len();
+    data.hold_out(0.2, job.train.seed).unwrap();
+    assert_eq!(data.held_out.as_ref().unwrap().len(), (whole as f64 * 0.2).round() as u64);
+    for event in &ended[0].events {
+        match event {
+            Event::Started { rows, .. } => assert_eq!(*rows, data.training.len(), "rows to train on"),
+            Event::Epoch { audit, .. } => {
+                assert_eq!((audit.once, audit.missed, audit.repeated), (audit.expected, 0, 0));
+            }
+            _ => {}
+        }
+    }
+    std::fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+    let checkpoint = SavedModel::read(folder.path()).unwrap();
+    assert!(SavedModel::is_checkpoint(&checkpoint.tensors));
+    assert!(checkpoint.network().unwrap().1 == parameters, "another ensemble");
+    // With another share the members would have been trained on rows that are held out.
+    let other = [ENSEMBLE, "strategy.ensemble.combine=stack", "strategy.ensemble.stack_share=0.3"];
+    let refused = train(3, folder.path(), &[&other[..], &["train.epochs=22"]].concat());
+    assert!(refused[0].result.as_ref().unwrap_err().message.contains("data has changed"));
+    let resumed = train(2, folder.path(), &[&settings[..], &["train.epochs=22"]].concat());
+    assert!(resumed.iter().all(|ended| ended.result == Ok(Outcome::Completed)));
+    assert_eq!(SavedModel::read(folder.path()).unwrap().combiner.len(), 2 + saved.schema.classes.len());
+}
+
+/// One member is not trained at all.
+#[test]
+fn a_learned_combination_is_better_than_the_mean_with_a_bad_member() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [ENSEMBLE, "strategy.ensemble.combine=stack", "train.epochs=20"];
+    let (ended, _) = simulate(Simulated::ordinary(3, 5), &[], folder.path(), &settings);
+    assert!(ended.iter().all(|ended| ended.result == Ok(Outcome::Completed)));
+    let saved = SavedModel::read(folder.path()).unwrap();
+    let (network, parameters) = saved.network().unwrap();
+    let (job, length) = (saved.job().unwrap(), network.layout().len());
+    let mut members = parameters[..3 * length].to_vec();
+    network.initialize(77, &mut members[length..2 * length]);
+    // It is sure of what it does not know.
+    members[length..2 * length].iter_mut().for_each(|weight| *weight *= 4.0);
+    let mut data = Data::open_with_schema(&job.data, job.train.seed, &saved.schema).unwrap();
+    data.hold_out(job.ensemble.stack_share, job.train.seed).unwrap();
+    let held_out = data.held_out.unwrap();
+    let mut batch = held_out.empty_batch();
+    held_out.load(&held_out.ids().collect::<Vec<u64>>(), 0, &mut batch).unwrap();
+    let mut predictions = Vec::new();
+    for member in members.chunks_exact(length) {
+        network.clone().predict(member, &batch, &mut predictions).unwrap();
+    }
+    let combiner = stacking::learn(&predictions, 3, &batch.targets).unwrap();
+    assert!(combiner[1].abs() < 0.2 * combiner[0].max(combiner[2]), "{combiner:?}");
+    let loss = network.loss();
+    let mut evaluate = |combine, parameters: &[f32]| {
+        let mut model = Ensemble::new(Box::new(network.clone()), combine, loss, network.outputs());
+        validate::evaluate(&mut model, parameters, &data.validation, &mut batch).unwrap()
+    };
+    let mean = evaluate(Combine::Average, &members);
+    let stacked = evaluate(Combine::Stack, &[members, combiner].concat());
+    assert!(stacked.loss < 0.8 * mean.loss && stacked.correct >= mean.correct, "{stacked:?}, {mean:?}");
 }
 
 /// Each worker goes on with its model; with fewer workers the ensemble has fewer members, with more some begin with the same.
@@ -121,3 +204,7 @@ fn models_that_cannot_answer_together_are_refused() {
     refused(&["data.task=regression", "strategy.ensemble.combine=vote"], "a vote is for a class");
     refused(&["model.zoo=autoencoder"], "an auto-encoder has none");
 }
+    refused(
+        &["strategy.ensemble.combine=stack", "strategy.ensemble.stack_share=0.0001"],
+        "leaves none on one side",
+    );

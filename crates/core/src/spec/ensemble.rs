@@ -2,6 +2,7 @@
 
 use super::section::section;
 use super::setting::{Setting as _, choice};
+use super::{JobSpec, Refuse};
 
 choice! {
     /// How the members of an ensemble answer together.
@@ -10,6 +11,8 @@ choice! {
         Average = "average",
         /// Each member has a vote for its most probable class; the mean of their probabilities decides between classes with as many votes.
         Vote = "vote",
+        /// A combination of their predictions that is learned, from rows that no member is trained on.
+        Stack = "stack",
         /// They are one model, the mean of their parameters: of models that were merged on their way.
         Merge = "merge",
     }
@@ -27,5 +30,14 @@ section! {
     "strategy.ensemble" EnsembleSpec {
         /// How the members answer together.
         combine: Combine = Combine::Average;
+        /// With combine stack: the share of the training rows that no member is trained on, from which the combination is learned.
+        stack_share: f64 = 0.1;
+    }
+}
+
+pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
+    let share = spec.ensemble.stack_share;
+    if !(share > 0.0 && share < 1.0) {
+        refuse("strategy.ensemble.stack_share", format!("must be between 0 and 1, is {share}"));
     }
 }

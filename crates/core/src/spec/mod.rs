@@ -325,6 +325,7 @@ fn check(
     scheduling::check(spec, &mut refuse);
     mitigation::check(spec, &mut refuse);
     gossip::check(spec, &mut refuse);
+    ensemble::check(spec, &mut refuse);
     merge::check(spec, &mut refuse);
     neighbours::check(spec, &mut refuse);
     tree::check(spec, &mut refuse);

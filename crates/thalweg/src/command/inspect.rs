@@ -11,6 +11,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use thalweg_cluster::durable::write_atomically;
 use thalweg_cluster::tensorfile::TensorFile;
+use thalweg_core::spec::ensemble::Combine;
 use thalweg_core::{JobSpec, Result};
 use thalweg_graph::describe::{LayerSummary, NetworkSummary, OperatorSummary};
 use thalweg_graph::{Network, Options};
@@ -39,7 +40,7 @@ pub struct InspectArgs {
 
 /// Describes the model and prints.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let (network, job, members) = load(args)?;
+    let (network, job, ensemble) = load(args)?;
     match &args.dot {
         Some(path) if path.as_os_str() == "-" => return print(&network.dot()),
         Some(path) => return write_atomically(path, network.dot().as_bytes()),
@@ -48,33 +49,58 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     let rows = args.rows.unwrap_or_else(|| job.train.global_batch.div_ceil(job.engine.workers));
     let description = network.describe(rows);
     if args.json {
-        return print_json(&object(&description, rows, members));
+        return print_json(&object(&description, rows, &ensemble));
     }
-    let several = format!("each of {members} members of an ensemble\n\n");
-    print(&format!("{}{}", if members > 1 { several } else { String::new() }, listing(&description, rows)))
+    print(&format!("{}{}", ensemble.listing(), listing(&description, rows)))
+}
+
+/// How many networks answer together, and how.
+struct Together {
+    members: usize,
+    combine: Option<Combine>,
+    combiner: Vec<f32>,
+}
+
+impl Together {
+    const ALONE: Together = Together { members: 1, combine: None, combiner: Vec::new() };
+
+    fn listing(&self) -> String {
+        let (members, combiner) = (self.members, &self.combiner);
+        match self.combine {
+            Some(Combine::Stack) => format!(
+                "each of {members} members of an ensemble, with the weights {:?} and the biases {:?}\n\n",
+                &combiner[..members.min(combiner.len())],
+                &combiner[members.min(combiner.len())..]
+            ),
+            _ if members > 1 => format!("each of {members} members of an ensemble\n\n"),
+            _ => String::new(),
+        }
+    }
 }
 
 /// The network, its job, and how many of them answer together.
-fn load(args: &InspectArgs) -> Result<(Network, JobSpec, usize)> {
+fn load(args: &InspectArgs) -> Result<(Network, JobSpec, Together)> {
     if let Some(path) = &args.what
         && (path.is_dir() || is_model(path))
     {
         let saved = super::rows::model(path)?;
-        return Ok((saved.network()?.0, saved.job()?, saved.members()));
+        let members = saved.members();
+        let together = Together { members, combine: saved.combine, combiner: saved.combiner.clone() };
+        return Ok((saved.network()?.0, saved.job()?, together));
     }
     if let Some(path) = &args.what
         && path.extension().is_some_and(|ending| ending == "onnx")
     {
         let job = JobSpec::default();
         let network = read_onnx(path)?.standalone_network(Options::of(&job));
-        return Ok((network.map_err(|error| with_onnx_path(path, error))?, job, 1));
+        return Ok((network.map_err(|error| with_onnx_path(path, error))?, job, Together::ALONE));
     }
     let job =
         JobArgs { job: args.what.clone(), flags: JobFlags { set: args.set.clone(), ..JobFlags::default() } };
     let job = job.resolve()?.spec;
     let components = SpecComponents::new(&job);
     let data = components.data(&job).map_err(as_job_error)?;
-    Ok((components.network(&data.schema)?, job, 1))
+    Ok((components.network(&data.schema)?, job, Together::ALONE))
 }
 
 fn is_model(path: &Path) -> bool {
@@ -83,7 +109,7 @@ fn is_model(path: &Path) -> bool {
 }
 
 /// The description as JSON.
-fn object(description: &NetworkSummary, rows: usize, members: usize) -> Value {
+fn object(description: &NetworkSummary, rows: usize, together: &Together) -> Value {
     let layer = |line: &LayerSummary| json!({ "layer": line.layer, "input": line.input, "output": line.output, "parameters": line.parameters });
     let operator = |line: &OperatorSummary| json!({ "operator": line.operator, "shape": line.shape, "flops": line.flops, "completes": line.completes });
     json!({
@@ -93,7 +119,9 @@ fn object(description: &NetworkSummary, rows: usize, members: usize) -> Value {
         "parameters": description.parameters,
         "flops_per_row": description.flops_per_row,
         "rows": rows,
-        "members": members,
+        "members": together.members,
+        "combine": together.combine.map(Combine::name),
+        "combiner": together.combiner,
         "activation_bytes": description.activation_bytes,
         "peak_bytes": description.peak_bytes,
     })

@@ -1,7 +1,7 @@
 //! A distributed ensemble: independent models that answer together.
 //!
 //! ```text
-//! worker i:       w_i = initial parameters of the seed plus i
+//! worker i:       w_i = initial parameters by a seed drawn from (seed, i)
 //!     in each local step:   w_i = update(w_i, gradient of its next rows)
 //! where all meet: the published model is (w_1, ..., w_n), whose predictions are combined
 //! ```

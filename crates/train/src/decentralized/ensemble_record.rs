@@ -3,7 +3,7 @@
 use super::recorded::{Recorded, gossip, job};
 use std::collections::{BTreeMap, BTreeSet};
 use thalweg_comm::transport::sim::Network as Simulated;
-use thalweg_core::{Model, NoHooks};
+use thalweg_core::{Model, NoHooks, Rng};
 use thalweg_data::Data;
 use thalweg_graph::{Network, Options};
 
@@ -23,7 +23,10 @@ fn members_train_alone_on_shards_of_their_own() {
         match recorded {
             Recorded::Began(_, parameters) => {
                 let mut start = vec![0.0; gradient.len()];
-                model.initialize(job.train.seed + *i as u64, &mut start);
+                model.initialize(
+                    Rng::keyed(job.train.seed, "start of a member", &[*i as u64]).bits(),
+                    &mut start,
+                );
                 assert_eq!(*parameters, start, "a start of its own");
                 w.insert(*i, start);
             }

@@ -188,7 +188,7 @@ impl Strategy for GossipLearning {
         recorded::record(cx.rank.member_id(), || recorded::Recorded::Met(0.0, models.clone()));
         self.published = match cx.job.ensemble.combine {
             Combine::Merge => mean(&models, self.state.len()),
-            Combine::Average | Combine::Vote => models,
+            Combine::Average | Combine::Vote | Combine::Stack => models,
         };
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The end of an epoch: validation, audit, target; and evaluations on the way.
 
 use super::Driver;
-use crate::ensembles::combination;
+use crate::ensembles::{self, combination};
 use crate::finite;
 use crate::recent_steps::RecentSteps;
 use crate::validate::validate;
@@ -133,8 +133,10 @@ impl Driver<'_> {
         }
         let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
         let mut batch = rows.empty_batch();
-        let members = published.chunks_exact(length);
-        let tallies = members.map(|member| validate(cx.rank, model.as_mut(), member, rows, &mut batch));
+        let members = ensembles::parts(cx.job, published, length, data.schema.outputs()).0;
+        let tallies = members
+            .chunks_exact(length)
+            .map(|member| validate(cx.rank, model.as_mut(), member, rows, &mut batch));
         tallies.map(|tally| Ok(tally?.metrics(&data.schema))).collect()
     }
 
@@ -145,6 +147,8 @@ impl Driver<'_> {
             return Ok(None);
         }
         let (own, published) = (self.strategy.state().parameters(), self.strategy.published());
+        let outputs = self.cx.compute.data.schema.outputs();
+        let published = ensembles::parts(self.cx.job, published, own.len(), outputs).0;
         // Of an ensemble, from the mean of its members.
         let members = (published.len() / own.len().max(1)).max(1);
         let mean = |index: usize| {
@@ -167,11 +171,11 @@ impl Driver<'_> {
         if !reports && !cx.rank.is_elastic() {
             return Ok(());
         }
+        let has_own_models = self.claims.own_models.is_some() || self.claims.spreads_later;
         let (loss, rows) = self.progress.epoch_loss;
         let closed = Event::Epoch {
             epoch,
             step: cx.work.next(),
-        let has_own_models = self.claims.own_models.is_some() || self.claims.spreads_later;
             loss: loss / rows.max(1) as f64,
             validation,
             audit: match &cx.local_rows {

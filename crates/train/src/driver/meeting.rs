@@ -21,8 +21,10 @@ use super::{Driver, Next};
 use crate::audit::ConsumedRows;
 use crate::context::Context;
 use crate::contributions::Contributions;
+use crate::ensembles::combination;
 use crate::job_progress::JobProgress;
 use crate::recent_steps::RecentSteps;
+use crate::stacking;
 use crate::step_report::{Requests, StepReport, StepSummary};
 use crate::strategy::NextActivity;
 use crate::work::local_rows::{LocalRows, Standing};
@@ -33,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thalweg_cluster::WorkReport;
 use thalweg_cluster::regroup::MembershipChange;
+use thalweg_core::spec::ensemble::Combine;
 use thalweg_core::{Error, Result};
 
 /// Reports of all workers in an epoch; each makes them in turn.
@@ -331,6 +334,11 @@ impl Driver<'_> {
     pub(super) fn publish(&mut self) -> Result<()> {
         if self.claims.makes_published(self.cx.job) && !self.is_published && !self.server_has_finished() {
             self.strategy.meet(&mut self.cx)?;
+            if combination(self.cx.job) == Some(Combine::Stack) {
+                let mut published = self.strategy.published().to_vec();
+                published.extend(stacking::learn(&mut self.cx, &published)?);
+                self.strategy.set_published(published);
+            }
             self.is_published = true;
         }
         Ok(())

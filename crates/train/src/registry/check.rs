@@ -288,14 +288,20 @@ pub(super) fn no_cache(job: &JobSpec, refuse: &mut Refuse<'_>) {
 /// Models that were never merged are far from each other.
 pub(super) fn independent(job: &JobSpec, refuse: &mut Refuse<'_>) {
     if job.ensemble.combine == Combine::Merge {
-        let reason = "the mean of models from different starts is no model; use `average` or `vote`";
+        let reason = "the mean of models from different starts is no model; use `average`, `vote` or `stack`";
         refuse("strategy.ensemble.combine", reason.into());
     }
-    loss_of_predictions(job, refuse);
+    answers_together(job, refuse);
 }
 
 /// The predictions of several models are combined, and evaluated by a loss that follows from them.
-pub(super) fn loss_of_predictions(job: &JobSpec, refuse: &mut Refuse<'_>) {
+pub(super) fn answers_together(job: &JobSpec, refuse: &mut Refuse<'_>) {
+    if job.ensemble.combine != Combine::Stack
+        && job.ensemble.stack_share != JobSpec::default().ensemble.stack_share
+    {
+        let reason = "no rows are held out where nothing is learned; drop this key, or set strategy.ensemble.combine = \"stack\"";
+        refuse("strategy.ensemble.stack_share", reason.into());
+    }
     if let Some(loss) = Loss::from_choice(job.model.loss)
         && !loss.is_of_predictions()
         && job.ensemble.combine != Combine::Merge

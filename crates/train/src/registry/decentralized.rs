@@ -148,7 +148,7 @@ pub(super) const ENTRIES: &[Registration] = &[
         },
         claims: Claims { all_reduced: AllReduced::Nothing, ensemble: true, ..Claims::OWN_SPEED },
         sections: &["strategy.gossip", "strategy.ensemble"],
-        check: check::loss_of_predictions,
+        check: check::answers_together,
         start: |of| Box::new(GossipLearning::new(of.job, of.optimizer, of.parameters)),
     },
     Registration {

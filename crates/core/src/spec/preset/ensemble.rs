@@ -20,7 +20,10 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         ("independent models from different starts", "strategy.optimization"),
         ("workers that wait for none", "strategy.scheduling.kind"),
         ("no exchange while they train", "strategy.exchange.kind"),
-        ("predictions combined as their mean, or by vote", "strategy.ensemble.combine"),
+        (
+            "predictions combined as their mean, by vote, or by learned weights (stacking)",
+            "strategy.ensemble.combine",
+        ),
         ("a shard of the rows per model", "members_train_alone_on_shards_of_their_own"),
         ("one model file that predicts, evaluates and exports", "an_ensemble_is_one_model"),
         ("metrics of the ensemble and of each member", "members_train_alone_on_shards_of_their_own"),
@@ -29,7 +32,6 @@ pub(super) const PRESETS: &[Preset] = &[Preset {
         (UPDATE_RULE, "members_train_alone_on_shards_of_their_own"),
     ],
     missing: &[
-        "stacking: a combination that is learned from the members' predictions",
         "members of other structures or hyperparameters",
         "bagging: shards are disjoint, no row is drawn twice",
         "networks that predict at every position of a sequence, and auto-encoders",

@@ -6,6 +6,7 @@ use crate::graph::NodeId;
 use crate::input::Input;
 use crate::network::Network;
 use crate::onnx::proto::data_type;
+use crate::stacking::LEAST_PROBABILITY;
 use thalweg_core::schema::Scaling;
 use thalweg_core::spec::ensemble::Combine;
 use thalweg_core::{Error, FileOrder, Result, Schema, Task};
@@ -108,6 +109,27 @@ impl Exporter<'_> {
             votes.push(self.writer.node("OneHot", &[&class, &depth, &values], vec![int("axis", -1)]));
         }
         self.mean(&votes, count + 1)
+    }
+
+    /// What members with these predictions predict together by a learned combination.
+    pub fn stacked(&mut self, predictions: &[String], combiner: &[f32], task: Task) -> String {
+        let (weights, biases) = combiner.split_at(predictions.len());
+        let mut sum = self.writer.constant(&[biases.len()], biases);
+        for (prediction, weight) in predictions.iter().zip(weights) {
+            let mut input = prediction.clone();
+            if task == Task::Classification {
+                let least = self.writer.constant(&[1], &[LEAST_PROBABILITY]);
+                let above = self.writer.node("Max", &[&input, &least], vec![]);
+                input = self.writer.node("Log", &[&above], vec![]);
+            }
+            let weight = self.writer.constant(&[1], &[*weight]);
+            let weighted = self.writer.node("Mul", &[&input, &weight], vec![]);
+            sum = self.writer.node("Add", &[&weighted, &sum], vec![]);
+        }
+        match task {
+            Task::Classification => self.writer.node("Softmax", &[&sum], vec![int("axis", -1)]),
+            Task::Regression => sum,
+        }
     }
 
     /// The sum of the values, divided by `count`.

@@ -13,6 +13,7 @@ mod writer;
 
 use super::proto::{ModelProto, OperatorSetIdProto, StringStringEntryProto};
 use super::scaling::{EmbeddedScaling, MEMBERS};
+use crate::ensemble;
 use crate::flat_order::FlatOrders;
 use crate::graph::{Graph, NodeId};
 use crate::input::Input;
@@ -37,11 +38,11 @@ pub type Metadata = Vec<(String, String)>;
 /// The bytes of an ONNX file that computes the network's predictions.
 pub fn export(network: &Network, parameters: &[f32], schema: &Schema, metadata: Metadata) -> Result<Vec<u8>> {
     network.check_buffer("parameter", parameters.len())?;
-    write(network, &[parameters], Combine::Average, schema, metadata)
+    write(network, &[parameters], (Combine::Average, &[]), schema, metadata)
 }
 
 /// The same of an ensemble: the file holds every member, and combines their predictions. `parameters` are those of one
-/// member after the other.
+/// member after the other, and those of a learned combination behind them.
 pub fn export_ensemble(
     network: &Network,
     parameters: &[f32],
@@ -49,18 +50,20 @@ pub fn export_ensemble(
     schema: &Schema,
     metadata: Metadata,
 ) -> Result<Vec<u8>> {
-    let members: Vec<&[f32]> = parameters.chunks(network.layout().len().max(1)).collect();
+    let length = network.layout().len().max(1);
+    let (parameters, combiner) = ensemble::parts(combine, parameters, length, network.outputs());
+    let members: Vec<&[f32]> = parameters.chunks(length).collect();
     members.iter().try_for_each(|own| network.check_buffer("parameter", own.len()))?;
     if members.is_empty() || schema.reconstruct {
         return Err(Error::internal("an ensemble of predictions has members"));
     }
-    write(network, &members, combine, schema, metadata)
+    write(network, &members, (combine, combiner), schema, metadata)
 }
 
 fn write(
     network: &Network,
     members: &[&[f32]],
-    combine: Combine,
+    (combine, combiner): (Combine, &[f32]),
     schema: &Schema,
     metadata: Metadata,
 ) -> Result<Vec<u8>> {
@@ -98,13 +101,16 @@ fn write(
             predictions.push(exporter.prediction()?);
         }
     }
-    let prediction = exporter.combined(&predictions, combine, network.outputs());
+    let prediction = match combiner {
+        [] => exporter.combined(&predictions, combine, network.outputs()),
+        _ => exporter.stacked(&predictions, combiner, schema.task),
+    };
     exporter.write_output(network, prediction, schema)?;
     exporter.writer.graph.name = "thalweg".into();
     let (rows, output) = (exporter.scaled, exporter.unscaled_output);
     let embedded = EmbeddedScaling { scaling: schema.scaling.clone(), target: schema.target, rows, output };
     let about = match members.len() {
-        1 => embedded.properties(),
+        1 if combiner.is_empty() => embedded.properties(),
         // Nothing to train on.
         count => vec![StringStringEntryProto { key: MEMBERS.into(), value: count.to_string() }],
     };
