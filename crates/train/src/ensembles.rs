@@ -1,6 +1,8 @@
 //! Ensembles in the training layer: whether a job can have one, its model, and the names of its members' tensors in files.
 
 use crate::checkpoints::member_column;
+use crate::decentralized::gossip_learning::EARLIER;
+use crate::prepare::JobComponents;
 use crate::registry;
 use crate::state::PARAMETERS;
 use thalweg_cluster::tensorfile::TensorFile;
@@ -16,8 +18,6 @@ pub(crate) fn combination(job: &JobSpec) -> Option<Combine> {
     registry::find(job).filter(|strategy| strategy.claims.ensemble && !is_one).map(|_| job.ensemble.combine)
 }
 
-/// Refuses an ensemble of models that cannot answer together.
-pub fn check(job: &JobSpec, model: &dyn Model, schema: &Schema) -> Result<()> {
 /// The rows of a job, with those held out that a combination is learned from.
 pub fn open_data(components: &dyn JobComponents, job: &JobSpec) -> Result<Data> {
     let mut data = components.data(job)?;
@@ -38,6 +38,8 @@ pub(crate) fn parts<'a>(
     ensemble::parts(combination(job).unwrap_or(Combine::Average), published, length, outputs)
 }
 
+/// Refuses an ensemble of models that cannot answer together.
+pub fn check(job: &JobSpec, model: &dyn Model, schema: &Schema) -> Result<()> {
     let Some(combine) = combination(job) else { return Ok(()) };
     let name = registry::of(job).name;
     if schema.reconstruct {
@@ -73,10 +75,21 @@ pub(crate) fn prefix(member: usize) -> String {
 
 /// The same for every member of the ensemble in a file: a model, or a checkpoint, which stores the models of every worker.
 pub(crate) fn prefixes(file: &TensorFile<'_>, is_checkpoint: bool) -> Vec<String> {
-    let prefix = |member| match is_checkpoint {
-        true => format!("{}.", member_column(PARAMETERS, member)),
-        false => prefix(member),
+    let of = |prefix: &str| -> Vec<_> {
+        file.tensors.iter().filter(|(name, _)| name.starts_with(prefix)).map(|(_, tensor)| tensor).collect()
     };
-    let exists = |prefix: &String| file.tensors.keys().any(|name| name.starts_with(prefix));
-    (0..).map(prefix).take_while(exists).collect()
+    let exists = |prefix: &String| !of(prefix).is_empty();
+    if !is_checkpoint {
+        return (0..).map(prefix).take_while(exists).collect();
+    }
+    let column = |name: &str, worker| format!("{}.", member_column(name, worker));
+    let is_filled =
+        |prefix: &String| of(prefix).iter().any(|tensor| tensor.values.iter().any(|value| *value != 0.0));
+    let workers = (0..).take_while(|worker| exists(&column(PARAMETERS, *worker)));
+    workers
+        .flat_map(|worker| {
+            let earlier = EARLIER.iter().map(move |name| column(name, worker)).filter(is_filled);
+            std::iter::once(column(PARAMETERS, worker)).chain(earlier)
+        })
+        .collect()
 }

@@ -3,6 +3,9 @@
 use super::section::section;
 use super::{JobSpec, Refuse};
 
+/// Models of a worker at most.
+pub const MOST_MODELS: usize = 8;
+
 section! {
     /// Gossip between workers.
     "strategy.gossip" GossipSpec {
@@ -14,8 +17,9 @@ section! {
 }
 
 pub(super) fn check(spec: &JobSpec, refuse: &mut Refuse<'_>) {
-    if spec.gossip.cache == 0 {
-        refuse("strategy.gossip.cache", "must be at least 1, the model at hand".into());
+    if !(1..=MOST_MODELS).contains(&spec.gossip.cache) {
+        let reason = format!("must be 1, the model at hand, to {MOST_MODELS}, is {}", spec.gossip.cache);
+        refuse("strategy.gossip.cache", reason);
     }
     let probability = spec.gossip.probability;
     if !(probability > 0.0 && probability <= 1.0) {

@@ -18,12 +18,15 @@
 //! hand has left, so everything that is learned here walks on. At first all models are equal, and the last visitor is the
 //! initial model. Optimizer slots stay with their worker.
 //!
+//! The last visitor and the cache are columns of the state, so that a checkpoint has them; a column of zeros is an empty
+//! place. The newest model that has left is at hand, too, until that changes: it is put into the cache then.
+//!
 //! Where all meet, the models in the caches and at hand are published: an ensemble (`thalweg_graph::Ensemble`), or their
 //! mean.
 //!
 //! A model that is at hand or waits at a lost worker dies with it; its copy from before is in the cache of the worker that
 //! it came from. A model on its way there turns back, and walks on to another worker. A new worker begins with the model of
-//! another one.
+//! another one, and an empty cache.
 
 #[cfg(test)]
 #[path = "gossip_learning_record.rs"]
@@ -44,6 +47,7 @@ use thalweg_cluster::regroup::MembershipChange;
 use thalweg_cluster::{MessageTag, SendOutcome};
 use thalweg_core::event::{Event, Level};
 use thalweg_core::spec::ensemble::Combine;
+use thalweg_core::spec::gossip::MOST_MODELS;
 use thalweg_core::{Error, JobSpec, Result};
 use thalweg_graph::optimizer::Optimizer;
 
@@ -52,15 +56,17 @@ const VISITOR: MessageTag = MessageTag { number: 1, name: "a model that walks on
 /// Models that a worker may have sent to another and that were not taken in: with more, the model at hand stays.
 const MAX_WAITING: usize = 2;
 
+/// The last visitor of a worker, as it came.
+const LAST_VISITOR: &str = "last_visitor";
+/// The models that left a worker before the one at hand, the newest first.
+pub(crate) const EARLIER: [&str; MOST_MODELS - 1] =
+    ["earlier_1", "earlier_2", "earlier_3", "earlier_4", "earlier_5", "earlier_6", "earlier_7"];
+
 pub struct GossipLearning {
-    /// The model at hand.
+    /// The model at hand, optimizer slots, the last visitor as it came, and the cache, its newest first.
     state: State,
     gradient: Vec<f32>,
-    /// The last visitor as it came; the initial model before the first. Empty on a new worker.
-    last: Vec<f32>,
-    /// The models that have left, the newest last.
-    cache: VecDeque<Vec<f32>>,
-    /// Whether the model at hand is a copy of the newest in the cache.
+    /// Whether the model at hand is a copy of one that has left.
     has_left: bool,
     /// Models that were on their way to workers that are lost.
     returned: VecDeque<Vec<u8>>,
@@ -73,15 +79,17 @@ pub struct GossipLearning {
 
 impl GossipLearning {
     pub fn new(job: &JobSpec, optimizer: &Optimizer, parameters: usize) -> GossipLearning {
-        let state = State::of_own_parameters(parameters);
+        let capacity = job.gossip.cache.clamp(1, MOST_MODELS);
+        let state = State::of_own_parameters(parameters)
+            .with_columns(optimizer.slot_names(), Spread::PerMember)
+            .with_columns(&[LAST_VISITOR], Spread::PerMember)
+            .with_columns(&EARLIER[..capacity - 1], Spread::PerMember);
         GossipLearning {
-            state: state.with_columns(optimizer.slot_names(), Spread::PerMember),
+            state,
             gradient: vec![0.0; parameters],
-            last: Vec::new(),
-            cache: VecDeque::new(),
             has_left: false,
             returned: VecDeque::new(),
-            capacity: job.gossip.cache.max(1),
+            capacity,
             workers: job.engine.workers,
             published: Vec::new(),
         }
@@ -89,9 +97,26 @@ impl GossipLearning {
 
     /// The models of this worker that are published: the one at hand, and those that left before.
     fn own_models(&self) -> impl Iterator<Item = &[f32]> {
-        let copies = usize::from(self.has_left);
-        let earlier = self.cache.iter().rev().skip(copies).take(self.capacity - 1).map(Vec::as_slice);
-        std::iter::once(self.state.parameters()).chain(earlier)
+        let columns = self.state.columns();
+        let earlier = columns[columns.len() - (self.capacity - 1)..].iter().map(|column| &column.values[..]);
+        let is_filled = |model: &&[f32]| model.iter().any(|value| *value != 0.0);
+        std::iter::once(self.state.parameters()).chain(earlier.filter(is_filled))
+    }
+
+    /// The model at hand is about to change: if it has left, it is put into the cache, in place of the oldest.
+    fn keep_in_cache(&mut self) {
+        if !std::mem::replace(&mut self.has_left, false) {
+            return;
+        }
+        let columns = self.state.columns_mut();
+        let (others, earlier) = columns.split_at_mut(columns.len() - (self.capacity - 1));
+        for place in (1..earlier.len()).rev() {
+            let (newer, older) = earlier.split_at_mut(place);
+            std::mem::swap(&mut newer[place - 1].values, &mut older[0].values);
+        }
+        if let Some(newest) = earlier.first_mut() {
+            newest.values.copy_from_slice(&others[0].values);
+        }
     }
 
     /// Sends models on that were on their way to workers that are lost.
@@ -118,10 +143,12 @@ impl GossipLearning {
         }
         while let Some(message) = cx.rank.world().try_receive_any(VISITOR)? {
             let (rows, visitor) = model_message::read_own(message.member, &message.bytes, self.state.len())?;
-            let last = std::mem::replace(&mut self.last, visitor);
-            let merged = self.last.iter().zip(&last).map(|(visitor, last)| (visitor + last) / 2.0);
-            self.state.parameters_mut().iter_mut().zip(merged).for_each(|(own, merged)| *own = merged);
-            self.has_left = false;
+            self.keep_in_cache();
+            let (own, last) = self.state.parameters_and(LAST_VISITOR);
+            for ((own, last), visitor) in own.iter_mut().zip(last).zip(visitor) {
+                *own = (visitor + *last) / 2.0;
+                *last = visitor;
+            }
             cx.local_rows.iter_mut().for_each(|local| local.note_received(message.member, rows));
             #[cfg(test)]
             recorded::record(cx.rank.member_id(), || recorded::Recorded::Received(message.member, 0.0));
@@ -140,12 +167,6 @@ impl GossipLearning {
                 recorded::record(cx.rank.member_id(), || {
                     recorded::Recorded::Sent(cx.rank.member_id_at(to), 0.0)
                 });
-                let mut oldest = match self.cache.len() >= self.capacity {
-                    true => self.cache.pop_front().unwrap_or_default(),
-                    false => Vec::new(),
-                };
-                self.state.parameters().clone_into(&mut oldest);
-                self.cache.push_back(oldest);
                 self.has_left = true;
             }
             _ => cx.rank.count_skipped_message(),
@@ -168,8 +189,8 @@ impl Strategy for GossipLearning {
         self.send_returned(cx)?;
         self.receive_visitors(cx)?;
         let computed = cx.compute_own_gradient(self.state.parameters(), &mut self.gradient)?;
+        self.keep_in_cache();
         cx.update(cx.own_moment(), &mut self.state, &self.gradient)?;
-        self.has_left = false;
         #[cfg(test)]
         recorded::record(cx.rank.member_id(), || recorded::Recorded::Updated(cx.compute.consumed().to_vec()));
         let rows = cx.local_rows.as_ref().map(LocalRows::own_rows).unwrap_or_default();
@@ -211,8 +232,13 @@ impl Strategy for GossipLearning {
             cx.rank.emit(Event::Notice { level: Level::Info, message });
         }
         self.published = self.state.parameters().to_vec();
-        if self.last.is_empty() {
-            self.last.clone_from(&self.published);
+        let began = change.resume_position().is_some();
+        let is_new = began && change.positions[cx.rank.index()].position.is_none();
+        if is_new || self.state.column(LAST_VISITOR).iter().all(|value| *value == 0.0) {
+            let columns = self.state.columns_mut();
+            let first = columns.len() - self.capacity;
+            columns[first].values.clone_from(&self.published);
+            columns[first + 1..].iter_mut().for_each(|earlier| earlier.values.fill(0.0));
         }
         #[cfg(test)]
         recorded::record(cx.rank.member_id(), || recorded::Recorded::Began(0.0, self.published.clone()));
@@ -240,8 +266,8 @@ impl Strategy for GossipLearning {
     }
 
     fn working_columns(&self) -> usize {
-        // The last visitor, the cache, and what all publish.
-        1 + self.capacity * (1 + self.workers)
+        // What all publish.
+        self.capacity * self.workers
     }
 
     fn describe(&self, _: &Context<'_>) -> Description {

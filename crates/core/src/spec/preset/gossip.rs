@@ -56,7 +56,7 @@ const GOSSIP_LEARNING: Preset = Preset {
         ("models that walk to workers drawn at random", "strategy.exchange.kind"),
         ("how long a model stays", "strategy.gossip.probability"),
         ("a cache of the models that were trained here", "strategy.gossip.cache"),
-        ("predictions by the cache: their mean, or a vote", "strategy.ensemble.combine"),
+        ("predictions by the cache: their mean, a vote, or learned weights", "strategy.ensemble.combine"),
         AVERAGED_STATISTICS,
         ("merges that stay in the convex hull", "without_a_gradient_walking_models_stay_in_the_convex_hull"),
         ("models on their way to a lost worker walk on", "seeds_keep_promises_of_gossip_learning"),
