@@ -35,6 +35,8 @@ pub struct Column {
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     columns: Vec<Column>,
+    /// Of members with parameters of their own: the model that all publish, as it was formed last.
+    published: Option<Vec<f32>>,
 }
 
 impl State {
@@ -45,12 +47,12 @@ impl State {
 
     /// Parameters of every member's own, all zero.
     pub fn of_own_parameters(length: usize) -> State {
-        State::with_parameters(Spread::PerMember, length)
+        State { published: Some(Vec::new()), ..State::with_parameters(Spread::PerMember, length) }
     }
 
     /// Parameters that are spread like this, all zero.
     pub fn with_parameters(spread: Spread, length: usize) -> State {
-        State { columns: Vec::new() }.with(PARAMETERS, spread, length)
+        State { columns: Vec::new(), published: None }.with(PARAMETERS, spread, length)
     }
 
     /// Adds columns that servers keep, and this rank does not.
@@ -84,6 +86,11 @@ impl State {
         }
     }
 
+    /// Swaps the columns with those of another state; what is published stays.
+    pub fn swap_columns(&mut self, other: &mut State) {
+        std::mem::swap(&mut self.columns, &mut other.columns);
+    }
+
     /// Elements of each column.
     pub fn len(&self) -> usize {
         self.columns[0].values.len()
@@ -106,6 +113,20 @@ impl State {
     pub fn bytes(&self) -> usize {
         let received = self.columns.iter().filter(|column| column.spread != Spread::OnServers).count();
         received * size_of_val(self.parameters())
+    }
+
+    /// The model that all publish, if it is no column.
+    pub fn published(&self) -> Option<&[f32]> {
+        self.published.as_deref()
+    }
+
+    pub fn published_mut(&mut self) -> &mut Vec<f32> {
+        self.published.get_or_insert_default()
+    }
+
+    /// Until all meet, a member publishes its own parameters.
+    pub fn publish_own(&mut self) {
+        self.published = Some(self.parameters().to_vec());
     }
 
     pub fn parameters(&self) -> &[f32] {

@@ -56,11 +56,15 @@ pub trait Strategy {
 
     /// The parameters that are evaluated, reported and saved.
     fn published(&self) -> &[f32] {
-        self.column(0)
+        self.state().published().unwrap_or_else(|| self.column(0))
     }
 
     /// Where workers have models of their own: goes on with the model that another rank has published.
-    fn set_published(&mut self, _model: Vec<f32>) {}
+    fn set_published(&mut self, model: Vec<f32>) {
+        if self.state().has_own_parameters() {
+            *self.state_mut().published_mut() = model;
+        }
+    }
 
     /// The pieces in which new members of this generation may take the state over while the others train. All ranks must
     /// call it, as it may run a collective. A new member with parameters of its own has nothing to update before it has all.

@@ -51,8 +51,6 @@ const HEADER: usize = 16;
 pub struct AdPsgd {
     state: State,
     gradient: Vec<f32>,
-    /// The mean of all workers, where they met last.
-    mean: Vec<f32>,
     /// Neighbours on the other side of the graph.
     neighbours: Vec<usize>,
     /// Questions asked in this generation, and meetings held.
@@ -93,7 +91,6 @@ impl AdPsgd {
         AdPsgd {
             state: state.with_columns(optimizer.slot_names(), Spread::PerMember),
             gradient: vec![0.0; parameters],
-            mean: Vec::new(),
             neighbours: Vec::new(),
             asked: 0,
             meetings: 0,
@@ -236,9 +233,9 @@ impl Strategy for AdPsgd {
             recorded::Recorded::Met(0.0, self.state.parameters().to_vec())
         });
         let share = 1.0 / cx.rank.size() as f32;
-        self.mean.clear();
-        self.mean.extend(self.state.parameters().iter().map(|value| share * value));
-        cx.rank.world().all_reduce("parameters", &mut self.mean)?;
+        let mut mean: Vec<f32> = self.state.parameters().iter().map(|value| share * value).collect();
+        cx.rank.world().all_reduce("parameters", &mut mean)?;
+        *self.state.published_mut() = mean;
         Ok(())
     }
 
@@ -251,9 +248,11 @@ impl Strategy for AdPsgd {
         self.neighbours = others.filter(|other| asks(*other) != asks(own)).collect();
         (self.asked, self.meetings) = (0, 0);
         self.come.clear();
-        self.mean = self.state.parameters().to_vec();
+        self.state.publish_own();
         #[cfg(test)]
-        recorded::record(cx.rank.member_id(), || recorded::Recorded::Began(0.0, self.mean.clone()));
+        recorded::record(cx.rank.member_id(), || {
+            recorded::Recorded::Began(0.0, self.state.parameters().to_vec())
+        });
         let hosts = cx.rank.world().host_numbers().to_vec();
         let plan = BucketPlan::whole(cx.job, cx.compute.model.layout(), &hosts);
         self.plan = plan.adopt(cx, self.state.len())?;
@@ -262,14 +261,6 @@ impl Strategy for AdPsgd {
 
     fn message_window(&self, _: &JobSpec) -> Option<usize> {
         Some(WINDOW * (HEADER + model_message::own_bytes(self.state.len())))
-    }
-
-    fn published(&self) -> &[f32] {
-        &self.mean
-    }
-
-    fn set_published(&mut self, model: Vec<f32>) {
-        self.mean = model;
     }
 
     fn state(&self) -> &State {

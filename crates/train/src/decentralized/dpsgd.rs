@@ -45,8 +45,6 @@ pub struct Dpsgd {
     /// After the step in progress.
     next: State,
     gradient: Vec<f32>,
-    /// The mean of all workers, where they met last or the group changed.
-    mean: Vec<f32>,
     /// `W_ii`.
     own_weight: f32,
     /// Every neighbour `j`, with `W_ij`.
@@ -63,7 +61,6 @@ impl Dpsgd {
             next: state.clone(),
             state,
             gradient: vec![0.0; parameters],
-            mean: Vec::new(),
             own_weight: 1.0,
             neighbours: Vec::new(),
             meeting: Meeting::default(),
@@ -110,7 +107,7 @@ impl Dpsgd {
         let share = 1.0 / cx.work.workers() as f32;
         let mut mean: Vec<f32> = self.next.parameters().iter().map(|value| share * value).collect();
         let summary = cx.all_reduce_with_report("parameters", &mut mean, report)?;
-        self.mean = mean;
+        *self.state.published_mut() = mean;
         self.meeting.held();
         Ok(summary)
     }
@@ -174,7 +171,7 @@ impl Strategy for Dpsgd {
             true => self.meet(cx, &report)?,
             false => StepSummary::estimate(&report, cx.work.workers(), cx.rank.index(), cx.rank.size()),
         };
-        std::mem::swap(&mut self.state, &mut self.next);
+        self.state.swap_columns(&mut self.next);
         Ok(summary)
     }
 
@@ -186,7 +183,7 @@ impl Strategy for Dpsgd {
         self.own_weight = mixing.own_weight(rank) as f32;
         self.neighbours = mixing.neighbours(rank).map(|(other, weight)| (other, weight as f32)).collect();
         self.meeting = Meeting::new(diameter);
-        self.mean = mean_of_all(cx, self.state.parameters())?;
+        *self.state.published_mut() = mean_of_all(cx, self.state.parameters())?;
         let hosts = cx.rank.world().host_numbers().to_vec();
         let length = self.state.len() + step_report::len(cx.rank.size());
         self.plan = BucketPlan::whole(cx.job, cx.compute.model.layout(), &hosts).adopt(cx, length)?;
@@ -198,14 +195,6 @@ impl Strategy for Dpsgd {
             cx.rank.emit(Event::Notice { level: Level::Info, message });
         }
         Ok(())
-    }
-
-    fn published(&self) -> &[f32] {
-        &self.mean
-    }
-
-    fn set_published(&mut self, model: Vec<f32>) {
-        self.mean = model;
     }
 
     fn state(&self) -> &State {

@@ -239,7 +239,6 @@ pub struct AsynchronousWorker {
     /// After the steps of the lease.
     local: State,
     gradient: Vec<f32>,
-    centre: Vec<f32>,
     rate: ElasticRate,
     client: Client,
     /// That the optimizer state has had.
@@ -254,7 +253,6 @@ impl AsynchronousWorker {
             local: state.clone(),
             state,
             gradient: vec![0.0; parameters],
-            centre: Vec::new(),
             rate: ElasticRate::default(),
             client: Client::default(),
             updates: None,
@@ -298,21 +296,15 @@ impl Strategy for AsynchronousWorker {
     }
 
     fn meet(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        self.centre.resize(self.state.len(), 0.0);
-        leased::receive_published(cx, &mut self.centre)
+        let length = self.state.len();
+        let centre = self.state.published_mut();
+        centre.resize(length, 0.0);
+        leased::receive_published(cx, centre)
     }
 
     fn change(&mut self, cx: &mut Context<'_>, change: &MembershipChange) -> Result<()> {
         self.updates.get_or_insert_with(|| earlier_updates(cx, change));
         self.client.change(cx)
-    }
-
-    fn published(&self) -> &[f32] {
-        &self.centre
-    }
-
-    fn set_published(&mut self, model: Vec<f32>) {
-        self.centre = model;
     }
 
     fn state(&self) -> &State {

@@ -32,8 +32,6 @@ use thalweg_graph::optimizer::Optimizer;
 pub struct Ensemble {
     state: State,
     gradient: Vec<f32>,
-    /// The models of all workers, by rank, where they met last.
-    members: Vec<f32>,
     workers: usize,
 }
 
@@ -43,7 +41,6 @@ impl Ensemble {
         Ensemble {
             state: state.with_columns(optimizer.slot_names(), Spread::PerMember),
             gradient: vec![0.0; parameters],
-            members: Vec::new(),
             workers: job.engine.workers,
         }
     }
@@ -59,29 +56,23 @@ impl Strategy for Ensemble {
     }
 
     fn meet(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        self.members.clear();
-        self.members.resize(cx.rank.size() * self.state.len(), 0.0);
+        let mut members = vec![0.0; cx.rank.size() * self.state.len()];
         let own = cx.rank.index() * self.state.len();
-        self.members[own..own + self.state.len()].copy_from_slice(self.state.parameters());
-        cx.rank.world().collective(Collective::AllGather, "models", &mut self.members, &Sum)?;
+        members[own..own + self.state.len()].copy_from_slice(self.state.parameters());
+        cx.rank.world().collective(Collective::AllGather, "models", &mut members, &Sum)?;
         #[cfg(test)]
-        recorded::record(cx.rank.member_id(), || recorded::Recorded::Met(0.0, self.members.clone()));
+        recorded::record(cx.rank.member_id(), || recorded::Recorded::Met(0.0, members.clone()));
+        *self.state.published_mut() = members;
         Ok(())
     }
 
     fn change(&mut self, _cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
-        self.members = self.state.parameters().to_vec();
+        self.state.publish_own();
         #[cfg(test)]
-        recorded::record(_cx.rank.member_id(), || recorded::Recorded::Began(0.0, self.members.clone()));
+        recorded::record(_cx.rank.member_id(), || {
+            recorded::Recorded::Began(0.0, self.state.parameters().to_vec())
+        });
         Ok(())
-    }
-
-    fn published(&self) -> &[f32] {
-        &self.members
-    }
-
-    fn set_published(&mut self, model: Vec<f32>) {
-        self.members = model;
     }
 
     fn state(&self) -> &State {

@@ -82,8 +82,6 @@ pub struct GoSgd {
     asked: BTreeSet<usize>,
     asking: BTreeSet<usize>,
     gradient: Vec<f32>,
-    /// The mean of all workers, where they met last.
-    mean: Vec<f32>,
     plan: BucketPlan,
 }
 
@@ -107,7 +105,6 @@ impl GoSgd {
             asked: BTreeSet::new(),
             asking: BTreeSet::new(),
             gradient: vec![0.0; parameters],
-            mean: Vec::new(),
             plan: BucketPlan::default(),
         }
     }
@@ -294,9 +291,9 @@ impl Strategy for GoSgd {
         let sum = gather(cx, "weights", [self.weight])?.iter().map(|[weight]| weight).sum();
         self.check_sum(cx, sum)?;
         let weight = (self.weight / sum) as f32;
-        self.mean.clear();
-        self.mean.extend(self.state.parameters().iter().map(|value| weight * value));
-        cx.rank.world().all_reduce("parameters", &mut self.mean)?;
+        let mut mean: Vec<f32> = self.state.parameters().iter().map(|value| weight * value).collect();
+        cx.rank.world().all_reduce("parameters", &mut mean)?;
+        *self.state.published_mut() = mean;
         Ok(())
     }
 
@@ -311,9 +308,11 @@ impl Strategy for GoSgd {
         cx.rank.take_undelivered();
         (self.asked, self.asking) = Default::default();
         (self.weight, self.sum) = (weights[cx.rank.index()], sum);
-        self.mean = self.state.parameters().to_vec();
+        self.state.publish_own();
         #[cfg(test)]
-        recorded::record(cx.rank.member_id(), || recorded::Recorded::Began(self.weight, self.mean.clone()));
+        recorded::record(cx.rank.member_id(), || {
+            recorded::Recorded::Began(self.weight, self.state.parameters().to_vec())
+        });
         let hosts = cx.rank.world().host_numbers().to_vec();
         let plan = BucketPlan::whole(cx.job, cx.compute.model.layout(), &hosts);
         self.plan = plan.adopt(cx, self.state.len())?;
@@ -322,14 +321,6 @@ impl Strategy for GoSgd {
 
     fn message_window(&self, _: &JobSpec) -> Option<usize> {
         Some(MAX_UNMERGED * (HEADER + 4 * self.state.len()) + SIGNALS)
-    }
-
-    fn published(&self) -> &[f32] {
-        &self.mean
-    }
-
-    fn set_published(&mut self, model: Vec<f32>) {
-        self.mean = model;
     }
 
     fn state(&self) -> &State {

@@ -73,8 +73,6 @@ pub struct GossipLearning {
     /// Models of each worker that are published, and workers of the job.
     capacity: usize,
     workers: usize,
-    /// The models of all workers, or their mean, where they met last.
-    published: Vec<f32>,
 }
 
 impl GossipLearning {
@@ -91,7 +89,6 @@ impl GossipLearning {
             returned: VecDeque::new(),
             capacity,
             workers: job.engine.workers,
-            published: Vec::new(),
         }
     }
 
@@ -207,7 +204,7 @@ impl Strategy for GossipLearning {
         let models: Vec<f32> = values.map(|bytes| f32::from_le_bytes(*bytes)).collect();
         #[cfg(test)]
         recorded::record(cx.rank.member_id(), || recorded::Recorded::Met(0.0, models.clone()));
-        self.published = match cx.job.ensemble.combine {
+        *self.state.published_mut() = match cx.job.ensemble.combine {
             Combine::Merge => mean(&models, self.state.len()),
             Combine::Average | Combine::Vote | Combine::Stack => models,
         };
@@ -231,30 +228,24 @@ impl Strategy for GossipLearning {
             );
             cx.rank.emit(Event::Notice { level: Level::Info, message });
         }
-        self.published = self.state.parameters().to_vec();
+        self.state.publish_own();
         let began = change.resume_position().is_some();
         let is_new = began && change.positions[cx.rank.index()].position.is_none();
         if is_new || self.state.column(LAST_VISITOR).iter().all(|value| *value == 0.0) {
             let columns = self.state.columns_mut();
-            let first = columns.len() - self.capacity;
-            columns[first].values.clone_from(&self.published);
-            columns[first + 1..].iter_mut().for_each(|earlier| earlier.values.fill(0.0));
+            let (others, kept) = columns.split_at_mut(columns.len() - self.capacity);
+            kept[0].values.copy_from_slice(&others[0].values);
+            kept[1..].iter_mut().for_each(|earlier| earlier.values.fill(0.0));
         }
         #[cfg(test)]
-        recorded::record(cx.rank.member_id(), || recorded::Recorded::Began(0.0, self.published.clone()));
+        recorded::record(cx.rank.member_id(), || {
+            recorded::Recorded::Began(0.0, self.state.parameters().to_vec())
+        });
         Ok(())
     }
 
     fn message_window(&self, _: &JobSpec) -> Option<usize> {
         Some(MAX_WAITING * model_message::own_bytes(self.state.len()))
-    }
-
-    fn published(&self) -> &[f32] {
-        &self.published
-    }
-
-    fn set_published(&mut self, model: Vec<f32>) {
-        self.published = model;
     }
 
     fn state(&self) -> &State {

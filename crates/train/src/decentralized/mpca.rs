@@ -46,7 +46,6 @@ pub struct MpcaSgd {
     movement: Vec<f32>,
     /// The part of the rows of the round before that this worker computed; 1 before the first round.
     weight: f32,
-    published: Vec<f32>,
 }
 
 impl MpcaSgd {
@@ -58,7 +57,6 @@ impl MpcaSgd {
             mean: Vec::new(),
             movement: Vec::new(),
             weight: 1.0,
-            published: Vec::new(),
         }
     }
 
@@ -148,7 +146,7 @@ impl Strategy for MpcaSgd {
     }
 
     fn meet(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        self.published = self.mean_of_all(cx)?;
+        *self.state.published_mut() = self.mean_of_all(cx)?;
         Ok(())
     }
 
@@ -159,16 +157,8 @@ impl Strategy for MpcaSgd {
         self.round.change(cx)?;
         self.weight = 1.0;
         self.share_means(cx, change)?;
-        self.published.clone_from(&self.mean);
+        self.state.published_mut().clone_from(&self.mean);
         Ok(())
-    }
-
-    fn published(&self) -> &[f32] {
-        &self.published
-    }
-
-    fn set_published(&mut self, model: Vec<f32>) {
-        self.published = model;
     }
 
     fn state(&self) -> &State {

@@ -52,8 +52,6 @@ pub struct Sgp {
     /// `a_i`, after the last step committed.
     weight: f32,
     gradient: Vec<f32>,
-    /// The weighted mean of all workers, where they met last or the group changed.
-    mean: Vec<f32>,
     graph: PushGraph,
     meeting: Meeting,
     plan: BucketPlan,
@@ -68,7 +66,6 @@ impl Sgp {
             state,
             weight: 1.0,
             gradient: vec![0.0; parameters],
-            mean: Vec::new(),
             graph: PushGraph::default(),
             meeting: Meeting::default(),
             plan: BucketPlan::default(),
@@ -129,7 +126,7 @@ impl Sgp {
             )));
         }
         mean.iter_mut().for_each(|value| *value /= sum);
-        self.mean = mean;
+        *self.state.published_mut() = mean;
         self.meeting.held();
         Ok(summary)
     }
@@ -170,7 +167,7 @@ impl Strategy for Sgp {
             true => self.meet(cx, weight, &report)?,
             false => StepSummary::estimate(&report, cx.work.workers(), cx.rank.index(), cx.rank.size()),
         };
-        std::mem::swap(&mut self.state, &mut self.next);
+        self.state.swap_columns(&mut self.next);
         self.weight = weight;
         Ok(summary)
     }
@@ -181,7 +178,7 @@ impl Strategy for Sgp {
         graph.check().map_err(Error::internal)?;
         let diameter = graph.diameter().unwrap_or(0);
         (self.graph, self.weight, self.meeting) = (graph, 1.0, Meeting::new(diameter));
-        self.mean = mean_of_all(cx, self.state.parameters())?;
+        *self.state.published_mut() = mean_of_all(cx, self.state.parameters())?;
         let hosts = cx.rank.world().host_numbers().to_vec();
         let length = self.exchanged(cx);
         self.plan = BucketPlan::whole(cx.job, cx.compute.model.layout(), &hosts).adopt(cx, length)?;
@@ -192,14 +189,6 @@ impl Strategy for Sgp {
             cx.rank.emit(Event::Notice { level: Level::Info, message });
         }
         Ok(())
-    }
-
-    fn published(&self) -> &[f32] {
-        &self.mean
-    }
-
-    fn set_published(&mut self, model: Vec<f32>) {
-        self.mean = model;
     }
 
     fn state(&self) -> &State {

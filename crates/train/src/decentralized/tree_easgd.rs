@@ -49,8 +49,6 @@ const MAX_UNMERGED: usize = 2;
 pub struct TreeEasgd {
     state: State,
     gradient: Vec<f32>,
-    /// The root's model, where they met last.
-    root: Vec<f32>,
     tree: WorkerTree,
     rate: ElasticRate,
     /// Local steps of this worker.
@@ -68,7 +66,6 @@ impl TreeEasgd {
         TreeEasgd {
             state: state.with_columns(optimizer.slot_names(), Spread::PerMember),
             gradient: vec![0.0; parameters],
-            root: Vec::new(),
             tree: WorkerTree::default(),
             rate: ElasticRate::default(),
             steps: 0,
@@ -143,8 +140,8 @@ impl Strategy for TreeEasgd {
         recorded::record(cx.rank.member_id(), || {
             recorded::Recorded::Met(0.0, self.state.parameters().to_vec())
         });
-        self.root = self.state.parameters().to_vec();
-        cx.rank.world().broadcast_into("parameters", 0, &mut self.root)
+        self.state.publish_own();
+        cx.rank.world().broadcast_into("parameters", 0, self.state.published_mut())
     }
 
     fn change(&mut self, cx: &mut Context<'_>, _: &MembershipChange) -> Result<()> {
@@ -156,9 +153,11 @@ impl Strategy for TreeEasgd {
             Auto::Auto => None,
         };
         self.tree = WorkerTree::of(workers, dials.children, depth);
-        self.root = self.state.parameters().to_vec();
+        self.state.publish_own();
         #[cfg(test)]
-        recorded::record(cx.rank.member_id(), || recorded::Recorded::Began(0.0, self.root.clone()));
+        recorded::record(cx.rank.member_id(), || {
+            recorded::Recorded::Began(0.0, self.state.parameters().to_vec())
+        });
         if cx.rank.index() == 0 && workers > 1 {
             let message =
                 format!("{workers} workers form a tree with {} levels below the root", self.tree.depth());
@@ -169,14 +168,6 @@ impl Strategy for TreeEasgd {
 
     fn message_window(&self, _: &JobSpec) -> Option<usize> {
         Some(MAX_UNMERGED * model_message::own_bytes(self.state.len()))
-    }
-
-    fn published(&self) -> &[f32] {
-        &self.root
-    }
-
-    fn set_published(&mut self, model: Vec<f32>) {
-        self.root = model;
     }
 
     fn state(&self) -> &State {
