@@ -225,7 +225,7 @@ pub enum Event {
         /// between their parameters and those published.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         consensus: Option<f64>,
-        /// Of an ensemble: the validation of each member, by rank.
+        /// With models of their own, or of an ensemble: the validation of each worker's model or member, by rank.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         members: Vec<Metrics>,
         /// With `strategy.merge.adaptive_every`: the local steps between two merges of the epoch.

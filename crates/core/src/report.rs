@@ -309,7 +309,7 @@ pub struct EpochReport {
     /// Of workers with models of their own: the root mean square of their distances from the published model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consensus: Option<f64>,
-    /// Of an ensemble: the same metrics of each member alone, by rank.
+    /// Of workers with models of their own, or of an ensemble: the same metrics of each model alone, by rank.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Metrics>,
     /// If they adapt, the local steps between two merges.

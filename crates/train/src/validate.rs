@@ -37,6 +37,22 @@ pub fn validate(
     Ok(total)
 }
 
+/// Evaluates all rows of a set on this rank, to the same bits. Messages move between blocks.
+pub(crate) fn validate_alone(
+    rank: &mut Rank,
+    model: &mut dyn Model,
+    parameters: &[f32],
+    rows: &Rows,
+    batch: &mut Batch,
+) -> Result<Tally> {
+    let tallies = rank.compute_with_collectives("validation of a worker's model", 0, |rank| {
+        evaluate_blocks(model, parameters, rows, 0..blocks(rows), batch, || rank.poll_messages_in_pause())
+    })?;
+    let mut total = Tally::default();
+    tallies.iter().for_each(|tally| total.add(tally));
+    Ok(total)
+}
+
 /// Evaluates all rows of a set, to the same bits.
 pub fn evaluate(model: &mut dyn Model, parameters: &[f32], rows: &Rows, batch: &mut Batch) -> Result<Tally> {
     let mut total = Tally::default();

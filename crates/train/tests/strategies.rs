@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 use thalweg_cluster::tensorfile::TensorFile;
 use thalweg_comm::transport::sim::Network;
-use thalweg_core::event::{Event, Outcome};
+use thalweg_core::event::{Event, Metrics, Outcome};
 use thalweg_core::report::{MessageReport, RankReport};
 
 const PARAMETER_SERVER: &str = "strategy.preset=parameter-server";
@@ -321,24 +321,34 @@ fn elastic_workers_resume_with_their_optimizer_state() {
     }
 }
 
-/// Epochs say how far models of workers' own are apart: on the complete graph not at all.
+/// Epochs say how far models of workers' own are apart, and how each does alone: on the complete graph like the mean.
 #[test]
-fn epochs_report_the_distance_of_the_models() {
-    let distances = |settings: &[&str]| -> Vec<Option<f64>> {
+fn epochs_report_the_distance_of_the_models_and_each_of_them() {
+    let epochs = |settings: &[&str]| -> Vec<(Option<f64>, Metrics, Vec<Metrics>)> {
         let folder = tempfile::tempdir().unwrap();
         let ended = train(4, folder.path(), &[settings, &["train.epochs=3"]].concat());
-        let consensus = ended[0].events.iter().filter_map(|event| match event {
-            Event::Epoch { consensus, .. } => Some(*consensus),
+        let epochs = ended[0].events.iter().filter_map(|event| match event {
+            Event::Epoch { consensus, validation, members, .. } => {
+                Some((*consensus, validation.clone(), members.clone()))
+            }
             _ => None,
         });
-        consensus.collect()
+        epochs.collect()
     };
     let mixed = ["strategy.preset=dpsgd", "strategy.neighbours.mix=after"];
-    let complete = distances(&[&mixed[..], &["strategy.neighbours.graph=complete"]].concat());
-    assert!(complete.len() == 3 && complete.iter().all(|apart| apart.unwrap() < 1e-5), "{complete:?}");
-    for own in [&mixed[..], &[GOSGD]] {
-        let apart = distances(own);
-        assert!(apart.iter().all(|apart| apart.unwrap() > 1e-3), "{own:?}: {apart:?}");
+    let complete = epochs(&[&mixed[..], &["strategy.neighbours.graph=complete"]].concat());
+    assert_eq!(complete.len(), 3);
+    for (apart, together, each) in complete {
+        assert!(apart.unwrap() < 1e-5 && each.len() == 4, "{apart:?}, {each:?}");
+        assert!(each.iter().all(|own| (own["loss"] - together["loss"]).abs() < 1e-4), "{each:?}");
     }
-    assert_eq!(distances(&["strategy.preset=allreduce"]), [None; 3]);
+    for own in [&mixed[..], &[GOSGD], &["strategy.preset=easgd"], &["strategy.preset=mpca-sgd"]] {
+        for (apart, together, each) in epochs(own) {
+            assert!(apart.unwrap() > 1e-3 && each.len() == 4, "{own:?}: {apart:?}, {each:?}");
+            assert!(each.iter().any(|model| model["loss"] != together["loss"]), "{own:?}: {each:?}");
+        }
+    }
+    for (apart, _, each) in epochs(&["strategy.preset=allreduce"]) {
+        assert!(apart.is_none() && each.is_empty());
+    }
 }

@@ -10,7 +10,7 @@ use prost::Message;
 use std::io::ErrorKind;
 use std::path::Path;
 use thalweg_core::Result;
-use thalweg_core::event::{Event, Record};
+use thalweg_core::event::{Event, Metrics, Record};
 
 /// Writes scalars to an event file.
 pub struct TensorBoard {
@@ -58,9 +58,16 @@ impl View for TensorBoard {
                 put(step + 1, &[("train/loss", *loss), ("train/samples_per_s", *samples_per_s)]);
                 self.journal.flush_if_due(record.time)
             }
-            Event::Epoch { step, consensus, .. } => {
-                let distance = consensus.map(|distance| ("train/consensus", distance));
-                put(*step, distance.as_slice());
+            Event::Epoch { step, consensus, members, .. } => {
+                let mut scalars: Vec<(String, f64)> = Vec::new();
+                scalars.extend(consensus.map(|distance| ("train/consensus".into(), distance)));
+                for name in members.first().into_iter().flat_map(Metrics::keys) {
+                    let sum: f64 = members.iter().filter_map(|member| member.get(name)).sum();
+                    scalars.push((format!("members/{name}"), sum / members.len() as f64));
+                }
+                let scalars: Vec<(&str, f64)> =
+                    scalars.iter().map(|(tag, value)| (tag.as_str(), *value)).collect();
+                put(*step, &scalars);
                 self.journal.flush()
             }
             Event::Evaluated { step, metrics, .. } => {
@@ -161,7 +168,6 @@ fn masked_checksum(bytes: &[u8]) -> u32 {
 mod tests {
     use super::super::progress_state::tests::{at, started, step};
     use super::*;
-    use thalweg_core::event::Metrics;
 
     /// Takes the front of the bytes.
     fn take<'a>(bytes: &mut &'a [u8], count: usize) -> &'a [u8] {

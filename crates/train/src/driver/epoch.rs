@@ -4,7 +4,7 @@ use super::Driver;
 use crate::ensembles::{self, combination};
 use crate::finite;
 use crate::recent_steps::RecentSteps;
-use crate::validate::validate;
+use crate::validate::{validate, validate_alone};
 use crate::work::local_rows::LocalRows;
 use std::time::Duration;
 use thalweg_core::event::{Event, Metrics, Outcome};
@@ -123,14 +123,15 @@ impl Driver<'_> {
         work.collect(&all)
     }
 
-    /// Of an ensemble, how each member does alone on the rows on which all are evaluated.
+    /// How each model does alone on the rows on which the published one is evaluated: every member of an ensemble, or the model of
+    /// each worker, in the order of ranks.
     fn measure_members(&mut self) -> Result<Vec<Metrics>> {
+        if combination(self.cx.job).is_none() {
+            return self.measure_own_models();
+        }
         let (cx, published) = (&mut self.cx, self.strategy.published());
         let (data, model) = (&cx.compute.data, &mut cx.compute.model);
         let length = model.layout().len().max(1);
-        if combination(cx.job).is_none() {
-            return Ok(Vec::new());
-        }
         let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
         let mut batch = rows.empty_batch();
         let members = ensembles::parts(cx.job, published, length, data.schema.outputs()).0;
@@ -140,10 +141,27 @@ impl Driver<'_> {
         tallies.map(|tally| Ok(tally?.metrics(&data.schema))).collect()
     }
 
+    /// Every worker evaluates its own model, on all rows.
+    fn measure_own_models(&mut self) -> Result<Vec<Metrics>> {
+        if !self.claims.has_own_models() {
+            return Ok(Vec::new());
+        }
+        let (cx, own) = (&mut self.cx, self.strategy.state().parameters());
+        let (data, model) = (&cx.compute.data, &mut cx.compute.model);
+        let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
+        let tally: Option<Tally> = match cx.work.ranks().contains(&cx.rank.index()) {
+            true => Some(validate_alone(cx.rank, model.as_mut(), own, rows, &mut rows.empty_batch())?),
+            false => None,
+        };
+        let all: Vec<Option<Tally>> = self.all_gather("metrics of the workers' models", &tally)?;
+        let schema = &self.cx.compute.data.schema;
+        Ok(all.into_iter().flatten().map(|tally| tally.metrics(schema)).collect())
+    }
+
     /// With models of their own, how far the workers are apart: the root mean square of their distances from the published
     /// model.
     fn measure_consensus(&mut self) -> Result<Option<f64>> {
-        if self.claims.own_models.is_none() && self.cx.local_rows.is_none() && !self.claims.meets {
+        if !self.claims.has_own_models() {
             return Ok(None);
         }
         let (own, published) = (self.strategy.state().parameters(), self.strategy.published());
@@ -156,8 +174,11 @@ impl Driver<'_> {
             values.map(|value| f64::from(*value)).sum::<f64>() / members as f64
         };
         let squares = own.iter().enumerate().map(|(index, own)| (f64::from(*own) - mean(index)).powi(2));
-        let all: Vec<f64> = self.all_gather("distances from the published model", &squares.sum::<f64>())?;
-        Ok(Some((all.iter().sum::<f64>() / all.len() as f64).sqrt()))
+        let is_worker = self.cx.work.ranks().contains(&self.cx.rank.index());
+        let square = is_worker.then(|| squares.sum::<f64>());
+        let all: Vec<Option<f64>> = self.all_gather("distances from the published model", &square)?;
+        let all: Vec<f64> = all.into_iter().flatten().collect();
+        Ok(Some((all.iter().sum::<f64>() / all.len().max(1) as f64).sqrt()))
     }
 
     /// Reports the epoch: its loss, its validation, and the rows consumed against those planned.

@@ -77,6 +77,12 @@ impl Claims {
         !matches!(self.work, Work::Shares)
     }
 
+    /// Whether workers have models that differ from the published one where that is evaluated.
+    pub fn has_own_models(&self) -> bool {
+        let merges_with_server = self.servers > 0 && self.local_updates;
+        self.own_models.is_some() || self.meets || matches!(self.work, Work::Local) || merges_with_server
+    }
+
     /// Whether the model that is evaluated and saved comes about only when all ranks meet for it.
     pub fn makes_published(&self, job: &JobSpec) -> bool {
         let parts = self.servers > 0 && self.local_updates || self.shards && job.servers.count > 1;
