@@ -5,6 +5,7 @@ mod allreduce;
 mod checkpoint;
 mod compute;
 mod ddp;
+mod decentralized;
 mod hosts;
 mod measurement;
 mod mnist;
@@ -38,6 +39,9 @@ enum Subject {
     Paramserver(paramserver::Arguments),
     /// Several hosts on slow links: all-reduce compared with a plain TCP stream, overlap, a disconnected host
     Hosts(hosts::Arguments),
+    /// Accuracy and distance of the workers over virtual time, for every decentralized strategy on the simulated network; draws
+    /// docs/decentralized.svg
+    Decentralized(decentralized::Arguments),
     /// One end of a plain TCP stream
     #[command(hide = true)]
     Stream(hosts::stream::Arguments),
@@ -51,6 +55,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Subject::Checkpoint(arguments) => checkpoint::run(arguments),
         Subject::Allreduce(arguments) => allreduce::run(arguments),
         Subject::Paramserver(arguments) => paramserver::run(arguments),
+        Subject::Decentralized(arguments) => decentralized::run(arguments),
         Subject::Hosts(arguments) => hosts::run(arguments),
         Subject::Stream(arguments) => hosts::stream::run(arguments),
     }
