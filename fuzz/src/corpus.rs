@@ -216,6 +216,7 @@ fn models(folder: &Path) -> Outcome<Vec<Vec<u8>>> {
             notices: Vec::new(),
             rows: None,
             combine: None,
+            combiner: Vec::new(),
             tensors: unflatten(network.layout(), &parameters),
             path: PathBuf::new(),
         };

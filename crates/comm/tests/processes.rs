@@ -59,7 +59,8 @@ fn connect(rank: usize, listeners: &[String], listener: &mut LocalListener) -> (
         peers[below] = Some(LocalPeer::new(socket));
     }
     for (above, peer) in peers.iter_mut().enumerate().skip(rank + 1) {
-        let socket = listener.accept_from(above, Instant::now() + LONG_TIMEOUT, || false).expect("a connection");
+        let socket =
+            listener.accept_from(above, Instant::now() + LONG_TIMEOUT, || false).expect("a connection");
         *peer = Some(LocalPeer::new(socket));
     }
     let eventfd = EventFd::new().expect("an eventfd");

@@ -25,6 +25,8 @@ pub struct Data {
     pub validation: Rows,
     /// Rows that were taken out of the training rows, to learn how models are combined.
     pub held_out: Option<Rows>,
+    /// Rows of the split's training part, whatever was taken out of it.
+    pub split_training: u64,
     fitting: ScalingFit,
     transform: Arc<OnceLock<RowTransform>>,
 }
@@ -140,7 +142,8 @@ impl Data {
                 (rows(&store, split.training), rows(&store, split.validation))
             }
         };
-        Ok(Data { schema, training, validation, held_out: None, fitting, transform })
+        let split_training = training.len();
+        Ok(Data { schema, training, validation, held_out: None, split_training, fitting, transform })
     }
 
     /// One checksum per file, or one for in-memory rows, then those of a separate validation source. Any
@@ -158,8 +161,17 @@ impl Data {
         let transform = Arc::new(OnceLock::clone(&self.transform));
         let rows = |rows: &Rows| rows.with_transform(Arc::clone(&transform));
         let (training, validation) = (rows(&self.training), rows(&self.validation));
-        let (schema, held_out) = (self.schema.clone(), self.held_out.as_ref().map(rows));
-        Data { schema, training, validation, held_out, fitting: self.fitting, transform }
+        let held_out = self.held_out.as_ref().map(rows);
+        let Data { split_training, fitting, .. } = *self;
+        Data {
+            schema: self.schema.clone(),
+            training,
+            validation,
+            held_out,
+            split_training,
+            fitting,
+            transform,
+        }
     }
 
     /// Takes a share of the training rows out of them, by seed; of rows that overlap the last ones. Nothing is left to do if that

@@ -9,7 +9,7 @@
 //!
 //! Both are convex. Newton's method in double precision finds the minimum, for numbers in one step.
 
-use thalweg_core::{Error, Result, Targets, Task};
+use thalweg_core::{Error, Result, Targets, Task, progress};
 
 /// Probabilities below it count as it: their logarithm is taken.
 pub(crate) const LEAST_PROBABILITY: f32 = 1e-7;
@@ -100,6 +100,7 @@ impl Fit<'_> {
     fn loss(&self, combiner: &[f64]) -> f64 {
         let penalty = combiner.iter().zip(self.start()).map(|(value, start)| (value - start).powi(2) / 2.0);
         let rows = (0..self.inputs.rows()).map(|row| {
+            progress::advance();
             let outputs = self.inputs.combined(row, combiner);
             let term = |(index, output): (usize, &f64)| match (self.inputs.task, self.wanted(row, index)) {
                 (Task::Regression, wanted) => (output - wanted).powi(2) / 2.0,
@@ -126,6 +127,8 @@ impl Fit<'_> {
         // Of one output: by how much each element of the combiner moves it.
         let mut moves = vec![0.0; size];
         for row in 0..inputs.rows() {
+            // The other ranks wait for this one.
+            progress::advance();
             let outputs = inputs.combined(row, combiner);
             let mut mean = vec![0.0; size];
             for (index, output) in outputs.iter().enumerate() {
@@ -144,6 +147,12 @@ impl Fit<'_> {
         }
         (slope, curvature)
     }
+}
+
+/// About so many floating-point operations does [`learn`] take for so many predictions of these members, in one step.
+pub fn operations(predictions: usize, members: usize) -> u64 {
+    let (predictions, members) = (predictions as u64, members.max(1) as u64);
+    2 * predictions * members
 }
 
 /// Learns how to combine members with these predictions, one member after the other, for rows with these targets: the weight

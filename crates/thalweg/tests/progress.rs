@@ -189,7 +189,9 @@ fn livelock_without_launcher(rank: usize) -> Vec<harness::Ended> {
     let port = free_port();
     let inject = format!(r#"fault.inject=[{{step = 30, rank = {rank}, kind = "livelock"}}]"#);
     let tcp = "strategy.exchange.transport=tcp";
-    let arguments = [&JOB[..3], &JOB[5..], &["--set", &inject, "--set", tcp]].concat();
+    // Long enough for a busy machine: only the rank that livelocks is to be silent or without progress.
+    let patient = ["--set", "fault.step_deadline=6s"];
+    let arguments = [&JOB[..3], &JOB[5..], &["--set", &inject, "--set", tcp], &patient].concat();
     let ranks: Vec<Process> =
         (0..3).map(|rank| Process::start(site.rank(rank, 3, port, &arguments))).collect();
     let ended = ranks.into_iter().map(|rank| rank.end(TRAINING_LIMIT)).collect();

@@ -2,7 +2,7 @@
 
 use crate::accumulate::{Accumulator, Turn};
 use crate::finite;
-use crate::hooks::{IsUseless, PassHooks, WORK};
+use crate::hooks::{AbortCheck, PassHooks, WORK};
 use crate::reduction::overlap::{BucketSender, Overlap};
 use crate::registry::{self, AllReduced};
 use crate::slowdown::Slowdown;
@@ -73,21 +73,21 @@ impl Compute {
         &mut self,
         rank: &mut Rank,
         planned: PlannedShare<'_>,
-        mut is_useless: Option<&mut IsUseless<'_>>,
+        mut abort_check: Option<&mut AbortCheck<'_>>,
         work: impl FnOnce(&mut Pass<'_>) -> Result<Tally>,
     ) -> Result<Option<Computed>> {
         let (start, mine) = (rank.now(), planned.share.rows.len());
         let operations = self.model.flops_per_row() * mine as u64;
         let step = planned.step.number;
         let computed = rank.compute_with_collectives(WORK, 0, |rank| {
-            let is_useless = reborrow(&mut is_useless);
+            let abort_check = reborrow(&mut abort_check);
             let mut pass = Pass {
                 compute: self,
                 rank,
                 planned,
                 computed: 0,
                 collectives: Duration::ZERO,
-                is_useless,
+                abort_check,
                 is_abandoned: false,
             };
             let tally = work(&mut pass);
@@ -107,8 +107,8 @@ impl Compute {
         }
         delay += rank.injected_delay(took + delay);
         if !delay.is_zero() {
-            let is_abandoned = rank.compute_with_collectives(WORK, 0, |rank| match is_useless {
-                Some(is_useless) => is_useless(rank, delay),
+            let is_abandoned = rank.compute_with_collectives(WORK, 0, |rank| match abort_check {
+                Some(abort_check) => abort_check(rank, delay),
                 None => rank.slow_down(delay).map(|()| false),
             })?;
             if is_abandoned {
@@ -121,9 +121,9 @@ impl Compute {
     }
 }
 
-fn reborrow<'a>(is_useless: &'a mut Option<&mut IsUseless<'_>>) -> Option<&'a mut IsUseless<'a>> {
-    match is_useless {
-        Some(is_useless) => Some(&mut **is_useless),
+fn reborrow<'a>(abort_check: &'a mut Option<&mut AbortCheck<'_>>) -> Option<&'a mut AbortCheck<'a>> {
+    match abort_check {
+        Some(abort_check) => Some(&mut **abort_check),
         None => None,
     }
 }
@@ -138,7 +138,7 @@ pub(crate) struct Pass<'a> {
     /// Time of collectives during the passes.
     pub(crate) collectives: Duration,
     /// What may end the passes, and whether it has.
-    is_useless: Option<&'a mut IsUseless<'a>>,
+    abort_check: Option<&'a mut AbortCheck<'a>>,
     is_abandoned: bool,
 }
 
@@ -178,7 +178,7 @@ impl<'a> Pass<'a> {
             sender,
             statistics_weight,
             collectives: Duration::ZERO,
-            is_useless: reborrow(&mut self.is_useless),
+            abort_check: reborrow(&mut self.abort_check),
             is_abandoned: false,
         };
         let scale = 1.0 / self.planned.divisor;

@@ -2,7 +2,7 @@
 
 use crate::compute::{Compute, Computed, Pass};
 use crate::finite;
-use crate::hooks::IsUseless;
+use crate::hooks::AbortCheck;
 use crate::reduction::Reduction;
 use crate::serving::windows::Windows;
 use crate::state::State;
@@ -147,14 +147,14 @@ impl<'a> Context<'a> {
     pub fn compute_piece_unless(
         &mut self,
         piece: &Piece,
-        is_useless: Option<&mut IsUseless<'_>>,
+        abort_check: Option<&mut AbortCheck<'_>>,
         at: &[f32],
         gradient: &mut [f32],
     ) -> Result<Option<Computed>> {
         let Context { rank, compute, .. } = self;
         compute.clear_consumed();
         let planned = piece.plan(piece.of_step.max(1) as f32);
-        let computed = compute.run_unless(rank, planned, is_useless, |pass| {
+        let computed = compute.run_unless(rank, planned, abort_check, |pass| {
             let tally = pass.accumulate(at, gradient, None)?;
             pass.check(tally.loss, gradient, 0)?;
             Ok(tally)

@@ -25,17 +25,17 @@ pub(crate) struct PassHooks<'a> {
     /// Time of collectives inside the pass.
     pub(crate) collectives: Duration,
     /// What may end the pass, which then fails, and whether it has.
-    pub(crate) is_useless: Option<&'a mut IsUseless<'a>>,
+    pub(crate) abort_check: Option<&'a mut AbortCheck<'a>>,
     pub(crate) is_abandoned: bool,
 }
 
 /// Says whether a computation is useless by now, or becomes so within this time, for which it waits.
-pub type IsUseless<'a> = dyn FnMut(&mut Rank, Duration) -> Result<bool> + 'a;
+pub type AbortCheck<'a> = dyn FnMut(&mut Rank, Duration) -> Result<bool> + 'a;
 
 impl PassHooks<'_> {
     /// Runs the pass. A progress thread moves messages meanwhile, unless the pass sends or receives some itself.
     pub(crate) fn run<T>(&mut self, pass: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        if self.sender.is_none() && self.is_useless.is_none() {
+        if self.sender.is_none() && self.abort_check.is_none() {
             self.rank.lend_connections();
         }
         let outcome = pass(self);
@@ -73,8 +73,8 @@ impl Hooks for PassHooks<'_> {
             sender.poll(self.rank)?;
         }
         self.rank.poll_messages()?;
-        if let Some(is_useless) = &mut self.is_useless {
-            self.is_abandoned = is_useless(self.rank, Duration::ZERO)?;
+        if let Some(abort_check) = &mut self.abort_check {
+            self.is_abandoned = abort_check(self.rank, Duration::ZERO)?;
         }
         match self.is_abandoned {
             true => Err(Error::internal("a pass that was abandoned")),

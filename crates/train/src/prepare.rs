@@ -17,7 +17,7 @@ use thalweg_cluster::Rank;
 use thalweg_cluster::membership::MemberPosition;
 use thalweg_core::event::{Event, Level, Outcome};
 use thalweg_core::{Error, JobSpec, Model, Result, Rng, Schema};
-use thalweg_data::{Data, Rows, Statistics};
+use thalweg_data::{Data, Statistics};
 use thalweg_graph::optimizer::GradientTransform;
 use thalweg_graph::{Optimizer, Team};
 
@@ -199,8 +199,7 @@ pub fn digest(data: &Data) -> Result<String> {
 /// The same without what is known of the columns: a model that opens its rows again finds the same digest, and with it
 /// the same split, whatever was held out from training.
 pub fn rows_digest(data: &Data) -> String {
-    let held_out = data.held_out.as_ref().map_or(0, Rows::len);
-    digest_from(Sha256::new(), data, data.training.len() + held_out)
+    digest_from(Sha256::new(), data, data.split_training)
 }
 
 fn digest_from(mut digest: Sha256, data: &Data, training: u64) -> String {

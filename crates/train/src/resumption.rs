@@ -140,7 +140,7 @@ struct ColumnDifference {
 impl ColumnDifference {
     fn notices(&self, strategy: &str, step: u64) -> Vec<String> {
         let missing = self.missing.iter().map(|name| {
-            format!("the checkpoint of step {step} has no `{name}`: it starts at 0 in `{strategy}`")
+            format!("the checkpoint of step {step} has no `{name}`: it begins anew in `{strategy}`")
         });
         let surplus = self.surplus.iter().map(|name| match name.as_str() {
             PARAMETERS => format!(
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(
             difference.notices("diloco", 7),
             [
-                "the checkpoint of step 7 has no `outer_velocity`: it starts at 0 in `diloco`",
+                "the checkpoint of step 7 has no `outer_velocity`: it begins anew in `diloco`",
                 "`block_momentum` of the checkpoint of step 7 is dropped: `diloco` does not use it",
                 "`trace` of the checkpoint of step 7 is dropped: `diloco` does not use it",
             ]

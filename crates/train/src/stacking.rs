@@ -48,7 +48,8 @@ pub(crate) fn learn(cx: &mut Context<'_>, members: &[f32]) -> Result<Vec<f32>> {
                 Targets::Values(parts.iter().flat_map(|part| &part.values).copied().collect())
             }
         };
-        combiner = stacking::learn(&predictions, count, &targets)?;
+        let operations = stacking::operations(predictions.len(), count);
+        combiner = rank.compute("stacking", operations, || stacking::learn(&predictions, count, &targets))?;
     }
     let sent = rank.world().broadcast("combination", 0, postcard::to_stdvec(&combiner).map_err(internal)?)?;
     postcard::from_bytes(&sent).map_err(internal)

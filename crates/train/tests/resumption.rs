@@ -77,7 +77,7 @@ fn every_strategy_goes_on_from_every_other() {
             }
             for column in columns(after.0).iter().filter(|column| !columns(before.0).contains(column)) {
                 let message =
-                    format!("the checkpoint of step 31 has no `{column}`: it starts at 0 in `{}`", after.0);
+                    format!("the checkpoint of step 31 has no `{column}`: it begins anew in `{}`", after.0);
                 assert!(notices.contains(&&*message), "{names}: {notices:?}");
             }
         }

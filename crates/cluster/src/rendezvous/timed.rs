@@ -61,7 +61,8 @@ impl<'a> Timed<'a> {
     fn until_done(&self, mut operation: impl FnMut(Duration) -> io::Result<usize>) -> io::Result<usize> {
         loop {
             match operation(self.left()?) {
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                }
                 done => return done,
             }
         }

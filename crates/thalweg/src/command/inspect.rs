@@ -55,14 +55,14 @@ pub fn run(args: &InspectArgs) -> Result<()> {
 }
 
 /// How many networks answer together, and how.
-struct Together {
+struct EnsembleSummary {
     members: usize,
     combine: Option<Combine>,
     combiner: Vec<f32>,
 }
 
-impl Together {
-    const ALONE: Together = Together { members: 1, combine: None, combiner: Vec::new() };
+impl EnsembleSummary {
+    const ALONE: EnsembleSummary = EnsembleSummary { members: 1, combine: None, combiner: Vec::new() };
 
     fn listing(&self) -> String {
         let (members, combiner) = (self.members, &self.combiner);
@@ -79,13 +79,13 @@ impl Together {
 }
 
 /// The network, its job, and how many of them answer together.
-fn load(args: &InspectArgs) -> Result<(Network, JobSpec, Together)> {
+fn load(args: &InspectArgs) -> Result<(Network, JobSpec, EnsembleSummary)> {
     if let Some(path) = &args.what
         && (path.is_dir() || is_model(path))
     {
         let saved = super::rows::model(path)?;
         let members = saved.members();
-        let together = Together { members, combine: saved.combine, combiner: saved.combiner.clone() };
+        let together = EnsembleSummary { members, combine: saved.combine, combiner: saved.combiner.clone() };
         return Ok((saved.network()?.0, saved.job()?, together));
     }
     if let Some(path) = &args.what
@@ -93,14 +93,14 @@ fn load(args: &InspectArgs) -> Result<(Network, JobSpec, Together)> {
     {
         let job = JobSpec::default();
         let network = read_onnx(path)?.standalone_network(Options::of(&job));
-        return Ok((network.map_err(|error| with_onnx_path(path, error))?, job, Together::ALONE));
+        return Ok((network.map_err(|error| with_onnx_path(path, error))?, job, EnsembleSummary::ALONE));
     }
     let job =
         JobArgs { job: args.what.clone(), flags: JobFlags { set: args.set.clone(), ..JobFlags::default() } };
     let job = job.resolve()?.spec;
     let components = SpecComponents::new(&job);
     let data = components.data(&job).map_err(as_job_error)?;
-    Ok((components.network(&data.schema)?, job, Together::ALONE))
+    Ok((components.network(&data.schema)?, job, EnsembleSummary::ALONE))
 }
 
 fn is_model(path: &Path) -> bool {
@@ -109,7 +109,7 @@ fn is_model(path: &Path) -> bool {
 }
 
 /// The description as JSON.
-fn object(description: &NetworkSummary, rows: usize, together: &Together) -> Value {
+fn object(description: &NetworkSummary, rows: usize, together: &EnsembleSummary) -> Value {
     let layer = |line: &LayerSummary| json!({ "layer": line.layer, "input": line.input, "output": line.output, "parameters": line.parameters });
     let operator = |line: &OperatorSummary| json!({ "operator": line.operator, "shape": line.shape, "flops": line.flops, "completes": line.completes });
     json!({

@@ -19,7 +19,7 @@
 //! | quorum | when clock c - 1 has all pushes but those of the slowest b | the clocks below c |
 
 use crate::context::Context;
-use crate::hooks::IsUseless;
+use crate::hooks::AbortCheck;
 use crate::reduction::Description;
 use crate::registry::Setup;
 use crate::scheduling::policy;
@@ -95,8 +95,9 @@ impl Strategy for Worker {
         let piece = self.client.task()?.piece.clone();
         let (at, gradient) = (self.state.parameters(), &mut self.pushed);
         let mut is_closed = self.client.is_closed(part::server(cx)?);
-        let is_useless: Option<&mut IsUseless<'_>> = if self.abandons { Some(&mut is_closed) } else { None };
-        let Some(computed) = cx.compute_piece_unless(&piece, is_useless, at, gradient)? else {
+        let abort_check: Option<&mut AbortCheck<'_>> =
+            if self.abandons { Some(&mut is_closed) } else { None };
+        let Some(computed) = cx.compute_piece_unless(&piece, abort_check, at, gradient)? else {
             drop(is_closed);
             self.client.abandon(cx)?;
             return Ok(StepSummary::alone(&StepReport::default()));

@@ -99,7 +99,11 @@ impl Driver<'_> {
                 rows: match (&cx.local_rows, &cx.pool) {
                     (Some(local), _) => local.agreed_rows(),
                     (None, Some(_)) => self.progress.leased_rows,
-                    (None, None) => cx.work.evaluations().rows_at(step),
+                    (None, None) => {
+                        // Those that a sample leaves out are not trained on.
+                        let rows = cx.work.evaluations().rows_at(step);
+                        (rows as f64 * cx.job.train.sample).round() as u64
+                    }
                 },
                 train_s: trained.as_secs_f64(),
                 metrics: self.progress.last.clone(),
@@ -141,14 +145,15 @@ impl Driver<'_> {
         tallies.map(|tally| Ok(tally?.metrics(&data.schema))).collect()
     }
 
-    /// Every worker evaluates its own model, on all rows.
+    /// Every worker evaluates its own model on all validation rows. Without any it would be on all rows that all workers
+    /// train on together.
     fn measure_own_models(&mut self) -> Result<Vec<Metrics>> {
-        if !self.claims.has_own_models() {
+        if !self.claims.has_own_models() || self.cx.compute.data.validation.is_empty() {
             return Ok(Vec::new());
         }
         let (cx, own) = (&mut self.cx, self.strategy.state().parameters());
         let (data, model) = (&cx.compute.data, &mut cx.compute.model);
-        let rows = if !data.validation.is_empty() { &data.validation } else { &data.training };
+        let rows = &data.validation;
         let tally: Option<Tally> = match cx.work.ranks().contains(&cx.rank.index()) {
             true => Some(validate_alone(cx.rank, model.as_mut(), own, rows, &mut rows.empty_batch())?),
             false => None,

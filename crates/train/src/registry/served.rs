@@ -5,7 +5,7 @@ use thalweg_core::JobSpec;
 use thalweg_core::spec::Refuse;
 use thalweg_core::spec::mitigation::UpdateRate;
 use thalweg_core::spec::optimizer::UpdateRule;
-use thalweg_core::spec::scheduling::{Apply, Push, QueueOrder};
+use thalweg_core::spec::scheduling::{Apply, Late, Push, QueueOrder};
 use thalweg_core::spec::setting::Auto;
 use thalweg_core::spec::strategy::Scheduling;
 use thalweg_graph::optimizer::GradientTransform;
@@ -23,6 +23,10 @@ pub(super) fn updates(job: &JobSpec, strategy: &Registration, refuse: &mut Refus
         }
     }
     let own = &job.scheduling;
+    if own.late == Late::Abandon && job.engine.progress_thread {
+        let reason = "is for models that call no hook during the pass, and such a pass cannot be abandoned; use strategy.scheduling.late = \"finish\"";
+        refuse("engine.progress_thread", reason.into());
+    }
     for (key, is_set) in [
         ("n_push", own.n_push != 1),
         ("n_fetch", own.n_fetch != 1),

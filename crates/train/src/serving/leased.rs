@@ -53,7 +53,7 @@ use thalweg_graph::optimizer::Moment;
 /// A server's rank.
 pub struct Server<O> {
     pub owner: O,
-    table: WorkerTable,
+    table: LeaseTable,
     outbox: Outbox,
     per_lease: usize,
     published: Published,
@@ -62,7 +62,7 @@ pub struct Server<O> {
 }
 
 /// What a server knows of its workers.
-struct WorkerTable {
+struct LeaseTable {
     policy: Box<dyn Policy>,
     limit: AgeLimit,
     mitigation: Mitigation,
@@ -85,7 +85,7 @@ struct WorkerTable {
 
 /// Worker table, owner and pool for one message.
 struct Handler<'a, O> {
-    table: &'a mut WorkerTable,
+    table: &'a mut LeaseTable,
     owner: &'a mut O,
     pool: &'a mut Pool,
     /// The moment of an update after so many, with so many rows.
@@ -97,7 +97,7 @@ struct Handler<'a, O> {
 impl<O: Owner> Server<O> {
     /// Of leases that have so many pieces.
     pub fn new(job: &JobSpec, owner: O, per_lease: usize) -> Server<O> {
-        let table = WorkerTable {
+        let table = LeaseTable {
             policy: policy(job),
             limit: AgeLimit(job.scheduling.max_age),
             mitigation: Mitigation::of(job),
@@ -124,7 +124,7 @@ impl<O: Owner> Server<O> {
     }
 }
 
-impl WorkerTable {
+impl LeaseTable {
     /// The ranks of workers from which a message is to come.
     fn awaited(&self, members: &[usize]) -> Vec<usize> {
         let is_awaited =
@@ -245,7 +245,7 @@ impl<O: Owner> Handler<'_, O> {
                 self.table.waiting.push(worker);
                 continue;
             }
-            let WorkerTable { generation, version, .. } = *self.table;
+            let LeaseTable { generation, version, .. } = *self.table;
             let answer = Answer { worker, generation, version, lease: None, asks_again: true };
             outbox.send(worker.member, envelope::encode(&answer, &[]).map_err(|error| error.message)?);
         }
@@ -273,7 +273,7 @@ impl<O: Owner> Handler<'_, O> {
         if lease.is_none() && table.leases {
             table.called.insert(worker.member);
         }
-        let WorkerTable { generation, version, .. } = **table;
+        let LeaseTable { generation, version, .. } = **table;
         let answer = Answer { worker, generation, version, lease, asks_again: false };
         // Shared memory may have later ones by the time that they are read.
         if owner.answers_alike() && !values.is_empty() && !table.mitigation.needs_what_was_read() {

@@ -26,7 +26,9 @@ impl Sample {
         self.rows.clear();
         self.rows.extend_from_slice(rows);
         Rng::keyed(self.seed, "sample", &[step]).shuffle(&mut self.rows);
-        self.rows.split_at((rows.len() as f64 * self.share).ceil() as usize)
+        // 7% of 100 rows are 7, though the product is a little more.
+        let count = (rows.len() as f64 * self.share - 1e-9).ceil().max(1.0) as usize;
+        self.rows.split_at(count.min(rows.len()))
     }
 }
 
@@ -56,6 +58,16 @@ mod tests {
         for row in rows {
             let drawn = 200 - dropped.iter().filter(|other| **other == row).count();
             assert!((35..90).contains(&drawn), "row {row} in {drawn} of 200 steps");
+        }
+    }
+
+    #[test]
+    fn a_share_is_exact() {
+        let rows: Vec<u64> = (0..100).collect();
+        for (share, count) in [(0.07, 7), (0.14, 14), (0.55, 55), (0.001, 1), (0.071, 8), (0.999, 100)] {
+            let mut job = JobSpec::default();
+            job.train.sample = share;
+            assert_eq!(Sample::new(&job).of(0, &rows).0.len(), count, "{share}");
         }
     }
 
