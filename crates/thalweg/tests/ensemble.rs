@@ -60,6 +60,28 @@ fn an_ensemble_is_one_model() {
     assert!(evaluated.starts_with(&format!("accuracy {accuracy:.4}")), "{evaluated}, {accuracy}");
 }
 
+/// Of a text, rows next to those that the combination is learned from are in neither part.
+#[test]
+fn a_stacked_ensemble_of_a_text_is_evaluated_on_the_rows_that_it_was_validated_on() {
+    let site = Site::new();
+    let text: String = (0..700).map(|word| ["one ", "two ", "three "][word * word % 3]).collect();
+    site.write("book.txt", text);
+    let settings = [
+        "data.source=book.txt",
+        "data.window=8",
+        r#"model.layers=["embedding 4", "lstm 6", "last", "dense auto"]"#,
+        "strategy.ensemble.combine=stack",
+        "train.epochs=2",
+    ];
+    let settings: Vec<&str> = settings.into_iter().flat_map(|setting| ["--set", setting]).collect();
+    let train = ["train", "--quiet", "--strategy", "ensemble", "--workers", "2", "--out", "run"];
+    site.succeed(&[&train[..], &settings].concat());
+    let accuracy = site.report("run")["final"]["accuracy"].as_f64().unwrap();
+    let evaluated = site.succeed(&["evaluate", "run"]).stdout;
+    assert!(evaluated.contains(&format!("accuracy {accuracy:.4}")), "{evaluated}, {accuracy}");
+    assert!(site.succeed(&["inspect", "run"]).stdout.starts_with("each of 2 members of an ensemble"));
+}
+
 #[test]
 fn ensembles_that_cannot_be_are_refused_before_anything_starts() {
     let site = Site::new();
