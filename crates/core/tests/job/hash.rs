@@ -97,6 +97,7 @@ fn the_hash_changes_with_every_key() {
         "engine.slow={1=2.0}",
         "engine.pace=5ms",
         "engine.jitter=0.1",
+        "strategy.ensemble.stack_share=0.2",
         "engine.jitter_kind=exponential",
         "engine.stragglers.probability=0.1",
         "engine.stragglers.factor=2",

@@ -39,12 +39,15 @@ impl Driver<'_> {
         self.cx.rank.begin_interval("the end");
         let interrupted = self.progress.ended == Some(Outcome::Interrupted);
         let (next, steps) = (self.cx.work.next(), self.cx.work.steps_per_epoch());
+        let closes = next > self.first_step && !next.is_multiple_of(steps);
+        let reported = self.trained();
+        let members = if closes && !interrupted { self.measure_members()? } else { Vec::new() };
         if !interrupted && self.progress.validated_at != Some(next) {
-            self.validate_published()?;
+            self.validate_published(reported)?;
         }
-        if next > self.first_step && !next.is_multiple_of(steps) {
+        if closes {
             let validation = if interrupted { Metrics::new() } else { self.progress.last.clone() };
-            self.close_epoch(next / steps, validation)?;
+            self.close_epoch(next / steps, validation, members)?;
         }
         // A server leaves after the last checkpoint, which has what it keeps.
         if !self.server_has_finished() {

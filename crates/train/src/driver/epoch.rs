@@ -26,8 +26,10 @@ impl Driver<'_> {
     fn finish_epoch(&mut self, epoch: u64) -> Result<()> {
         let start = self.cx.rank.now();
         self.cx.rank.begin_interval("end of the epoch");
-        self.validate_published()?;
-        self.close_epoch(epoch, self.progress.last.clone())?;
+        let trained = self.trained();
+        let members = self.measure_members()?;
+        self.validate_published(trained)?;
+        self.close_epoch(epoch, self.progress.last.clone(), members)?;
         self.adapt_interval();
         self.cx.work.begin_epoch();
         self.cx.local_rows.iter_mut().for_each(LocalRows::close_epoch);
@@ -72,7 +74,8 @@ impl Driver<'_> {
         if self.claims.at_own_speed() {
             self.exclude_waits(waited)?;
         }
-        self.validate_published()?;
+        let trained = self.trained();
+        self.validate_published(trained)?;
         self.end_if_target_is_reached();
         let took = self.cx.rank.now() - start;
         self.progress.time.exclude(took);
@@ -80,9 +83,14 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Evaluates the published model on the validation rows or, without any, on the training rows.
-    pub(super) fn validate_published(&mut self) -> Result<()> {
-        let trained = self.progress.trained_before + self.progress.time.report(self.cx.rank.now());
+    /// Time of training until now, in this run and those that it resumes.
+    pub(super) fn trained(&mut self) -> Duration {
+        self.progress.trained_before + self.progress.time.report(self.cx.rank.now())
+    }
+
+    /// Evaluates the published model, after so much time of training, on the validation rows or, without any, on the training
+    /// rows.
+    pub(super) fn validate_published(&mut self, trained: Duration) -> Result<()> {
         self.publish()?;
         let (cx, published) = (&mut self.cx, self.strategy.published());
         let (data, model) = (&cx.compute.data, &mut cx.compute.model);
@@ -129,7 +137,8 @@ impl Driver<'_> {
 
     /// How each model does alone on the rows on which the published one is evaluated: every member of an ensemble, or the model of
     /// each worker, in the order of ranks.
-    fn measure_members(&mut self) -> Result<Vec<Metrics>> {
+    pub(super) fn measure_members(&mut self) -> Result<Vec<Metrics>> {
+        self.publish()?;
         if combination(self.cx.job).is_none() {
             return self.measure_own_models();
         }
@@ -186,12 +195,16 @@ impl Driver<'_> {
         Ok(Some((all.iter().sum::<f64>() / all.len().max(1) as f64).sqrt()))
     }
 
-    /// Reports the epoch: its loss, its validation, and the rows consumed against those planned.
-    pub(super) fn close_epoch(&mut self, epoch: u64, validation: Metrics) -> Result<()> {
+    /// Reports the epoch: its loss, its validation, that of the members, and the rows consumed against those planned.
+    pub(super) fn close_epoch(
+        &mut self,
+        epoch: u64,
+        validation: Metrics,
+        members: Vec<Metrics>,
+    ) -> Result<()> {
         self.collect_rows()?;
         let consensus = self.measure_consensus()?;
         let mixed = self.mixes_parts().then_some(self.progress.mixed);
-        let members = if validation.is_empty() { Vec::new() } else { self.measure_members()? };
         let cx = &mut self.cx;
         let reports = cx.rank.index() == 0;
         if !reports && !cx.rank.is_elastic() {
