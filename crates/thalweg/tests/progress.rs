@@ -12,7 +12,7 @@ use std::time::Duration;
 const STOPPED: Duration = Duration::from_secs(250);
 
 /// Quick steps, and enough of them for any fault to take effect.
-const JOB: [&str; 13] = [
+const JOB: [&str; 15] = [
     "train",
     "--out",
     "run",
@@ -27,6 +27,9 @@ const JOB: [&str; 13] = [
     // The debugger may stop a rank at the end of an epoch.
     "--set",
     "fault.prepare_deadline=10s",
+    // A rank that waits for a busy disk for longer than the deadline would be named, too.
+    "--set",
+    "fault.checkpoint_every=100000",
 ];
 
 fn start(site: &Site, more: &[&str]) -> Process {
