@@ -310,8 +310,8 @@ fn weights_add_up_to_one_without_the_lost_mass() {
 }
 
 /// Of three workers two run at a time, as on two cores: the third stands still for about a hundred steps, each in turn. Weights
-/// do not flow to where they are not trained: an update counts, on average, with 0.885 of a third of all weights. (0.756 when
-/// a drawn worker was sent the parameters at once.)
+/// do not flow to where they are not trained: an update counts, on average, with 0.82 of a third of all weights. (0.756 when
+/// a drawn worker was sent the parameters at once.) Some of the stops fall into evaluations.
 #[test]
 fn workers_that_stand_still_do_not_collect_the_weights() {
     let job = job(&["train.epochs=4", "train.global_batch=3", "engine.workers=3"]);
@@ -340,7 +340,7 @@ fn workers_that_stand_still_do_not_collect_the_weights() {
         }
     }
     let effect = 3.0 * effect / updates(&record) as f64;
-    assert!(effect > 0.82, "{effect}");
+    assert!(effect > 0.8, "{effect}");
 }
 
 /// It gives weight away a third as often as the others, and gets as much as they do: the weight of a worker is as its steps
